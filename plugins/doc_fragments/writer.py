@@ -1,0 +1,67 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Options and attributes that every module which changes a host shares."""
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  allowed_disruption:
+    description:
+      - The most disturbing step that may be done. A step above it is reported in RV(put_off) and not done.
+    type: str
+    choices: [none, service_restart, runtime_restart, gpu_reset, driver_reload, reboot]
+    default: driver_reload
+  approved_steps:
+    description:
+      - Steps of an approved plan, as M(gpuops.nvidia.gpu_plan) returned them in RV(gpuops.nvidia.gpu_plan#module:plan).
+      - The module does exactly those of its own capability, or stops before the first change and names what differs.
+    type: list
+    elements: dict
+  libraries:
+    description:
+      - Archive on the host with the Python libraries that the collection ships. Set by the collection itself.
+    type: path
+  resumed_step:
+    description:
+      - The step that the controller has carried out since the previous call. Set by the collection itself.
+    type: str
+    default: ""
+attributes:
+  check_mode:
+    description: Can run in check mode and tells exactly what it would do.
+    support: full
+  diff_mode:
+    description: Shows each step's change.
+    support: full
+  idempotent:
+    description: A second run with the same options changes nothing.
+    support: full
+  platform:
+    description: Systems that the module runs on.
+    platforms: posix
+    support: full
+"""
+
+    READER = r"""
+options:
+  libraries:
+    description:
+      - Archive on the host with the Python libraries that the collection ships. Set by the collection itself.
+    type: path
+attributes:
+  check_mode:
+    description: Can run in check mode; it changes nothing in any mode.
+    support: full
+  diff_mode:
+    description: The module changes nothing, so there is nothing to show.
+    support: N/A
+  idempotent:
+    description: The module changes nothing.
+    support: full
+  platform:
+    description: Systems that the module runs on.
+    platforms: posix
+    support: full
+"""

@@ -1,0 +1,174 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The steps that every capability needs, and their executors: files, services, commands, restored originals.
+
+Package steps are planned here too, but ansible.builtin carries them out from the controller (see
+plugins/plugin_utils/capability_action.py), so they have no executor.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .host import Host
+from .journal import Journal
+from .plan import Disruption, Step
+
+Executor = Callable[[Host, Journal, Step], None]
+
+PACKAGES_INSTALL = "packages.install"
+PACKAGES_REMOVE = "packages.remove"
+CONTROLLER_ACTIONS = (PACKAGES_INSTALL, PACKAGES_REMOVE)
+
+
+def file_step(
+    capability: str,
+    path: str,
+    before: Optional[str],
+    after: Optional[str],
+    why: str,
+    disruption: Disruption = Disruption.none,
+    mode: int = 0o644,
+    requires: Tuple[str, ...] = (),
+) -> Step:
+    """Write a file whose whole content is ours, or (after=None) remove it."""
+    return Step(
+        capability=capability,
+        action="file.remove" if after is None else "file.write",
+        subject=path,
+        why=why,
+        disruption=disruption,
+        change={"before": before, "after": after},
+        parameters={} if after is None else {"mode": "%04o" % mode},
+        after=requires,
+    )
+
+
+def restore_steps(
+    capability: str, host: Host, journal: Journal, disruption: Disruption = Disruption.none
+) -> List[Step]:
+    """Steps that put back every file which a capability changed. Reads the host: for observations."""
+    steps = []
+    for original in journal.originals(capability):
+        before = host.read(original.path)
+        after = None if original.content is None else original.content.decode("utf-8", "surrogateescape")
+        steps.append(
+            Step(
+                capability=capability,
+                action="file.restore",
+                subject=original.path,
+                why="It is as it was before our first change of it.",
+                disruption=disruption,
+                change={"before": before, "after": after},
+            )
+        )
+    return steps
+
+
+def service_step(
+    capability: str,
+    verb: str,
+    unit: str,
+    why: str,
+    disruption: Disruption,
+    before: Optional[str] = None,
+    after: Optional[str] = None,
+    requires: Tuple[str, ...] = (),
+) -> Step:
+    """systemctl VERB UNIT; verb is start, stop, restart, reload, enable, disable, mask or unmask."""
+    return Step(
+        capability=capability,
+        action="service.%s" % verb,
+        subject=unit,
+        why=why,
+        disruption=disruption,
+        change={"before": before, "after": after},
+        after=requires,
+    )
+
+
+def command_step(
+    capability: str,
+    action: str,
+    subject: str,
+    argv: Sequence[str],
+    why: str,
+    disruption: Disruption = Disruption.none,
+    change: Optional[Mapping[str, Any]] = None,
+    reversible: bool = True,
+    requires: Tuple[str, ...] = (),
+    timeout: float = 600,
+) -> Step:
+    """A step that is one command; its executor is run_argv, registered by the capability under the action's name."""
+    return Step(
+        capability=capability,
+        action=action,
+        subject=subject,
+        why=why,
+        disruption=disruption,
+        change=change or {"before": None, "after": None},
+        parameters={"argv": list(argv), "timeout": timeout},
+        reversible=reversible,
+        after=requires,
+    )
+
+
+def packages_step(
+    capability: str,
+    subject: str,
+    before: Mapping[str, Optional[str]],
+    after: Mapping[str, Optional[str]],
+    why: str,
+    disruption: Disruption = Disruption.none,
+    requires: Tuple[str, ...] = (),
+    **parameters: Any,
+) -> Step:
+    """Install or (every version in after is None) remove packages in one transaction of the package manager.
+
+    parameters: 'manager' ('apt', 'dnf', 'zypper'), 'allow_downgrade', 'update_cache', 'purge' and 'hold' as the
+    action plugin understands them.
+    """
+    removal = all(version is None for version in after.values())
+    return Step(
+        capability=capability,
+        action=PACKAGES_REMOVE if removal else PACKAGES_INSTALL,
+        subject=subject,
+        why=why,
+        disruption=disruption,
+        change={"before": dict(before), "after": dict(after)},
+        parameters=parameters,
+        after=requires,
+    )
+
+
+def write_file(host: Host, journal: Journal, step: Step) -> None:
+    journal.keep_original(step.capability, step.subject)
+    host.write(step.subject, step.change["after"], int(step.parameters["mode"], 8))
+
+
+def remove_file(host: Host, journal: Journal, step: Step) -> None:
+    journal.keep_original(step.capability, step.subject)
+    host.remove(step.subject)
+
+
+def restore_file(host: Host, journal: Journal, step: Step) -> None:
+    journal.restore(step.subject)
+
+
+def control_service(host: Host, journal: Journal, step: Step) -> None:
+    host.systemctl(step.action.split(".", 1)[1], step.subject)
+
+
+def run_argv(host: Host, journal: Journal, step: Step) -> None:
+    host.run(step.parameters["argv"], timeout=step.parameters["timeout"], env={"NEEDRESTART_SUSPEND": "1"})
+
+
+def generic_executors() -> Dict[str, Executor]:
+    """Executors of the steps above; run_argv is registered by capabilities, under names of their own."""
+    executors: Dict[str, Executor] = {
+        "file.write": write_file,
+        "file.remove": remove_file,
+        "file.restore": restore_file,
+    }
+    for verb in ("start", "stop", "restart", "reload", "enable", "disable", "mask", "unmask"):
+        executors["service.%s" % verb] = control_service
+    return executors

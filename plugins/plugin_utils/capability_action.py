@@ -1,0 +1,138 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The controller's part of a capability's module: ship libraries, let ansible.builtin move packages.
+
+A module that meets a package step returns it as 'awaiting'. The step is carried out here by ansible.builtin.apt in
+one transaction of exact versions, and the module is called again; it observes anew and goes on.
+"""
+from __future__ import annotations
+
+import tempfile
+from typing import Any, Dict, List, Mapping
+
+from ansible.plugins.action import ActionBase
+
+from .libraries import archive
+
+MOST_ROUNDS = 20
+PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "noninteractive"}
+
+
+class CapabilityAction(ActionBase):
+    """Base of the action plugins; a subclass names nothing, the task's own module is run."""
+
+    TRANSFERS_FILES = True
+
+    def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
+        super().run(tmp, task_vars)
+        content, remote_path = archive()
+        arguments = dict(self._task.args, libraries=remote_path)
+        rounds: List[Dict[str, Any]] = []
+        try:
+            while len(rounds) < MOST_ROUNDS:
+                result = self._execute_module(
+                    module_name=self._task.action, module_args=arguments, task_vars=task_vars
+                )
+                if result.get("libraries_missing"):
+                    arguments["libraries"] = self._ship(content, remote_path, task_vars)
+                    continue
+                rounds.append(result)
+                if result.get("failed") or "awaiting" not in result:
+                    break
+                step = result["awaiting"]
+                transaction = self._transaction(step, task_vars)
+                if transaction.get("failed"):
+                    rounds.append(_failed_transaction(step, transaction))
+                    break
+                arguments["resumed_step"] = step["id"]
+        finally:
+            self._remove_tmp_path(self._connection._shell.tmpdir)
+        return _summary(rounds)
+
+    def _ship(self, content: bytes, remote_path: str, task_vars: Any) -> str:
+        """Put the archive on the host: for good, or for this task alone when nothing may change there."""
+        with tempfile.NamedTemporaryFile(suffix=".zip") as local:
+            local.write(content)
+            local.flush()
+            if not self._connection._shell.tmpdir:
+                self._make_tmp_path()
+            passing = self._connection._shell.join_path(self._connection._shell.tmpdir, "libraries.zip")
+            self._transfer_file(local.name, passing)
+        self._fixup_perms2((self._connection._shell.tmpdir, passing))
+        if self._task.check_mode or not self._writes():
+            return passing
+        folder = remote_path.rsplit("/", 1)[0]
+        for module, arguments in (
+            ("ansible.legacy.file", {"path": folder, "state": "directory", "mode": "0700"}),
+            ("ansible.legacy.copy", {"src": passing, "dest": remote_path, "remote_src": True, "mode": "0600"}),
+        ):
+            done = self._execute_module(module_name=module, module_args=arguments, task_vars=task_vars)
+            if done.get("failed"):
+                return passing
+        return remote_path
+
+    def _writes(self) -> bool:
+        return not self._task.action.rsplit(".", 1)[-1] in ("gpu_info", "gpu_plan", "gpu_validation")
+
+    def _transaction(self, step: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
+        """Install or remove the step's packages in one transaction."""
+        environment = self._task.environment
+        self._task.environment = list(environment or []) + [PACKAGE_ENVIRONMENT]
+        try:
+            return self._execute_module(
+                module_name="ansible.legacy.apt", module_args=apt_arguments(step), task_vars=task_vars
+            )
+        finally:
+            self._task.environment = environment
+
+
+def apt_arguments(step: Mapping[str, Any]) -> Dict[str, Any]:
+    """Options of ansible.builtin.apt for a package step."""
+    parameters = step["parameters"]
+    wanted = step["change"]["after"]
+    arguments: Dict[str, Any] = {
+        "lock_timeout": 600,
+        "auto_install_module_deps": False,
+        "dpkg_options": "force-confdef,force-confold",
+    }
+    if step["action"] == "packages.remove":
+        return dict(arguments, name=sorted(wanted), state="absent", purge=bool(parameters.get("purge")))
+    return dict(
+        arguments,
+        name=["%s=%s" % (name, version) for name, version in sorted(wanted.items()) if version is not None],
+        state="present",
+        install_recommends=False,
+        allow_downgrade=bool(parameters.get("allow_downgrade")),
+        allow_change_held_packages=bool(parameters.get("change_held")),
+        update_cache=bool(parameters.get("update_cache")),
+    )
+
+
+def _failed_transaction(step: Mapping[str, Any], transaction: Mapping[str, Any]) -> Dict[str, Any]:
+    """The package manager's refusal in the collection's own form."""
+    found = str(transaction.get("msg", "the package manager failed")).strip()
+    return {
+        "failed": True,
+        "changed": True,
+        "msg": "Found: %s. Wanted: step %s. Do: read stdout and stderr of this result; the step is repeated by the "
+               "next run." % (found, step["id"]),
+        "found": found,
+        "wanted": "step %s" % step["id"],
+        "remedy": "read stdout and stderr of this result; the step is repeated by the next run",
+        "failed_step": dict(step),
+        "stdout": transaction.get("stdout", ""),
+        "stderr": transaction.get("stderr", ""),
+    }
+
+
+def _summary(rounds: List[Dict[str, Any]]) -> Dict[str, Any]:
+    """One result of all rounds: the first round's plan and diff, every round's steps, the last round's end."""
+    result = dict(rounds[-1])
+    if "plan" in rounds[0]:
+        for key in ("plan", "text", "diff"):
+            if key in rounds[0]:
+                result[key] = rounds[0][key]
+        result["applied"] = [step for each in rounds for step in each.get("applied", [])]
+        result["changed"] = any(each.get("changed") for each in rounds)
+    result.pop("awaiting", None)
+    return result
