@@ -79,7 +79,7 @@ class Host:
     def glob(self, pattern: str) -> List[str]:
         """Absolute names that match, sorted, without the root prefix."""
         prefix = "" if self.root == "/" else self.root.rstrip("/")
-        return sorted(name[len(prefix):] for name in globbing.glob(self.path(pattern)))
+        return sorted(name[len(prefix):] for name in globbing.glob(self.path(pattern), recursive=True))
 
     def link(self, name: str) -> Optional[str]:
         """Target of a symbolic link as written, None when it is none."""

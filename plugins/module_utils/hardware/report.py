@@ -1,0 +1,68 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One reading of the whole host: facts, PCI, NVML, services and kernel modules, as JSON-able data."""
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from ..core.host import Host
+from .node import host_facts, kernels
+from .nvml import NvmlReading, read_nvml
+from .pci import read_bus
+
+SERVICES = (
+    "nvidia-persistenced.service",
+    "nvidia-fabricmanager.service",
+    "nvidia-imex.service",
+    "nvidia-cdi-refresh.path",
+    "containerd.service",
+    "crio.service",
+    "kubelet.service",
+)
+
+
+def read_host(host: Host) -> Dict[str, Any]:
+    """Everything that can be told of the host without changing it."""
+    facts = host_facts(host)
+    bus = read_bus(host)
+    return {
+        "host": facts.to_dict(),
+        "kernels": list(kernels(host)),
+        "pci": {
+            "gpus": [device.to_dict() for device in bus.gpus],
+            "nvswitches": [device.to_dict() for device in bus.nvswitches],
+        },
+        "nvml": nvml_if_there(facts.driver_userspace).to_dict(),
+        "services": {name: _service(host, name) for name in SERVICES},
+        "modules": {name: _module(host, name) for name in host.list("/sys/module") if name.startswith("nvidia")},
+    }
+
+
+def nvml_if_there(userspace: str) -> NvmlReading:
+    """NVML's reading where its library is installed; elsewhere the reading that says so."""
+    return read_nvml() if userspace else NvmlReading(error="libnvidia-ml.so.1 is not installed")
+
+
+def compact(reading: Dict[str, Any]) -> Dict[str, Any]:
+    """The few facts worth keeping in a fact cache: small, and stable while nothing changes."""
+    gpus = reading["nvml"]["gpus"]
+    return {
+        "gpu_count": len(reading["pci"]["gpus"]),
+        "gpu_device_ids": sorted({gpu["device_id"] for gpu in reading["pci"]["gpus"]}),
+        "gpu_names": sorted({gpu["name"] for gpu in gpus if gpu["name"]}),
+        "nvswitch_count": len(reading["pci"]["nvswitches"]),
+        "driver_loaded": reading["host"]["driver_loaded"],
+        "driver_installed": reading["host"]["driver_installed"],
+        "toolkit": reading["host"]["toolkit"],
+    }
+
+
+def _service(host: Host, name: str) -> str:
+    """'not-found', or systemd's active state."""
+    state = host.unit(name)
+    return "not-found" if state.get("LoadState") != "loaded" else state.get("ActiveState", "")
+
+
+def _module(host: Host, name: str) -> Dict[str, str]:
+    folder = "/sys/module/" + name
+    return {key: (host.read("%s/%s" % (folder, key)) or "").strip() for key in ("version", "refcnt")}
