@@ -1,0 +1,11 @@
+// Copyright (c) gpuops.nvidia contributors
+// GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+#include "driver.h"
+
+const char *gpulab_nvidia_modeset_version(void)
+{
+	return gpulab_nvidia_version();
+}
+EXPORT_SYMBOL(gpulab_nvidia_modeset_version);
+
+DRIVER_MODULE(gpulab_nvidia_version());
