@@ -1,0 +1,3 @@
+module gpuops.nvidia/lab/images/pause
+
+go 1.24.0
