@@ -1,0 +1,219 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The checks that decide whether a host may take GPU work. Pure: evidence in, results out.
+
+Order matters: a check whose ground is missing says so ('skipped') instead of failing for another check's reason.
+"""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ..core.facts import HostFacts
+from ..hardware.nvml import NvmlGpu, NvmlReading
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the checks judge.
+
+    device_nodes:   names under /dev that start with 'nvidia'.
+    cdi_spec:       path of the CDI spec that the container runtime would use, '' when there is none.
+    cdi_devices:    device names in that spec.
+    cdi_version:    driver version whose libraries the spec mounts.
+    runtime:        name and version of the container runtime, '' when none runs.
+    handlers:       runtime handlers in effect.
+    handler:        the handler that GPU pods ask for.
+    expected_gpus:  GPUs that the host must have, None when the PCI bus is believed.
+    """
+
+    facts: HostFacts
+    nvml: NvmlReading
+    device_nodes: Tuple[str, ...]
+    cdi_spec: str
+    cdi_devices: Tuple[str, ...]
+    cdi_version: str
+    runtime: str
+    handlers: Tuple[str, ...]
+    handler: str
+    expected_gpus: Optional[int]
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check's verdict: what was seen, and what to do when it failed."""
+
+    name: str
+    status: str
+    evidence: str
+    remedy: str = ""
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def run_chain(evidence: Evidence) -> Tuple[Check, ...]:
+    """All checks in order."""
+    return tuple(check(evidence) for check in CHAIN)
+
+
+def healthy(checks: Tuple[Check, ...]) -> bool:
+    """Whether nothing failed and nothing had to be skipped."""
+    return all(check.status == PASSED for check in checks)
+
+
+def gpus_on_bus(evidence: Evidence) -> Check:
+    name, found, wanted = "gpus_on_bus", len(evidence.facts.gpus), evidence.expected_gpus
+    if found == 0:
+        return Check(name, FAILED, "no NVIDIA GPU on the PCI bus",
+                     "check that the GPUs are powered and, in a virtual machine, passed through")
+    if wanted is not None and found != wanted:
+        return Check(name, FAILED, "%d GPUs on the PCI bus, %d expected" % (found, wanted),
+                     "look for the missing GPU in lspci and in the firmware's event log")
+    return Check(name, PASSED, "%d GPUs on the PCI bus" % found)
+
+
+def driver_versions(evidence: Evidence) -> Check:
+    name, facts = "driver_versions", evidence.facts
+    seen = "loaded %s, module on disk %s, user space %s" % (
+        facts.driver_loaded or "none", facts.driver_installed or "none", facts.driver_userspace or "none"
+    )
+    if not facts.driver_loaded:
+        return Check(name, FAILED, seen, "install the driver (role gpu_driver) and load it (gpu_driver_activation)")
+    if not facts.loaded_is_installed:
+        return Check(name, FAILED, seen,
+                     "reload the driver while no process holds a GPU (gpu_driver_activation), or reboot")
+    return Check(name, PASSED, seen)
+
+
+def gpus_answer(evidence: Evidence) -> Check:
+    name, nvml = "gpus_answer", evidence.nvml
+    if nvml.error:
+        return Check(name, FAILED, "NVML: %s" % nvml.error, "read the kernel log for NVRM messages")
+    silent = _silent(evidence)
+    if silent:
+        return Check(
+            name, FAILED,
+            "%d of %d GPUs answer; not answering: %s"
+            % (len(evidence.facts.gpus) - len(silent), len(evidence.facts.gpus), "; ".join(silent)),
+            "drain the node, then reset the named GPU or reboot; replace it if it falls off the bus again (Xid 79)",
+        )
+    return Check(name, PASSED, "NVML sees all %d GPUs of the PCI bus" % len(nvml.gpus))
+
+
+def memory_health(evidence: Evidence) -> Check:
+    name = "memory_health"
+    if evidence.nvml.error:
+        return _skipped(name, "gpus_answer")
+    sick = [
+        "GPU %d (%s): %s" % (gpu.index, gpu.pci_address, complaint)
+        for gpu in evidence.nvml.gpus for complaint in _memory_complaints(gpu)
+    ]
+    if sick:
+        return Check(name, FAILED, "; ".join(sick), "drain the node and reset the named GPUs; return a GPU whose row "
+                                                    "remapping failed to its vendor")
+    return Check(name, PASSED, "no uncorrected memory error since the driver was loaded, no row remapping pending")
+
+
+def fabric(evidence: Evidence) -> Check:
+    name = "fabric"
+    if evidence.nvml.error:
+        return _skipped(name, "gpus_answer")
+    if evidence.facts.nvswitches == 0:
+        return Check(name, PASSED, "no NVSwitch on the PCI bus")
+    waiting = [
+        "GPU %d (%s): %s, status %d" % (gpu.index, gpu.pci_address, gpu.fabric_state, gpu.fabric_status)
+        for gpu in evidence.nvml.gpus
+        if not gpu.error and gpu.fabric_state != "not_supported"
+        and (gpu.fabric_state != "completed" or gpu.fabric_status != 0)
+    ]
+    if waiting:
+        return Check(name, FAILED, "; ".join(waiting), "check that nvidia-fabricmanager runs in exactly the loaded "
+                                                       "driver's version (journalctl -u nvidia-fabricmanager)")
+    return Check(name, PASSED, "%d NVSwitches, no GPU waits for the fabric" % evidence.facts.nvswitches)
+
+
+def device_nodes(evidence: Evidence) -> Check:
+    name = "device_nodes"
+    if evidence.nvml.error:
+        return _skipped(name, "gpus_answer")
+    wanted = ["nvidiactl", "nvidia-uvm"] + ["nvidia%d" % gpu.minor for gpu in evidence.nvml.gpus if gpu.minor >= 0]
+    missing = [node for node in wanted if node not in evidence.device_nodes]
+    if missing:
+        return Check(name, FAILED, "missing: %s" % ", ".join("/dev/" + node for node in missing),
+                     "run nvidia-modprobe -c 0 -u as root")
+    return Check(name, PASSED, "%d device nodes" % len(wanted))
+
+
+def cdi_spec(evidence: Evidence) -> Check:
+    name = "cdi_spec"
+    if not evidence.cdi_spec:
+        return Check(name, FAILED, "no CDI spec for nvidia.com/gpu", "run cdi_spec, or nvidia-ctk cdi generate")
+    if evidence.nvml.error:
+        return _skipped(name, "gpus_answer")
+    wanted = {gpu.uuid for gpu in evidence.nvml.gpus if gpu.uuid and not gpu.mig_current}
+    wanted.update(uuid for gpu in evidence.nvml.gpus for uuid in gpu.mig_devices)
+    missing = sorted(wanted.difference(evidence.cdi_devices))
+    if missing:
+        return Check(name, FAILED, "%s lacks %s" % (evidence.cdi_spec, ", ".join(missing)),
+                     "generate the spec again (cdi_spec)")
+    if evidence.cdi_version != evidence.facts.driver_userspace:
+        return Check(name, FAILED, "%s is of driver %s, installed is %s"
+                     % (evidence.cdi_spec, evidence.cdi_version or "unknown", evidence.facts.driver_userspace),
+                     "generate the spec again (cdi_spec)")
+    return Check(name, PASSED, "%s names %d devices of driver %s"
+                 % (evidence.cdi_spec, len(evidence.cdi_devices), evidence.cdi_version))
+
+
+def runtime_handler(evidence: Evidence) -> Check:
+    name = "runtime_handler"
+    if not evidence.runtime:
+        return Check(name, FAILED, "no container runtime runs", "start containerd or CRI-O")
+    if evidence.handler not in evidence.handlers:
+        return Check(name, FAILED, "%s has the handlers %s" % (evidence.runtime, ", ".join(evidence.handlers) or "none"),
+                     "configure it with container_runtime; restart it if the configuration is newer than the process")
+    return Check(name, PASSED, "%s has the handler %s" % (evidence.runtime, evidence.handler))
+
+
+CHAIN: Tuple[Callable[[Evidence], Check], ...] = (
+    gpus_on_bus,
+    driver_versions,
+    gpus_answer,
+    memory_health,
+    fabric,
+    device_nodes,
+    cdi_spec,
+    runtime_handler,
+)
+
+
+def _silent(evidence: Evidence) -> List[str]:
+    """GPUs of the PCI bus that NVML does not answer for, each with what is known of it."""
+    answering = {gpu.pci_address: gpu for gpu in evidence.nvml.gpus}
+    nameless = [gpu for gpu in evidence.nvml.gpus if gpu.error and not gpu.pci_address]
+    silent = []
+    for gpu in evidence.facts.gpus:
+        answer = answering.get(gpu.address)
+        if answer is None:
+            errors = ", ".join("NVML index %d: %s" % (each.index, each.error) for each in nameless)
+            silent.append("GPU %s (%s)" % (gpu.address, errors or "not listed by NVML"))
+        elif answer.error:
+            silent.append("GPU %d at %s (%s)" % (answer.index, gpu.address, answer.error))
+    return silent
+
+
+def _memory_complaints(gpu: NvmlGpu) -> List[str]:
+    complaints = []
+    if gpu.ecc_uncorrected:
+        complaints.append("%d uncorrected ECC errors" % gpu.ecc_uncorrected)
+    if gpu.remap_pending:
+        complaints.append("row remapping pending")
+    if gpu.remap_failed:
+        complaints.append("row remapping failed")
+    return complaints
+
+
+def _skipped(name: str, ground: str) -> Check:
+    return Check(name, SKIPPED, "not judged: %s failed" % ground, "mend %s first" % ground)

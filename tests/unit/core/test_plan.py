@@ -1,0 +1,99 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    Disruption,
+    Plan,
+    Refusal,
+    Step,
+    digest,
+    render,
+    split_by_disruption,
+)
+
+words = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
+changes = st.one_of(
+    st.fixed_dictionaries({"before": st.none() | words, "after": st.none() | words}),
+    st.fixed_dictionaries({"before": st.dictionaries(words, words | st.none(), max_size=3),
+                           "after": st.dictionaries(words, words | st.none(), max_size=3)}),
+)
+steps = st.builds(
+    Step,
+    capability=words,
+    action=words,
+    subject=words,
+    why=words,
+    disruption=st.sampled_from(Disruption),
+    change=changes,
+    parameters=st.dictionaries(words, words, max_size=2),
+    reversible=st.booleans(),
+    after=st.lists(words, max_size=2).map(tuple),
+)
+plans = st.builds(
+    Plan,
+    host=words,
+    policy=words,
+    observation=words,
+    steps=st.lists(steps, max_size=4).map(tuple),
+    refusals=st.lists(st.builds(Refusal, words, words, words, words), max_size=2).map(tuple),
+    notes=st.lists(words, max_size=2).map(tuple),
+)
+
+
+@given(plans)
+def test_a_plan_survives_json(plan: Plan) -> None:
+    assert Plan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+
+
+@given(plans)
+def test_every_plan_can_be_shown(plan: Plan) -> None:
+    text = render(plan)
+    assert all(step.why in text for step in plan.steps)
+
+
+@given(st.lists(steps, max_size=6, unique_by=lambda step: step.id), st.sampled_from(Disruption))
+def test_nothing_above_the_allowed_level_is_done(many: list[Step], allowed: Disruption) -> None:
+    to_do, put_off = split_by_disruption(many, allowed)
+    assert sorted(step.id for step in to_do + put_off) == sorted(step.id for step in many)
+    assert all(step.disruption <= allowed for step in to_do)
+
+
+def test_a_step_waits_with_the_one_it_comes_after() -> None:
+    first = Step("driver", "module.load", "nvidia", "", Disruption.reboot)
+    second = Step("driver", "service.start", "persistenced", "", after=(first.id,))
+    third = Step("driver", "file.write", "/etc/x", "")
+    assert split_by_disruption([first, second, third], Disruption.gpu_reset) == ((third,), (first, second))
+
+
+def test_a_plan_is_as_disruptive_as_its_worst_step() -> None:
+    plan = Plan(steps=(Step("a", "b", "c", "", Disruption.gpu_reset), Step("a", "b", "d", "")))
+    assert plan.disruption is Disruption.gpu_reset
+    assert Plan().disruption is Disruption.none
+
+
+def test_a_plan_of_another_schema_is_not_read() -> None:
+    with pytest.raises(ValueError, match="v0"):
+        Plan.from_dict({"schema": "gpuops.nvidia/plan/v0"})
+
+
+def test_digests_follow_content_not_order() -> None:
+    assert digest({"a": 1, "b": 2}) == digest({"b": 2, "a": 1}) != digest({"a": 1, "b": 3})
+
+
+def test_the_rendering_shows_the_change() -> None:
+    step = Step("nouveau", "file.write", "/etc/modprobe.d/x.conf", "Nouveau would take the GPUs.",
+                change={"before": "a\n", "after": "a\nb\n"})
+    assert render(Plan(host="h", steps=(step,))).splitlines() == [
+        "h: 1 step, disruption none",
+        "  1. [none] file.write /etc/modprobe.d/x.conf",
+        "     Nouveau would take the GPUs.",
+        "        a",
+        "       +b",
+    ]

@@ -1,0 +1,61 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Who may import whom, and who may touch the outside world: read from the code itself."""
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Iterator, Set, Tuple
+
+import pytest
+
+UTILS = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
+ROOMS = sorted(path.name for path in UTILS.iterdir() if path.is_dir() and path.name != "__pycache__")
+CAPABILITIES = [room for room in ROOMS if room not in ("core", "hardware", "validation", "cluster")]
+ALLOWED = {
+    "core": set(),
+    "hardware": {"core"},
+    "cluster": {"core"},
+    "validation": {"core", "hardware", *CAPABILITIES},
+    **{room: {"core", "hardware"} for room in CAPABILITIES},
+}
+OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}
+MAY_TOUCH_IT = {"core/host.py", "core/apt.py"}
+
+
+def sources() -> Iterator[Tuple[str, Path]]:
+    for room in ROOMS:
+        for path in sorted((UTILS / room).rglob("*.py")):
+            yield room, path
+
+
+def imports(path: Path) -> Set[str]:
+    """Absolute names of imported modules; relative ones as 'module_utils.<room>...'."""
+    names: Set[str] = set()
+    package = ["module_utils", *path.relative_to(UTILS).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package[: len(package) - node.level + 1]) + "." if node.level else ""
+            names.add(base + (node.module or ""))
+    return names
+
+
+@pytest.mark.parametrize("room, path", list(sources()), ids=lambda value: getattr(value, "name", value))
+def test_rooms_import_only_what_the_house_allows(room: str, path: Path) -> None:
+    ours = {name.split(".")[1] for name in imports(path) if name.startswith("module_utils.") and name.count(".") >= 1}
+    assert ours - {room, ""} <= ALLOWED[room]
+
+
+@pytest.mark.parametrize("room, path", list(sources()), ids=lambda value: getattr(value, "name", value))
+def test_only_the_host_door_touches_the_outside_world(room: str, path: Path) -> None:
+    if path.relative_to(UTILS).as_posix() in MAY_TOUCH_IT:
+        return
+    assert not imports(path) & OUTSIDE_WORLD
+
+
+@pytest.mark.parametrize("room, path", [(r, p) for r, p in sources() if p.name == "planner.py"])
+def test_planners_are_pure(room: str, path: Path) -> None:
+    names = imports(path)
+    assert not any(name.endswith((".host", ".journal")) or name in ("os", "time", "random") for name in names)
