@@ -134,14 +134,16 @@ def index_flat(job: Job, key: Path, root: Path, release: Mapping[str, str]) -> N
     _write_release(job, key, root, release, ["Packages", "Packages.gz"])
 
 
-def index_suite(job: Job, key: Path, root: Path, suite: str, debs: Iterable[Path], release: Mapping[str, str]) -> None:
-    """Add ``dists/<suite>/main`` to the repository `root`, holding `debs` (files below `root`)."""
+def index_suite(job: Job, key: Path, root: Path, suite: str, debs: Iterable[Path], release: Mapping[str, str],
+                component: str = "main") -> None:
+    """Add ``dists/<suite>/<component>`` to the repository `root`, holding `debs` (files below `root`)."""
     directory = root / "dists" / suite
-    binary = directory / "main" / "binary-amd64"
+    binary = directory / component / "binary-amd64"
     binary.mkdir(parents=True)
     _write_packages(binary, _stanzas(root, sorted(debs)))
-    fields = {**release, "Codename": suite, "Components": "main", "Architectures": "amd64"}
-    _write_release(job, key, directory, fields, ["main/binary-amd64/%s" % name for name in ("Packages", "Packages.gz")])
+    fields = {**release, "Codename": suite, "Components": component, "Architectures": "amd64"}
+    _write_release(job, key, directory, fields,
+                   ["%s/binary-amd64/%s" % (component, name) for name in ("Packages", "Packages.gz")])
 
 
 def _stanzas(root: Path, debs: Sequence[Path]) -> str:

@@ -11,12 +11,16 @@ packages/README.md says which facts are NVIDIA's and which are assumptions.
 """
 from __future__ import annotations
 
+import json
+import re
+import shutil
+import subprocess
 from pathlib import Path
-from typing import Dict, Iterator, List, Tuple
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from gpulab import aptrepo
 from gpulab.aptrepo import Deb, File
-from gpulab.cache import Job, Part
+from gpulab.cache import BuildError, Job, Part
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "packages"
 LIBRARIES = "/usr/lib/x86_64-linux-gnu"
@@ -319,6 +323,130 @@ def build_toolkit(job: Job) -> None:
     aptrepo.index_flat(job, key, flat, {"Origin": "NVIDIA", "Label": "NVIDIA container toolkit", "Architectures": "amd64"})
 
 
+# ---------------------------------------------------------------------------------------------------------------------
+# Debian's own packages
+
+SUITE = "bookworm"
+# A second kernel lives in a suite of its own: a host sees it when a test adds the suite, and not before.
+OTHER_KERNEL_SUITE = "bookworm-update"
+ROOT_PART = "root-%s" % SUITE
+
+# What driver installation brings onto a host, beside the headers of its kernel.
+HOST_PACKAGES: Tuple[str, ...] = ("dkms", "gcc", "make", "openssl", "mokutil", "fakeroot")
+# Debian's real driver, for the one slow test that compiles it.
+DEBIAN_DRIVER_PACKAGES: Tuple[str, ...] = ("nvidia-kernel-dkms", "nvidia-smi", "libcuda1", "nvidia-persistenced")
+_RELEASE = {"Origin": "Debian", "Label": "Debian"}
+_ARCHIVE_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+
+
+class Mirror:
+    """An apt of its own, without effect on this machine: its sources are this machine's Debian mirrors, its list of
+    installed packages is that of a host root, so that what it downloads is exactly what such a host lacks."""
+
+    def __init__(self, job: Job, components: str) -> None:
+        self.job = job
+        self.root = job.part(ROOT_PART) / "root"
+        self.home = job.out / ".apt"
+        self.pool = job.out / "pool"
+        self.pool.mkdir()
+        for name in ("state/lists/partial", "cache/archives/partial", "etc"):
+            (self.home / name).mkdir(parents=True)
+        (self.home / "sources.list").write_text("".join("%s\n" % line for line in debian_sources(SUITE, components)))
+        self.job.run(["apt-get", *self._options(), "update"])
+
+    def _options(self) -> List[str]:
+        options = {
+            "Dir::State": self.home / "state", "Dir::State::status": self.root / "var/lib/dpkg/status",
+            "Dir::Cache": self.home / "cache", "Dir::Etc::sourcelist": self.home / "sources.list",
+            "Dir::Etc::sourceparts": "/dev/null", "Dir::Etc::preferences": "/dev/null",
+            "Dir::Etc::preferencesparts": "/dev/null", "Dir::Log": self.home, "APT::Sandbox::User": "root",
+            "APT::Architecture": "amd64", "Acquire::Languages": "none", "APT::Get::Allow-Downgrades": "true",
+        }
+        return [word for name, value in options.items() for word in ("-o", "%s=%s" % (name, value))]
+
+    def download(self, names: Sequence[str]) -> List[Path]:
+        """Fetch the packages and all that they depend on and the root lacks; return what is new in the pool."""
+        self.job.run(["apt-get", *self._options(), "install", "--yes", "--download-only", "--no-install-recommends", *names])
+        new = []
+        for archive in sorted((self.home / "cache/archives").glob("*.deb")):
+            package, version, rest = archive.name.split("_")
+            target = self.pool / "_".join((package, version.split("%3a")[-1], rest))
+            if not target.exists():
+                archive.rename(target)
+                new.append(target)
+        return new
+
+    def kernels(self) -> Dict[str, str]:
+        """Kernel release -> version of the metapackages that lead to it, for each one that the archive offers."""
+        show = subprocess.run(["apt-cache", *self._options(), "show", "linux-image-amd64"], check=True, text=True,
+                              stdout=subprocess.PIPE).stdout
+        pattern = re.compile(r"^Version: (\S+)$.*?^Depends: linux-image-(\S+)", re.MULTILINE | re.DOTALL)
+        return {release: version for stanza in show.split("\n\n") for version, release in pattern.findall(stanza)}
+
+    def close(self) -> None:
+        shutil.rmtree(self.home)
+
+
+def debian_sources(suite: str, components: str) -> List[str]:
+    """One-line sources for `suite` on the mirrors that this machine's own apt is configured to use."""
+    targets = subprocess.run(
+        ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Identifier: Packages"],
+        check=True, text=True, stdout=subprocess.PIPE).stdout
+    found = {label: uri for origin, label, uri in (line.split("|") for line in targets.splitlines()) if origin == "Debian"}
+    if "Debian" not in found:
+        raise BuildError("found no Debian mirror in this machine's apt configuration; wanted one that serves %s; "
+                         "add a Debian source and run apt-get update" % suite)
+    suites = [(found["Debian"], suite), (found["Debian"], "%s-updates" % suite)]
+    if "Debian-Security" in found:
+        suites.append((found["Debian-Security"], "%s-security" % suite))
+    return ["deb [signed-by=%s] %s %s %s" % (_ARCHIVE_KEYRING, uri, name, components) for uri, name in suites]
+
+
+def kernel_key(release: str) -> Tuple[int, ...]:
+    """Sort key of a kernel release, as a boot loader orders them."""
+    return tuple(int(number) for number in re.findall(r"\d+", release))
+
+
+def other_kernel(own: str, offered: Sequence[str]) -> Optional[str]:
+    """The kernel to update to: the newest that is newer than the root's, else the newest older one."""
+    candidates = sorted((each for each in offered if each != own), key=kernel_key)
+    return candidates[-1] if candidates else None
+
+
+def build_debian(job: Job) -> None:
+    mirror = Mirror(job, "main")
+    own = max((path.name[len("vmlinuz-"):] for path in (mirror.root / "boot").glob("vmlinuz-*")), key=kernel_key)
+    kernels = mirror.kernels()
+    headers = ["linux-headers-%s" % own]
+    if own in kernels:
+        headers.append("linux-headers-amd64=%s" % kernels[own])
+    key = job.part(aptrepo.KEY_PART.name)
+    aptrepo.index_suite(job, key, job.out, SUITE, mirror.download([*HOST_PACKAGES, *headers]), _RELEASE)
+    other = other_kernel(own, list(kernels))
+    if other:
+        names = ["linux-%s-%s" % (kind, name) for kind in ("image", "headers")
+                 for name in (other, "amd64=%s" % kernels[other])]
+        aptrepo.index_suite(job, key, job.out, OTHER_KERNEL_SUITE, mirror.download(names), _RELEASE)
+    mirror.close()
+    (job.out / "kernels.json").write_text(json.dumps({"root": own, "other": other, "suite": OTHER_KERNEL_SUITE}) + "\n")
+    aptrepo.publish_key(key, job.out / aptrepo.PUBLIC_KEY)
+
+
+def build_debian_driver(job: Job) -> None:
+    mirror = Mirror(job, "main contrib non-free non-free-firmware")
+    there = {path.name for path in (job.part("apt-debian") / "pool").iterdir()}
+    own: List[Path] = []
+    for deb in mirror.download(DEBIAN_DRIVER_PACKAGES):
+        if deb.name in there:
+            deb.unlink()
+        else:
+            own.append(deb)
+    mirror.close()
+    key = job.part(aptrepo.KEY_PART.name)
+    aptrepo.index_suite(job, key, job.out, SUITE, own, _RELEASE, component="non-free")
+    aptrepo.publish_key(key, job.out / aptrepo.PUBLIC_KEY)
+
+
 _INPUTS = (TEMPLATES, Path(aptrepo.__file__))
 
 PARTS: Tuple[Part, ...] = (
@@ -327,4 +455,9 @@ PARTS: Tuple[Part, ...] = (
          inputs=_INPUTS, needs=(aptrepo.KEY_PART.name, "silicon")),
     Part(name="apt-toolkit", title="container toolkit repository", build=build_toolkit,
          inputs=_INPUTS, needs=(aptrepo.KEY_PART.name, "nvidia-toolkit")),
+    Part(name="apt-debian", title="mirror of the Debian packages that hosts install", build=build_debian,
+         inputs=(Path(aptrepo.__file__),), needs=(aptrepo.KEY_PART.name, ROOT_PART)),
+    Part(name="apt-debian-nvidia", title="mirror of Debian's own NVIDIA driver (165 MB, for one slow test)",
+         build=build_debian_driver, inputs=(Path(aptrepo.__file__),),
+         needs=(aptrepo.KEY_PART.name, ROOT_PART, "apt-debian")),
 )
