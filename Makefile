@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+.DEFAULT_GOAL := help
+.PHONY: help venv deps lab check sanity test demo clean
+
+PYTHON ?= python3
+CACHE := $(or $(GPUOPS_CACHE),$(HOME)/.cache/gpuops)
+GATES := $(CACHE)/venv/bin/python tests/gates/run.py
+LAB := $(CACHE)/venv/bin/python tests/lab/lab
+export PYTHONDONTWRITEBYTECODE = 1
+
+help: ## Show what there is to do
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: ## Make the development environment (requirements-dev.txt)
+	@$(PYTHON) tests/gates/bootstrap.py
+
+deps: ## Install the Debian packages that are missing (debian-packages.txt; root)
+	@$(PYTHON) tests/gates/system_packages.py
+
+lab: deps venv ## Build the parts of the laboratory: roots, programs, images, packages
+	@$(LAB) build
+
+check: venv ## Linters and unit tests: the inner loop, under two minutes
+	@$(GATES) check
+
+sanity: venv ## ansible-test sanity with every supported ansible-core
+	@$(GATES) sanity
+
+test: deps venv ## Every gate and test, the laboratory included (root)
+	@$(GATES) test
+
+demo: deps venv ## Two GPU hosts in a laboratory, from bare to validated Kubernetes nodes (root)
+	@tests/lab/demo
+
+clean: venv ## Stop the laboratories and remove this checkout's scratch files; built parts stay
+	@if [ -e tests/lab/lab ]; then $(LAB) down; fi
+	@rm -rf "$$($(PYTHON) tests/gates/workspace.py --work)" tests/output .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,263 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A gate, and how gates are run: one after another with progress, those in the background beside the others.
+
+A gate counts as one check, except that a gate that runs pytest counts as its tests.
+"""
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+Word = Union[str, Path]
+HEARTBEAT_SECONDS = 20
+LOG_LINES_SHOWN = 60
+
+
+class GateFailed(Exception):
+    """A gate found something wrong; its log has the details."""
+
+
+class GateLeftOut(Exception):
+    """A gate cannot run on this machine; the message says what it lacks."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One check of the whole.
+
+    work:       does the check through the `Bench` it is given; raises `GateFailed` if something is wrong.
+    seconds:    the time after which it is stopped and counted as failed.
+    background: it is started at once, at low priority, and the other gates run beside it.
+    needs:      names of gates that must have passed before this one starts.
+    """
+
+    name: str
+    title: str
+    work: Callable[["Bench"], None]
+    seconds: int
+    background: bool = False
+    needs: Tuple[str, ...] = ()
+
+
+@dataclass
+class Bench:
+    """What a gate works with: commands, a log, and the counts of tests."""
+
+    log_file: Path
+    deadline: float
+    environment: Mapping[str, str]
+    nice: int = 0
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+    notes: List[str] = field(default_factory=list)
+    _process: Optional["subprocess.Popen[bytes]"] = None
+    _stopped: bool = False
+
+    def run(self, argv: Sequence[Word], cwd: Optional[Path] = None, env: Optional[Mapping[str, str]] = None) -> None:
+        """Run a command into the log; an exit status other than 0 fails the gate."""
+        status = self.status_of(argv, cwd, env)
+        if status != 0:
+            raise GateFailed("%s ended with status %d" % (" ".join(str(word) for word in argv[:4]), status))
+
+    def status_of(self, argv: Sequence[Word], cwd: Optional[Path] = None,
+                  env: Optional[Mapping[str, str]] = None) -> int:
+        words = [str(word) for word in argv]
+        self.write("$ %s" % " ".join(words))
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["nice", "-n", str(self.nice), *words] if self.nice else words,
+                stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=cwd,
+                env=dict(self.environment, **(env or {})), start_new_session=True,
+            )
+        try:
+            return self._process.wait(timeout=max(1.0, self.deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise GateFailed("it took longer than it may and was stopped") from None
+        finally:
+            self._end_process()
+
+    def pytest(self, argv: Sequence[Word], cwd: Optional[Path] = None, env: Optional[Mapping[str, str]] = None) -> None:
+        """Run a pytest command and count its tests instead of the gate."""
+        report = self.log_file.with_suffix(".xml")
+        report.unlink(missing_ok=True)
+        status = self.status_of([*argv, "--junit-xml", report], cwd, env)
+        if report.is_file():
+            self.passed, self.failed, self.skipped = counts_of(report)
+        if self.passed + self.failed == 0:
+            raise GateFailed("pytest ran no test (status %d)" % status)
+        if status != 0:
+            raise GateFailed("pytest ended with status %d" % status)
+
+    def write(self, text: str) -> None:
+        with self.log_file.open("a") as log:
+            log.write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """A remark shown beside the gate's result."""
+        self.notes.append(text)
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._end_process()
+
+    def _end_process(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        # The whole session, since a command may leave children behind; those that ended with it are no error.
+        for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
+            if process.poll() is not None:
+                return
+            try:
+                os.killpg(process.pid, number)
+                process.wait(timeout=patience)
+            except (ProcessLookupError, subprocess.TimeoutExpired):
+                continue
+
+
+def counts_of(report: Path) -> Tuple[int, int, int]:
+    """Passed, failed and skipped tests of a JUnit report."""
+    passed = failed = skipped = 0
+    for case in ElementTree.parse(report).getroot().iter("testcase"):
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+        elif case.find("skipped") is not None:
+            skipped += 1
+        else:
+            passed += 1
+    return passed, failed, skipped
+
+
+@dataclass
+class Result:
+    gate: Gate
+    bench: Bench
+    seconds: float = 0.0
+    error: Optional[str] = None
+    left_out: Optional[str] = None
+
+    @property
+    def counts(self) -> Tuple[int, int, int]:
+        """Passed, failed and skipped checks."""
+        if self.left_out:
+            return 0, 0, 1
+        if self.bench.passed + self.bench.failed:
+            # A run that was stopped, or failed beside its tests, must not count as clean.
+            unexplained = 1 if self.error and not self.bench.failed else 0
+            return self.bench.passed, self.bench.failed + unexplained, self.bench.skipped
+        return (0, 1, 0) if self.error else (1, 0, 0)
+
+
+class Runner:
+    """Runs gates and tells what happens."""
+
+    def __init__(self, gates: Sequence[Gate], logs: Path, environment: Mapping[str, str]) -> None:
+        self.gates = list(gates)
+        self.logs = logs
+        self.environment = dict(environment)
+        self.results: Dict[str, Result] = {}
+        self._threads: Dict[str, threading.Thread] = {}
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def run(self) -> Tuple[int, int, int]:
+        """Run all gates; return the sums of passed, failed and skipped checks."""
+        try:
+            for gate in self.gates:
+                if gate.background:
+                    say("started in the background: %s" % gate.title)
+                    self._start(gate)
+            for gate in [gate for gate in self.gates if not gate.background]:
+                self._run_in_turn(gate)
+            for gate in [gate for gate in self.gates if gate.background]:
+                self._wait_for(gate)
+        finally:
+            for result in self.results.values():
+                result.bench.stop()
+        return self._summary()
+
+    def _run_in_turn(self, gate: Gate) -> None:
+        for need in gate.needs:
+            self._wait_for(self.results[need].gate)
+        blocked = [need for need in gate.needs if self.results[need].error]
+        self._start(gate, blocked)
+        self._wait_for(gate)
+
+    def _start(self, gate: Gate, blocked: Sequence[str] = ()) -> None:
+        log = self.logs / ("%s.log" % gate.name)
+        log.write_text("")
+        bench = Bench(log, time.monotonic() + gate.seconds, self.environment, nice=19 if gate.background else 0)
+        result = self.results[gate.name] = Result(gate, bench)
+        thread = self._threads[gate.name] = threading.Thread(target=self._work, args=(result, blocked), daemon=True)
+        thread.start()
+
+    def _work(self, result: Result, blocked: Sequence[str]) -> None:
+        started = time.monotonic()
+        try:
+            if blocked:
+                raise GateFailed("not run, since this failed before: %s" % ", ".join(blocked))
+            result.gate.work(result.bench)
+        except GateFailed as error:
+            result.error = str(error)
+        except GateLeftOut as error:
+            result.left_out = str(error)
+        except Exception as error:  # A defect of a gate is a failure of that gate, not the end of the others.
+            result.error = "%s: %s" % (type(error).__name__, error)
+        result.seconds = time.monotonic() - started
+
+    def _wait_for(self, gate: Gate) -> None:
+        thread = self._threads.get(gate.name)
+        if thread is None:
+            return
+        started = time.monotonic()
+        while thread.is_alive():
+            thread.join(HEARTBEAT_SECONDS)
+            if thread.is_alive():
+                say("    %s: %.0f s, %s" % (gate.title, time.monotonic() - started, last_line(self.logs, gate.name)))
+        del self._threads[gate.name]
+        self._tell(self.results[gate.name])
+
+    def _tell(self, result: Result) -> None:
+        bench = result.bench
+        tests = "" if not bench.passed + bench.failed else ", %d tests passed, %d failed" % (bench.passed, bench.failed)
+        if bench.skipped:
+            tests += ", %d skipped" % bench.skipped
+        if result.left_out:
+            say("LEFT OUT  %s: %s" % (result.gate.title, result.left_out))
+            return
+        word = "FAILED" if result.error else "passed"
+        notes = "".join("; " + note for note in bench.notes)
+        say("%s  %s (%.0f s%s)%s" % (word, result.gate.title, result.seconds, tests, notes))
+        if result.error:
+            lines = bench.log_file.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+            say("\n".join("    | " + line for line in lines))
+            say("    %s: %s\n    whole log: %s" % (result.gate.name, result.error, bench.log_file))
+
+    def _summary(self) -> Tuple[int, int, int]:
+        for result in self.results.values():
+            if result.error:
+                say("FAILED  %s: %s" % (result.gate.name, result.error))
+            if result.left_out:
+                say("LEFT OUT  %s: %s" % (result.gate.name, result.left_out))
+        passed, failed, skipped = (sum(column) for column in zip(*(result.counts for result in self.results.values())))
+        return passed, failed, skipped
+
+
+def last_line(logs: Path, name: str) -> str:
+    lines = (logs / ("%s.log" % name)).read_text(errors="replace").split("\n")
+    told = [line.strip() for line in lines if line.strip()]
+    return told[-1][:100] if told else "nothing said yet"
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+    sys.stderr.flush()

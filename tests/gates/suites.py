@@ -1,0 +1,140 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The gates there are, and the suites that `make` runs."""
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Callable, Dict, List
+
+import sanity
+import workspace
+from gate import Bench, Gate, GateFailed
+
+REPOSITORY = workspace.REPOSITORY
+PYTEST_FOLDERS = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
+
+
+def all_gates() -> List[Gate]:
+    return [*background_gates(), *quick_gates(), *sanity_gates(), *packaging_gates(), *laboratory_gates()]
+
+
+def names(gates: List[Gate]) -> List[str]:
+    return [gate.name for gate in gates]
+
+
+SUITES: Dict[str, Callable[[], List[str]]] = {
+    "check": lambda: names(quick_gates()),
+    "sanity": lambda: names(sanity_gates()),
+    "test": lambda: names(all_gates()),
+}
+
+
+def quick_gates() -> List[Gate]:
+    return [
+        Gate("ruff", "ruff", _ruff, 60),
+        Gate("yamllint", "yamllint", _yamllint, 60),
+        Gate("mypy", "mypy, strict", _mypy, 300),
+        Gate("changelog", "changelog fragments", _changelog, 60),
+        Gate("ansible-lint", "ansible-lint, production profile", _ansible_lint, 300),
+        Gate("unit", "unit tests", _unit, 600),
+    ]
+
+
+def sanity_gates() -> List[Gate]:
+    return [
+        Gate("sanity-%s" % release, "ansible-test sanity, ansible-core %s" % release, sanity.work(release), 900)
+        for release in sanity.RELEASES
+    ]
+
+
+def packaging_gates() -> List[Gate]:
+    return [Gate("package", "collection built, installed from the tarball and used", _package, 300)]
+
+
+def background_gates() -> List[Gate]:
+    if not (REPOSITORY / "tests" / "lab" / "lab").exists():
+        return []
+    return [Gate("lab-parts", "parts of the laboratory", _lab_parts, 3600, background=True)]
+
+
+def laboratory_gates() -> List[Gate]:
+    if not any((REPOSITORY / "tests" / "integration").glob("test_*.py")):
+        return []
+    return [Gate("integration", "tests on laboratory hosts", _integration, 2400, needs=("lab-parts",))]
+
+
+def _tool(name: str) -> Path:
+    return workspace.venv() / "bin" / name
+
+
+def _python_sources() -> List[str]:
+    return [name for name in workspace.source_files() if name.endswith(".py")]
+
+
+def _ruff(bench: Bench) -> None:
+    ruff = [_tool("ruff"), "check", "--cache-dir", workspace.work_root() / "ruff"]
+    bench.run([*ruff, *_python_sources()], cwd=REPOSITORY)
+
+
+def _yamllint(bench: Bench) -> None:
+    kinds = (".yml", ".yaml", ".yamllint", ".ansible-lint")
+    files = [name for name in workspace.source_files() if name.endswith(kinds)]
+    bench.run([_tool("yamllint"), "--strict", *files], cwd=REPOSITORY)
+
+
+def _mypy(bench: Bench) -> None:
+    root = workspace.collections_root()
+    cache = workspace.work_root() / "mypy"
+    mypy = [_tool("mypy"), "--config-file", REPOSITORY / "pyproject.toml"]
+    plugins = root / "ansible_collections" / "gpuops" / "nvidia" / "plugins"
+    bench.run([*mypy, "--cache-dir", cache / "plugins", plugins], cwd=root, env={"MYPYPATH": str(root)})
+    bench.run([*mypy, "--cache-dir", cache / "gates", *sorted(Path(__file__).parent.glob("*.py"))], cwd=REPOSITORY)
+
+
+def _changelog(bench: Bench) -> None:
+    bench.run([_tool("antsibull-changelog"), "lint"], cwd=REPOSITORY)
+
+
+def _ansible_lint(bench: Bench) -> None:
+    root = workspace.work_root() / "lint"
+    target = workspace.copy_content(root, leave_out=("tests/",))
+    bench.run([_tool("ansible-lint"), "--offline", "--strict", "--profile", "production"], cwd=target,
+              env={"ANSIBLE_COLLECTIONS_PATH": str(root)})
+
+
+def _unit(bench: Bench) -> None:
+    folders = [folder for folder in PYTEST_FOLDERS if any((REPOSITORY / folder).rglob("test_*.py"))]
+    pytest = [_tool("pytest"), "--quiet", "--numprocesses", "2", "-p", "no:cacheprovider"]
+    bench.pytest([*pytest, *folders], cwd=REPOSITORY)
+
+
+def _package(bench: Bench) -> None:
+    scratch = workspace.work_root() / "package"
+    shutil.rmtree(scratch, ignore_errors=True)
+    source = workspace.copy_content(workspace.work_root() / "build", leave_out=())
+    galaxy = [_tool("ansible-galaxy"), "collection"]
+    bench.run([*galaxy, "build", "--output-path", scratch], cwd=source)
+    tarball = next(scratch.glob("gpuops-nvidia-*.tar.gz"))
+    with tarfile.open(tarball) as archive:
+        bench.write("\n".join(archive.getnames()))
+        strays = [name for name in archive.getnames() if name.startswith(("tests", "molecule", ".ci", "Makefile"))]
+    if strays:
+        raise GateFailed("the tarball holds what users do not need: %s" % ", ".join(strays[:5]))
+    bench.note("tarball of %d KiB" % (tarball.stat().st_size // 1024))
+    installed = scratch / "installed"
+    only_installed = {"ANSIBLE_COLLECTIONS_PATH": str(installed)}
+    bench.run([*galaxy, "install", "--offline", "--collections-path", installed, tarball], env=only_installed)
+    if (REPOSITORY / "plugins" / "modules" / "gpu_info.py").exists():
+        bench.run([_tool("ansible"), "localhost", "--inventory", "localhost,", "--connection", "local",
+                   "--extra-vars", "ansible_python_interpreter=%s" % _tool("python"), "--module-name",
+                   "gpuops.nvidia.gpu_info"], cwd=scratch, env=only_installed)
+
+
+def _lab_parts(bench: Bench) -> None:
+    bench.run([_tool("python"), REPOSITORY / "tests" / "lab" / "lab", "build"], cwd=REPOSITORY)
+
+
+def _integration(bench: Bench) -> None:
+    bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "tests/integration"], cwd=REPOSITORY)

@@ -1,0 +1,114 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The runner of the gates: what it counts, what it stops, what it says."""
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Callable, Dict
+
+import pytest
+from gate import Bench, Gate, GateFailed, GateLeftOut, Runner, counts_of
+
+REPORT = """<testsuites><testsuite>
+<testcase name="a"/><testcase name="b"><failure/></testcase><testcase name="c"><error/></testcase>
+<testcase name="d"><skipped/></testcase><testcase name="e"/>
+</testsuite></testsuites>"""
+
+
+def run(tmp_path: Path, *gates: Gate) -> Runner:
+    runner = Runner(gates, tmp_path / "logs", dict(os.environ))
+    runner.run()
+    return runner
+
+
+def fail(_bench: Bench) -> None:
+    raise GateFailed("wrong")
+
+
+def leave_out(_bench: Bench) -> None:
+    raise GateLeftOut("no such Python")
+
+
+def command(code: str) -> Callable[[Bench], None]:
+    return lambda bench: bench.run([sys.executable, "-c", code])
+
+
+def test_counts_of_a_junit_report(tmp_path: Path) -> None:
+    (tmp_path / "report.xml").write_text(REPORT)
+    assert counts_of(tmp_path / "report.xml") == (2, 2, 1)
+
+
+def test_each_gate_counts_once(tmp_path: Path) -> None:
+    runner = Runner([Gate("good", "good", command("pass"), 60), Gate("bad", "bad", fail, 60),
+                     Gate("out", "out", leave_out, 60)], tmp_path, dict(os.environ))
+    assert runner.run() == (1, 1, 1)
+
+
+def test_a_command_that_fails_fails_its_gate_and_its_output_is_shown(
+        tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runner = run(tmp_path, Gate("bad", "bad", command("print('the reason'); raise SystemExit(3)"), 60))
+    assert "status 3" in (runner.results["bad"].error or "")
+    assert "the reason" in capsys.readouterr().out
+
+
+def test_a_gate_over_its_time_is_stopped_with_its_children(tmp_path: Path) -> None:
+    marker = tmp_path / "child"
+    child = "import time; time.sleep(3); open(%r, 'w')" % str(marker)
+    code = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', %r]); time.sleep(60)" % child
+    started = time.monotonic()
+    runner = run(tmp_path, Gate("slow", "slow", command(code), 1))
+    assert time.monotonic() - started < 20
+    assert "longer than it may" in (runner.results["slow"].error or "")
+    time.sleep(3)
+    assert not marker.exists()
+
+
+def test_a_defect_of_a_gate_does_not_end_the_others(tmp_path: Path) -> None:
+    def broken(_bench: Bench) -> None:
+        raise KeyError("x")
+
+    runner = run(tmp_path, Gate("broken", "broken", broken, 60), Gate("good", "good", command("pass"), 60))
+    assert runner.results["broken"].error == "KeyError: 'x'"
+    assert runner.results["good"].error is None
+
+
+def test_a_gate_waits_for_the_gate_it_needs_and_does_not_run_after_its_failure(tmp_path: Path) -> None:
+    order: Dict[str, float] = {}
+
+    def slow(_bench: Bench) -> None:
+        time.sleep(0.3)
+        order["slow"] = time.monotonic()
+
+    def after(_bench: Bench) -> None:
+        order["after"] = time.monotonic()
+
+    runner = run(
+        tmp_path, Gate("slow", "slow", slow, 60, background=True), Gate("bad", "bad", fail, 60, background=True),
+        Gate("after", "after", after, 60, needs=("slow",)), Gate("never", "never", after, 60, needs=("bad",)),
+    )
+    assert order["slow"] < order["after"]
+    assert runner.results["never"].error == "not run, since this failed before: bad"
+
+
+def test_a_pytest_gate_counts_its_tests_and_no_test_at_all_is_a_failure(tmp_path: Path) -> None:
+    (tmp_path / "test_two.py").write_text("def test_a(): pass\ndef test_b(): assert 0\n")
+    (tmp_path / "test_none.py").write_text("")
+    runner = run(tmp_path, Gate("two", "two", _pytest(tmp_path / "test_two.py"), 60),
+                 Gate("none", "none", _pytest(tmp_path / "test_none.py"), 60))
+    assert runner.results["two"].counts == (1, 1, 0)
+    assert runner.results["none"].counts == (0, 1, 0)
+    assert "no test" in (runner.results["none"].error or "")
+
+
+def test_a_pytest_that_fails_beside_its_tests_is_not_counted_as_clean(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("def pytest_sessionfinish(session): session.exitstatus = 3\n")
+    (tmp_path / "test_one.py").write_text("def test_a(): pass\n")
+    runner = run(tmp_path, Gate("one", "one", _pytest(tmp_path / "test_one.py"), 60))
+    assert runner.results["one"].counts == (1, 1, 0)
+
+
+def _pytest(path: Path) -> Callable[[Bench], None]:
+    return lambda bench: bench.pytest([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", path])
