@@ -29,7 +29,7 @@ def run_reader(
 ) -> None:
     """Main function of a module that changes nothing: read(host, parameters) gives the result's keys."""
     module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
-    _finish(module, lambda: dict(read(Host(), module.params), changed=False))
+    finish(module, lambda: dict(read(Host(), module.params), changed=False))
 
 
 def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], HostFacts]) -> None:
@@ -50,7 +50,7 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], Ho
         )
         return writer_result(run.preview() if module.check_mode else run.apply(), module._diff)
 
-    _finish(module, write)
+    finish(module, write)
 
 
 def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
@@ -70,7 +70,8 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
     return result
 
 
-def _finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]]) -> None:
+def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]]) -> None:
+    """Do the work and end the module: its result, or what the error says."""
     libraries.use_archive(module.params["libraries"] or "")
     try:
         result = work()

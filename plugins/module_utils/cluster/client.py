@@ -1,0 +1,341 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A small client of the Kubernetes API: JSON in, JSON out, and errors that name the server and the kubeconfig.
+
+The kubernetes library reads kubeconfigs and keeps TLS, proxies and token refresh; the requests themselves are plain
+paths of the API, so that one code serves every generation of that library.
+"""
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from urllib.parse import urlencode
+
+from ..core.errors import GpuOpsError
+
+try:
+    import kubernetes
+    import urllib3
+    import yaml
+
+    IMPORT_ERROR: Optional[ImportError] = None
+except ImportError as error:
+    IMPORT_ERROR = error
+
+PAGE_SIZE = 500
+CONNECT_TIMEOUT_S = 10
+READ_TIMEOUT_S = 60
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class ApiError(GpuOpsError):
+    """The API server answered with an error status."""
+
+    def __init__(self, status: int, found: str, wanted: str, remedy: str) -> None:
+        super().__init__(found, wanted, remedy, status=status)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Access:
+    """Where the API server is and who we are there, in the words of kubernetes.core's options."""
+
+    kubeconfig: Union[str, Dict[str, Any], None] = None
+    context: Optional[str] = None
+    host: Optional[str] = None
+    api_key: Optional[str] = None
+    username: Optional[str] = None
+    password: Optional[str] = None
+    validate_certs: Optional[bool] = None
+    ca_cert: Optional[str] = None
+    client_cert: Optional[str] = None
+    client_key: Optional[str] = None
+    proxy: Optional[str] = None
+    no_proxy: Optional[str] = None
+    proxy_headers: Optional[Dict[str, Any]] = None
+    persist_config: Optional[bool] = None
+    impersonate_user: Optional[str] = None
+    impersonate_groups: List[str] = field(default_factory=list)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Access:
+        """Access from a module's parameters or a plugin's options; empty values count as absent."""
+        names = cls.__dataclass_fields__
+        return cls(**{name: options[name] for name in names if options.get(name) not in (None, "", [], {})})
+
+    @property
+    def complete(self) -> bool:
+        """True when host and credentials are given, so that no kubeconfig is needed."""
+        credentials = self.api_key or (self.username and self.password) or (self.client_cert and self.client_key)
+        return bool(self.host and credentials)
+
+
+def auth_argument_spec(env_fallback: Any) -> Dict[str, Dict[str, Any]]:
+    """The connection options of a module; env_fallback is ansible.module_utils.basic's function of that name."""
+
+    def option(env: Tuple[str, ...], **spec: Any) -> Dict[str, Any]:
+        return dict(spec, fallback=(env_fallback, ["K8S_AUTH_" + name for name in env]))
+
+    return {
+        "kubeconfig": option(("KUBECONFIG",), type="raw", no_log=True),
+        "context": option(("CONTEXT",), type="str"),
+        "host": option(("HOST",), type="str"),
+        "api_key": option(("API_KEY",), type="str", no_log=True),
+        "username": option(("USERNAME",), type="str"),
+        "password": option(("PASSWORD",), type="str", no_log=True),
+        "validate_certs": option(("VERIFY_SSL", "VALIDATE_CERTS"), type="bool", aliases=["verify_ssl"]),
+        "ca_cert": option(("SSL_CA_CERT", "CA_CERT"), type="path", aliases=["ssl_ca_cert"]),
+        "client_cert": option(("CERT_FILE", "CLIENT_CERT"), type="path", aliases=["cert_file"]),
+        "client_key": option(("KEY_FILE", "CLIENT_KEY"), type="path", aliases=["key_file"], no_log=False),
+        "proxy": option(("PROXY",), type="str"),
+        "no_proxy": option(("NO_PROXY",), type="str"),
+        "proxy_headers": {
+            "type": "dict",
+            "options": {
+                "proxy_basic_auth": option(("PROXY_HEADERS_PROXY_BASIC_AUTH",), type="str", no_log=True),
+                "basic_auth": option(("PROXY_HEADERS_BASIC_AUTH",), type="str", no_log=True),
+                "user_agent": option(("PROXY_HEADERS_USER_AGENT",), type="str"),
+            },
+        },
+        "persist_config": option(("PERSIST_CONFIG",), type="bool"),
+        "impersonate_user": option(("IMPERSONATE_USER",), type="str"),
+        "impersonate_groups": option(("IMPERSONATE_GROUPS",), type="list", elements="str"),
+    }
+
+
+def _in_pod() -> bool:
+    return "KUBERNETES_SERVICE_HOST" in os.environ
+
+
+def describe(access: Access) -> str:
+    """The source of the connection settings, for error messages; never a secret."""
+    if access.complete:
+        return "the options host and credentials"
+    if isinstance(access.kubeconfig, dict):
+        source = "the kubeconfig given as a dictionary"
+    elif access.kubeconfig:
+        source = "kubeconfig %s" % access.kubeconfig
+    elif _in_pod() and not access.context:
+        return "the service account of this pod"
+    else:
+        source = "kubeconfig %s" % (os.environ.get("KUBECONFIG") or "~/.kube/config")
+    return "%s, context %s" % (source, access.context) if access.context else source
+
+
+def _missing_files(kubeconfig: str) -> List[str]:
+    paths = [os.path.expanduser(part) for part in kubeconfig.split(os.pathsep) if part]
+    return [] if any(os.path.exists(path) for path in paths) else paths
+
+
+def _kubeconfig_error(access: Access, reason: str) -> GpuOpsError:
+    return GpuOpsError(
+        found="%s cannot be used: %s" % (describe(access), reason),
+        wanted="a kubeconfig with a current context, or one named by 'context'",
+        remedy="check it with 'kubectl --kubeconfig FILE config get-contexts', and set 'kubeconfig' and 'context' "
+        "(or K8S_AUTH_KUBECONFIG and K8S_AUTH_CONTEXT)",
+    )
+
+
+def _load(access: Access) -> Any:
+    """The library's Configuration from a kubeconfig or from the pod we run in."""
+    configuration = kubernetes.client.Configuration()
+    if access.complete:
+        return configuration
+    if not (access.kubeconfig or access.context) and _in_pod():
+        kubernetes.config.load_incluster_config(client_configuration=configuration)
+        return configuration
+    options = {"context": access.context, "client_configuration": configuration}
+    if access.persist_config is not None:
+        options["persist_config"] = access.persist_config
+    if isinstance(access.kubeconfig, dict):
+        kubernetes.config.load_kube_config_from_dict(config_dict=access.kubeconfig, **options)
+        return configuration
+    path = access.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+    missing = _missing_files(path)
+    if missing:
+        raise _kubeconfig_error(access, "there is no file %s" % ", ".join(missing))
+    kubernetes.config.load_kube_config(config_file=os.path.expanduser(path), **options)
+    return configuration
+
+
+def _configuration(access: Access) -> Any:
+    try:
+        configuration = _load(access)
+    except GpuOpsError:
+        raise
+    except kubernetes.config.ConfigException as error:
+        raise _kubeconfig_error(access, str(error)) from error
+    except yaml.YAMLError as error:
+        raise _kubeconfig_error(access, "it is not YAML (%s)" % " ".join(str(error).split())) from error
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise _kubeconfig_error(access, "%s: %s" % (type(error).__name__, error)) from error
+    _override(configuration, access)
+    return configuration
+
+
+def _override(configuration: Any, access: Access) -> None:
+    """Options that are given beat what the kubeconfig says."""
+    if access.host:
+        configuration.host = access.host.rstrip("/")
+    if access.api_key:
+        configuration.api_key = {"authorization": "Bearer " + access.api_key}
+        configuration.refresh_api_key_hook = None
+    if access.proxy_headers:
+        given = {name: value for name, value in access.proxy_headers.items() if value is not None}
+        configuration.proxy_headers = urllib3.util.make_headers(**given)
+    settings = {
+        "username": access.username,
+        "password": access.password,
+        "verify_ssl": access.validate_certs,
+        "ssl_ca_cert": access.ca_cert,
+        "cert_file": access.client_cert,
+        "key_file": access.client_key,
+        "proxy": access.proxy,
+        "no_proxy": access.no_proxy,
+    }
+    for name, value in settings.items():
+        if value is not None:
+            setattr(configuration, name, value)
+
+
+class Cluster:
+    """One cluster, seen through one connection."""
+
+    def __init__(self, access: Access) -> None:
+        if IMPORT_ERROR is not None:
+            raise GpuOpsError(
+                found="the Python library kubernetes is not there (%s)" % IMPORT_ERROR,
+                wanted="kubernetes 24.2.0 or newer for the Python that runs Ansible on the controller",
+                remedy="install it there: python3 -m pip install kubernetes",
+            )
+        self._access = access
+        self._configuration = _configuration(access)
+        self._api = kubernetes.client.ApiClient(self._configuration)
+        if self._configuration.verify_ssl is False:
+            urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
+
+    @property
+    def url(self) -> str:
+        """The API server's address."""
+        return str(self._configuration.host)
+
+    def get(self, path: str, query: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
+        """One object or one page."""
+        return self._request("GET", path, query)
+
+    def find(self, path: str) -> Optional[Dict[str, Any]]:
+        """One object, or None when there is none (or no such kind)."""
+        try:
+            return self.get(path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def items(self, path: str, **selectors: Optional[str]) -> List[Dict[str, Any]]:
+        """Every object of a list, page by page."""
+        query: Dict[str, Any] = {name: value for name, value in selectors.items() if value}
+        query["limit"] = PAGE_SIZE
+        found: List[Dict[str, Any]] = []
+        while True:
+            page = self.get(path, query)
+            found.extend(page.get("items") or [])
+            following = (page.get("metadata") or {}).get("continue")
+            if not following:
+                return found
+            query["continue"] = following
+
+    def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
+        """A JSON merge patch; a null removes a key."""
+        return self._request("PATCH", path, _dry_run(dry_run), body, MERGE_PATCH)
+
+    def create(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
+        """A new object or subresource."""
+        return self._request("POST", path, _dry_run(dry_run), body)
+
+    def delete(self, path: str) -> Dict[str, Any]:
+        """Remove an object."""
+        return self._request("DELETE", path)
+
+    def _headers(self, content_type: Optional[str]) -> Dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": "gpuops.nvidia"}
+        if content_type:
+            headers["Content-Type"] = content_type
+        for setting in self._configuration.auth_settings().values():
+            if setting.get("in") == "header" and setting.get("value"):
+                headers[setting["key"]] = setting["value"]
+        if self._access.username and self._access.password:
+            headers["authorization"] = self._configuration.get_basic_auth_token()
+        return headers
+
+    def _impersonation(self) -> List[Tuple[str, str]]:
+        user = [("Impersonate-User", self._access.impersonate_user)] if self._access.impersonate_user else []
+        return user + [("Impersonate-Group", group) for group in self._access.impersonate_groups]
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        query: Optional[Mapping[str, Any]] = None,
+        body: Optional[Dict[str, Any]] = None,
+        content_type: str = "application/json",
+    ) -> Dict[str, Any]:
+        url = self.url + path + ("?" + urlencode(query) if query else "")
+        headers = urllib3.HTTPHeaderDict(self._headers(content_type if body is not None else None))
+        for name, value in self._impersonation():
+            headers.add(name, value)
+        try:
+            answer = self._api.rest_client.pool_manager.request(
+                method,
+                url,
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=READ_TIMEOUT_S),
+                retries=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise self._unreachable(error) from error
+        return self._decode(method, path, answer.status, answer.data)
+
+    def _decode(self, method: str, path: str, status: int, data: bytes) -> Dict[str, Any]:
+        try:
+            content = json.loads(data) if data else {}
+        except ValueError:
+            content = None
+        if not isinstance(content, dict):
+            raise GpuOpsError(
+                found="%s answered %s %s with HTTP %d and no JSON object" % (self.url, method, path, status),
+                wanted="a Kubernetes API server",
+                remedy="check the address in %s" % describe(self._access),
+            )
+        if status >= 400:
+            raise self._refused(method, path, status, str(content.get("message") or content.get("error") or ""))
+        return content
+
+    def _unreachable(self, error: BaseException) -> GpuOpsError:
+        return GpuOpsError(
+            found="the Kubernetes API server %s, taken from %s, does not answer: %s"
+            % (self.url, describe(self._access), error),
+            wanted="a connection to the API server from the Ansible controller",
+            remedy="check the address, the network and the certificates, or name another cluster with 'kubeconfig' "
+            "and 'context' (or K8S_AUTH_KUBECONFIG and K8S_AUTH_CONTEXT)",
+        )
+
+    def _refused(self, method: str, path: str, status: int, message: str) -> ApiError:
+        remedies = {
+            401: "check the credentials in %s" % describe(self._access),
+            403: "grant this user the right, or use other credentials than those in %s" % describe(self._access),
+        }
+        return ApiError(
+            status,
+            found="the Kubernetes API server %s answered %s %s with HTTP %d%s"
+            % (self.url, method, path, status, ": " + message if message else ""),
+            wanted="this request to be allowed and its object to be there",
+            remedy=remedies.get(status, "read the server's message; %s names the cluster" % describe(self._access)),
+        )
+
+
+def _dry_run(dry_run: bool) -> Optional[Dict[str, str]]:
+    return {"dryRun": "All"} if dry_run else None

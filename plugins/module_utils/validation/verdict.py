@@ -1,0 +1,59 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From checks to a module's result, and to the status files that NVIDIA's components wait for."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from .checks import FAILED, PASSED, Check
+
+# The GPU Operator's validator (cmd/nvidia-validator): its operands wait for these files
+STATUS_FOLDER = "/run/nvidia/validations"
+STATUS_FILES: Dict[str, Tuple[str, ...]] = {
+    "driver-ready": ("gpus_on_bus", "driver_versions", "gpus_answer", "memory_health", "fabric", "device_nodes"),
+    "toolkit-ready": ("cdi_spec", "runtime_handler"),
+}
+# Contents that operands source: a driver on the host, at the root
+DRIVER_READY = (
+    "IS_HOST_DRIVER=true\n"
+    "NVIDIA_DRIVER_ROOT=/\n"
+    "DRIVER_ROOT_CTR_PATH=/host\n"
+    "NVIDIA_DEV_ROOT=/\n"
+    "DEV_ROOT_CTR_PATH=/host\n"
+)
+
+
+def raise_if_unhealthy(checks: Sequence[Check], subject: str) -> None:
+    """Raise the first failure, with all checks as details, unless every check passed."""
+    failed = [check for check in checks if check.status == FAILED]
+    if not failed:
+        return
+    first = failed[0]
+    raise GpuOpsError(
+        found="%s fails %s: %s" % (subject, ", ".join(check.name for check in failed),
+                                   "; ".join(check.evidence for check in failed)),
+        wanted="every check of the validation to pass",
+        remedy=first.remedy,
+        checks=[check.to_dict() for check in checks],
+    )
+
+
+def write_status_files(host: Host, checks: Sequence[Check]) -> List[str]:
+    """Create the status files whose checks passed, remove the others; return the names that changed."""
+    passed = {check.name for check in checks if check.status == PASSED}
+    changed = []
+    for name, needed in STATUS_FILES.items():
+        path = "%s/%s" % (STATUS_FOLDER, name)
+        wanted: Any = None
+        if passed.issuperset(needed):
+            wanted = DRIVER_READY if name == "driver-ready" else ""
+        if host.read(path) == wanted:
+            continue
+        if wanted is None:
+            host.remove(path)
+        else:
+            host.write(path, wanted)
+        changed.append(path)
+    return changed

@@ -1,0 +1,158 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import (
+    CHAIN,
+    Evidence,
+    healthy,
+    run_chain,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import (
+    allocatable,
+    pod_got_its_device,
+    probe_pod,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.verdict import (
+    raise_if_unhealthy,
+    write_status_files,
+)
+
+VERSION = "580.178.04"
+ADDRESSES = ("0000:07:00.0", "0000:0f:00.0")
+
+
+def gpu(index: int, **changes: Any) -> NvmlGpu:
+    return replace(
+        NvmlGpu(index=index, uuid="GPU-%d" % index, name="NVIDIA A100-SXM4-80GB", pci_address=ADDRESSES[index],
+                minor=index, fabric_state="completed"),
+        **changes,
+    )
+
+
+def evidence(**changes: Any) -> Evidence:
+    """A healthy host with two GPUs and NVSwitches."""
+    whole = Evidence(
+        facts=HostFacts(
+            hostname="h", gpus=tuple(Gpu(address, "20b2") for address in ADDRESSES), nvswitches=6,
+            driver_loaded=VERSION, driver_installed=VERSION, driver_userspace=VERSION,
+        ),
+        nvml=NvmlReading(driver_version=VERSION, gpus=(gpu(0), gpu(1))),
+        device_nodes=("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"),
+        cdi_spec="/var/run/cdi/nvidia.yaml",
+        cdi_devices=("0", "1", "GPU-0", "GPU-1", "all"),
+        cdi_version=VERSION,
+        runtime="containerd 1.7.24",
+        handlers=("runc", "nvidia"),
+        handler="nvidia",
+        expected_gpus=2,
+    )
+    facts = {name: changes.pop(name) for name in list(changes) if hasattr(whole.facts, name)}
+    return replace(whole, facts=whole.facts.but(**facts), **changes)
+
+
+def verdicts(seen: Evidence) -> Dict[str, str]:
+    return {check.name: check.status for check in run_chain(seen)}
+
+
+def test_a_healthy_host_passes_everything() -> None:
+    checks = run_chain(evidence())
+    assert healthy(checks) and len(checks) == len(CHAIN)
+    raise_if_unhealthy(checks, "h")
+
+
+@pytest.mark.parametrize(
+    "failing, changes",
+    [
+        ("gpus_on_bus", {"gpus": ()}),
+        ("gpus_on_bus", {"expected_gpus": 8}),
+        ("driver_versions", {"driver_loaded": ""}),
+        ("driver_versions", {"driver_loaded": "595.91.07"}),
+        ("driver_versions", {"driver_userspace": "595.91.07"}),
+        ("gpus_answer", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, error="GPU is lost")))}),
+        ("gpus_answer", {"nvml": NvmlReading(gpus=(gpu(0),))}),
+        ("gpus_answer", {"nvml": NvmlReading(error="Driver/library version mismatch")}),
+        ("memory_health", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, ecc_uncorrected=3)))}),
+        ("memory_health", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, remap_pending=True)))}),
+        ("fabric", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, fabric_state="in_progress")))}),
+        ("fabric", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, fabric_status=999)))}),
+        ("device_nodes", {"device_nodes": ("nvidia0", "nvidiactl", "nvidia-uvm")}),
+        ("cdi_spec", {"cdi_spec": ""}),
+        ("cdi_spec", {"cdi_devices": ("GPU-0",)}),
+        ("cdi_spec", {"cdi_version": "550.54.15"}),
+        ("runtime_handler", {"handlers": ("runc",)}),
+        ("runtime_handler", {"runtime": ""}),
+    ],
+)
+def test_each_fault_fails_its_check_with_a_remedy(failing: str, changes: Dict[str, Any]) -> None:
+    checks = {check.name: check for check in run_chain(evidence(**changes))}
+    assert checks[failing].status == "failed"
+    assert checks[failing].remedy and checks[failing].evidence
+    with pytest.raises(GpuOpsError, match=failing):
+        raise_if_unhealthy(tuple(checks.values()), "h")
+
+
+def test_a_lost_gpu_is_named_with_its_address() -> None:
+    seen = evidence(nvml=NvmlReading(gpus=(gpu(0), gpu(1, error="GPU is lost"))))
+    check = next(check for check in run_chain(seen) if check.name == "gpus_answer")
+    assert "GPU 1 at 0000:0f:00.0 (GPU is lost)" in check.evidence
+    assert "1 of 2 GPUs answer" in check.evidence
+    assert "reset" in check.remedy
+
+
+def test_what_needs_nvml_is_not_judged_without_it() -> None:
+    assert verdicts(evidence(nvml=NvmlReading(error="no driver")))["fabric"] == "skipped"
+
+
+def test_a_gpu_in_mig_mode_is_asked_for_its_mig_devices() -> None:
+    mig = NvmlReading(gpus=(gpu(0), gpu(1, mig_current=1, mig_devices=("MIG-a",))))
+    assert verdicts(evidence(nvml=mig))["cdi_spec"] == "failed"
+    assert verdicts(evidence(nvml=mig, cdi_devices=("GPU-0", "MIG-a")))["cdi_spec"] == "passed"
+
+
+def test_status_files_follow_the_checks(tmp_path: Any) -> None:
+    host = Host(str(tmp_path))
+    assert len(write_status_files(host, run_chain(evidence()))) == 2
+    assert write_status_files(host, run_chain(evidence())) == []
+    assert write_status_files(host, run_chain(evidence(handlers=()))) == ["/run/nvidia/validations/toolkit-ready"]
+    assert host.list("/run/nvidia/validations") == ["driver-ready"]
+
+
+def test_allocatable_names_both_numbers() -> None:
+    node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "7"}}}
+    check = allocatable(node, "nvidia.com/gpu", 8)
+    assert (check.status, "7 nvidia.com/gpu allocatable, 8 expected" in check.evidence) == ("failed", True)
+    assert allocatable(node, "nvidia.com/gpu", 7).status == "passed"
+
+
+@pytest.mark.parametrize(
+    "phase, code, message, status",
+    [
+        ("Succeeded", 0, "nvidia3 ", "passed"),
+        ("Succeeded", 0, "nvidia0 nvidia1 ", "failed"),
+        ("Failed", 1, "", "failed"),
+        ("Pending", None, "", "failed"),
+    ],
+)
+def test_the_pod_must_see_exactly_one_gpu(phase: str, code: Any, message: str, status: str) -> None:
+    states = [] if code is None else [{"state": {"terminated": {"exitCode": code, "message": message}}}]
+    pod = {"status": {"phase": phase, "containerStatuses": states}}
+    assert pod_got_its_device(pod, 3.0).status == status
+
+
+def test_the_probe_asks_for_one_device_without_privileges() -> None:
+    pod = probe_pod("p", "default", "n", "nvidia.com/gpu", "busybox:1", "nvidia")
+    container = pod["spec"]["containers"][0]
+    assert container["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert pod["spec"]["runtimeClassName"] == "nvidia"
+    assert "runtimeClassName" not in probe_pod("p", "d", "n", "r", "i", None)["spec"]
