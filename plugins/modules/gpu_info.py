@@ -8,7 +8,7 @@ module: gpu_info
 short_description: Read everything about the GPUs of a host in one call
 version_added: 0.1.0
 description:
-  - Reads the system, its NVIDIA devices on the PCI bus, the driver, NVML, the services around it and the kernel modules.
+  - Reads the system, its NVIDIA devices on the PCI bus, driver, NVML, the services around them and kernel modules.
   - Works on a host without a driver, without NVML and without a GPU; what is missing is empty, never an error.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -46,7 +46,7 @@ observation:
       type: dict
       returned: success
     nvml:
-      description: What NVML says of each GPU, RV(observation.nvml.error) where it says nothing.
+      description: What NVML says of each GPU, C(observation.nvml.error) where it says nothing.
       type: dict
       returned: success
     services:
@@ -69,12 +69,14 @@ ansible_facts:
       sample: {"gpu_count": 8, "driver_loaded": "580.178.04"}
 """
 
+from typing import Any
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_reader
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.report import compact, read_host
 
 
-def read(host: Host, parameters: dict) -> dict:
+def read(host: Host, parameters: dict[str, Any]) -> dict[str, Any]:
     observation = read_host(host)
     return {"observation": observation, "ansible_facts": {"gpuops": compact(observation)}}
 

@@ -48,7 +48,8 @@ def work(release: str) -> Callable[[Bench], None]:
         target = workspace.copy_content(root)
         link_dependencies(root)
         try:
-            bench.run(["ansible-test", "sanity", "--color", "no", "--local", "--requirements"], cwd=target, env=environment)
+            command = ["ansible-test", "sanity", "--color", "no", "--local", "--requirements"]
+            bench.run(command, cwd=target, env=environment)
         except GateFailed:
             _repeat_errors(bench)
             raise

@@ -38,6 +38,7 @@ def quick_gates() -> List[Gate]:
         Gate("mypy", "mypy, strict", _mypy, 300),
         Gate("changelog", "changelog fragments", _changelog, 60),
         Gate("ansible-lint", "ansible-lint, production profile", _ansible_lint, 300),
+        Gate("docs", "antsibull-docs, documentation of plugins", _docs, 300),
         Gate("unit", "unit tests", _unit, 600),
     ]
 
@@ -102,6 +103,13 @@ def _ansible_lint(bench: Bench) -> None:
     target = workspace.copy_content(root, leave_out=("tests/",))
     bench.run([_tool("ansible-lint"), "--offline", "--strict", "--profile", "production"], cwd=target,
               env={"ANSIBLE_COLLECTIONS_PATH": str(root)})
+
+
+def _docs(bench: Bench) -> None:
+    root = workspace.work_root() / "lint"
+    target = workspace.copy_content(root, leave_out=("tests/",))
+    bench.run([_tool("antsibull-docs"), "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=dependent",
+               "--disallow-unknown-collection-refs", target], cwd=target, env={"ANSIBLE_COLLECTIONS_PATH": str(root)})
 
 
 def _unit(bench: Bench) -> None:
