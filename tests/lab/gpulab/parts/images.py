@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Dict, List, Tuple
 
-from gpulab.cache import BuildError, Job, Part
+from ..cache import BuildError, Job, Part
 
 SOURCES = Path(__file__).resolve().parents[2] / "images"
 

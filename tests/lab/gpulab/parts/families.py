@@ -1,0 +1,132 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the laboratory builds from Go modules: a table of families, apart from the code that builds them.
+
+Each family has a Go module of its own (tests/lab/kubernetes, tests/lab/nvidia/*, ...), because their dependencies
+exclude each other. The programs are `tool` lines of that module, so go.mod names the exact version of each and go.sum
+what its source must hash to. A line added to the table builds that family and leaves the others as they are.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import List, Tuple
+
+from ..cache import Input
+
+LAB = Path(__file__).resolve().parents[2]
+
+# go-nvml leaves libnvidia-ml's symbols open until the library is loaded at run time, so the linker may not bind early.
+LAZY = "-extldflags=-Wl,-z,lazy"
+
+
+@dataclass(frozen=True)
+class Target:
+    """One `go build` of a family: packages that share their flags."""
+
+    packages: Tuple[str, ...]
+    ldflags: Tuple[str, ...] = ()
+    cgo: bool = False
+    tags: str = ""
+    # A single package may be given another file name than its last path element.
+    output: str = ""
+
+    def programs(self) -> List[str]:
+        return [self.output] if self.output else [package.rsplit("/", 1)[-1] for package in self.packages]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A Go module of ours and what is built from it."""
+
+    name: str
+    title: str
+    module: Path
+    targets: Tuple[Target, ...]
+
+    def sources(self) -> Tuple[Input, ...]:
+        """What the part's digest covers: the module's files and the way they are built."""
+        return (*sorted(path for path in self.module.rglob("*") if path.is_file()), repr(self.targets))
+
+
+def _commands(module: str, names: Tuple[str, ...]) -> Tuple[str, ...]:
+    return tuple("%s/cmd/%s" % (module, name) for name in names)
+
+
+_KUBERNETES = "v1.34.4"
+_DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
+_TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
+_MIG_PARTED = "github.com/NVIDIA/mig-parted"
+_NFD = "sigs.k8s.io/node-feature-discovery"
+_CONTAINERD_1 = "github.com/containerd/containerd"
+_CONTAINERD_2 = "github.com/containerd/containerd/v2"
+
+
+def _containerd(version: str, module: str) -> Family:
+    """One generation; its programs are static, for they run in hosts with an older glibc than the build machine's."""
+    generation = version.rsplit(".", 1)[0]
+    return Family(
+        "containerd-" + generation, "containerd v" + version,
+        LAB / "containerd" / generation,
+        (Target(
+            _commands(module, ("containerd", "containerd-shim-runc-v2", "ctr")), tags="no_btrfs",
+            ldflags=("-X %s/version.Version=v%s" % (module, version),)),),
+    )
+
+
+FAMILIES: Tuple[Family, ...] = (
+    Family(
+        "kubernetes", "Kubernetes %s: API server, controller manager, scheduler, proxy, kubelet, kubectl" % _KUBERNETES,
+        LAB / "kubernetes",
+        (Target(
+            (".",), output="kubernetes",
+            ldflags=("-X k8s.io/component-base/version.gitVersion=" + _KUBERNETES,
+                     "-X k8s.io/component-base/version.gitMajor=1",
+                     "-X k8s.io/component-base/version.gitMinor=34")),),
+    ),
+    Family(
+        "nvidia-device-plugin", "NVIDIA device plugin v0.19.0, GPU feature discovery, config manager, MPS daemon",
+        LAB / "nvidia" / "device-plugin",
+        (Target(
+            _commands(_DEVICE_PLUGIN, ("nvidia-device-plugin", "gpu-feature-discovery", "config-manager",
+                                       "mps-control-daemon")),
+            ldflags=(LAZY, "-X %s/internal/info.version=v0.19.0" % _DEVICE_PLUGIN), cgo=True),),
+    ),
+    Family(
+        "nvidia-toolkit", "NVIDIA container toolkit v1.20.1",
+        LAB / "nvidia" / "toolkit",
+        (Target(
+            _commands(_TOOLKIT, ("nvidia-ctk", "nvidia-container-runtime", "nvidia-container-runtime-hook",
+                                 "nvidia-cdi-hook")),
+            ldflags=(LAZY, "-X %s/internal/info.version=1.20.1" % _TOOLKIT), cgo=True),),
+    ),
+    Family(
+        "mig-parted", "nvidia-mig-parted v0.13.1",
+        LAB / "nvidia" / "mig-parted",
+        (Target(
+            _commands(_MIG_PARTED, ("nvidia-mig-parted",)),
+            ldflags=(LAZY, "-X %s/internal/info.version=0.13.1" % _MIG_PARTED), cgo=True),),
+    ),
+    Family(
+        "nfd", "node feature discovery v0.17.3",
+        LAB / "nvidia" / "nfd",
+        (Target(
+            _commands(_NFD, ("nfd-master", "nfd-worker", "nfd-gc")),
+            ldflags=("-X %s/pkg/version.version=v0.17.3" % _NFD,
+                     # The worker's pod mounts the host below this prefix; without it the worker describes itself.
+                     "-X %s/pkg/utils/hostpath.pathPrefix=/host-" % _NFD)),),
+    ),
+    _containerd("1.7.27", _CONTAINERD_1),
+    _containerd("2.2.0", _CONTAINERD_2),
+    _containerd("2.3.4", _CONTAINERD_2),
+    Family(
+        "dcgm", "the laboratory's stand-in for the DCGM exporter",
+        LAB / "dcgm",
+        (Target((".",), output="dcgm-exporter", ldflags=(LAZY,), cgo=True),),
+    ),
+    Family(
+        "pause", "the process that holds a pod's namespaces",
+        LAB / "images" / "pause",
+        (Target((".",), output="pause"),),
+    ),
+)
