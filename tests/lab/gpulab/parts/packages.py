@@ -16,7 +16,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from gpulab import aptrepo
 from gpulab.aptrepo import Deb, File
@@ -31,6 +31,10 @@ BROKEN_VERSION = "580.999.99"
 
 NVIDIA_FLAT = Path("repos/debian12/x86_64")
 BROKEN_FLAT = Path("repos/debian12-broken/x86_64")
+# Programs that compare their own version with the loaded module's carry this word in a field of fixed size.
+STAMP = b"GPUSIM_VERSION="
+STAMP_SIZE = 64
+
 NVIDIA_RELEASE = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA", "Architectures": "amd64"}
 
 # What the pin packages pin; other packages of the repository never carry a driver's version, so a wide net is safe.
@@ -42,8 +46,28 @@ def template(name: str) -> str:
     return (TEMPLATES / name).read_text()
 
 
-def shell(*lines: str) -> str:
-    return "#!/bin/sh\nset -e\n" + "".join("%s\n" % line for line in lines)
+def stamped(program: bytes, version: str) -> bytes:
+    """The program with the package's version written over the place that simulated programs keep for it."""
+    start = program.find(STAMP + b"unpackaged")
+    if start < 0:
+        return program
+    text = (STAMP + version.encode()).ljust(STAMP_SIZE, b"\0")
+    return program[:start] + text + program[start + STAMP_SIZE:]
+
+
+def scripts(base: str, kinds: str, **words: str) -> Dict[str, str]:
+    """Maintainer scripts ``scripts/<base>.<kind>`` with ``@WORD@`` filled in."""
+    return {kind: fill(template("scripts/%s.%s" % (base, kind)), **words) for kind in kinds.split()}
+
+
+def fill(text: str, **words: str) -> str:
+    for name, value in words.items():
+        text = text.replace("@%s@" % name, value)
+    return text
+
+
+def unit_file(family: str, unit: str) -> Dict[str, File]:
+    return {"/lib/systemd/system/%s" % unit: File(template("%s/%s" % (family, unit)))}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -64,9 +88,10 @@ class Driver:
     def packages(self) -> Iterator[Deb]:
         yield self.pinning(self.branch, "%s.*" % self.branch, "driver branch")
         yield self.pinning(self.version, self.revision, "driver version")
+        compiler = "libnvidia-ptxjitcompiler"
         yield self.library("libnvidia-ml1", "libnvidia-ml.so", "NVIDIA Management Library (NVML) runtime library")
-        yield self.library("libnvidia-ptxjitcompiler1", "libnvidia-ptxjitcompiler.so", "NVIDIA PTX JIT Compiler library")
-        yield self.library("libcuda1", "libcuda.so", "NVIDIA CUDA Driver Library", self.exactly("libnvidia-ptxjitcompiler1"))
+        yield self.library("%s1" % compiler, "%s.so" % compiler, "NVIDIA PTX JIT Compiler library")
+        yield self.library("libcuda1", "libcuda.so", "NVIDIA CUDA Driver Library", self.exactly("%s1" % compiler))
         yield self.driver_cuda()
         yield self.modprobe()
         yield self.persistenced()
@@ -88,7 +113,7 @@ class Driver:
                    source="nvidia-graphics-drivers", **more)  # type: ignore[arg-type]
 
     def program(self, name: str, mode: int = 0o755) -> File:
-        return File(self.silicon / name, mode)
+        return File(stamped((self.silicon / name).read_bytes(), self.version), mode)
 
     def pinning(self, name: str, pattern: str, what: str) -> Deb:
         pin = "Package: %s\nPin: version %s\nPin-Priority: 1000\n" % (PINNED, pattern)
@@ -118,25 +143,19 @@ class Driver:
             files={"/usr/bin/nvidia-modprobe": self.program("nvidia-modprobe", 0o4755)})
 
     def persistenced(self) -> Deb:
-        user = ("if [ \"$1\" = configure ] && ! getent passwd nvpd >/dev/null; then",
-                "    useradd --system --home-dir /var/run/nvpd --shell /usr/sbin/nologin"
-                " --comment 'NVIDIA Persistence Daemon' nvpd",
-                "fi")
         unit = "nvidia-persistenced.service"
         return self.deb(
             "nvidia-persistenced", "daemon to maintain persistent software state in the NVIDIA driver",
             depends=("libc6", "passwd", *self.exactly("libnvidia-ml1", "nvidia-modprobe")),
-            files={"/usr/bin/nvidia-persistenced": self.program("nvidia-persistenced"),
-                   "/lib/systemd/system/%s" % unit: File(template("driver/%s" % unit))},
-            scripts={"postinst": shell(*user, *_enable(unit)), "prerm": shell(*_stop(unit)),
-                     "postrm": shell(*_forget(unit), "[ \"$1\" != purge ] || userdel nvpd >/dev/null 2>&1 || true")})
+            files={"/usr/bin/nvidia-persistenced": self.program("nvidia-persistenced"), **unit_file("driver", unit)},
+            scripts={**scripts("persistenced", "postinst postrm", UNIT=unit), **scripts("daemon", "prerm", UNIT=unit)})
 
     def firmware(self) -> Deb:
         directory = "/lib/firmware/nvidia/%s" % self.version
+        content = "simulated GSP firmware of %s\n" % self.version
         return self.deb(
             "firmware-nvidia-gsp", "NVIDIA GSP firmware", architecture="all", section="non-free-firmware/kernel",
-            files={"%s/gsp_%s.bin" % (directory, chip): File("simulated GSP firmware %s for %s\n" % (self.version, chip))
-                   for chip in ("ga10x", "tu10x")})
+            files={"%s/gsp_%s.bin" % (directory, chip): File(content) for chip in ("ga10x", "tu10x")})
 
     def kernel_support(self) -> Deb:
         return self.deb(
@@ -148,20 +167,15 @@ class Driver:
         base = "/usr/src/nvidia-%s" % self.version
         files: Dict[str, File] = {}
         for path in sorted((TEMPLATES / "dkms").iterdir()):
-            text = path.read_text().replace("@VERSION@", self.version).replace("@LICENSE@", license_name)
+            text = fill(path.read_text(), VERSION=self.version, LICENSE=license_name)
             if path.name == "nvidia.c" and not self.compiles:
                 text += "\n#error this driver does not compile, so that tests can watch a build fail\n"
             files["%s/%s" % (base, path.name)] = File(text)
-        install = ("[ \"$1\" != configure ] || /usr/lib/dkms/common.postinst nvidia %s /usr/share/nvidia \"\" \"$2\""
-                   % self.version)
-        remove = ("case \"$1\" in remove|upgrade|deconfigure)",
-                  "    if [ -d /var/lib/dkms/nvidia/%s ]; then dkms remove -m nvidia -v %s --all; fi" % (2 * (self.version,)),
-                  "esac")
         return self.deb(
             package, summary, section="non-free/kernel", architecture="all",
             depends=("dkms (>= 3.0.3)", *self.exactly("nvidia-kernel-support")), conflicts=(other,), replaces=(other,),
             provides=("nvidia-kernel-%s" % self.version,), files=files,
-            scripts={"postinst": shell(install), "prerm": shell(*remove)})
+            scripts=scripts("dkms", "postinst prerm", VERSION=self.version))
 
     def fabric(self) -> Iterator[Deb]:
         for name, library in (("libnvidia-nscq", "libnvidia-nscq.so"), ("libnvsdm", "libnvsdm.so")):
@@ -170,27 +184,28 @@ class Driver:
                            triggers=("activate-noawait ldconfig",),
                            files={"%s/%s" % (LIBRARIES, real): File(self.empty_library)},
                            links={"%s/%s.1" % (LIBRARIES, library): real})
-        fabric_manager, imex = "nvidia-fabricmanager.service", "nvidia-imex.service"
-        yield self.deb(
-            "nvidia-fabricmanager", "Fabric Manager for NVSwitch based systems", depends=("libc6",),
-            files={"/usr/bin/nv-fabricmanager": self.program("nv-fabricmanager"),
-                   "/usr/bin/nvidia-fabricmanager-start.sh": File(template("driver/nvidia-fabricmanager-start.sh"), 0o755),
-                   "/usr/share/nvidia/nvswitch/fabricmanager.cfg": File(template("driver/fabricmanager.cfg")),
-                   "/lib/systemd/system/%s" % fabric_manager: File(template("driver/%s" % fabric_manager))},
-            scripts={"postinst": shell(*_reload_units()), "prerm": shell(*_stop(fabric_manager)),
-                     "postrm": shell(*_forget(fabric_manager))})
-        yield self.deb(
-            "nvidia-imex", "NVIDIA Internode Memory Exchange service", depends=("libc6",),
-            files={"/usr/bin/nvidia-imex": self.program("nvidia-imex"),
-                   "/usr/bin/nvidia-imex-ctl": self.program("nvidia-imex-ctl"),
-                   "/etc/nvidia-imex/config.cfg": File(template("driver/imex-config.cfg")),
-                   "/lib/systemd/system/%s" % imex: File(template("driver/%s" % imex))},
-            scripts={"postinst": shell(*_reload_units()), "prerm": shell(*_stop(imex)), "postrm": shell(*_forget(imex))})
+        yield self.daemon(
+            "nvidia-fabricmanager", "Fabric Manager for NVSwitch based systems",
+            {"/usr/bin/nv-fabricmanager": self.program("nv-fabricmanager"),
+             "/usr/bin/nvidia-fabricmanager-start.sh": File(template("driver/nvidia-fabricmanager-start.sh"), 0o755),
+             "/usr/share/nvidia/nvswitch/fabricmanager.cfg": File(template("driver/fabricmanager.cfg"))})
+        yield self.daemon(
+            "nvidia-imex", "NVIDIA Internode Memory Exchange service",
+            {"/usr/bin/nvidia-imex": self.program("nvidia-imex"),
+             "/usr/bin/nvidia-imex-ctl": self.program("nvidia-imex-ctl"),
+             "/etc/nvidia-imex/config.cfg": File(template("driver/imex-config.cfg"))})
+
+    def daemon(self, name: str, summary: str, files: Mapping[str, File]) -> Deb:
+        """A package whose service is there but neither enabled nor started."""
+        unit = "%s.service" % name
+        return self.deb(name, summary, depends=("libc6",), files={**files, **unit_file("driver", unit)},
+                        scripts=scripts("daemon", "postinst prerm postrm", UNIT=unit))
 
     def metapackages(self) -> Iterator[Deb]:
         """Each depends on "at least", as NVIDIA's do: without a pin they roll on to the newest branch."""
         def meta(name: str, summary: str, depends: Tuple[str, ...], conflicts: Tuple[str, ...] = ()) -> Deb:
-            return self.deb(name, summary, architecture="all", section="metapackages", depends=depends, conflicts=conflicts)
+            return self.deb(name, summary, architecture="all", section="metapackages",
+                            depends=depends, conflicts=conflicts)
 
         at_least = ">= %s" % self.version
         modules = "nvidia-kernel-dkms (= %s) | nvidia-kernel-open-dkms (= %s)" % (self.revision, self.revision)
@@ -202,39 +217,6 @@ class Driver:
                        ("nvidia-driver (%s)" % floor, "nvidia-kernel-open-dkms (%s)" % floor), ("nvidia-kernel-dkms",))
             yield meta("cuda-drivers%s" % suffix, "NVIDIA Driver meta-package, proprietary kernel modules",
                        ("nvidia-driver (%s)" % floor, "nvidia-kernel-dkms (%s)" % floor), ("nvidia-kernel-open-dkms",))
-
-
-# Maintainer script lines for units, in the words that debhelper generates.
-
-
-def _reload_units() -> Tuple[str, ...]:
-    return ("[ ! -d /run/systemd/system ] || systemctl --system daemon-reload >/dev/null || true",)
-
-
-def _enable(unit: str) -> Tuple[str, ...]:
-    """Enable once and (re)start; a daemon that finds no GPU must not fail the installation."""
-    return ("if [ \"$1\" = configure ]; then",
-            "    deb-systemd-helper unmask %s >/dev/null || true" % unit,
-            "    if deb-systemd-helper --quiet was-enabled %s; then deb-systemd-helper enable %s >/dev/null || true" % (unit, unit),
-            "    else deb-systemd-helper update-state %s >/dev/null || true; fi" % unit,
-            "    if [ -d /run/systemd/system ]; then",
-            "        systemctl --system daemon-reload >/dev/null || true",
-            "        deb-systemd-invoke \"$([ -n \"$2\" ] && echo restart || echo start)\" %s >/dev/null || true" % unit,
-            "    fi",
-            "fi")
-
-
-def _stop(unit: str) -> Tuple[str, ...]:
-    return ("if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then deb-systemd-invoke stop %s >/dev/null || true; fi"
-            % unit,)
-
-
-def _forget(unit: str) -> Tuple[str, ...]:
-    return (*_reload_units(),
-            "if [ \"$1\" = purge ] && [ -x /usr/bin/deb-systemd-helper ]; then",
-            "    deb-systemd-helper purge %s >/dev/null || true" % unit,
-            "    deb-systemd-helper unmask %s >/dev/null || true" % unit,
-            "fi")
 
 
 def build_nvidia(job: Job) -> None:
@@ -268,6 +250,7 @@ def _pack_all(job: Job, packages: Iterator[Deb], directory: Path) -> None:
 TOOLKIT_VERSION = "1.20.1"
 # The programs of TOOLKIT_VERSION under an older number, for tests of a version floor and of a downgrade.
 TOOLKIT_OLD_VERSION = "1.18.0"
+TOOLKIT_RELEASE = {"Origin": "NVIDIA", "Label": "NVIDIA container toolkit", "Architectures": "amd64"}
 
 
 def toolkit_packages(version: str, programs: Path) -> List[Deb]:
@@ -280,18 +263,6 @@ def toolkit_packages(version: str, programs: Path) -> List[Deb]:
     def program(name: str) -> File:
         return File(programs / name, 0o755)
 
-    units = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
-    configure = ("if [ \"$1\" = configure ]; then",
-                 "    /usr/bin/nvidia-ctk --quiet config --config-file=/etc/nvidia-container-runtime/config.toml --in-place",
-                 "    case \"$(systemctl is-system-running 2>/dev/null || true)\" in running|degraded)",
-                 "        systemctl daemon-reload || true",
-                 *("        systemctl enable --now %s || true" % unit for unit in units),
-                 "        systemctl start nvidia-cdi-refresh.service || true",
-                 "    esac",
-                 "fi")
-    remove = ("if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then",
-              "    systemctl disable --now %s || true" % " ".join(units),
-              "fi")
     return [
         deb("libnvidia-container1", "NVIDIA container runtime library (absent in the laboratory)", section="libs",
             depends=("libc6",)),
@@ -299,11 +270,15 @@ def toolkit_packages(version: str, programs: Path) -> List[Deb]:
             depends=("libnvidia-container1 (>= %s)" % revision,),
             files={"/usr/bin/nvidia-container-cli": File(template("toolkit/nvidia-container-cli"), 0o755)}),
         deb("nvidia-container-toolkit-base", "NVIDIA Container Toolkit Base", depends=("libc6",),
-            files={**{"/usr/bin/%s" % name: program(name)
-                      for name in ("nvidia-ctk", "nvidia-container-runtime", "nvidia-cdi-hook")},
-                   **{"/lib/systemd/system/%s" % unit: File(template("toolkit/%s" % unit)) for unit in units},
-                   "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env": File(template("toolkit/nvidia-cdi-refresh.env"))},
-            scripts={"postinst": shell(*configure), "prerm": shell(*remove), "postrm": shell(*_reload_units())}),
+            files={"/usr/bin/nvidia-ctk": program("nvidia-ctk"),
+                   "/usr/bin/nvidia-container-runtime": program("nvidia-container-runtime"),
+                   "/usr/bin/nvidia-cdi-hook": program("nvidia-cdi-hook"),
+                   **unit_file("toolkit", "nvidia-cdi-refresh.path"),
+                   **unit_file("toolkit", "nvidia-cdi-refresh.service"),
+                   "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env":
+                       File(template("toolkit/nvidia-cdi-refresh.env"))},
+            scripts={**scripts("toolkit-base", "postinst prerm"),
+                     **scripts("daemon", "postrm", UNIT="nvidia-cdi-refresh.path")}),
         deb("nvidia-container-toolkit", "NVIDIA Container toolkit",
             depends=("nvidia-container-toolkit-base (= %s)" % revision, "libnvidia-container-tools (>= %s)" % revision,
                      "libnvidia-container-tools (<< 2.0.0)"),
@@ -320,7 +295,7 @@ def build_toolkit(job: Job) -> None:
         for deb in toolkit_packages(version, programs):
             aptrepo.pack(job, deb, flat)
     aptrepo.publish_key(key, job.out / "gpgkey")
-    aptrepo.index_flat(job, key, flat, {"Origin": "NVIDIA", "Label": "NVIDIA container toolkit", "Architectures": "amd64"})
+    aptrepo.index_flat(job, key, flat, TOOLKIT_RELEASE)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -366,7 +341,8 @@ class Mirror:
 
     def download(self, names: Sequence[str]) -> List[Path]:
         """Fetch the packages and all that they depend on and the root lacks; return what is new in the pool."""
-        self.job.run(["apt-get", *self._options(), "install", "--yes", "--download-only", "--no-install-recommends", *names])
+        self.job.run(["apt-get", *self._options(), "install", "--yes", "--download-only", "--no-install-recommends",
+                      *names])
         new = []
         for archive in sorted((self.home / "cache/archives").glob("*.deb")):
             package, version, rest = archive.name.split("_")
@@ -392,7 +368,8 @@ def debian_sources(suite: str, components: str) -> List[str]:
     targets = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Identifier: Packages"],
         check=True, text=True, stdout=subprocess.PIPE).stdout
-    found = {label: uri for origin, label, uri in (line.split("|") for line in targets.splitlines()) if origin == "Debian"}
+    lines = [line.split("|") for line in targets.splitlines()]
+    found = {label: uri for origin, label, uri in lines if origin == "Debian"}
     if "Debian" not in found:
         raise BuildError("found no Debian mirror in this machine's apt configuration; wanted one that serves %s; "
                          "add a Debian source and run apt-get update" % suite)
@@ -408,7 +385,7 @@ def kernel_key(release: str) -> Tuple[int, ...]:
 
 
 def other_kernel(own: str, offered: Sequence[str]) -> Optional[str]:
-    """The kernel to update to: the newest that is newer than the root's, else the newest older one."""
+    """The kernel for tests of kernel updates: the newest that is not the root's own."""
     candidates = sorted((each for each in offered if each != own), key=kernel_key)
     return candidates[-1] if candidates else None
 

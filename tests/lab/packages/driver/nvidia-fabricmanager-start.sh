@@ -6,7 +6,7 @@
 # with a subnet manager on the host, so there is one daemon and not two.
 set -eu
 
-mode= config= pid_file=
+mode='' config='' pid_file=''
 while [ $# -gt 0 ]; do
     case "$1" in
     --mode) mode=$2 ;;
