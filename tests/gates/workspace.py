@@ -19,9 +19,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOT_CONTENT = (
     ".ci/",
     "execution-environment.yml",
+    "extensions/molecule/",
     "inventories/",
     "Makefile",
-    "molecule/",
     "pyproject.toml",
     "tests/benchmarks/",
     "tests/gates/",
