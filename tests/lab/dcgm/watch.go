@@ -306,9 +306,17 @@ func (w *watch) followXids(ending context.Context) {
 			time.Sleep(200 * time.Millisecond)
 			continue
 		}
-		uuid, _ := event.Device.GetUUID()
-		w.lock.Lock()
-		w.xids = append(w.xids, xidEvent{uuid, event.EventData, time.Now()})
-		w.lock.Unlock()
+		w.note(event)
+	}
+}
+
+// note finds the GPU by its handle: one that has fallen off the bus no longer answers what its UUID is.
+func (w *watch) note(event nvml.EventData) {
+	w.lock.Lock()
+	defer w.lock.Unlock()
+	for _, each := range w.gpus {
+		if each.device == event.Device {
+			w.xids = append(w.xids, xidEvent{each.uuid, event.EventData, time.Now()})
+		}
 	}
 }
