@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 .DEFAULT_GOAL := help
-.PHONY: help venv deps lab check sanity test demo clean
+.NOTPARALLEL:
+.PHONY: help venv deps lab check sanity molecule test demo clean
 
 PYTHON ?= python3
 CACHE := $(or $(GPUOPS_CACHE),$(HOME)/.cache/gpuops)
 GATES := $(CACHE)/venv/bin/python tests/gates/run.py
 LAB := $(CACHE)/venv/bin/python tests/lab/lab
+export PATH := $(PATH):$(CACHE)/go/bin
 export PYTHONDONTWRITEBYTECODE = 1
 
 help: ## Show what there is to do
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: ## Make the development environment (requirements-dev.txt)
 	@$(PYTHON) tests/gates/bootstrap.py
 
-deps: ## Install the Debian packages that are missing (debian-packages.txt; root)
+deps: ## Install what the machine lacks: Debian packages (debian-packages.txt; root), Go
 	@$(PYTHON) tests/gates/system_packages.py
+	@$(PYTHON) tests/gates/bootstrap.py
+	@$(PYTHON) tests/gates/go_toolchain.py
 
-lab: deps venv ## Build the parts of the laboratory: roots, programs, images, packages
+lab: deps ## Build the parts of the laboratory: roots, programs, images, packages
 	@$(LAB) build
 
 check: venv ## Linters and unit tests: the inner loop, under two minutes
@@ -26,12 +30,15 @@ check: venv ## Linters and unit tests: the inner loop, under two minutes
 sanity: venv ## ansible-test sanity with every supported ansible-core
 	@$(GATES) sanity
 
-test: deps venv ## Every gate and test, the laboratory included (root)
+molecule: deps ## The Molecule scenario, on a host of the laboratory (root)
+	@$(GATES) molecule
+
+test: deps ## Every gate and test, the laboratory included (root)
 	@$(GATES) test
 
-demo: deps venv ## Two GPU hosts in a laboratory, from bare to validated Kubernetes nodes (root)
+demo: deps ## Two GPU hosts in a laboratory, from bare to validated Kubernetes nodes (root)
 	@tests/lab/demo
 
-clean: venv ## Stop the laboratories and remove this checkout's scratch files; built parts stay
-	@if [ -e tests/lab/lab ]; then $(LAB) down; fi
+clean: venv ## Stop the laboratory and remove this checkout's scratch files; built parts stay
+	@$(LAB) down
 	@rm -rf "$$($(PYTHON) tests/gates/workspace.py --work)" tests/output .pytest_cache .mypy_cache .ruff_cache .hypothesis

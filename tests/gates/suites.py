@@ -55,15 +55,14 @@ def packaging_gates() -> List[Gate]:
 
 
 def background_gates() -> List[Gate]:
-    if not (REPOSITORY / "tests" / "lab" / "lab").exists():
-        return []
     return [Gate("lab-parts", "parts of the laboratory", _lab_parts, 3600, background=True)]
 
 
 def laboratory_gates() -> List[Gate]:
-    if not any((REPOSITORY / "tests" / "integration").glob("test_*.py")):
-        return []
-    return [Gate("integration", "tests on laboratory hosts", _integration, 2400, needs=("lab-parts",))]
+    gates = [Gate("molecule", "molecule, on a laboratory host", _molecule, 900, needs=("lab-parts",))]
+    if any((REPOSITORY / "tests" / "integration").glob("test_*.py")):
+        gates.append(Gate("integration", "tests on laboratory hosts", _integration, 2400, needs=("lab-parts",)))
+    return gates
 
 
 def _tool(name: str) -> Path:
@@ -127,21 +126,24 @@ def _package(bench: Bench) -> None:
     tarball = next(scratch.glob("gpuops-nvidia-*.tar.gz"))
     with tarfile.open(tarball) as archive:
         bench.write("\n".join(archive.getnames()))
-        strays = [name for name in archive.getnames() if name.startswith(("tests", "extensions/molecule", ".ci", "Makefile"))]
+        strays = [name for name in archive.getnames() if name.startswith(workspace.NOT_CONTENT)]
     if strays:
         raise GateFailed("the tarball holds what users do not need: %s" % ", ".join(strays[:5]))
     bench.note("tarball of %d KiB" % (tarball.stat().st_size // 1024))
     installed = scratch / "installed"
     only_installed = {"ANSIBLE_COLLECTIONS_PATH": str(installed)}
     bench.run([*galaxy, "install", "--offline", "--collections-path", installed, tarball], env=only_installed)
-    if (REPOSITORY / "plugins" / "modules" / "gpu_info.py").exists():
-        bench.run([_tool("ansible"), "localhost", "--inventory", "localhost,", "--connection", "local",
-                   "--extra-vars", "ansible_python_interpreter=%s" % _tool("python"), "--module-name",
-                   "gpuops.nvidia.gpu_info"], cwd=scratch, env=only_installed)
+    bench.run([_tool("ansible"), "localhost", "--inventory", "localhost,", "--connection", "local",
+               "--extra-vars", "ansible_python_interpreter=%s" % _tool("python"), "--module-name",
+               "gpuops.nvidia.gpu_info"], cwd=scratch, env=only_installed)
 
 
 def _lab_parts(bench: Bench) -> None:
     bench.run([_tool("python"), REPOSITORY / "tests" / "lab" / "lab", "build"], cwd=REPOSITORY)
+
+
+def _molecule(bench: Bench) -> None:
+    bench.run([_tool("molecule"), "test", "--all"], cwd=REPOSITORY, env={"MOLECULE_COMMAND_BORDERS": "0"})
 
 
 def _integration(bench: Bench) -> None:
