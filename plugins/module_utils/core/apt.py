@@ -13,7 +13,7 @@ import os
 import re
 import tempfile
 from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .errors import GpuOpsError
 from .host import Done, Host
@@ -37,10 +37,10 @@ Dir::State "%(scratch)s/state";
 Dir::State::status "%(status)s";
 Dir::Cache "%(scratch)s/cache";
 Dir::Log "%(scratch)s/log";
-Dir::Etc::sourcelist "%(scratch)s/repository.sources";
-Dir::Etc::sourceparts "%(scratch)s/none.d";
-Dir::Etc::preferences "%(scratch)s/none";
-Dir::Etc::preferencesparts "%(scratch)s/none.d";
+Dir::Etc::sourcelist "%(sources)s";
+Dir::Etc::sourceparts "%(scratch)s/sources.d";
+Dir::Etc::preferences "%(preferences)s";
+Dir::Etc::preferencesparts "%(scratch)s/preferences.d";
 """
 
 
@@ -70,11 +70,26 @@ class Repository:
         return "\n".join(lines) + "\n"
 
 
+@dataclass(frozen=True)
+class Simulation:
+    """What apt says a transaction would do.
+
+    installs: {package: version} that it would unpack.
+    removes:  packages that it would remove.
+    problem:  why it would not do it, in apt's words; '' when it would.
+    """
+
+    installs: Mapping[str, str]
+    removes: Tuple[str, ...]
+    problem: str = ""
+
+
 class Index:
     """An open scratch index; made by index()."""
 
     def __init__(self, host: Host, scratch: str, uri: str) -> None:
         self._host = host
+        self._scratch = scratch
         self._options = ["-c", scratch + "/apt.conf"]
         self._uri = uri
 
@@ -82,13 +97,18 @@ class Index:
         """A program of apt (apt-get, apt-cache) on this index and the installed packages of the host."""
         return self._host.run([program, *self._options, *words], check=check, timeout=TIMEOUT_SECONDS)
 
-    def versions(self, packages: Iterable[str]) -> Dict[str, List[str]]:
-        """Versions on offer of each package, newest first; an empty list for a package that is not there."""
+    def versions(self, packages: Iterable[str], uri: str = "") -> Dict[str, List[str]]:
+        """Versions on offer of each package, newest first; an empty list for a package that is not there.
+
+        uri: count only what this repository offers.
+        """
         wanted = sorted(set(packages))
         offered: Dict[str, List[str]] = {name: [] for name in wanted}
         for line in self.run("apt-cache", "madison", *wanted, check=False).stdout.splitlines():
             name, version, kind = ([word.strip() for word in line.split("|")] + ["", ""])[:3]
-            if name in offered and kind.endswith("Packages") and version not in offered[name]:
+            if not kind.endswith("Packages") or not kind.startswith(uri.rstrip("/")):
+                continue
+            if name in offered and version not in offered[name]:
                 offered[name].append(version)
         return offered
 
@@ -96,6 +116,17 @@ class Index:
         """Names of packages on offer that match a regular expression as a whole."""
         listed = self.run("apt-cache", "pkgnames").stdout.split()
         return sorted(name for name in listed if re.fullmatch(pattern, name))
+
+    def prefer(self, preferences: str) -> None:
+        """Let apt_preferences(5) of this text count from now on."""
+        _put(self._scratch + "/preferences.d/gpuops", preferences)
+
+    def simulate(self, words: Iterable[str]) -> Simulation:
+        """What installing these packages ('name' or 'name=version') in one transaction would do."""
+        done = self.run("apt-get", "--simulate", "-q", "-y", "--no-install-recommends", "--allow-downgrades", "install",
+                        *words, check=False)
+        installs, removes = parse_simulation(done.stdout)
+        return Simulation(installs, removes, "" if done.rc == 0 else _objection(done))
 
     def update(self) -> None:
         done = self.run("apt-get", "update", "-q", check=False)
@@ -105,23 +136,37 @@ class Index:
 
 
 @contextlib.contextmanager
-def index(host: Host, repositories: Sequence[Repository]) -> Iterator[Index]:
+def index(
+    host: Host, repositories: Sequence[Repository], beside_system: bool = False, leave_out: Sequence[str] = ()
+) -> Iterator[Index]:
     """The fresh indexes of repositories, in a temporary directory that goes with the context.
+
+    beside_system: read the host's own sources and preferences too, so that whole transactions can be simulated.
+    leave_out:     those of the host's own files that the repositories stand for.
 
     Raises GpuOpsError that names the repository when one cannot be reached or its signature is not by its key.
     """
-    uris = " ".join(repository.uri for repository in repositories)
+    uris = " ".join(repository.uri for repository in repositories) or "a source of /etc/apt"
     with tempfile.TemporaryDirectory(prefix="gpuops-apt-") as scratch:
-        for folder in ("state/lists/partial", "cache/archives/partial", "log", "none.d"):
+        for folder in ("state/lists/partial", "cache/archives/partial", "log", "sources.d", "preferences.d"):
             os.makedirs(os.path.join(scratch, folder))
         stanzas = []
         for number, repository in enumerate(repositories):
-            keyring = "%s/%d.asc" % (scratch, number)
-            _put(keyring, repository.key)
-            stanzas.append(repository.sources(signed_by=keyring))
-        _put(scratch + "/repository.sources", "\n".join(stanzas))
+            signed_by = repository.keyring
+            if repository.key:
+                signed_by = "%s/%d.asc" % (scratch, number)
+                _put(signed_by, repository.key)
+            stanzas.append(repository.sources(signed_by=signed_by))
+        if stanzas:
+            _put(scratch + "/sources.d/gpuops.sources", "\n".join(stanzas))
+        if beside_system:
+            for folder, copies in (("sources.list.d", "sources.d"), ("preferences.d", "preferences.d")):
+                _copy(host, "/etc/apt/" + folder, "%s/%s" % (scratch, copies), leave_out)
         _put(scratch + "/apt.conf", _CONFIGURATION % {
-            "scratch": scratch, "status": host.path("/var/lib/dpkg/status"),
+            "scratch": scratch,
+            "status": host.path("/var/lib/dpkg/status"),
+            "sources": host.path("/etc/apt/sources.list") if beside_system else scratch + "/none",
+            "preferences": host.path("/etc/apt/preferences") if beside_system else scratch + "/none",
         })
         opened = Index(host, scratch, uris)
         opened.update()
@@ -170,7 +215,7 @@ def installed(host: Host, packages: Iterable[str]) -> Dict[str, Optional[str]]:
     """Installed version of each package, None when it is not installed (configuration left behind counts as not)."""
     wanted = sorted(set(packages))
     versions: Dict[str, Optional[str]] = dict.fromkeys(wanted)
-    if not host.which("dpkg-query"):
+    if not wanted or not host.which("dpkg-query"):
         return versions
     done = host.run(
         ["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n", *wanted], check=False
@@ -180,6 +225,44 @@ def installed(host: Host, packages: Iterable[str]) -> Dict[str, Optional[str]]:
         if status == "installed":
             versions[name] = version
     return versions
+
+
+def removable(host: Host, packages: Iterable[str]) -> Tuple[str, ...]:
+    """Those of our packages that can go without taking a package with them that is not ours.
+
+    A dependency that our transaction brought in may serve a package that somebody installed since.
+    """
+    ours = tuple(sorted(name for name, version in installed(host, packages).items() if version is not None))
+    if not ours or _removed_with(host, ours) <= set(ours):
+        return ours
+    return tuple(name for name in ours if _removed_with(host, [name]) <= set(ours))
+
+
+def _removed_with(host: Host, packages: Sequence[str]) -> Set[str]:
+    """Packages that apt would remove together with these."""
+    done = host.run(["apt-get", "-s", "-q", "-o", "Debug::NoLocking=1", "remove", *packages], check=False)
+    return {line.split()[1].split(":")[0] for line in done.stdout.splitlines() if line.startswith(("Remv ", "Purg "))}
+
+
+def parse_simulation(output: str) -> Tuple[Dict[str, str], Tuple[str, ...]]:
+    """({package: version} to unpack, packages to remove) of what 'apt-get --simulate' prints."""
+    unpacked = re.findall(r"^Inst ([^\s:]+)(?::\S+)? (?:\[[^\]]*\] )?\((\S+) ", output, re.MULTILINE)
+    removed = re.findall(r"^(?:Remv|Purg) ([^\s:]+)", output, re.MULTILINE)
+    return dict(unpacked), tuple(sorted(set(removed)))
+
+
+def _objection(done: Done) -> str:
+    """Unmet dependencies, then apt's errors."""
+    lines = done.stdout.splitlines()
+    unmet = [" ".join(line.split()) for line in lines if re.search(r" : .*(Depends|Conflicts)", line)]
+    return " | ".join(unmet + [line[2:].strip() for line in done.stderr.splitlines() if line.startswith("E:")])
+
+
+def _copy(host: Host, origin: str, target: str, leave_out: Sequence[str]) -> None:
+    for name in host.list(origin):
+        path = "%s/%s" % (origin, name)
+        if path not in leave_out:
+            _put("%s/%s" % (target, name), host.read(path) or "")
 
 
 def _fetch(host: Host, url: str) -> bytes:

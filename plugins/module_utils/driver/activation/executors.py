@@ -1,0 +1,135 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The activation's own actions. What a crash must not lose (services stopped, modules unloaded) is noted before."""
+from __future__ import annotations
+
+import re
+import time
+from typing import Dict, List, Tuple
+
+from ...core.errors import GpuOpsError
+from ...core.host import CommandFailed, Host
+from ...core.journal import Journal
+from ...core.plan import Step
+from ...core.steps import Executor, control_service, restore_file, run_argv, write_file
+from ..reboot import ACTION, refuse_to_reboot
+
+UNLOAD_ATTEMPTS = 10
+
+# What the kernel and kmod say when a module is not loaded: (words, what they mean, what to do).
+LOAD_ERRORS: Tuple[Tuple[str, str, str], ...] = (
+    ("Key was rejected by service|Required key not available|unavailable key",
+     "Secure Boot is on and the module's signature is by no enrolled key",
+     "enrol the key (mokutil --import /var/lib/dkms/mok.pub, confirm at the console), or use signed modules"),
+    ("No such device",
+     "the module supports no GPU of this host, or another driver is bound to it",
+     "see dmesg; check kernel_module (open or proprietary), nouveau and vfio-pci"),
+    ("disagrees about version of symbol|Exec format error|Unknown symbol",
+     "the module was built for another kernel",
+     "run 'dkms autoinstall -k $(uname -r)', or boot the kernel that the module was built for"),
+    ("not found in directory",
+     "there is no module for the running kernel",
+     "run gpu_driver: it builds the module for every kernel that can be booted"),
+    ("Device or resource busy",
+     "something else holds the GPUs",
+     "see dmesg for the driver that claimed them"),
+)
+
+
+def load_module(host: Host, journal: Journal, step: Step) -> None:
+    try:
+        run_argv(host, journal, step)
+    except CommandFailed as failure:
+        said = str(failure.details.get("stderr", ""))
+        for words, meaning, remedy in LOAD_ERRORS:
+            if re.search(words, said):
+                raise GpuOpsError("%s: %s" % (meaning, said.strip()), "module %s loaded" % step.subject, remedy,
+                                  **failure.details) from failure
+        raise
+    _forget(journal, "unloaded", step.subject)
+
+
+def unload_module(host: Host, journal: Journal, step: Step) -> None:
+    """Remove a module; a service that has just been stopped may need a moment to let go."""
+    _note(journal, "unloaded", step.subject)
+    for attempt in range(UNLOAD_ATTEMPTS):
+        done = host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"])
+        if done.rc == 0 or not host.exists("/sys/module/" + step.subject):
+            return
+        time.sleep(0.2 * (attempt + 1))
+    raise GpuOpsError(
+        found="module %s cannot be unloaded: %s" % (step.subject, done.stderr.strip()),
+        wanted="the module gone, so that the installed one can be loaded",
+        remedy="run the module again to see who holds it, or reboot the host",
+        rc=done.rc, stderr=done.stderr)
+
+
+def stop_service(host: Host, journal: Journal, step: Step) -> None:
+    _note(journal, "stopped", step.subject)
+    control_service(host, journal, step)
+
+
+def start_service(host: Host, journal: Journal, step: Step) -> None:
+    # A unit that failed too often in a row while the versions differed is refused by systemd until it is reset.
+    host.run(["systemctl", "reset-failed", step.subject], check=False)
+    control_service(host, journal, step)
+    _forget(journal, "stopped", step.subject)
+
+
+def enable_service(host: Host, journal: Journal, step: Step) -> None:
+    _note(journal, "enabled", step.subject)
+    control_service(host, journal, step)
+
+
+def disable_service(host: Host, journal: Journal, step: Step) -> None:
+    control_service(host, journal, step)
+    _forget(journal, "enabled", step.subject)
+
+
+def write_and_tell(host: Host, journal: Journal, step: Step) -> None:
+    write_file(host, journal, step)
+    _reload_units(host, step)
+
+
+def restore_and_tell(host: Host, journal: Journal, step: Step) -> None:
+    restore_file(host, journal, step)
+    _reload_units(host, step)
+    for key in ("stopped", "unloaded"):
+        _put(journal, key, [])
+
+
+def _reload_units(host: Host, step: Step) -> None:
+    if step.subject.endswith(".service"):
+        host.systemctl("daemon-reload")
+
+
+def _note(journal: Journal, key: str, name: str) -> None:
+    known = journal.recall("activation").get(key, [])
+    _put(journal, key, known + [name] if name not in known else known)
+
+
+def _forget(journal: Journal, key: str, name: str) -> None:
+    _put(journal, key, [each for each in journal.recall("activation").get(key, []) if each != name])
+
+
+def _put(journal: Journal, key: str, names: List[str]) -> None:
+    memory = journal.recall("activation")
+    if names == memory.get(key, []):
+        return
+    memory[key] = names
+    journal.remember("activation", {name: value for name, value in memory.items() if value})
+
+
+def executors() -> Dict[str, Executor]:
+    return {
+        "module.load": load_module,
+        "module.unload": unload_module,
+        "devices.create": run_argv,
+        "service.stop": stop_service,
+        "service.start": start_service,
+        "service.enable": enable_service,
+        "service.disable": disable_service,
+        "file.write": write_and_tell,
+        "file.restore": restore_and_tell,
+        ACTION: refuse_to_reboot,
+    }

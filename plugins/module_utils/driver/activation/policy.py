@@ -1,0 +1,24 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the user wants of the loaded driver."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Mapping
+
+
+@dataclass(frozen=True)
+class Policy:
+    """
+    state:          present loads the installed driver, absent unloads it.
+    persistence:    whether the persistence daemon runs.
+    fabric_manager: auto runs it where there are NVSwitches, absent leaves it alone.
+    """
+
+    state: str = "present"
+    persistence: bool = True
+    fabric_manager: str = "auto"
+
+
+def from_parameters(parameters: Mapping[str, Any]) -> Policy:
+    return Policy(parameters["state"], parameters["persistence"], parameters["fabric_manager"])

@@ -1,0 +1,37 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The files that are ours whole: repository, key, pin, and what unattended upgrades leave alone."""
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import catalogue
+
+if TYPE_CHECKING:
+    from .target import Origin
+
+KEY_FILE = "/etc/apt/keyrings/gpuops-nvidia-driver.asc"
+SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver.sources"
+PIN_FILE = "/etc/apt/preferences.d/gpuops-nvidia-driver"
+UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"
+OUR_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)
+
+MANAGED = "Managed by the Ansible collection gpuops.nvidia: changes made here are lost."
+
+
+def sources_text(origin: Origin, signed_by: str) -> str:
+    """The repository in deb822 form; the key's origin is noted so that another one is noticed."""
+    key = "# Key: %s\n" % origin.key_url if origin.key_url else ""
+    return "# %s\n%sTypes: deb\nURIs: %s\nSuites: /\nSigned-By: %s\n" % (MANAGED, key, origin.url, signed_by)
+
+
+def pin_text(version: str) -> str:
+    """One version for the whole family; priority 1001 holds it against every other source, downgrades included."""
+    return "# %s\nPackage: %s\nPin: version %s-*\nPin-Priority: 1001\n" % (
+        MANAGED, " ".join(catalogue.FAMILY_GLOBS), version)
+
+
+def unattended_text() -> str:
+    """A swapped user space under a loaded module stops every new GPU process: leave the family to us."""
+    lines = ['    "%s";' % expression for expression in catalogue.FAMILY_EXPRESSIONS]
+    return "// %s\nUnattended-Upgrade::Package-Blacklist {\n%s\n};\n" % (MANAGED, "\n".join(lines))

@@ -1,0 +1,72 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From what is there to a host where nouveau leaves the GPUs alone. Pure."""
+from __future__ import annotations
+
+from typing import List, Tuple
+
+from ...core.facts import HostFacts
+from ...core.plan import Disruption, Plan, Step
+from ...core.steps import command_step, file_step
+from ..reboot import reboot_step
+from .observation import FILE, Initramfs, Observation
+from .policy import Policy
+
+NAME = "nouveau"
+TEXT = """\
+# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.
+# nouveau and NVIDIA's driver cannot share a GPU.
+blacklist nouveau
+options nouveau modeset=0
+"""
+
+
+def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    return Plan(steps=tuple(_absent(seen) if policy.state == "absent" else _present(seen)))
+
+
+def facts_after(policy: Policy, facts: HostFacts) -> HostFacts:
+    return facts if policy.state == "absent" else facts.but(nouveau_loaded=False)
+
+
+def _present(seen: Observation) -> List[Step]:
+    steps: List[Step] = []
+    wanted = seen.text == TEXT or (seen.text is None and seen.elsewhere)
+    if not wanted:
+        steps.append(file_step(NAME, FILE, seen.text, TEXT, "nouveau must not take the GPUs at the next boot."))
+    requires = tuple(step.id for step in steps)
+    if seen.text is not None or not wanted:
+        steps += [_rebuild(each, seen, "It loads nouveau before it has read the blacklist.", requires)
+                  for each in seen.initramfs if each.nouveau and (each.older or not wanted)]
+    if seen.users == 0:
+        steps.append(command_step(
+            NAME, "module.unload", "nouveau", ["modprobe", "-r", "nouveau"],
+            "nouveau holds the GPUs, and nothing uses it.",
+            change={"before": {"nouveau": "loaded"}, "after": {"nouveau": None}}, requires=requires, timeout=60))
+    elif seen.users > 0:
+        steps.append(reboot_step(
+            NAME, "nouveau", "nouveau is in use (a console or a display) and cannot be unloaded.",
+            {"nouveau": "loaded"}, {"nouveau": None}, tuple(step.id for step in steps)))
+    return steps
+
+
+def _absent(seen: Observation) -> List[Step]:
+    steps: List[Step] = []
+    if seen.original:
+        steps.append(Step(NAME, "file.restore", FILE, "It is as it was before our first change of it.",
+                          change={"before": seen.text, "after": seen.before_us}))
+    if seen.original or seen.text is None:
+        requires = tuple(step.id for step in steps)
+        steps += [_rebuild(each, seen, "It still holds our blacklist.", requires)
+                  for each in seen.initramfs if each.ours]
+    return steps
+
+
+def _rebuild(each: Initramfs, seen: Observation, why: str, requires: Tuple[str, ...]) -> Step:
+    argv = ["update-initramfs", "-u", "-k", each.kernel]
+    if seen.tool == "dracut":
+        argv = ["dracut", "--force", "--kver", each.kernel]
+    return command_step(
+        NAME, "initramfs.rebuild", each.kernel, argv, why, Disruption.none,
+        change={"before": {each.path: "made before"}, "after": {each.path: "made anew"}}, requires=requires,
+        timeout=1200)

@@ -1,0 +1,433 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From what is there to what is wanted of the driver's packages. Pure."""
+from __future__ import annotations
+
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from urllib.parse import quote
+
+from ..core.facts import HostFacts
+from ..core.plan import Disruption, Plan, Refusal, Step
+from ..core.steps import PACKAGES_REMOVE, command_step, file_step, packages_step
+from ..core.versions import version_key
+from . import catalogue, openpgp
+from .catalogue import Impossible
+from .files import KEY_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
+from .kernels import Kernel
+from .observation import Observation, Offer
+from .policy import DISTRIBUTION, PREINSTALLED, Policy
+from .target import SYSTEMS, Origin, Target, header_packages, origin_of, packages_settled, target_of, versions_offered
+
+NAME = "driver"
+
+
+def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    if policy.state == "absent":
+        return _plan_absent(seen, policy, facts)
+    if policy.source == PREINSTALLED:
+        return Plan(refusals=tuple(_refuse_preinstalled(seen, policy, facts)))
+    refusals = _refuse_host(seen, policy, facts)
+    if refusals:
+        return Plan(refusals=tuple(refusals))
+    target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
+    if isinstance(target, Impossible):
+        return Plan(refusals=(_refusal(target),))
+    refusals = _refuse_target(seen, policy, facts, target)
+    if refusals:
+        return Plan(refusals=tuple(refusals))
+    if policy.state == "staged":
+        return _plan_staged(seen, policy, facts, target)
+    return _plan_present(seen, policy, facts, target)
+
+
+def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
+    """Facts once the plan is done."""
+    if made.refusals or policy.state == "staged" or policy.source == PREINSTALLED:
+        return facts
+    if policy.state == "absent":
+        removed = any(step.action == PACKAGES_REMOVE for step in made.steps)
+        return facts.but(driver_installed="", driver_userspace="") if removed else facts
+    target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
+    if isinstance(target, Impossible):
+        return facts
+    return facts.but(driver_installed=target.version, driver_userspace=target.version)
+
+
+# refusals
+
+
+def _refusal(why: Impossible) -> Refusal:
+    return Refusal(NAME, why.found, why.wanted, why.remedy)
+
+
+def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
+    wanted = "a driver that is installed already%s" % (" in version " + policy.version if policy.version else "")
+    if not facts.driver_installed or not facts.driver_userspace:
+        missing = "kernel module for %s" % facts.kernel if not facts.driver_installed else "libnvidia-ml.so.1"
+        return [Refusal(NAME, "no %s" % missing, wanted,
+                        "install the driver into the image, or take source nvidia_repository or distribution")]
+    if not catalogue.matches(facts.driver_installed, policy.version):
+        return [Refusal(NAME, "kernel module %s" % facts.driver_installed, wanted,
+                        "correct version, or bring that version into the image")]
+    running = next((kernel for kernel in seen.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
+    there = catalogue.PROPRIETARY if running.license == "NVIDIA" else catalogue.OPEN
+    if running.license and policy.kernel_module not in ("auto", there):
+        return [Refusal(NAME, "the %s kernel module" % there, "the %s kernel module" % policy.kernel_module,
+                        "set kernel_module to auto, or bring the other module into the image")]
+    return []
+
+
+def _refuse_host(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
+    """What forbids any installation here."""
+    refusals = []
+    if facts.immutable:
+        refusals.append(Refusal(
+            NAME, "a system whose root is an image (%s)" % facts.immutable, "packages of source %s" % policy.source,
+            "build the driver into the image and set source to preinstalled"))
+    elif facts.os_id not in SYSTEMS:
+        refusals.append(Refusal(
+            NAME, "%s %s" % (facts.os_id or "an unknown system", facts.os_version),
+            "Debian or Ubuntu for source %s" % policy.source, "install the driver yourself and use preinstalled"))
+    if not facts.gpus:
+        refusals.append(Refusal(
+            NAME, "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)", "a GPU for the driver",
+            "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play"))
+    if refusals:
+        return refusals
+    return _refuse_foreign(seen, policy, facts) + _refuse_broken(seen)
+
+
+def _refuse_foreign(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
+    refusals = []
+    foreign = catalogue.ONLY_AT_NVIDIA if policy.source == DISTRIBUTION else catalogue.ONLY_IN_DISTRIBUTION
+    names = sorted(name for name in seen.installed if foreign.match(name))
+    if names:
+        refusals.append(Refusal(
+            NAME, "driver packages of another source: %s" % _listed(names, seen.installed),
+            "all driver packages from source %s" % policy.source,
+            "purge them first (apt-get purge %s), or set source to the one they came from" % " ".join(names)))
+    if seen.leftovers:
+        refusals.append(Refusal(
+            NAME, "files of a driver that no package owns: %s" % ", ".join(seen.leftovers),
+            "a driver that the package manager can account for",
+            "run nvidia-uninstall (or remove those files), or set source to preinstalled"))
+    if seen.foreign_sources:
+        refusals.append(Refusal(
+            NAME, "the repository is named in %s too" % ", ".join(seen.foreign_sources),
+            "one entry with one key, in %s" % SOURCES_FILE,
+            "remove that entry (the package cuda-keyring may own it)"))
+    if policy.from_repository and not origin_of(policy, facts).url:
+        refusals.append(Refusal(
+            NAME, "%s %s on %s" % (facts.os_id, facts.os_version, facts.arch),
+            "a system that NVIDIA's repository has a directory for", "set repository_url"))
+    elif policy.from_repository and _keyless(origin_of(policy, facts)):
+        refusals.append(Refusal(
+            NAME, "no known key for %s" % origin_of(policy, facts).url, "the key that signed the repository",
+            "set repository_key"))
+    return refusals
+
+
+def _keyless(origin: Origin) -> bool:
+    return not origin.key_text and not origin.key_url and origin.key_path == KEY_FILE
+
+
+def _refuse_broken(seen: Observation) -> List[Refusal]:
+    if not seen.broken or _repairable(seen):
+        return []
+    return [Refusal(
+        NAME, "packages that dpkg has not finished: %s" % ", ".join(seen.broken),
+        "a package database in order before packages are added",
+        "run 'dpkg --configure -a'; when a kernel package fails there because a module does not build, remove or "
+        "upgrade that module's package first, and do not reboot before that")]
+
+
+def _repairable(seen: Observation) -> bool:
+    """Whether what is unfinished was left by a transaction of ours, or is the driver itself."""
+    return seen.ours_unfinished or all(name in seen.brought for name in seen.broken)
+
+
+def _refuse_target(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+    refusals = _refuse_unsigned(seen, policy, facts, target)
+    if seen.offer is None:
+        return refusals
+    return refusals or _refuse_offer(seen, seen.offer, policy, facts, target)
+
+
+def _refuse_unsigned(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+    if not facts.secure_boot or policy.secure_boot == "ignore" or seen.signing_key_enrolled:
+        return []
+    if all(kernel.module == target.version and kernel.signer for kernel in seen.kernels):
+        return []
+    return [Refusal(
+        NAME, "Secure Boot is on, and no enrolled key signs the modules that DKMS builds",
+        "kernel modules that the kernel will load",
+        "enrol DKMS's key (mokutil --import /var/lib/dkms/mok.pub, then confirm it on the console at the next boot), "
+        "or set source to preinstalled with modules that the distribution signed, or secure_boot to ignore")]
+
+
+def _refuse_offer(seen: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+    origin = origin_of(policy, facts)
+    where = origin.url or "the sources of %s %s" % (facts.os_id, facts.os_version)
+    if origin.fingerprint and offer.key and openpgp.fingerprint(offer.key) != origin.fingerprint:
+        return [Refusal(NAME, "a key with fingerprint %s" % (openpgp.fingerprint(offer.key) or "that cannot be read"),
+                        "the key %s" % origin.fingerprint, "check repository_key and repository_key_fingerprint")]
+    if offer.error:
+        return [Refusal(NAME, offer.error, "the index of %s" % where,
+                        "check repository_url and repository_key, and this host's network and proxy")]
+    offered = versions_offered(policy, facts, offer.versions)
+    if not target.version or not target.package_version(target.packages.anchor, offer.versions):
+        return [Refusal(
+            NAME, "%s has %s" % (where, "drivers " + ", ".join(offered) if offered else "no driver"),
+            "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
+            "choose one of these versions, or another repository")]
+    return (_refuse_incomplete(offer, target, where) or _refuse_transaction(seen, offer, target)
+            or _refuse_headless(seen, offer, policy, facts, target))
+
+
+def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal]:
+    lacking = [name for name in target.packages.required if not target.package_version(name, offer.versions)]
+    if not lacking:
+        return []
+    there = "; ".join("%s: %s" % (name, ", ".join(offer.versions.get(name, ())) or "none") for name in lacking)
+    return [Refusal(NAME, "%s has no %s in version %s (%s)" % (where, ", ".join(lacking), target.version, there),
+                    "every package of the driver in one version", "choose a version that is complete there")]
+
+
+def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List[Refusal]:
+    done = offer.transaction
+    if done is None:
+        return []
+    if done.problem:
+        return [Refusal(NAME, "apt would refuse the transaction: %s" % done.problem,
+                        "driver %s with everything it depends on" % target.version,
+                        "see that the host's own sources are complete, and that nothing holds these packages "
+                        "(apt-mark showhold)")]
+    others = sorted(name for name, version in catalogue.family(done.installs, target.packages.floating).items()
+                    if catalogue.upstream(version) != target.version)
+    if others:
+        return [Refusal(NAME, "apt would bring in %s" % _listed(others, done.installs),
+                        "all driver packages in version %s" % target.version,
+                        "choose a version that is complete in the repository")]
+    lost = sorted(name for name in done.removes if not catalogue.FAMILY.match(name))
+    if lost:
+        return [Refusal(NAME, "apt would remove %s" % ", ".join(lost), "a transaction that removes nothing of others",
+                        "see what they conflict with (apt-get --simulate install), or choose another version")]
+    return []
+
+
+def _refuse_headless(
+    seen: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
+    """Refuse when the kernel that runs, or the one that boots next, could not get a module."""
+    coming = offer.transaction.installs if offer.transaction else {}
+    for kernel in seen.kernels:
+        if kernel.release in (facts.kernel, facts.boot_kernel) and not _buildable(kernel, coming) \
+                and kernel.module != target.version:
+            return [Refusal(
+                NAME, "no headers for kernel %s, installed or in the host's sources" % kernel.release,
+                "headers to build the kernel module with",
+                "install linux-headers-%s, or update the kernel and reboot first%s" % (
+                    kernel.release, "" if policy.kernel_headers else "; kernel_headers is off"))]
+    return []
+
+
+def _buildable(kernel: Kernel, coming: Mapping[str, str]) -> bool:
+    return kernel.headers or "linux-headers-" + kernel.release in coming
+
+
+def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
+    return ", ".join("%s %s" % (name, versions[name]) for name in names)
+
+
+# steps
+
+
+def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
+    steps = _repair_steps(seen) + _repository_steps(seen, policy, facts)
+    if policy.lock:
+        steps += _own_file(seen, UNATTENDED_FILE, unattended_text(),
+                           "Unattended upgrades would swap user space under the loaded kernel module.")
+    packages = _packages_step(seen, policy, facts, target)
+    steps += [packages] if packages else []
+    requires = (packages.id,) if packages else ()
+    steps += _lock_steps(seen, policy, target, requires)
+    steps += _build_steps(seen, facts, target, packages)
+    return Plan(steps=tuple(steps), notes=tuple(_notes(seen, policy, facts, target)))
+
+
+def _plan_staged(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
+    steps = _repair_steps(seen) + _repository_steps(seen, policy, facts)
+    packages = _packages_step(seen, policy, facts, target)
+    if packages is None or origin_of(policy, facts).url.startswith("file:"):
+        return Plan(steps=tuple(steps))
+    wanted = {name: version for name, version in packages.change["after"].items() if version is not None}
+    missing = {name: version for name, version in wanted.items() if not _fetched(name, version, seen.archives)}
+    if missing:
+        words = ["%s=%s" % item for item in sorted(wanted.items())]
+        steps.append(command_step(
+            NAME, "packages.download", "driver %s" % target.version,
+            ["apt-get", "-y", "--download-only", "--no-install-recommends", "--allow-downgrades", "install"] + words,
+            "The packages are on the host before it is taken out of service.",
+            change={"before": dict.fromkeys(missing), "after": missing},
+            requires=tuple(step.id for step in steps), timeout=1800))
+    return Plan(steps=tuple(steps))
+
+
+def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:
+    beginning = "%s_%s_" % (name, quote(version, safe="+~."))
+    return any(archive.lower().startswith(beginning.lower()) for archive in archives)
+
+
+def _repair_steps(seen: Observation) -> List[Step]:
+    if not seen.interrupted and not seen.broken:
+        return []
+    return [command_step(
+        NAME, "dpkg.configure", "unfinished packages", ["dpkg", "--force-confdef", "--force-confold", "--configure",
+                                                        "-a"],
+        "A package transaction was stopped before its end.",
+        change={"before": dict.fromkeys(seen.broken, "unfinished"), "after": {}}, timeout=3600)]
+
+
+def _repository_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+    if not policy.from_repository:
+        return []
+    origin = origin_of(policy, facts)
+    key = origin.key_text or (seen.offer.key if seen.offer else "")
+    steps: List[Step] = []
+    if key:
+        steps += _own_file(seen, KEY_FILE, key, "apt checks the repository's signature with this key.")
+    return steps + _own_file(seen, SOURCES_FILE, sources_text(origin, origin.key_path),
+                             "The driver's packages come from this repository.",
+                             tuple(step.id for step in steps))
+
+
+def _own_file(
+    seen: Observation, path: str, text: str, why: str, requires: Tuple[str, ...] = ()
+) -> List[Step]:
+    before = seen.files.get(path)
+    return [] if before == text else [file_step(NAME, path, before, text, why, requires=requires)]
+
+
+def _packages_step(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Optional[Step]:
+    if seen.offer is None or seen.offer.transaction is None:
+        return None
+    done = seen.offer.transaction
+    driver = {} if packages_settled(target, seen.installed) else _driver_packages(seen, target, done.installs)
+    headers = {name: done.installs[name] for name in header_packages(seen, policy, facts) if name in done.installs}
+    after: Dict[str, Optional[str]] = dict(driver, **headers)
+    if not after:
+        return None
+    before = {name: seen.installed.get(name) for name in after}
+    if driver:
+        for name in done.removes:
+            before[name], after[name] = seen.installed.get(name), None
+    swapped = bool(driver) and facts.driver_loaded not in ("", target.version)
+    return packages_step(
+        NAME, "driver %s" % target.version if driver else "kernel headers", before, after, _why(seen, target, driver),
+        Disruption.driver_reload if swapped else Disruption.none,
+        manager="apt", update_cache=True, allow_downgrade=_goes_down(before, after))
+
+
+def _driver_packages(seen: Observation, target: Target, installs: Mapping[str, str]) -> Dict[str, str]:
+    """Every package of the driver in its exact version, those that only follow as dependencies included."""
+    wanted = {}
+    for name, version in installs.items():
+        named = name in target.packages.required + target.packages.optional
+        if named or (catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version):
+            wanted[name] = version
+    return wanted
+
+
+def _goes_down(before: Mapping[str, Optional[str]], after: Mapping[str, Optional[str]]) -> bool:
+    for name, old in before.items():
+        new = after.get(name)
+        if old and new and version_key(new) < version_key(old):
+            return True
+    return False
+
+
+def _why(seen: Observation, target: Target, driver: Mapping[str, str]) -> str:
+    if not driver:
+        return "The kernel module is built for every kernel that can be booted."
+    present = catalogue.upstream(seen.installed.get(target.packages.anchor, ""))
+    module = "with the %s kernel module" % target.module
+    if not present:
+        return "Driver %s %s, one exact version for every package." % (target.version, module)
+    return "Driver %s %s takes the place of %s, in one transaction." % (target.version, module, present)
+
+
+def _lock_steps(seen: Observation, policy: Policy, target: Target, requires: Tuple[str, ...]) -> List[Step]:
+    if policy.lock:
+        return _own_file(seen, PIN_FILE, pin_text(target.version),
+                         "The version stays until the policy names another one.", requires)
+    return [file_step(NAME, path, seen.files[path], None, "The policy does not lock the version.", requires=requires)
+            for path in (PIN_FILE, UNATTENDED_FILE) if seen.files.get(path) is not None]
+
+
+def _build_steps(seen: Observation, facts: HostFacts, target: Target, packages: Optional[Step]) -> List[Step]:
+    """Build for the kernels that the package's own script leaves out: it serves the running and the newest one."""
+    coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
+    served = (facts.kernel, facts.boot_kernel) if target.packages.anchor in coming else ()
+    steps = []
+    for kernel in seen.kernels:
+        headers = kernel.headers or "linux-headers-" + kernel.release in coming
+        if kernel.module != target.version and headers and kernel.release not in served:
+            steps.append(command_step(
+                NAME, "dkms.build", kernel.release, ["dkms", "autoinstall", "-k", kernel.release],
+                "This kernel can be booted and has no module of driver %s." % target.version,
+                change={"before": {"nvidia": kernel.module or None}, "after": {"nvidia": target.version}},
+                requires=(packages.id,) if packages else (), timeout=3600))
+    return steps
+
+
+def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
+    notes = []
+    transaction = seen.offer.transaction if seen.offer else None
+    coming: Mapping[str, str] = transaction.installs if transaction else {}
+    for kernel in seen.kernels:
+        if kernel.module != target.version and not _buildable(kernel, coming):
+            notes.append("Kernel %s has no headers and gets no kernel module: do not boot it for GPU work."
+                         % kernel.release)
+    further = sorted(name for name in coming if not catalogue.FAMILY.match(name) and name not in
+                     header_packages(seen, policy, facts))
+    if further and not packages_settled(target, seen.installed):
+        notes.append("apt brings in %d packages that the driver depends on: %s." % (len(further), ", ".join(further)))
+    return notes
+
+
+# absent
+
+
+def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    refusals = [] if policy.source == PREINSTALLED else _refuse_broken(seen)
+    steps = _repair_steps(seen) if seen.brought else []
+    leaving, kept = _leaving(seen, facts)
+    if leaving:
+        steps.append(packages_step(
+            NAME, "driver", dict(leaving), dict.fromkeys(leaving),
+            "These packages came with the driver.",
+            Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt", purge=True))
+    steps += [_restore_step(path, seen) for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE)
+              if path in seen.originals]
+    if seen.lists and (SOURCES_FILE in seen.originals or seen.files.get(SOURCES_FILE) is None):
+        steps.append(Step(
+            NAME, "repository.forget", origin_of(policy, facts).url,
+            "apt keeps the index of a repository that is gone.",
+            change={"before": "\n".join(seen.lists) + "\n", "after": None}, parameters={"files": list(seen.lists)},
+            after=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
+    notes = ["Package %s stays: %s." % item for item in sorted(kept.items())]
+    return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals), notes=tuple(notes))
+
+
+def _leaving(seen: Observation, facts: HostFacts) -> Tuple[Dict[str, str], Dict[str, str]]:
+    """({package of ours to remove: version}, {package of ours that stays: why})."""
+    in_use = {"linux-image-" + release for release in (facts.kernel, facts.boot_kernel) if release}
+    leaving = {name: seen.brought[name] for name in seen.removable if name not in in_use}
+    kept = {name: "this kernel runs or boots next" if name in in_use else "another package needs it"
+            for name in seen.brought if name not in leaving}
+    return leaving, kept
+
+
+def _restore_step(path: str, seen: Observation) -> Step:
+    return Step(NAME, "file.restore", path, "It is as it was before our first change of it.",
+                change={"before": seen.files.get(path), "after": seen.originals[path]})

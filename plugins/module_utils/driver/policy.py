@@ -1,0 +1,120 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the user wants of the driver."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Mapping, Tuple
+
+from ..core.errors import GpuOpsError
+from .openpgp import is_armoured_key
+
+DISTRIBUTION = "distribution"
+NVIDIA_REPOSITORY = "nvidia_repository"
+LOCAL_REPOSITORY = "local_repository"
+PREINSTALLED = "preinstalled"
+RUNFILE = "runfile"
+SOURCES = (DISTRIBUTION, NVIDIA_REPOSITORY, LOCAL_REPOSITORY, PREINSTALLED, RUNFILE)
+
+_VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
+_PACKAGE = re.compile(r"^[a-z0-9][a-z0-9+.-]+$")
+
+
+@dataclass(frozen=True)
+class Policy:
+    """
+    state:                      present, staged (fetched, not installed) or absent.
+    source:                     where packages come from.
+    version:                    '580.178.04', or a branch '580', or '' for what the source has.
+    kernel_module:              auto, open or proprietary.
+    flavour:                    headless or full.
+    repository_url:             directory with the packages, '' for NVIDIA's own.
+    repository_key:             armoured text, path on the host or URL, '' for NVIDIA's table.
+    repository_key_fingerprint: checked when given; NVIDIA's table has its own.
+    fabric_manager:             auto, present or absent.
+    extra_packages:             further packages of the same version.
+    kernel_headers:             whether headers of every bootable kernel are installed too.
+    lock:                       whether the version is pinned against upgrades by others.
+    secure_boot:                require_signed or ignore.
+    """
+
+    state: str = "present"
+    source: str = NVIDIA_REPOSITORY
+    version: str = ""
+    kernel_module: str = "auto"
+    flavour: str = "headless"
+    repository_url: str = ""
+    repository_key: str = ""
+    repository_key_fingerprint: str = ""
+    fabric_manager: str = "auto"
+    extra_packages: Tuple[str, ...] = ()
+    kernel_headers: bool = True
+    lock: bool = True
+    secure_boot: str = "require_signed"
+
+    @property
+    def from_repository(self) -> bool:
+        return self.source in (NVIDIA_REPOSITORY, LOCAL_REPOSITORY)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the version names one driver, not a branch."""
+        return "." in self.version
+
+
+def from_parameters(parameters: Mapping[str, Any]) -> Policy:
+    values = {name: value for name, value in parameters.items() if value is not None}
+    values["extra_packages"] = tuple(values.get("extra_packages", ()))
+    for name in ("repository_url", "repository_key_fingerprint", "version"):
+        values[name] = str(values.get(name, "")).strip()
+    if values["repository_url"]:
+        values["repository_url"] = values["repository_url"].rstrip("/") + "/"
+    values["repository_key_fingerprint"] = values["repository_key_fingerprint"].replace(" ", "").upper()
+    policy = Policy(**values)
+    if policy.state != "absent":
+        _refuse_contradictions(policy)
+    return policy
+
+
+def _refuse_contradictions(policy: Policy) -> None:
+    if policy.source == RUNFILE:
+        raise GpuOpsError(
+            found="source: runfile",
+            wanted="a driver that the package manager can account for; installing a runfile is not offered yet",
+            remedy="use nvidia_repository, local_repository or distribution; for a driver that was installed by "
+                   "other means use preinstalled",
+        )
+    if policy.version and not _VERSION.match(policy.version):
+        raise GpuOpsError(
+            found="version: %s" % policy.version,
+            wanted="a driver version such as 580.178.04, or a branch such as 580",
+            remedy="name one of them; package revisions such as '-1' are found by the collection",
+        )
+    if policy.from_repository and not policy.version:
+        raise GpuOpsError(
+            found="no version for source %s" % policy.source,
+            wanted="a driver version such as 580.178.04, or a branch such as 580",
+            remedy="set version; NVIDIA's repositories carry several branches side by side",
+        )
+    if policy.source == LOCAL_REPOSITORY and not (policy.repository_url and policy.repository_key):
+        raise GpuOpsError(
+            found="source local_repository without %s" % ("repository_url" if not policy.repository_url
+                                                           else "repository_key"),
+            wanted="the directory of the packages and the key that signed it",
+            remedy="set repository_url (http, https or file) and repository_key (armoured text, path or URL)",
+        )
+    key = policy.repository_key
+    if key and not (is_armoured_key(key) or key.startswith(("/", "http://", "https://"))):
+        raise GpuOpsError(
+            found="a repository_key that begins with %r" % key[:20],
+            wanted="an armoured public key, an absolute path on the host, or an http(s) URL",
+            remedy="give the key in one of these forms",
+        )
+    for name in policy.extra_packages:
+        if not _PACKAGE.match(name):
+            raise GpuOpsError(
+                found="extra_packages: %r" % name,
+                wanted="names of packages, without versions",
+                remedy="leave the version out: every package gets the driver's own",
+            )

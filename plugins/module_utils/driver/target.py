@@ -1,0 +1,197 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From a wish to one exact driver: where it comes from, which version, which packages. Pure."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Set, Tuple, Union
+
+from ..core.facts import HostFacts
+from ..core.versions import branch_of, version_key
+from . import catalogue
+from .catalogue import Impossible, PackageSet
+from .files import KEY_FILE, SOURCES_FILE, sources_text
+from .openpgp import is_armoured_key
+from .policy import DISTRIBUTION, NVIDIA_REPOSITORY, Policy
+
+if TYPE_CHECKING:
+    from .observation import Observation
+
+SYSTEMS = ("debian", "ubuntu")
+_ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
+_KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The repository, in full.
+
+    url:      directory of the packages, '' for the sources that the host has already.
+    key_text: the key, if the policy carries it.
+    key_url:  where the key is fetched from, '' when it is not.
+    key_path: the keyring that apt is told to use.
+    fingerprint: of the key, '' if nobody named one.
+    """
+
+    url: str = ""
+    key_text: str = ""
+    key_url: str = ""
+    key_path: str = KEY_FILE
+    fingerprint: str = ""
+
+
+def origin_of(policy: Policy, facts: HostFacts) -> Origin:
+    if not policy.from_repository:
+        return Origin()
+    url = policy.repository_url
+    if not url and policy.source == NVIDIA_REPOSITORY:
+        url = catalogue.default_repository(facts.os_id, facts.os_version, facts.arch)
+    key, named = policy.repository_key, policy.repository_key_fingerprint
+    if is_armoured_key(key):
+        return Origin(url, key_text=key.strip() + "\n", fingerprint=named)
+    if key.startswith("/"):
+        return Origin(url, key_path=key, fingerprint=named)
+    if key:
+        return Origin(url, key_url=key, fingerprint=named)
+    default = catalogue.default_key(facts.os_id, facts.os_version)
+    if default is None or not url:
+        return Origin(url, fingerprint=named)
+    return Origin(url, key_url=url + default.file, fingerprint=named or default.fingerprint)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One driver: its version, kernel module and packages."""
+
+    version: str
+    module: str
+    packages: PackageSet
+
+    def words(self, versions: Mapping[str, Sequence[str]]) -> List[str]:
+        """'name=version' for apt of every package of the set that the repository has."""
+        named = ((name, self.package_version(name, versions))
+                 for name in self.packages.required + self.packages.optional)
+        return ["%s=%s" % (name, version) for name, version in named if version]
+
+    def package_version(self, name: str, versions: Mapping[str, Sequence[str]]) -> str:
+        """The package's version in the repository that belongs to this driver, '' if there is none."""
+        known = versions.get(name, ())
+        if name in self.packages.floating:
+            return known[0] if known else ""
+        fitting = [version for version in known if catalogue.upstream(version) == self.version]
+        return max(fitting, key=_revision, default="")
+
+
+def _revision(version: str) -> Tuple[Tuple[int, ...], str]:
+    revision = version.split("-", 1)[-1]
+    return tuple(int(number) for number in re.findall(r"\d+", revision)), version
+
+
+def target_of(
+    policy: Policy, facts: HostFacts, installed: Mapping[str, str], versions: Mapping[str, Sequence[str]]
+) -> Union[Target, Impossible]:
+    """The driver that the policy means on this host.
+
+    A branch means the installed driver where that is of the branch, else the newest that the repository has of it.
+    """
+    branch = _branch(policy, facts, installed, versions)
+    if not branch:
+        return Impossible(
+            found="no driver in the sources of %s %s" % (facts.os_id, facts.os_version)
+            if versions is not None else "no version",
+            wanted="a driver from source %s" % policy.source,
+            remedy="enable the component that carries it (Debian: non-free and contrib), or use nvidia_repository",
+        )
+    choice = catalogue.choose_module(facts.gpus, policy.kernel_module, branch)
+    if choice.impossible is not None:
+        return choice.impossible
+    packages = catalogue.package_set(
+        facts.os_id, policy.source, branch, choice.module, policy.flavour,
+        policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and facts.nvswitches > 0),
+        policy.extra_packages,
+    )
+    known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
+    version = policy.version if policy.exact else ""
+    if not version:
+        present = catalogue.upstream(installed.get(packages.anchor, ""))
+        version = present if present and catalogue.matches(present, policy.version) else ""
+    return Target(version or catalogue.newest(known, policy.version), choice.module, packages)
+
+
+def _branch(
+    policy: Policy, facts: HostFacts, installed: Mapping[str, str], versions: Mapping[str, Sequence[str]]
+) -> int:
+    if policy.version:
+        return catalogue.branch_wanted(policy.version)
+    names = anchors(policy, facts)
+    present = [installed[name] for name in names if name in installed]
+    offered = [version for name in names for version in versions.get(name, ())]
+    candidates = present or offered
+    return max((branch_of(version) for version in candidates if catalogue.is_driver_version(version)), default=0)
+
+
+def anchors(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+    """Names of module packages whose versions are the driver versions that a source has."""
+    branches: Set[int] = set(_ASKED_BRANCHES)
+    if policy.version:
+        branches.add(catalogue.branch_wanted(policy.version))
+    names: Dict[str, None] = {}
+    for branch in sorted(branches):
+        for module in (catalogue.OPEN, catalogue.PROPRIETARY):
+            named = catalogue.package_set(facts.os_id, policy.source, branch, module, policy.flavour, False)
+            names[named.anchor] = None
+    return tuple(names)
+
+
+def packages_settled(target: Target, installed: Mapping[str, str]) -> bool:
+    """Whether every package of the driver is there in its version, and none of another one."""
+    if not target.version:
+        return False
+    for name in target.packages.required:
+        if name not in installed:
+            return False
+        if name not in target.packages.floating and catalogue.upstream(installed[name]) != target.version:
+            return False
+    present = catalogue.family(installed, target.packages.floating)
+    return all(catalogue.upstream(version) == target.version for version in present.values())
+
+
+def header_packages(seen: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+    """Header packages that are missing: of every bootable kernel, and the metapackage that follows updates."""
+    if not policy.kernel_headers:
+        return ()
+    names = ["linux-headers-" + kernel.release for kernel in seen.kernels if not kernel.headers]
+    for name in seen.installed:
+        meta = _KERNEL_METAPACKAGE.match(name)
+        if meta and "linux-headers-" + meta.group(1) not in seen.installed:
+            names.append("linux-headers-" + meta.group(1))
+    return tuple(sorted(names))
+
+
+def index_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
+    """Whether the repository must be read to plan."""
+    if facts.os_id not in SYSTEMS or policy.source not in (DISTRIBUTION,) and not policy.from_repository:
+        return False
+    if facts.immutable or not facts.gpus or (policy.from_repository and not origin_of(policy, facts).url):
+        return False
+    target = target_of(policy, facts, seen.installed, {})
+    if isinstance(target, Impossible):
+        return not policy.version
+    if not packages_settled(target, seen.installed) or _key_needed(seen, policy, facts):
+        return True
+    return any(not kernel.headers and kernel.module != target.version for kernel in seen.kernels) and bool(
+        header_packages(seen, policy, facts))
+
+
+def _key_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
+    origin = origin_of(policy, facts)
+    if not origin.key_url:
+        return False
+    return not seen.files.get(KEY_FILE) or seen.files.get(SOURCES_FILE) != sources_text(origin, KEY_FILE)
+
+
+def versions_offered(policy: Policy, facts: HostFacts, versions: Mapping[str, Sequence[str]]) -> List[str]:
+    """Every driver version that the source has, in order."""
+    return sorted({catalogue.upstream(version) for name in anchors(policy, facts)
+                   for version in versions.get(name, ())}, key=version_key)
