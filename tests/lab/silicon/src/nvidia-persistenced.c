@@ -91,15 +91,16 @@ int main(int argc, char **argv) {
     nvmlReturn_t answer;
 
     mkdir(RUN_DIRECTORY, 0755);
-    if (daemon(0, 0) != 0)
-        return 1;
     openlog("nvidia-persistenced", LOG_PID, LOG_DAEMON);
+    /* Before the daemon leaves: a start that fails must be seen by the one who started it. */
     answer = nvml_load() ? NVML(nvmlInit_v2, void)() : LIBRARY_NOT_FOUND;
     if (answer != SUCCESS) {
         syslog(LOG_ERR, "Failed to query NVIDIA devices. Please ensure that the NVIDIA device files (/dev/nvidia*) "
                         "exist, and that user %d has read and write permissions for those files.", getuid());
         return 1;
     }
+    if (daemon(0, 0) != 0)
+        return 1;
     write_pid();
     listen_on_socket(user);
     sigaction(SIGTERM, &action, NULL);
