@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Callable, Dict, List, Optional, Sequence
 
-from . import doctor
+from . import doctor, silicon
 from .cache import BuildError
 from .lab import DEFAULT_NAME, Lab
 from .parts.registry import workshop
@@ -40,7 +40,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     }
     try:
         return commands[arguments.command](arguments)
-    except (LabError, BuildError, TopologyError) as error:
+    except (LabError, BuildError, TopologyError, silicon.SiliconError) as error:
         print("lab: %s" % error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -68,14 +68,28 @@ def _parser() -> argparse.ArgumentParser:
     shell.add_argument("argv", nargs=argparse.REMAINDER, metavar="[-- CMD ...]")
     kubectl = commands.add_parser("kubectl", help="kubectl of the lab's cluster", add_help=False)
     kubectl.add_argument("argv", nargs=argparse.REMAINDER, metavar="ARGS")
-    fault = commands.add_parser("fault", help="break a host's board, or mend it", add_help=False)
-    fault.add_argument("argv", nargs=argparse.REMAINDER, metavar="HOST ...")
+    _add_fault(commands)
     _host(commands.add_parser("reset", help="make a host what it was when it was delivered"))
     _host(commands.add_parser("reboot", help="reboot a host in order and wait for it"))
     _host(commands.add_parser("kill", help="cut a host's power; `up` starts it again"))
     commands.add_parser("down", help="end everything that belongs to the lab")
     commands.add_parser("doctor", help="say what this machine lacks, and what was chosen for it")
     return parser
+
+
+def _add_fault(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    kinds = "\n".join("  %-16s %s" % pair for pair in silicon.FAULT_KINDS.items())
+    fault = commands.add_parser("fault", help="break a host's board, or mend it", epilog="kinds of faults:\n" + kinds,
+                                formatter_class=argparse.RawDescriptionHelpFormatter)
+    _host(fault)
+    fault.add_argument("kind", nargs="?", metavar="KIND", help="none: list the faults there are")
+    fault.add_argument("--clear", action="store_true", help="undo every fault of the host")
+    fault.add_argument("--gpu", type=int, help="index of the GPU; default: all of the host")
+    fault.add_argument("--call", help="name of an NVML function")
+    for name, text in (("nth", "first failing call"), ("times", "how often it fails, 0 for ever"),
+                       ("code", "NVML return code, or Xid"), ("ms", "milliseconds"), ("mib", "MiB of GPU memory"),
+                       ("pid", "process number that holds the GPU")):
+        fault.add_argument("--%s" % name, type=int, help=text)
 
 
 def _host(parser: argparse.ArgumentParser) -> None:
@@ -125,9 +139,16 @@ def _kubectl(arguments: argparse.Namespace) -> int:
 
 
 def _fault(arguments: argparse.Namespace) -> int:
-    from . import silicon
-
-    return silicon.fault_command(Lab(arguments.name), arguments.argv)
+    directory = Lab(arguments.name).host(arguments.host).silicon
+    if arguments.clear:
+        print("cleared: %s" % (", ".join(silicon.clear_faults(directory)) or "nothing"))
+    elif arguments.kind is None:
+        for fault in silicon.list_faults(directory):
+            print(" ".join("%s=%s" % pair for pair in fault.items()))
+    else:
+        details = {name: getattr(arguments, name) for name in ("call", "nth", "times", "code", "ms", "mib", "pid")}
+        print(silicon.inject_fault(directory, arguments.kind, arguments.gpu, **details))
+    return 0
 
 
 def _reset(arguments: argparse.Namespace) -> int:

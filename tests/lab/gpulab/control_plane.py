@@ -73,6 +73,10 @@ class ControlPlane:
                 return False
         wait_for("API server at %s" % self.network.api_url, ready, READY_SECONDS,
                  str(self.daemons["kube-apiserver"].log_file))
+        # Until the controller manager has made it, every pod is refused.
+        account = self.kubectl(["get", "serviceaccount", "default", "--output=name"])
+        wait_for("service account default", lambda: _succeeds(account), READY_SECONDS,
+                 str(self.daemons["kube-controller-manager"].log_file), pause=0.3)
 
     def stop(self) -> None:
         """Nothing of it is kept, so nobody is asked to finish first."""
@@ -135,3 +139,8 @@ class ControlPlane:
         return [str(self.program), "kube-scheduler",
                 "--kubeconfig=%s" % (self.directory / "kube-scheduler.kubeconfig"),
                 "--bind-address=%s" % self.network.loopback, "--leader-elect=false"]
+
+
+def _succeeds(argv: Sequence[str]) -> bool:
+    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                          check=False).returncode == 0

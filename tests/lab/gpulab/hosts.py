@@ -3,6 +3,7 @@
 """One simulated host: its files, its life (start, stop, reboot, reset) and the ssh way into it."""
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -50,6 +51,14 @@ class HostParts:
     containerd: Optional[Path]
     store: Optional[Path]
     package_key: Path
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps({key: value and str(value) for key, value in asdict(self).items()}, indent=2))
+
+    @classmethod
+    def load(cls, path: Path) -> "HostParts":
+        table = json.loads(path.read_text())
+        return cls(**{key: value and Path(value) for key, value in table.items()})
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,11 @@ class Host:
     # Files
 
     @property
+    def parts_file(self) -> Path:
+        """Which builds the host is made of: a reset gives the same host again, whatever was built since."""
+        return self.directory / "parts.json"
+
+    @property
     def prepared(self) -> bool:
         """True once `prepare` came to its end."""
         return (self.directory / "machine.json").is_file()
@@ -118,6 +132,7 @@ class Host:
         self._write_runtime(parts)
         if membership:
             self._write_kubelet(membership)
+        parts.save(self.parts_file)
         self._machine(parts).save(self.directory)
 
     def wipe(self) -> None:

@@ -124,22 +124,21 @@ class Lab:
             self._write_program_link(shop.path("kubernetes") / "bin" / "kubernetes")
             plane.start()
         for host in hosts.values():
-            self._boot(host, shop)
+            self._boot(host, _host_parts(shop, host.spec))
         in_parallel(list(hosts.values()))
         say("hosts answer: %s" % ", ".join(hosts))
         if plane:
             plane.wait()
             self._wait_joined([host.name for host in hosts.values() if host.spec.join])
 
-    def _boot(self, host: Host, shop: Workshop) -> None:
+    def _boot(self, host: Host, parts: HostParts) -> None:
         if host.supervisor.pid is not None:
             return
         host.stop()
         if not host.prepared:
             host.wipe()
             plane = self.control_plane
-            host.prepare(_host_parts(shop, host.spec),
-                         plane.membership(host.name, host.address) if plane and host.spec.join else None)
+            host.prepare(parts, plane.membership(host.name, host.address) if plane and host.spec.join else None)
         say("booting %s (%s)" % (host.name, _describe(host.spec)))
         host.start()
 
@@ -171,12 +170,13 @@ class Lab:
         """Make a host what it was when it was delivered: bare, with a healthy board, joined if it joins."""
         host = self.host(name)
         with self._locked():
+            parts = HostParts.load(host.parts_file)
             host.stop()
             host.wipe()
             plane = self.control_plane
             if plane and host.spec.join:
                 plane.forget_node(name)
-            self._boot(host, workshop())
+            self._boot(host, parts)
             host.wait()
             if host.spec.join:
                 self._wait_joined([name])

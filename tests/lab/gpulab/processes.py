@@ -59,10 +59,15 @@ class Daemon:
             return
         self.identity_file.parent.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as log:
-            process = subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                       start_new_session=True, cwd="/", env={**os.environ, **(environment or {})})
+            subprocess.Popen([str(word) for word in argv], stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/",
+                             start_new_session=True, env={**os.environ, **(environment or {})},
+                             preexec_fn=self._sign)
+
+    def _sign(self) -> None:
+        """The new process writes its identity itself, before it becomes the program: so no program runs unrecorded,
+        even when the starter is killed in this very moment."""
         scratch = self.identity_file.with_suffix(".new")
-        scratch.write_text(json.dumps({"pid": process.pid, "started": start_time(process.pid)}))
+        scratch.write_text(json.dumps({"pid": os.getpid(), "started": start_time(os.getpid())}))
         scratch.replace(self.identity_file)
 
     def stop(self, seconds: float = 5.0, first: signal.Signals = signal.SIGTERM) -> None:
