@@ -125,10 +125,13 @@ class Driver:
 
     def library(self, package: str, library: str, summary: str, depends: Tuple[str, ...] = ()) -> Deb:
         real = "%s.%s" % (library, self.version)
+        links = {"%s/%s.1" % (LIBRARIES, library): real}
+        if package == "libnvidia-ml1":
+            # The container toolkit mounts every file of this version: so the board gets into containers, too.
+            links["%s/nvidia-gpusim.so.%s" % (LIBRARIES, self.version)] = "../../../var/lib/gpusim/board"
         return self.deb(
             package, summary, section="libs", depends=("libc6", *depends), triggers=("activate-noawait ldconfig",),
-            files={"%s/%s" % (LIBRARIES, real): File(self.silicon / library)},
-            links={"%s/%s.1" % (LIBRARIES, library): real})
+            files={"%s/%s" % (LIBRARIES, real): File(self.silicon / library)}, links=links)
 
     def driver_cuda(self) -> Deb:
         return self.deb(

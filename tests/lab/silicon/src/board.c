@@ -75,6 +75,14 @@ static int try_path(const char *directory, const char *name, int directory_is_ou
     return 1;
 }
 
+/* The container toolkit may mount the board at the host's path; then the rest of the directory is missing. */
+static int is_host_directory(const char *directory) {
+    char path[PATH_MAX + 8];
+
+    snprintf(path, sizeof path, "%s/proc", directory);
+    return access(path, F_OK) == 0;
+}
+
 /* Where the board may be: a test's directory, the host, the host's root as privileged pods mount it, and last the file
  * that the container toolkit mounted because it lies beside the library and carries the driver's version. */
 static int find_board(void) {
@@ -91,14 +99,14 @@ static int find_board(void) {
     }
     for (size_t i = 0; host_roots[i] != NULL; i++) {
         snprintf(directory, sizeof directory, "%s/var/lib/gpusim", host_roots[i]);
-        if (try_path(directory, "board", 1))
+        if (try_path(directory, "board", is_host_directory(directory)))
             return 1;
     }
     slash = strrchr(own_path, '/');
     if (slash == NULL || board.library_version[0] == '\0')
         return 0;
     *slash = '\0';
-    snprintf(directory, sizeof directory, "libnvidia-gpusim.so.%s", board.library_version);
+    snprintf(directory, sizeof directory, "nvidia-gpusim.so.%s", board.library_version);
     return try_path(own_path, directory, 0);
 }
 

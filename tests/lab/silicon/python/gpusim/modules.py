@@ -7,6 +7,7 @@ is simulated is only the kernel that takes the module or refuses it.
 """
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -61,9 +62,19 @@ def in_kernel_name(path: str) -> str:
 
 
 def module_info(path: str, field: str) -> str:
-    done = subprocess.run(["modinfo", "-F", field, path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    """One field of a module file; the first, where there are several."""
+    return _all_module_info(path).get(field, "")
+
+
+@functools.lru_cache(maxsize=None)
+def _all_module_info(path: str) -> Dict[str, str]:
+    done = subprocess.run(["modinfo", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           stdin=subprocess.DEVNULL, check=False, universal_newlines=True)
-    return done.stdout.strip()
+    fields: Dict[str, str] = {}
+    for line in done.stdout.splitlines():
+        name, _colon, value = line.partition(":")
+        fields.setdefault(name, value.strip())
+    return fields
 
 
 # ---- who uses a module ----
@@ -138,6 +149,8 @@ def load_file(path: str, parameters: List[str]) -> None:
     """Hand one module file to the kernel."""
     directory = files.silicon_directory()
     name = in_kernel_name(path)
+    if _has_real_module(name):
+        return
     with opened(directory) as board:
         if name in files.loaded_modules(board):
             return
