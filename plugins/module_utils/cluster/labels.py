@@ -1,0 +1,163 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What we write on a Node: the cordon and the labels, together with the record that they are ours.
+
+A value that somebody else set is never replaced, and what we did not set is never taken away. The record travels in
+the same patch as the change, so that a run that dies in between leaves neither without the other.
+"""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.errors import GpuOpsError
+
+CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
+CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
+OUR_LABELS = "gpuops.nvidia.com/labels"
+
+
+@dataclass(frozen=True)
+class NodeWish:
+    """What a caller wants of one node; None and empty mean 'leave as it is'."""
+
+    cordoned: Optional[bool] = None
+    owner: str = "gpuops"
+    reason: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    unset_labels: Sequence[str] = ()
+    purge_labels: bool = False
+
+
+@dataclass(frozen=True)
+class NodeChange:
+    """The way from the node as it is to the wish."""
+
+    before: Dict[str, Any]
+    after: Dict[str, Any]
+    patch: Dict[str, Any]
+    notes: Tuple[str, ...] = ()
+
+
+def cordoned_by(node: Mapping[str, Any]) -> Optional[str]:
+    """Who of ours cordoned this node, if it is still cordoned."""
+    if not (node.get("spec") or {}).get("unschedulable"):
+        return None
+    return _annotations(node).get(CORDONED_BY)
+
+
+def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:
+    """The labels that we set, as recorded on the node."""
+    recorded = _annotations(node).get(OUR_LABELS)
+    if not recorded:
+        return {}
+    try:
+        labels = json.loads(recorded)
+    except ValueError:
+        labels = None
+    if not isinstance(labels, dict):
+        raise GpuOpsError(
+            found="annotation %s of node %s holds %r" % (OUR_LABELS, _name(node), recorded),
+            wanted="a JSON object of the labels that this collection set",
+            remedy="remove the annotation with 'kubectl annotate node %s %s-'; labels that are there then count as "
+            "set by others" % (_name(node), OUR_LABELS),
+        )
+    return {str(key): str(value) for key, value in labels.items()}
+
+
+def plan_node_change(node: Mapping[str, Any], wish: NodeWish) -> NodeChange:
+    """The patch that fulfils the wish without touching what others set."""
+    notes: List[str] = []
+    labels = dict((node.get("metadata") or {}).get("labels") or {})
+    annotations = _annotations(node)
+    unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
+    before = _snapshot(unschedulable, labels, annotations)
+    labels, ours = _labels_after(_name(node), labels, our_labels(node), wish, notes)
+    unschedulable, annotations = _cordon_after(_name(node), unschedulable, annotations, wish, notes)
+    annotations.pop(OUR_LABELS, None)
+    if ours:
+        annotations[OUR_LABELS] = json.dumps(ours, sort_keys=True, separators=(",", ":"))
+    after = _snapshot(unschedulable, labels, annotations)
+    return NodeChange(before, after, _patch(before, after, node), tuple(notes))
+
+
+def _labels_after(
+    name: str, labels: Dict[str, str], ours: Dict[str, str], wish: NodeWish, notes: List[str]
+) -> Tuple[Dict[str, str], Dict[str, str]]:
+    ours = {key: value for key, value in ours.items() if labels.get(key) == value}
+    unwanted = set(wish.unset_labels)
+    if wish.purge_labels:
+        unwanted |= set(ours) - set(wish.labels)
+    for key in sorted(unwanted):
+        if key in ours:
+            del ours[key], labels[key]
+        elif key in labels:
+            notes.append("label %s=%s of node %s was set by others and stays" % (key, labels[key], name))
+    for key, value in sorted(wish.labels.items()):
+        if key in labels and key not in ours:
+            if labels[key] != value:
+                notes.append("label %s=%s of node %s was set by others and stays" % (key, labels[key], name))
+            continue
+        labels[key] = ours[key] = value
+    return labels, ours
+
+
+def _cordon_after(
+    name: str, unschedulable: bool, annotations: Dict[str, str], wish: NodeWish, notes: List[str]
+) -> Tuple[bool, Dict[str, str]]:
+    annotations = dict(annotations)
+    ours = unschedulable and annotations.get(CORDONED_BY) == wish.owner
+    if wish.cordoned is True and (ours or not unschedulable):
+        annotations[CORDONED_BY] = wish.owner
+        if wish.reason:
+            annotations[CORDON_REASON] = wish.reason
+        return True, annotations
+    if wish.cordoned is False and (ours or not unschedulable):
+        if annotations.get(CORDONED_BY) == wish.owner:
+            del annotations[CORDONED_BY]
+            annotations.pop(CORDON_REASON, None)
+        return False, annotations
+    if wish.cordoned is not None:
+        notes.append("node %s was cordoned by %s and stays so" % (name, annotations.get(CORDONED_BY) or "others"))
+    return unschedulable, annotations
+
+
+def _snapshot(unschedulable: bool, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Dict[str, Any]:
+    return {
+        "unschedulable": unschedulable,
+        "labels": dict(labels),
+        "annotations": {
+            key: annotations[key] for key in (CORDONED_BY, CORDON_REASON, OUR_LABELS) if key in annotations
+        },
+    }
+
+
+def _patch(before: Dict[str, Any], after: Dict[str, Any], node: Mapping[str, Any]) -> Dict[str, Any]:
+    metadata = {}
+    for part in ("labels", "annotations"):
+        changes = _map_changes(before[part], after[part])
+        if changes:
+            metadata[part] = changes
+    patch: Dict[str, Any] = {"metadata": metadata} if metadata else {}
+    if before["unschedulable"] != after["unschedulable"]:
+        patch["spec"] = {"unschedulable": True if after["unschedulable"] else None}
+    version = (node.get("metadata") or {}).get("resourceVersion")
+    if patch and version:
+        # The server refuses the patch when somebody changed the node since we read it.
+        patch.setdefault("metadata", {})["resourceVersion"] = version
+    return patch
+
+
+def _map_changes(before: Mapping[str, str], after: Mapping[str, str]) -> Dict[str, Optional[str]]:
+    changes: Dict[str, Optional[str]] = {key: None for key in before if key not in after}
+    changes.update({key: value for key, value in after.items() if before.get(key) != value})
+    return changes
+
+
+def _annotations(node: Mapping[str, Any]) -> Dict[str, str]:
+    return dict((node.get("metadata") or {}).get("annotations") or {})
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return str((node.get("metadata") or {}).get("name") or "?")

@@ -1,0 +1,41 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Writing a wish to a Node, safely beside others who write to it."""
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from ..core.errors import GpuOpsError
+from .client import ApiError, Cluster
+from .labels import NodeWish, plan_node_change
+
+ATTEMPTS = 5
+CONFLICT = 409
+
+
+def change_node(cluster: Cluster, name: str, wish: NodeWish, dry_run: bool) -> Dict[str, Any]:
+    """Bring one node to the wish and say what changed."""
+    path = "/api/v1/nodes/" + name
+    for attempt in range(ATTEMPTS):
+        node = cluster.find(path)
+        if node is None:
+            raise GpuOpsError(
+                found="the cluster at %s has no node %s" % (cluster.url, name),
+                wanted="the Node object of this host",
+                remedy="join the host to the cluster first, or name its node (variable gpu_cluster_node_name)",
+            )
+        change = plan_node_change(node, wish)
+        try:
+            if change.patch:
+                cluster.patch(path, change.patch, dry_run)
+        except ApiError as error:
+            if error.status != CONFLICT or attempt == ATTEMPTS - 1:
+                raise
+            continue
+        break
+    return {
+        "changed": bool(change.patch),
+        "node": change.after,
+        "notes": list(change.notes),
+        "diff": {"before": change.before, "after": change.after},
+    }

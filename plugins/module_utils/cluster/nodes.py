@@ -1,0 +1,285 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a Node object says about its GPUs, and what in it does not fit together.
+
+The labels are those of GPU feature discovery, Node Feature Discovery and the MIG manager.
+"""
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from .labels import cordoned_by, our_labels
+
+PREFIX = "nvidia.com/"
+GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
+NFD_PCI_LABELS = tuple("feature.node.kubernetes.io/pci-%s.present" % key for key in ("10de", "0302_10de", "0300_10de"))
+ROLE_PREFIX = "node-role.kubernetes.io/"
+TOPOLOGY = {
+    "zone": "topology.kubernetes.io/zone",
+    "region": "topology.kubernetes.io/region",
+    "instance_type": "node.kubernetes.io/instance-type",
+}
+# Operands that only the GPU Operator deploys: their labels tell that it manages the node.
+OPERATOR_OPERANDS = ("driver", "container-toolkit", "operator-validator", "node-status-exporter")
+MIG_COUNT_LABEL = re.compile(r"nvidia\.com/mig-([0-9]+g\.[0-9a-z.-]+)\.count$")
+
+
+def node_facts(node: Mapping[str, Any]) -> Dict[str, Any]:
+    """Everything that Ansible may want to know of a GPU node, from its Node object alone."""
+    metadata, spec, status = (node.get(part) or {} for part in ("metadata", "spec", "status"))
+    labels = dict(metadata.get("labels") or {})
+    facts: Dict[str, Any] = {
+        "name": metadata.get("name"),
+        "labels": labels,
+        "annotations": dict(metadata.get("annotations") or {}),
+        "created": metadata.get("creationTimestamp"),
+        "taints": list(spec.get("taints") or []),
+        "unschedulable": bool(spec.get("unschedulable")),
+        "cordoned_by": cordoned_by(node),
+        "provider_id": spec.get("providerID"),
+        "pod_cidr": spec.get("podCIDR"),
+        "addresses": _addresses(status),
+        "roles": sorted(key[len(ROLE_PREFIX):] for key in labels if key.startswith(ROLE_PREFIX)),
+    }
+    facts.update({name: labels.get(key) for name, key in TOPOLOGY.items()})
+    facts.update(_conditions(status))
+    facts.update(_system(status.get("nodeInfo") or {}))
+    facts.update(_gpu_labels(labels))
+    facts["capacity"] = _nvidia_resources(status.get("capacity"))
+    facts["allocatable"] = _nvidia_resources(status.get("allocatable"))
+    facts["present_reason"] = _present_reason(labels, facts)
+    facts["present"] = facts["present_reason"] is not None
+    facts["findings"] = node_findings(facts)
+    return facts
+
+
+def node_findings(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
+    """What does not fit together on one node."""
+    findings: List[Dict[str, str]] = []
+    product, name = facts["product"] or "", facts["name"]
+    if not facts["ready"]:
+        reason = (facts["conditions"].get("Ready") or {}).get("reason") or "no Ready condition"
+        findings.append(_finding(
+            "not_ready", "node %s is not Ready (%s)" % (name, reason), "a Ready node",
+            "look at the kubelet and the container runtime of the node"))
+    if "MIG-INVALID" in product:
+        findings.append(_finding(
+            "mig_invalid", "node %s has the product label %s" % (name, product),
+            "one MIG geometry on every GPU, as MIG strategy 'single' asks",
+            "apply one layout to all GPUs, or use MIG strategy 'mixed'"))
+    elif facts["replicas"] == 0:
+        findings.append(_finding(
+            "mig_without_strategy", "node %s has GPUs in MIG mode and the label nvidia.com/gpu.replicas=0" % name,
+            "a MIG strategy other than 'none', or GPUs out of MIG mode",
+            "set the device plugin's MIG strategy to 'single' or 'mixed', or disable MIG"))
+    findings.extend(_unhealthy(facts))
+    findings.extend(_count_mismatch(facts))
+    return findings
+
+
+def skew_findings(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, str]]:
+    """Nodes of one product whose driver differs from that of most of them, by node name."""
+    groups: Dict[str, List[Mapping[str, Any]]] = {}
+    for facts in nodes:
+        if facts["product"] and facts["driver_version"]:
+            groups.setdefault(facts["product"], []).append(facts)
+    found = {}
+    for product, members in groups.items():
+        versions = sorted(facts["driver_version"] for facts in members)
+        usual = max(sorted(set(versions)), key=versions.count)
+        for facts in members:
+            if facts["driver_version"] != usual:
+                found[facts["name"]] = _finding(
+                    "driver_skew", "node %s runs driver %s" % (facts["name"], facts["driver_version"]),
+                    "driver %s, which most nodes with %s run" % (usual, product),
+                    "bring the node to the version of the others")
+    return found
+
+
+def gpu_capacity(resources: Mapping[str, int]) -> int:
+    """Whole or shared GPUs in a resource map."""
+    return sum(resources.get(name, 0) for name in GPU_RESOURCES)
+
+
+def operator_refusal(
+    policies: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
+) -> Optional[Dict[str, str]]:
+    """Why we must not touch these nodes: the GPU Operator manages them. None when it does not."""
+    managed = [name for name, evidence in operator_nodes(policies, nodes).items() if evidence]
+    if not managed:
+        return None
+    names = [str((policy.get("metadata") or {}).get("name")) for policy in policies]
+    source = "ClusterPolicy %s" % ", ".join(names) if names else "nvidia.com/gpu.deploy.* labels"
+    return {
+        "found": "the NVIDIA GPU Operator manages %s (%s)" % (", ".join(sorted(managed)), source),
+        "wanted": "nodes whose GPU stack nobody else manages",
+        "remedy": "delete the ClusterPolicy, or label each node nvidia.com/gpu.deploy.operands=false; where the "
+        "operator is gone already, remove the nvidia.com/gpu.deploy.* labels that it left",
+    }
+
+
+def operator_nodes(
+    policies: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
+) -> Dict[str, str]:
+    """Each node's evidence of being managed by the GPU Operator; empty when it is not."""
+    active = any((policy.get("status") or {}).get("state") != "ignored" for policy in policies)
+    return {str((node.get("metadata") or {}).get("name")): _operator_evidence(active, node) for node in nodes}
+
+
+def _operator_evidence(active: bool, node: Mapping[str, Any]) -> str:
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    if labels.get("nvidia.com/gpu.deploy.operands") == "false":
+        return ""
+    ours = our_labels(node)
+    for operand in OPERATOR_OPERANDS:
+        key = "nvidia.com/gpu.deploy." + operand
+        value = labels.get(key, "")
+        if key not in ours and (value == "true" or "paused-for" in value):
+            return "%s=%s" % (key, value)
+    carries_gpu = any(labels.get(key) == "true" for key in (*NFD_PCI_LABELS, "nvidia.com/gpu.present"))
+    return "ClusterPolicy" if active and carries_gpu else ""
+
+
+def resource_shortfall(
+    expected: Mapping[str, Mapping[str, int]], nodes: Sequence[Mapping[str, Any]]
+) -> List[str]:
+    """Where the allocatable resources differ from what was expected, in words; empty when all agree."""
+    there = {facts["name"]: facts for facts in nodes}
+    lines = []
+    for name in sorted(expected):
+        if name not in there:
+            lines.append("node %s is not in the cluster" % name)
+            continue
+        allocatable = there[name]["allocatable"]
+        for resource, count in sorted(expected[name].items()):
+            if allocatable.get(resource, 0) != int(count):
+                lines.append("node %s offers %s=%d, not %d" % (name, resource, allocatable.get(resource, 0), count))
+    return lines
+
+
+def _finding(code: str, found: str, wanted: str, remedy: str) -> Dict[str, str]:
+    return {"code": code, "found": found, "wanted": wanted, "remedy": remedy}
+
+
+def _unhealthy(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
+    lost = []
+    for resource, count in sorted(facts["capacity"].items()):
+        healthy = facts["allocatable"].get(resource, 0)
+        if healthy < count:
+            lost.append("%s: %d of %d" % (resource, healthy, count))
+    if not lost:
+        return []
+    return [_finding(
+        "unhealthy_devices", "node %s can allocate only part of its devices (%s)" % (facts["name"], ", ".join(lost)),
+        "every device healthy",
+        "read the device plugin's log for the Xid; after the cure restart the plugin, which never takes a device back")]
+
+
+def _count_mismatch(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
+    if not facts["capacity"] or not facts["count"] or facts["mig"]["strategy"] == "mixed":
+        return []
+    expected = facts["count"] * (facts["replicas"] or 0)
+    offered = gpu_capacity(facts["capacity"])
+    if expected in (0, offered):
+        return []
+    return [_finding(
+        "count_mismatch",
+        "node %s offers %d GPUs and its labels count %d" % (facts["name"], offered, expected),
+        "as many GPUs offered as GPU feature discovery counts (nvidia.com/gpu.count x nvidia.com/gpu.replicas)",
+        "compare 'nvidia-smi -L' on the node with the device plugin's log; restart both after a change")]
+
+
+def _addresses(status: Mapping[str, Any]) -> Dict[str, List[str]]:
+    addresses: Dict[str, List[str]] = {}
+    for address in status.get("addresses") or []:
+        addresses.setdefault(str(address.get("type")), []).append(str(address.get("address")))
+    return addresses
+
+
+def _conditions(status: Mapping[str, Any]) -> Dict[str, Any]:
+    keys = ("status", "reason", "message", "lastTransitionTime")
+    conditions = {
+        str(condition.get("type")): {key: condition.get(key) for key in keys}
+        for condition in status.get("conditions") or []
+    }
+    return {"conditions": conditions, "ready": (conditions.get("Ready") or {}).get("status") == "True"}
+
+
+def _system(info: Mapping[str, Any]) -> Dict[str, Any]:
+    runtime, _separator, version = str(info.get("containerRuntimeVersion") or "").partition("://")
+    return {
+        "kernel": info.get("kernelVersion"),
+        "os_image": info.get("osImage"),
+        "arch": info.get("architecture"),
+        "container_runtime": {"name": runtime or None, "version": version or None},
+        "kubelet_version": info.get("kubeletVersion"),
+    }
+
+
+def _gpu_labels(labels: Mapping[str, str]) -> Dict[str, Any]:
+    def text(name: str) -> Optional[str]:
+        return labels.get(PREFIX + name) or None
+
+    def joined(prefix: str, *parts: str) -> Optional[str]:
+        values = [labels.get("%s%s.%s" % (PREFIX, prefix, part)) for part in parts]
+        return ".".join(str(value) for value in values) if all(values) else None
+
+    return {
+        "product": text("gpu.product"),
+        "count": _integer(text("gpu.count")),
+        "memory_mib": _integer(text("gpu.memory")),
+        "family": text("gpu.family"),
+        "compute_capability": joined("gpu.compute", "major", "minor"),
+        "driver_version": text("cuda.driver-version.full") or joined("cuda.driver", "major", "minor", "rev"),
+        "cuda_version": text("cuda.runtime-version.full") or joined("cuda.runtime", "major", "minor"),
+        "machine": text("gpu.machine"),
+        "mode": text("gpu.mode"),
+        "sharing_strategy": text("gpu.sharing-strategy"),
+        "replicas": _integer(text("gpu.replicas")),
+        "clique": text("gpu.clique"),
+        "vgpu": labels.get(PREFIX + "vgpu.present") == "true",
+        "device_plugin_config": text("device-plugin.config"),
+        "mig": {
+            "capable": labels.get(PREFIX + "mig.capable") == "true",
+            "strategy": text("mig.strategy") or "none",
+            "profiles": _mig_profiles(labels),
+            "config": text("mig.config"),
+            "config_state": text("mig.config.state"),
+        },
+    }
+
+
+def _mig_profiles(labels: Mapping[str, str]) -> Dict[str, int]:
+    profiles = {}
+    for key, value in labels.items():
+        match = MIG_COUNT_LABEL.match(key)
+        if match:
+            profiles[match.group(1)] = _integer(value) or 0
+    return profiles
+
+
+def _nvidia_resources(resources: Optional[Mapping[str, Any]]) -> Dict[str, int]:
+    return {
+        name: _integer(amount) or 0 for name, amount in (resources or {}).items() if name.startswith(PREFIX)
+    }
+
+
+def _present_reason(labels: Mapping[str, str], facts: Mapping[str, Any]) -> Optional[str]:
+    evidence: Tuple[Tuple[str, bool], ...] = (
+        ("label", labels.get(PREFIX + "gpu.present") == "true"),
+        ("count", bool(facts["count"])),
+        ("nfd_pci", any(labels.get(key) == "true" for key in NFD_PCI_LABELS)),
+        ("capacity", any(facts["capacity"].values())),
+    )
+    for reason, there in evidence:
+        if there:
+            return reason
+    return None
+
+
+def _integer(value: Any) -> Optional[int]:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,106 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The cluster as our components meet it: GPU nodes, who manages them, and what is there already."""
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ..core.errors import GpuOpsError
+from .client import Cluster
+from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
+
+MANAGED_BY = "app.kubernetes.io/managed-by"
+MANAGER = "gpuops"
+CLUSTER_POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
+# What a namespace may hold that somebody would miss.
+OCCUPANTS = {
+    "/api/v1/namespaces/%s/pods": "Pod",
+    "/api/v1/namespaces/%s/configmaps": "ConfigMap",
+    "/api/v1/namespaces/%s/secrets": "Secret",
+    "/api/v1/namespaces/%s/services": "Service",
+    "/api/v1/namespaces/%s/persistentvolumeclaims": "PersistentVolumeClaim",
+    "/apis/apps/v1/namespaces/%s/daemonsets": "DaemonSet",
+    "/apis/apps/v1/namespaces/%s/deployments": "Deployment",
+    "/apis/apps/v1/namespaces/%s/statefulsets": "StatefulSet",
+}
+EVERY_NAMESPACE_HAS = ("kube-root-ca.crt", "openshift-service-ca.crt")
+
+
+def overview(
+    cluster: Cluster, selector: Optional[str], namespace: str, runtime_class: str, contents: bool
+) -> Dict[str, Any]:
+    """One look at the cluster; contents asks what else lives in the namespace."""
+    nodes = cluster.items("/api/v1/nodes", labelSelector=selector)
+    policies = (cluster.find(CLUSTER_POLICIES) or {}).get("items") or []
+    facts = sorted((node_facts(node) for node in nodes), key=lambda each: str(each["name"]))
+    for name, finding in skew_findings(facts).items():
+        next(each for each in facts if each["name"] == name)["findings"].append(finding)
+    return {
+        "nodes": facts,
+        "operator_refusal": operator_refusal(policies, nodes),
+        "namespace": _namespace(cluster, namespace, contents) if namespace else None,
+        "runtime_class": _runtime_class(cluster, runtime_class) if runtime_class else None,
+    }
+
+
+def wait_for_resources(
+    cluster: Cluster,
+    expected: Mapping[str, Mapping[str, int]],
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once every node offers exactly what is expected of it; refuse when the time is up."""
+    deadline = clock() + timeout
+    while True:
+        facts = [node_facts(node) for node in cluster.items("/api/v1/nodes")]
+        lines = resource_shortfall(expected, facts)
+        if not lines:
+            return
+        if clock() >= deadline:
+            raise GpuOpsError(
+                found="after %d s: %s" % (timeout, "; ".join(lines)),
+                wanted="the allocatable resources that the hosts' GPUs and the policy make up",
+                remedy="read the device plugin's log on the node ('kubectl logs'), and see that the node carries the "
+                "label nvidia.com/gpu.deploy.device-plugin=true",
+            )
+        sleep(2.0)
+
+
+def _namespace(cluster: Cluster, name: str, contents: bool) -> Dict[str, Any]:
+    found = cluster.find("/api/v1/namespaces/" + name)
+    # A namespace that is going away cannot take new objects and counts as gone.
+    leaving = bool(found and (found.get("metadata") or {}).get("deletionTimestamp"))
+    return {
+        "name": name,
+        "exists": found is not None and not leaving,
+        "terminating": leaving,
+        "ours": _ours(found),
+        "occupants": _occupants(cluster, name) if found and contents else [],
+    }
+
+
+def _occupants(cluster: Cluster, namespace: str) -> List[str]:
+    found = []
+    for path, kind in OCCUPANTS.items():
+        for item in cluster.items(path % namespace):
+            metadata = item.get("metadata") or {}
+            if metadata.get("name") not in EVERY_NAMESPACE_HAS and not metadata.get("deletionTimestamp"):
+                found.append("%s/%s" % (kind, metadata.get("name")))
+    return sorted(found)
+
+
+def _runtime_class(cluster: Cluster, name: str) -> Dict[str, Any]:
+    found = cluster.find("/apis/node.k8s.io/v1/runtimeclasses/" + name)
+    return {
+        "name": name,
+        "exists": found is not None,
+        "ours": _ours(found),
+        "handler": (found or {}).get("handler"),
+    }
+
+
+def _ours(found: Optional[Mapping[str, Any]]) -> bool:
+    labels = ((found or {}).get("metadata") or {}).get("labels") or {}
+    return labels.get(MANAGED_BY) == MANAGER

@@ -1,0 +1,128 @@
+#!/usr/bin/python
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_node
+short_description: Cordon, uncordon and label a node, and remember what was ours
+version_added: 0.1.0
+description:
+  - Changes the Node object in one patch that also holds the record of what we changed, in annotations under
+    C(gpuops.nvidia.com/). A run that dies leaves neither without the other.
+  - A cordon or a label that somebody else set is never replaced or taken away; RV(notes) names it.
+  - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
+author:
+  - gpuops.nvidia contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.nvidia.kubernetes_auth
+  - gpuops.nvidia.kubernetes_auth.writer
+options:
+  name:
+    description: Name of the node.
+    type: str
+    required: true
+  cordoned:
+    description:
+      - Whether no new pods may be scheduled. Unset leaves the cordon as it is.
+      - V(false) takes away only a cordon that O(owner) set.
+    type: bool
+  owner:
+    description: Whose cordon it is, recorded in annotation C(gpuops.nvidia.com/cordoned-by).
+    type: str
+    default: gpuops
+  reason:
+    description: Why the node is cordoned, recorded in annotation C(gpuops.nvidia.com/cordon-reason).
+    type: str
+    default: ""
+  labels:
+    description: Labels to set. Those that we set are recorded in annotation C(gpuops.nvidia.com/labels).
+    type: dict
+    default: {}
+  unset_labels:
+    description: Keys of labels to take away if we set them.
+    type: list
+    elements: str
+    default: []
+  purge_labels:
+    description: Whether to take away every label that we set and that O(labels) does not name.
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Cordon the node
+  gpuops.nvidia.gpu_node:
+    name: "{{ inventory_hostname }}"
+    cordoned: true
+    reason: driver upgrade
+  delegate_to: localhost
+
+- name: Admit the device plugin
+  gpuops.nvidia.gpu_node:
+    name: "{{ inventory_hostname }}"
+    labels:
+      nvidia.com/gpu.deploy.device-plugin: "true"
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+node:
+  description: Cordon, labels and our annotations of the node after the change.
+  returned: success
+  type: dict
+  contains:
+    unschedulable:
+      description: Whether the node is cordoned.
+      type: bool
+      returned: success
+    labels:
+      description: All labels.
+      type: dict
+      returned: success
+    annotations:
+      description: Our annotations.
+      type: dict
+      returned: success
+notes:
+  description: What was left alone because others set it.
+  returned: success
+  type: list
+  elements: str
+"""
+
+from typing import Any, Dict
+
+from ..module_utils.cluster.client import Cluster
+from ..module_utils.cluster.labels import NodeWish
+from ..module_utils.cluster.node_changes import change_node
+from ..module_utils.cluster.runner import run_cluster_module
+
+ARGUMENTS = {
+    "name": {"type": "str", "required": True},
+    "cordoned": {"type": "bool"},
+    "owner": {"type": "str", "default": "gpuops"},
+    "reason": {"type": "str", "default": ""},
+    "labels": {"type": "dict", "default": {}},
+    "unset_labels": {"type": "list", "elements": "str", "default": []},
+    "purge_labels": {"type": "bool", "default": False},
+}
+
+
+def _change(cluster: Cluster, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+    wanted = {name: parameters[name] for name in ARGUMENTS if name != "name"}
+    # YAML's true is meant as the label value "true".
+    wanted["labels"] = {
+        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in wanted["labels"].items()
+    }
+    wish = NodeWish(**wanted)
+    return change_node(cluster, parameters["name"], wish, check_mode)
+
+
+def main() -> None:
+    """Change the node."""
+    run_cluster_module(ARGUMENTS, _change)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+#!/usr/bin/python
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_pod_eviction
+short_description: Evict the pods that hold GPUs from a node
+version_added: 0.1.0
+description:
+  - Evicts the pods of a node that hold C(nvidia.com/*) resources, and only those, through the eviction API, so that
+    disruption budgets are honoured, and waits until they are gone.
+  - Pods of a DaemonSet and static pods are never evicted; RV(stayed) names them.
+  - Refuses before the first eviction when a pod would be lost for good, that is, when it has no controller or keeps
+    data in an emptyDir, unless O(force) or O(delete_emptydir_data) allows it.
+  - In check mode the server tries every eviction without doing it.
+  - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
+author:
+  - gpuops.nvidia contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.nvidia.kubernetes_auth
+  - gpuops.nvidia.kubernetes_auth.writer
+options:
+  node:
+    description: Name of the node.
+    type: str
+    required: true
+  force:
+    description: Whether to evict pods that no controller starts again.
+    type: bool
+    default: false
+  delete_emptydir_data:
+    description: Whether to evict pods that keep data in an emptyDir.
+    type: bool
+    default: false
+  grace_period:
+    description: Seconds that the pods get to end. Their own setting by default.
+    type: int
+  timeout:
+    description: Seconds to wait until all of them are gone, disruption budgets included.
+    type: int
+    default: 300
+"""
+
+EXAMPLES = r"""
+- name: Free the GPUs of this node
+  gpuops.nvidia.gpu_pod_eviction:
+    node: "{{ inventory_hostname }}"
+    timeout: 600
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+evicted:
+  description: The pods that were evicted, as M(gpuops.nvidia.gpu_pods) describes them.
+  returned: success
+  type: list
+  elements: dict
+stayed:
+  description: The GPU pods that are never evicted, with the reason.
+  returned: success
+  type: list
+  elements: dict
+blocked:
+  description: In check mode, the pods whose eviction a disruption budget would block now.
+  returned: success
+  type: list
+  elements: dict
+  sample: [{"pod": "team/trainer-0", "reason": "Cannot evict pod as it would violate the pod's disruption budget."}]
+"""
+
+from typing import Any, Dict
+
+from ..module_utils.cluster.client import Cluster
+from ..module_utils.cluster.eviction import evict_gpu_pods
+from ..module_utils.cluster.runner import run_cluster_module
+
+ARGUMENTS = {
+    "node": {"type": "str", "required": True},
+    "force": {"type": "bool", "default": False},
+    "delete_emptydir_data": {"type": "bool", "default": False},
+    "grace_period": {"type": "int"},
+    "timeout": {"type": "int", "default": 300},
+}
+
+
+def _evict(cluster: Cluster, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+    return evict_gpu_pods(cluster, dry_run=check_mode, **{name: parameters[name] for name in ARGUMENTS})
+
+
+def main() -> None:
+    """Evict the GPU pods."""
+    run_cluster_module(ARGUMENTS, _evict)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+#!/usr/bin/python
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_pods
+short_description: Tell which pods hold GPUs
+version_added: 0.1.0
+description:
+  - Lists the pods that hold C(nvidia.com/*) resources on one node or in the whole cluster. Finished pods hold none.
+  - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
+author:
+  - gpuops.nvidia contributors (@gpuops)
+extends_documentation_fragment:
+  - gpuops.nvidia.kubernetes_auth
+  - gpuops.nvidia.kubernetes_auth.reader
+options:
+  node:
+    description: Name of a node. Empty for the whole cluster.
+    type: str
+    default: ""
+"""
+
+EXAMPLES = r"""
+- name: Who holds the GPUs of this node
+  gpuops.nvidia.gpu_pods:
+    node: "{{ inventory_hostname }}"
+  delegate_to: localhost
+  register: holders
+"""
+
+RETURN = r"""
+pods:
+  description: The pods that hold GPUs, ordered by namespace and name.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    namespace:
+      description: Namespace of the pod.
+      type: str
+      returned: success
+    name:
+      description: Name of the pod.
+      type: str
+      returned: success
+    uid:
+      description: UID of the pod.
+      type: str
+      returned: success
+    node:
+      description: Node that it runs on.
+      type: str
+      returned: success
+    phase:
+      description: Phase of the pod.
+      type: str
+      returned: success
+    resources:
+      description: Its C(nvidia.com/*) resources with their counts.
+      type: dict
+      returned: success
+      sample: {"nvidia.com/gpu": 2}
+    owner:
+      description: Kind and name of its controller, empty for a bare pod.
+      type: str
+      returned: success
+      sample: ReplicaSet/trainer-5d8f
+    daemonset:
+      description: Whether a DaemonSet started it.
+      type: bool
+      returned: success
+    mirror:
+      description: Whether it is a static pod of the kubelet.
+      type: bool
+      returned: success
+    local_data:
+      description: Whether it keeps data in an emptyDir.
+      type: bool
+      returned: success
+    terminating:
+      description: Whether it is being deleted.
+      type: bool
+      returned: success
+"""
+
+from typing import Any, Dict
+
+from ..module_utils.cluster.client import Cluster
+from ..module_utils.cluster.eviction import read_gpu_pods
+from ..module_utils.cluster.runner import run_cluster_module
+
+
+def _read(cluster: Cluster, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+    return {"changed": False, "pods": [pod.result() for pod in read_gpu_pods(cluster, parameters["node"])]}
+
+
+def main() -> None:
+    """List the GPU pods."""
+    run_cluster_module({"node": {"type": "str", "default": ""}}, _read)
+
+
+if __name__ == "__main__":
+    main()
