@@ -76,6 +76,7 @@ def choose_kernel(root: Path = Path("/")) -> str:
 
 def mount_files(directory: Path) -> None:
     _bind(directory / "sys" / "bus" / "pci", Path("/sys/bus/pci"))
+    _make_module_directory()
     _keep_real_modules(directory)
     _bind(directory / "sys" / "module", Path("/sys/module"))
     for name in ("driver", "devices", "modules"):
@@ -92,6 +93,14 @@ def _bind(source: Path, target: Path) -> None:
 def _same(one: Path, other: Path) -> bool:
     first, second = os.stat(str(one)), os.stat(str(other))
     return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+def _make_module_directory() -> None:
+    """systemd-nspawn gives a host a /sys of its own, read-only and without /sys/module."""
+    target = Path("/sys/module")
+    if not target.exists():
+        subprocess.run(["mount", "-o", "remount,rw", "/sys"], check=True)
+        target.mkdir(mode=0o755)
 
 
 def _keep_real_modules(directory: Path) -> None:
