@@ -97,7 +97,7 @@ attributes:
     support: full
 """
 
-    WRITER = r"""
+    CHANGES = r"""
 options: {}
 attributes:
   check_mode:

@@ -7,7 +7,7 @@ name: gpu_nodes
 short_description: GPU nodes of a Kubernetes cluster as hosts
 version_added: "0.1.0"
 author:
-  - gpuops.nvidia contributors
+  - gpuops.nvidia contributors (@gpuops)
 description:
   - Reads the nodes of a cluster with one paged request and makes every node with NVIDIA GPUs a host.
   - What GPU feature discovery, Node Feature Discovery and the device plugin published becomes host variables

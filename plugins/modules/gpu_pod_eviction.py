@@ -19,7 +19,7 @@ author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
   - gpuops.nvidia.kubernetes_auth
-  - gpuops.nvidia.kubernetes_auth.writer
+  - gpuops.nvidia.kubernetes_auth.changes
 options:
   node:
     description: Name of the node.

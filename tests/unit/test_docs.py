@@ -86,6 +86,17 @@ class TestModule:
         assert lines <= LONGEST_MAIN, "%d lines of code in a module" % lines
 
 
+def test_no_part_of_a_fragment_is_called_like_another_fragment() -> None:
+    """Ansible would take the file for the part: it looks for FILE/PART beside FILE, and finds PART.py."""
+    files = {path.stem for path in (PLUGINS / "doc_fragments").glob("*.py")}
+    parts = {
+        target.id.lower()
+        for path in (PLUGINS / "doc_fragments").glob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Assign) for target in node.targets if isinstance(target, ast.Name)
+    }
+    assert files & parts == set()
+
+
 def test_the_plugins_hold_no_assert() -> None:
     found = [
         "%s:%d" % (path.relative_to(PLUGINS), node.lineno)

@@ -99,8 +99,7 @@ def _refuse_contradictions(policy: Policy) -> None:
         )
     if policy.source == LOCAL_REPOSITORY and not (policy.repository_url and policy.repository_key):
         raise GpuOpsError(
-            found="source local_repository without %s" % ("repository_url" if not policy.repository_url
-                                                           else "repository_key"),
+            found="source local_repository without repository_%s" % ("key" if policy.repository_url else "url"),
             wanted="the directory of the packages and the key that signed it",
             remedy="set repository_url (http, https or file) and repository_key (armoured text, path or URL)",
         )

@@ -65,9 +65,8 @@ def pod_got_its_device(pod: Mapping[str, Any], waited_s: float) -> Check:
     """Whether the probe saw exactly one GPU."""
     name, status = "pod", pod.get("status") or {}
     if not ended(pod):
-        return Check(name, FAILED, "the pod is %s after %.0f s%s" % (status.get("phase", "unknown"), waited_s,
-                                                                      _why(status)),
-                     "kubectl describe the pod's node and the device plugin's pod on it")
+        seen = "the pod is %s after %.0f s%s" % (status.get("phase", "unknown"), waited_s, _why(status))
+        return Check(name, FAILED, seen, "kubectl describe the pod's node and the device plugin's pod on it")
     message, code = _termination(status)
     devices = re.findall(r"nvidia\d+", message)
     if code != 0 or len(devices) != 1:
