@@ -76,7 +76,8 @@ class Job:
         with self.log_file.open("ab") as log:
             log.write(("\n$ %s\n" % " ".join(words)).encode())
             log.flush()
-            done = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False, **options)  # type: ignore[call-overload]
+            done = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
+                                  **options)  # type: ignore[call-overload]
         if done.returncode != 0:
             tail = self.log_file.read_text(errors="replace").splitlines()[-30:]
             raise BuildError("part %s: %s ended with %d; the end of %s:\n%s"

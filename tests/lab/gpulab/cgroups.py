@@ -11,7 +11,7 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import List
+from typing import List, Set
 
 MOUNT = Path("/sys/fs/cgroup")
 
@@ -48,7 +48,7 @@ def join(name: str) -> None:
 
 
 def members(name: str) -> List[int]:
-    found = set()
+    found: Set[int] = set()
     for hierarchy in hierarchies():
         for directory, _, _ in os.walk(hierarchy / name):
             try:

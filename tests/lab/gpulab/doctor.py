@@ -61,7 +61,8 @@ def report() -> int:
 def _root() -> List[Finding]:
     if os.geteuid() == 0:
         return [Finding(True, "running as root")]
-    return [Finding(False, "found user id %d, wanted root: hosts are booted with systemd-nspawn; use sudo" % os.geteuid())]
+    return [Finding(False, "found user id %d, wanted root: hosts are booted with systemd-nspawn; use sudo"
+                    % os.geteuid())]
 
 
 def _programs() -> List[Finding]:
@@ -130,7 +131,8 @@ def _room() -> List[Finding]:
 
 def _go() -> List[Finding]:
     problem = toolchain_problem()
-    return [Finding(not problem, problem + " (only to build parts)" if problem else "Go builds all programs", needed=False)]
+    text = problem + " (only to build parts)" if problem else "Go builds all programs"
+    return [Finding(not problem, text, needed=False)]
 
 
 def prune(shop: Workshop) -> None:
@@ -140,7 +142,8 @@ def prune(shop: Workshop) -> None:
     records += "".join(str(path.resolve()) for path in runs_root().glob("*/control-plane/kubernetes"))
     records += "".join(path.read_text() for path in runs_root().glob("*/packages/roots.json"))
     for path in sorted(parts_root().iterdir()):
-        if path.is_dir() and path.name not in kept and not path.name.startswith(".building-") and path.name not in records:
+        stale = path.name not in kept and path.name not in records and not path.name.startswith(".building-")
+        if stale and path.is_dir():
             print("removing %s" % path)
             remove_tree(path)
             for suffix in (".log", ".lock"):

@@ -74,7 +74,8 @@ class Membership:
 
 
 class Host:
-    def __init__(self, lab: str, spec: HostSpec, position: int, network: Network, neighbours: Sequence[HostSpec]) -> None:
+    def __init__(self, lab: str, spec: HostSpec, position: int, network: Network,
+                 neighbours: Sequence[HostSpec]) -> None:
         self.lab = lab
         self.spec = spec
         self.name = spec.name
@@ -233,7 +234,7 @@ class Host:
             path.symlink_to(target)
 
     def _upper(self, inside: str) -> Path:
-        """A path in the upper layer. Its parents take the lower layers' modes, or an overlay would show them changed."""
+        """A path in the upper layer, its parents with the lower layers' modes: they are what the overlay shows."""
         path = self.directory / "upper" / inside
         for parent in reversed(path.relative_to(self.directory / "upper").parents):
             directory = self.directory / "upper" / parent
@@ -250,7 +251,8 @@ class Host:
             return
         cgroups.remove(self.cgroup)
         self.supervisor.start(
-            ["unshare", "--mount", "--propagation", "private", sys.executable, "-m", "gpulab.supervisor", self.directory],
+            ["unshare", "--mount", "--propagation", "private",
+             sys.executable, "-m", "gpulab.supervisor", self.directory],
             {"PYTHONPATH": str(SUPERVISOR_PATH)})
 
     def stop(self) -> None:

@@ -282,7 +282,7 @@ def _describe(spec: HostSpec) -> str:
 def inventory_text(lab: Lab, hosts: Sequence[Host]) -> str:
     """An Ansible inventory. JSON is YAML, and needs no library to write."""
     entries = {host.name: {"ansible_host": host.address} for host in hosts}
-    gpu_hosts = {host.name: {} for host in hosts if host.spec.gpus}
+    gpu_hosts: Dict[str, Dict[str, str]] = {host.name: {} for host in hosts if host.spec.gpus}
     variables = {
         "ansible_user": "root",
         "ansible_python_interpreter": "/usr/bin/python3",

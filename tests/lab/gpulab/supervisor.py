@@ -43,7 +43,9 @@ class Machine:
     @classmethod
     def load(cls, directory: Path) -> "Machine":
         table: Dict[str, Any] = json.loads((directory / "machine.json").read_text())
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
+        fields: Dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value
+                                  for key, value in table.items()}
+        return cls(**fields)
 
 
 def nspawn_command(machine: Machine, root: Path, unified: bool) -> List[str]:

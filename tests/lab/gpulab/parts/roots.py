@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The Debian roots that hosts boot from: a minimal server with a kernel, sshd and containerd, and no NVIDIA software."""
+"""The Debian roots that hosts boot from: a minimal server with a kernel, sshd and containerd, nothing of NVIDIA's."""
 from __future__ import annotations
 
 import shutil
@@ -47,7 +47,8 @@ def root_part(suite: str) -> Part:
 def _build_root(job: Job, suite: str) -> None:
     scratch = job.out / "sources"
     scratch.mkdir()
-    argv: List[str] = ["mmdebstrap", "--variant=minbase", "--format=directory", "--include=%s" % ",".join(ROOT_PACKAGES)]
+    argv: List[str] = ["mmdebstrap", "--variant=minbase", "--format=directory",
+                       "--include=%s" % ",".join(ROOT_PACKAGES)]
     for pattern in LEFT_OUT:
         argv.append("--dpkgopt=path-exclude=%s" % pattern)
     argv.append("--dpkgopt=path-include=/usr/share/doc/*/copyright")
