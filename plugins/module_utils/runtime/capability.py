@@ -1,0 +1,112 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The three capabilities of the container runtime: toolkit, containerd, CDI specification."""
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+from ..core.capability import Capability
+from ..core.facts import HostFacts
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.plan import Plan
+from ..core.steps import Executor
+from .cdi import executors as cdi_executors
+from .cdi import observation as cdi_observation
+from .cdi import planner as cdi_planner
+from .cdi import policy as cdi_policy
+from .containerd import executors as containerd_executors
+from .containerd import observation as containerd_observation
+from .containerd import planner as containerd_planner
+from .containerd import policy as containerd_policy
+from .toolkit import observation as toolkit_observation
+from .toolkit import planner as toolkit_planner
+from .toolkit import policy as toolkit_policy
+
+
+class Toolkit(Capability[toolkit_policy.ToolkitPolicy, toolkit_observation.ToolkitObservation]):
+    """The NVIDIA container toolkit: packages of one version and its configuration."""
+
+    name = toolkit_planner.NAME
+    arguments = toolkit_policy.ARGUMENTS
+
+    def policy(self, parameters: Mapping[str, Any]) -> toolkit_policy.ToolkitPolicy:
+        return toolkit_policy.policy_of(parameters)
+
+    def observe(
+        self, host: Host, journal: Journal, policy: toolkit_policy.ToolkitPolicy
+    ) -> toolkit_observation.ToolkitObservation:
+        return toolkit_observation.observe(host, journal, policy)
+
+    def plan(
+        self,
+        observation: toolkit_observation.ToolkitObservation,
+        policy: toolkit_policy.ToolkitPolicy,
+        facts: HostFacts,
+    ) -> Plan:
+        return toolkit_planner.plan(observation, policy, facts)
+
+    def facts_after(
+        self,
+        observation: toolkit_observation.ToolkitObservation,
+        policy: toolkit_policy.ToolkitPolicy,
+        facts: HostFacts,
+        plan: Plan,
+    ) -> HostFacts:
+        return toolkit_planner.facts_after(observation, policy, facts, plan)
+
+
+class Runtime(Capability[containerd_policy.RuntimePolicy, containerd_observation.RuntimeObservation]):
+    """containerd with a handler for GPUs."""
+
+    name = containerd_planner.NAME
+    arguments = containerd_policy.ARGUMENTS
+
+    def policy(self, parameters: Mapping[str, Any]) -> containerd_policy.RuntimePolicy:
+        return containerd_policy.policy_of(parameters)
+
+    def observe(
+        self, host: Host, journal: Journal, policy: containerd_policy.RuntimePolicy
+    ) -> containerd_observation.RuntimeObservation:
+        return containerd_observation.observe(host, journal, policy)
+
+    def plan(
+        self,
+        observation: containerd_observation.RuntimeObservation,
+        policy: containerd_policy.RuntimePolicy,
+        facts: HostFacts,
+    ) -> Plan:
+        return containerd_planner.plan(observation, policy, facts)
+
+    def facts_after(
+        self,
+        observation: containerd_observation.RuntimeObservation,
+        policy: containerd_policy.RuntimePolicy,
+        facts: HostFacts,
+        plan: Plan,
+    ) -> HostFacts:
+        return facts.but(runtime_handler=policy.present and not plan.refusals)
+
+    def executors(self) -> Dict[str, Executor]:
+        return containerd_executors.EXECUTORS
+
+
+class Cdi(Capability[cdi_policy.CdiPolicy, cdi_observation.CdiObservation]):
+    """A CDI specification that describes the devices."""
+
+    name = cdi_planner.NAME
+    arguments = cdi_policy.ARGUMENTS
+
+    def policy(self, parameters: Mapping[str, Any]) -> cdi_policy.CdiPolicy:
+        return cdi_policy.policy_of(parameters)
+
+    def observe(self, host: Host, journal: Journal, policy: cdi_policy.CdiPolicy) -> cdi_observation.CdiObservation:
+        return cdi_observation.observe(host, journal, policy)
+
+    def plan(
+        self, observation: cdi_observation.CdiObservation, policy: cdi_policy.CdiPolicy, facts: HostFacts
+    ) -> Plan:
+        return cdi_planner.plan(observation, policy, facts)
+
+    def executors(self) -> Dict[str, Executor]:
+        return cdi_executors.EXECUTORS

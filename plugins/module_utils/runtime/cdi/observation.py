@@ -1,0 +1,100 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is there of the CDI specification, and the devices that it has to describe."""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Optional, Tuple
+
+from ...core.host import Host
+from ...core.journal import Journal
+from ...hardware.nvml import NvmlReading, read_nvml
+from .policy import CdiPolicy
+from .spec import KIND, PATH, Spec, outdated, read_spec
+
+REFRESH_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+
+
+@dataclass(frozen=True)
+class CdiObservation:
+    """
+    spec:            what /var/run/cdi/nvidia.yaml describes, None when it is absent.
+    driver:          version of the driver that answered, '' when none did.
+    reasons:         why the specification does not describe the devices that answered.
+    toolkit:         whether nvidia-ctk is installed.
+    units:           (unit, is there, is enabled, is active) of the toolkit's refresh units.
+    elsewhere:       other files that describe GPUs under the same kind.
+    generated:       whether we wrote the specification.
+    enabled_by_us:   refresh units that we enabled.
+    """
+
+    spec: Optional[Spec]
+    driver: str
+    reasons: Tuple[str, ...]
+    toolkit: bool
+    units: Tuple[Tuple[str, bool, bool, bool], ...]
+    elsewhere: Tuple[str, ...]
+    generated: bool
+    enabled_by_us: Tuple[str, ...]
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+
+def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
+    text = host.read(PATH)
+    spec = read_spec(text) if text is not None else None
+    reading = read_nvml() if policy.present else NvmlReading()
+    return CdiObservation(
+        spec=spec,
+        driver=reading.driver_version,
+        reasons=tuple(_reasons(host, spec, reading)) if spec else (),
+        toolkit=host.which("nvidia-ctk") is not None,
+        units=tuple(_unit(host, name) for name in REFRESH_UNITS),
+        elsewhere=_elsewhere(host),
+        generated=bool(journal.recall("cdi").get("generated")),
+        enabled_by_us=() if policy.present else _enabled_by_us(journal),
+    )
+
+
+def _reasons(host: Host, spec: Spec, reading: NvmlReading) -> Tuple[str, ...]:
+    gone = [path for path in (*spec.nodes, *spec.sources) if not host.exists(path)]
+    reasons = ["it names %s, which is not there" % path for path in gone[:1]]
+    if reading.error or not reading.driver_version:
+        return tuple(reasons)
+    if spec.driver and spec.driver != reading.driver_version:
+        reasons.append("it is for driver %s, %s is loaded" % (spec.driver, reading.driver_version))
+    answering = [gpu for gpu in reading.gpus if not gpu.error]
+    instances = {uuid for gpu in answering for uuid in gpu.mig_devices}
+    whole = {gpu.uuid for gpu in answering if not gpu.mig_devices}
+    reasons.extend(outdated(spec, whole | instances, {gpu.uuid for gpu in answering} | instances, len(answering)))
+    return tuple(reasons)
+
+
+def _unit(host: Host, name: str) -> Tuple[str, bool, bool, bool]:
+    state = host.unit(name)
+    return (
+        name,
+        state.get("LoadState") == "loaded",
+        state.get("UnitFileState") == "enabled",
+        state.get("ActiveState") == "active",
+    )
+
+
+def _elsewhere(host: Host) -> Tuple[str, ...]:
+    others = [path for pattern in ("/etc/cdi/*", "/var/run/cdi/*") for path in host.glob(pattern)]
+    return tuple(
+        path for path in others
+        if path != PATH and path.endswith((".yaml", ".yml", ".json"))
+        and read_spec(host.read(path) or "").kind == KIND
+    )
+
+
+def _enabled_by_us(journal: Journal) -> Tuple[str, ...]:
+    enabled: Dict[str, bool] = {}
+    for event in journal.events():
+        step = event["step"]
+        if event["event"] == "done" and step["capability"] == "cdi":
+            if step["action"] in ("service.enable", "service.disable"):
+                enabled[step["subject"]] = step["action"] == "service.enable"
+    return tuple(sorted(unit for unit, is_enabled in enabled.items() if is_enabled))

@@ -1,0 +1,81 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A CDI specification as `nvidia-ctk cdi generate` writes it: what it names, and how it differs from the devices.
+
+The layout is that of the CDI specification (cncf-tags/container-device-interface, SPEC.md). Only the few lines that
+are compared are read: devices' names, device nodes and paths on the host, one to a line in both YAML and JSON.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Iterable, List, Tuple
+
+PATH = "/var/run/cdi/nvidia.yaml"
+KIND = "nvidia.com/gpu"
+
+_NAME = re.compile(r'^\s*(?:- )?"?name"?: "?([^",]+)"?,?$', re.M)
+_NODE = re.compile(r'^\s*(?:- )?"?path"?: "?(/dev/[^",]+)"?,?$', re.M)
+_SOURCE = re.compile(r'^\s*(?:- )?"?hostPath"?: "?(/[^",]+)"?,?$', re.M)
+_KIND = re.compile(r'^\s*"?kind"?: "?([^",\s]+)"?,?$', re.M)
+_DRIVER = re.compile(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)$")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """
+    kind:    vendor and class of the devices.
+    names:   names of the devices.
+    nodes:   device nodes.
+    sources: files of the host that are mounted into containers.
+    """
+
+    kind: str
+    names: Tuple[str, ...]
+    nodes: Tuple[str, ...]
+    sources: Tuple[str, ...]
+
+    @property
+    def driver(self) -> str:
+        """The driver version that the libraries' names carry; '' when none does, several joined by commas."""
+        versions = {match.group(1) for match in map(_DRIVER.search, self.sources) if match}
+        return ", ".join(sorted(versions))
+
+    @property
+    def uuids(self) -> Tuple[str, ...]:
+        return tuple(name for name in self.names if name.startswith(("GPU-", "MIG-")))
+
+    @property
+    def gpus(self) -> int:
+        """Number of whole GPUs, by index or by UUID."""
+        return len([name for name in self.names if name.isdigit()]) or \
+            len([name for name in self.names if name.startswith("GPU-")])
+
+
+def read_spec(text: str) -> Spec:
+    kind = _KIND.search(text)
+    return Spec(
+        kind=kind.group(1) if kind else "",
+        names=_unique(_NAME.findall(text)),
+        nodes=_unique(_NODE.findall(text)),
+        sources=_unique(_SOURCE.findall(text)),
+    )
+
+
+def outdated(spec: Spec, required: Iterable[str], known: Iterable[str], gpus: int) -> List[str]:
+    """Why a specification does not describe the devices: UUIDs that have to be in it, that may be in it, GPU count."""
+    reasons = []
+    if spec.uuids:
+        missing = sorted(set(required) - set(spec.uuids))
+        gone = sorted(set(spec.uuids) - set(known))
+        if missing:
+            reasons.append("it lacks %s" % ", ".join(missing))
+        if gone:
+            reasons.append("it names %s, which %s not there" % (", ".join(gone), "is" if len(gone) == 1 else "are"))
+    elif spec.gpus != gpus:
+        reasons.append("it names %d GPUs, there are %d" % (spec.gpus, gpus))
+    return reasons
+
+
+def _unique(found: List[str]) -> Tuple[str, ...]:
+    return tuple(dict.fromkeys(found))

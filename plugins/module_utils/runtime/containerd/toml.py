@@ -1,0 +1,279 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""TOML as text: where each statement stands, and lines of ours that go in and out without touching another byte.
+
+tomlkit says what a file means; the text is changed here, line by line, so that removing our lines gives the bytes
+back. Whoever changes a text parses it again and compares.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ...core import libraries
+from ...core.errors import GpuOpsError
+
+Path = Tuple[str, ...]
+
+BEGIN = "# BEGIN gpuops.nvidia"
+END = "# END gpuops.nvidia"
+FORMER = "# former: "
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A table header or a key, with its lines [first, last] (counted from 0).
+
+    path:  of the table, or of the key in its table's path.
+    table: whether it is a header.
+    """
+
+    path: Path
+    table: bool
+    first: int
+    last: int
+
+
+def parse(path: str, text: str) -> Dict[str, Any]:
+    """The file as plain data. Raises GpuOpsError that names file and line when it is no TOML."""
+    tomlkit = libraries.require("tomlkit")
+    try:
+        return dict(tomlkit.parse(text).unwrap())
+    except tomlkit.exceptions.TOMLKitError as error:
+        line = getattr(error, "line", None)
+        raise GpuOpsError(
+            found="%s%s: %s" % (path, ":%d" % line if line else "", str(error).split(" at line ")[0]),
+            wanted="valid TOML",
+            remedy="correct the file by hand ('containerd config dump' shows whether it is read); nothing was changed",
+            file=path,
+            line=line,
+        ) from error
+
+
+def statements(text: str) -> List[Statement]:
+    """Headers and keys of a valid file, in order."""
+    lines = text.split("\n")
+    found: List[Statement] = []
+    table: Path = ()
+    number = 0
+    while number < len(lines):
+        stripped = lines[number].strip()
+        if not stripped or stripped.startswith("#"):
+            number += 1
+            continue
+        if stripped.startswith("["):
+            table = _header_path(stripped)
+            found.append(Statement(table, True, number, number))
+            number += 1
+            continue
+        last = _last_line(lines, number)
+        found.append(Statement(table + _key_path(stripped), False, number, last))
+        number = last + 1
+    return found
+
+
+def render_value(value: Any) -> str:
+    """A string, boolean, integer or list of strings as TOML."""
+    return str(libraries.require("tomlkit").item(value).as_string())
+
+
+def render_tables(tables: Mapping[Path, Mapping[str, Any]]) -> str:
+    """Tables of plain values, one after the other."""
+    blocks = []
+    for path, values in tables.items():
+        lines = ["[%s]" % ".".join(_bare_or_quoted(part) for part in path)]
+        lines.extend("  %s = %s" % (_bare_or_quoted(key), render_value(value)) for key, value in values.items())
+        blocks.append("\n".join(lines) + "\n")
+    return "\n".join(blocks)
+
+
+def with_keys(text: str, table: Path, values: Mapping[str, Any]) -> Optional[str]:
+    """The text with these keys in a table that has a header (or, for the path (), at its top).
+
+    A key that is there is kept as a comment beside ours. None when the table has no header of its own.
+    """
+    stands = statements(text)
+    header = next((each for each in stands if each.table and each.path == table), None)
+    if table and header is None:
+        return None
+    lines = _lines(text)
+    for key, value in values.items():
+        ours = "%s = %s" % (_bare_or_quoted(key), render_value(value))
+        old = next((each for each in stands if not each.table and each.path == table + (key,)), None)
+        if old is None:
+            position = header.last + 1 if header else _top(lines, stands)
+            lines = _insert(lines, position, [BEGIN, ours, END])
+        else:
+            former = [FORMER + line.rstrip("\n") for line in lines[old.first:old.last + 1]]
+            ended = lines[old.last].endswith("\n")
+            lines[old.first:old.last + 1] = [
+                line + "\n" for line in [BEGIN, *former, ours]
+            ] + [END + ("\n" if ended else "")]
+        stands = statements("".join(lines))
+        header = next((each for each in stands if each.table and each.path == table), None)
+    return "".join(lines)
+
+
+def with_block(text: str, block: str) -> str:
+    """The text with a marked block at its end. A last line without an end gets one, which removal takes away."""
+    glue = "" if not text or text.endswith("\n") else "\n"
+    mark = BEGIN + ("" if not glue else " (the line before had no end)")
+    return "%s%s%s\n%s%s\n" % (text, glue, mark, block, END)
+
+
+def without_ours(text: str) -> str:
+    """The text as it is without our lines, with the former ones in their place."""
+    kept: List[str] = []
+    inside = False
+    for line in _lines(text):
+        bare = line.strip()
+        if not inside and bare.startswith(BEGIN):
+            inside = True
+            if bare.endswith("(the line before had no end)") and kept:
+                kept[-1] = kept[-1][:-1]
+            former: List[str] = []
+            continue
+        if not inside:
+            kept.append(line)
+        elif bare == END:
+            inside = False
+            if former and not line.endswith("\n"):
+                former[-1] = former[-1][:-1]
+            kept.extend(former)
+        elif line.startswith(FORMER):
+            former.append(line[len(FORMER):])
+    return "".join(kept)
+
+
+def our_lines(text: str) -> str:
+    """Only our lines and the former ones beside them: what a plan may show of a file that holds secrets."""
+    shown: List[str] = []
+    inside = False
+    for line in text.split("\n"):
+        bare = line.strip()
+        inside = inside or bare.startswith(BEGIN)
+        if inside:
+            shown.append(line)
+        if bare == END:
+            inside = False
+    return "".join(line + "\n" for line in shown)
+
+
+def is_closed(text: str) -> bool:
+    """Whether each of our blocks has its end: a person may have cut one."""
+    depth = 0
+    for line in text.split("\n"):
+        bare = line.strip()
+        if bare.startswith(BEGIN):
+            depth += 1
+        elif bare == END:
+            depth -= 1
+        if depth not in (0, 1):
+            return False
+    return depth == 0
+
+
+def _lines(text: str) -> List[str]:
+    """Lines with their ends; str.splitlines would also cut at separators that TOML allows inside a string."""
+    return [line + "\n" for line in text.split("\n")[:-1]] + [last for last in text.split("\n")[-1:] if last]
+
+
+def _insert(lines: List[str], position: int, new: Sequence[str]) -> List[str]:
+    """Lines at a position; a line before them without an end is the file's last and is given one by with_block only."""
+    before, after = list(lines[:position]), list(lines[position:])
+    ended = not before or before[-1].endswith("\n")
+    if ended:
+        return before + [line + "\n" for line in new] + after
+    marked = [new[0] + " (the line before had no end)", *new[1:]]
+    return before[:-1] + [before[-1] + "\n"] + [line + "\n" for line in marked] + after
+
+
+def _top(lines: Sequence[str], stands: Sequence[Statement]) -> int:
+    """Where a top-level key can go: behind 'version', which people look for first; else before every other key."""
+    version = next((each for each in stands if not each.table and each.path == ("version",)), None)
+    if version is None:
+        return 0 if stands else len(lines)
+    behind = version.last + 1
+    return behind + 1 if behind < len(lines) and lines[behind].strip() == END else behind
+
+
+def _header_path(line: str) -> Path:
+    opened = line.startswith("[[")
+    data: Any = libraries.require("tomlkit").parse(line).unwrap()
+    path: List[str] = []
+    while isinstance(data, dict) and data:
+        key = next(iter(data))
+        path.append(key)
+        data = data[key]
+        if opened and isinstance(data, list):
+            break
+    return tuple(path)
+
+
+def _key_path(line: str) -> Path:
+    data: Any = libraries.require("tomlkit").parse(line[:_equals(line)] + "= 0").unwrap()
+    path: List[str] = []
+    while isinstance(data, dict):
+        key = next(iter(data))
+        path.append(key)
+        data = data[key]
+    return tuple(path)
+
+
+def _equals(line: str) -> int:
+    """Position of the sign between key and value; a quoted key may hold one too."""
+    quote = ""
+    for position, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character == "=":
+            return position
+    return len(line)
+
+
+def _last_line(lines: Sequence[str], first: int) -> int:
+    """Last line of the statement that begins at a line: multi-line strings and arrays go on."""
+    text = "\n".join(lines[first:])
+    position = _equals(text) + 1
+    depth = 0
+    closing = ""
+    while position < len(text):
+        rest = text[position:position + 3]
+        character = text[position]
+        if closing:
+            if character == "\\" and closing[0] == '"':
+                position += 2
+                continue
+            if text.startswith(closing, position):
+                position += len(closing)
+                # a multi-line string may end in up to two more quotes of its own
+                while len(closing) == 3 and text.startswith(closing[0], position):
+                    position += 1
+                closing = ""
+                continue
+        elif rest in ('"""', "'''"):
+            closing = rest
+            position += 3
+            continue
+        elif character in "\"'":
+            closing = character
+        elif character == "#":
+            end = text.find("\n", position)
+            position = len(text) if end < 0 else end
+            continue
+        elif character in "[{":
+            depth += 1
+        elif character in "]}":
+            depth -= 1
+        elif character == "\n" and depth == 0:
+            break
+        position += 1
+    return first + text[:position].count("\n")
+
+
+def _bare_or_quoted(key: str) -> str:
+    if key and all(character.isalnum() and character.isascii() or character in "-_" for character in key):
+        return key
+    return '"%s"' % key.replace("\\", "\\\\").replace('"', '\\"')

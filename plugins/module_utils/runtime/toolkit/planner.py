@@ -1,0 +1,174 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Pure: the steps from the toolkit that is there to the one that is wanted."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+from ...core.facts import HostFacts
+from ...core.plan import Plan, Refusal, Step
+from ...core.steps import file_step, packages_step
+from ...core.versions import version_key
+from . import catalogue
+from .configuration import RUNTIMES, STOCK_RUNTIMES, Key, with_settings
+from .observation import ToolkitObservation, matches, sources_text
+from .policy import ToolkitPolicy, is_vulnerable
+
+NAME = "toolkit"
+
+
+def plan(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFacts) -> Plan:
+    if not policy.present:
+        return Plan(steps=tuple(_removal(observation)))
+    refusals = tuple(_refusals(observation, policy, facts))
+    if refusals:
+        return Plan(refusals=refusals)
+    steps: List[Step] = []
+    notes: List[str] = []
+    if policy.source == "repository":
+        steps.extend(_repository_steps(observation, policy))
+        if observation.configured_in:
+            notes.append("%s names %s already; it is left as it is." % (observation.configured_in, observation.url))
+    # The package's post-install script completes this file and keeps what it finds, so it is written first: the
+    # toolkit never runs with settings that are not wanted.
+    steps.extend(_configuration_steps(observation, policy))
+    if policy.source == "repository":
+        steps.extend(_package_steps(observation, policy, tuple(step.id for step in steps)))
+    return Plan(steps=tuple(steps), notes=tuple(notes))
+
+
+def version_after(observation: ToolkitObservation, policy: ToolkitPolicy) -> Optional[str]:
+    """Package version that will be installed, None when the repository has no common one."""
+    if all(matches(version, policy.version) for version in observation.installed.values()):
+        return next(iter(observation.installed.values()))
+    offered = list((observation.offered or {}).values())
+    if len(offered) < len(catalogue.PACKAGES):
+        return None
+    common = [version for version in offered[0] if all(version in versions for versions in offered)]
+    return next((version for version in common if matches(version, policy.version)), None)
+
+
+def _refusals(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFacts) -> List[Refusal]:
+    if policy.source == "preinstalled":
+        return _preinstalled_refusals(policy, facts)
+    if all(matches(version, policy.version) for version in observation.installed.values()):
+        return []
+    if facts.immutable:
+        return [Refusal(NAME, "a system image that packages are not installed into (%s)" % facts.immutable,
+                        "container toolkit %s" % policy.version,
+                        "build the toolkit into the image and set source to preinstalled")]
+    if not observation.apt:
+        return [Refusal(NAME, "no apt on this host (%s %s)" % (facts.os_id, facts.os_version),
+                        "Debian, Ubuntu or another system with apt",
+                        "install the toolkit by other means and set source to preinstalled")]
+    version = version_after(observation, policy)
+    if version is None:
+        return [_not_offered(observation, policy)]
+    newer = {name: have for name, have in observation.installed.items()
+             if have is not None and version_key(have) > version_key(version)}
+    if newer and not policy.allow_downgrade:
+        return [Refusal(NAME, ", ".join("%s %s" % item for item in sorted(newer.items())),
+                        "%s, which is older" % version,
+                        "ask for the installed version or a newer one, or set allow_downgrade")]
+    return []
+
+
+def _preinstalled_refusals(policy: ToolkitPolicy, facts: HostFacts) -> List[Refusal]:
+    if not facts.toolkit:
+        return [Refusal(NAME, "no nvidia-ctk on this host", "a container toolkit that the system image brings",
+                        "install it into the image, or set source to repository")]
+    if is_vulnerable(facts.toolkit) and not policy.allow_vulnerable:
+        return [Refusal(NAME, "container toolkit %s, which lets a container out (%s)"
+                        % (facts.toolkit, catalogue.SAFE_VERSION_REASON),
+                        "%s or newer" % catalogue.SAFE_VERSION,
+                        "renew the image, or set allow_vulnerable to accept the risk")]
+    return []
+
+
+def _not_offered(observation: ToolkitObservation, policy: ToolkitPolicy) -> Refusal:
+    offered = observation.offered or {}
+    lists = {name: ", ".join(versions[:10]) or "none" for name, versions in offered.items()}
+    found = (
+        next(iter(lists.values())) if len(set(lists.values())) == 1
+        else "; ".join("%s: %s" % item for item in sorted(lists.items()))
+    )
+    return Refusal(NAME, "%s offers these versions: %s" % (observation.url, found),
+                   "version %s of %s" % (policy.version, ", ".join(catalogue.PACKAGES)),
+                   "choose one of the offered versions, or name a repository that has it")
+
+
+def _repository_steps(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[Step]:
+    steps = []
+    if not observation.configured_in:
+        if observation.wanted_key and observation.key != observation.wanted_key:
+            steps.append(file_step(NAME, catalogue.KEYRING, observation.key, observation.wanted_key,
+                                   "apt accepts the toolkit's repository by this key alone."))
+        wanted = sources_text(observation.url, policy.repository_key)
+        if observation.sources != wanted:
+            steps.append(file_step(NAME, catalogue.SOURCES, observation.sources, wanted,
+                                   "The toolkit's packages come from this repository.",
+                                   requires=tuple(step.id for step in steps)))
+    pin = pin_text(version_after(observation, policy) or "")
+    if observation.pin != pin:
+        steps.append(file_step(NAME, catalogue.PIN, observation.pin, pin,
+                               "An upgrade of the system leaves the toolkit at this version."))
+    return steps
+
+
+def pin_text(version: str) -> str:
+    """apt_preferences(5): prefer this version of the whole set."""
+    return "# Managed by gpuops.nvidia.\nPackage: %s\nPin: version %s\nPin-Priority: 990\n" % (
+        " ".join(catalogue.PACKAGES), version
+    )
+
+
+def _configuration_steps(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[Step]:
+    wanted: Dict[Key, Any] = dict(policy.settings)
+    runtimes = _runtimes(observation, policy)
+    if runtimes:
+        wanted[RUNTIMES] = runtimes
+    changed = {key: value for key, value in wanted.items() if observation.settings[key] != value}
+    if not changed:
+        return []
+    named = ", ".join(".".join(key) for key in sorted(changed))
+    return [file_step(NAME, catalogue.CONFIGURATION, observation.configuration,
+                      with_settings(catalogue.CONFIGURATION, observation.configuration, changed),
+                      "The container runtime of NVIDIA is to use other values of %s." % named)]
+
+
+def _runtimes(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[str]:
+    """Low-level runtimes to write: those asked for; else, over a stock list only, those that are there."""
+    if policy.low_level_runtimes:
+        return list(policy.low_level_runtimes)
+    if observation.settings[RUNTIMES] in STOCK_RUNTIMES:
+        return list(observation.runtimes)
+    return []
+
+
+def _package_steps(observation: ToolkitObservation, policy: ToolkitPolicy, requires: Tuple[str, ...]) -> List[Step]:
+    version = version_after(observation, policy)
+    wrong = {name: have for name, have in observation.installed.items() if have != version}
+    if not wrong:
+        return []
+    return [packages_step(NAME, "container toolkit %s" % version, wrong, dict.fromkeys(wrong, version),
+                          "The packages of the toolkit need each other in one exact version.",
+                          requires=requires, manager="apt", update_cache=True, allow_downgrade=policy.allow_downgrade)]
+
+
+def _removal(observation: ToolkitObservation) -> List[Step]:
+    steps: List[Step] = []
+    if observation.removable:
+        steps.append(packages_step(NAME, "container toolkit", observation.removable,
+                                   dict.fromkeys(observation.removable), "They came in with the toolkit.",
+                                   manager="apt", purge=True))
+    return steps + list(observation.restore)
+
+
+def facts_after(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFacts, done: Plan) -> HostFacts:
+    """The host's toolkit once the plan is done."""
+    if done.refusals or policy.source == "preinstalled" and policy.present:
+        return facts
+    if not policy.present:
+        return facts.but(toolkit="") if "nvidia-container-toolkit-base" in observation.removable else facts
+    version = version_after(observation, policy)
+    return facts.but(toolkit=version.rsplit("-", 1)[0]) if version else facts

@@ -1,0 +1,98 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is wanted of the container toolkit."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Tuple
+
+from ...core.errors import GpuOpsError
+from ...core.versions import version_key
+from . import catalogue
+
+ARGUMENTS: Dict[str, Any] = {
+    "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
+    "source": {"type": "str", "default": "repository", "choices": ["repository", "preinstalled"]},
+    "version": {"type": "str", "default": catalogue.DEFAULT_VERSION},
+    "repository_url": {"type": "str", "default": catalogue.REPOSITORY_URL},
+    "repository_key": {"type": "str", "default": catalogue.REPOSITORY_KEY, "no_log": False},
+    "mode": {"type": "str", "default": "cdi", "choices": ["cdi", "auto", "legacy"]},
+    "accept_envvar_when_unprivileged": {"type": "bool", "default": False},
+    "low_level_runtimes": {"type": "list", "elements": "str", "default": []},
+    "allow_vulnerable": {"type": "bool", "default": False},
+    "allow_downgrade": {"type": "bool", "default": False},
+}
+
+
+@dataclass(frozen=True)
+class ToolkitPolicy:
+    """
+    present:            whether the toolkit is wanted; otherwise what we did is undone.
+    source:             'repository', or 'preinstalled' when the image brings the packages.
+    version:            upstream version ('1.20.1') or package version ('1.20.1-1') of all packages.
+    repository_url:     apt repository; '$(ARCH)' stands for Debian's name of the architecture.
+    repository_key:     its key: URL, path on the host or ASCII-armoured text.
+    settings:           {(table, ..., key): value} wanted in config.toml.
+    low_level_runtimes: absolute paths to use, none: those that are found.
+    """
+
+    present: bool
+    source: str
+    version: str
+    repository_url: str
+    repository_key: str
+    settings: Mapping[Tuple[str, ...], Any]
+    low_level_runtimes: Tuple[str, ...]
+    allow_vulnerable: bool
+    allow_downgrade: bool
+
+
+def policy_of(parameters: Mapping[str, Any]) -> ToolkitPolicy:
+    policy = ToolkitPolicy(
+        present=parameters["state"] == "present",
+        source=parameters["source"],
+        version=parameters["version"],
+        repository_url=parameters["repository_url"],
+        repository_key=parameters["repository_key"],
+        settings={
+            ("accept-nvidia-visible-devices-envvar-when-unprivileged",): parameters["accept_envvar_when_unprivileged"],
+            ("nvidia-container-runtime", "mode"): parameters["mode"],
+        },
+        low_level_runtimes=tuple(parameters["low_level_runtimes"]),
+        allow_vulnerable=parameters["allow_vulnerable"],
+        allow_downgrade=parameters["allow_downgrade"],
+    )
+    if policy.present:
+        _check_version(policy)
+        _check_runtimes(policy)
+    return policy
+
+
+def is_vulnerable(version: str) -> bool:
+    return version_key(version) < version_key(catalogue.SAFE_VERSION)
+
+
+def _check_version(policy: ToolkitPolicy) -> None:
+    if len(version_key(policy.version)) < 3:
+        raise GpuOpsError(
+            found="version: '%s'" % policy.version,
+            wanted="one exact version of the container toolkit, such as %s" % catalogue.DEFAULT_VERSION,
+            remedy="set version to an exact one, or leave it out",
+        )
+    if policy.source == "repository" and is_vulnerable(policy.version) and not policy.allow_vulnerable:
+        raise GpuOpsError(
+            found="version: '%s'" % policy.version,
+            wanted="a container toolkit of %s or newer: older ones let a container out (%s)"
+                   % (catalogue.SAFE_VERSION, catalogue.SAFE_VERSION_REASON),
+            remedy="choose %s or newer, or set allow_vulnerable to accept the risk" % catalogue.SAFE_VERSION,
+        )
+
+
+def _check_runtimes(policy: ToolkitPolicy) -> None:
+    relative = [path for path in policy.low_level_runtimes if not path.startswith("/")]
+    if relative:
+        raise GpuOpsError(
+            found="low_level_runtimes: %s" % ", ".join(relative),
+            wanted="absolute paths: a bare name is looked up in the PATH of whoever starts the container",
+            remedy="write the whole path, such as /usr/sbin/runc",
+        )

@@ -1,0 +1,130 @@
+#!/usr/bin/python
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: container_toolkit
+short_description: Install and configure the NVIDIA container toolkit
+version_added: 0.1.0
+description:
+  - Installs the toolkit's packages in one exact version from NVIDIA's repository or a mirror, and pins them.
+  - Sets the few values of C(/etc/nvidia-container-runtime/config.toml) that decide who may use GPUs; comments and other
+    values stay.
+  - The configuration is written before the packages come, because their post-install script completes the file that is
+    there; so the toolkit never runs with values that are not wanted.
+  - A converged host is recognised without network.
+author:
+  - gpuops.nvidia contributors (@gpuops)
+options:
+  state:
+    description:
+      - V(present) installs and configures the toolkit.
+      - V(absent) removes the packages that came with V(present) and puts the files back as they were.
+    type: str
+    choices: [present, absent]
+    default: present
+  source:
+    description:
+      - V(repository) is an apt repository.
+      - V(preinstalled) installs nothing; the system's image brings the toolkit.
+    type: str
+    choices: [repository, preinstalled]
+    default: repository
+  version:
+    description:
+      - Version of all packages, such as V(1.20.1), or with the packaging revision, V(1.20.1-1).
+      - Versions before 1.19.1 let a container out (CVE-2026-24260) and are refused, see O(allow_vulnerable).
+    type: str
+    default: 1.20.1
+  repository_url:
+    description:
+      - Flat apt repository; V($(ARCH\)) stands for Debian's name of the architecture.
+      - Where another sources file names the same repository, that file is used and left as it is.
+    type: str
+    default: https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)
+  repository_key:
+    description: Key of the repository, as URL, as path on the host, or as ASCII-armoured text.
+    type: str
+    default: https://nvidia.github.io/libnvidia-container/gpgkey
+  mode:
+    description:
+      - How C(nvidia-container-runtime) injects GPUs.
+      - V(cdi) by CDI specifications, which only the names in the container's request select.
+    type: str
+    choices: [cdi, auto, legacy]
+    default: cdi
+  accept_envvar_when_unprivileged:
+    description:
+      - Whether an unprivileged container may take GPUs by the variable E(NVIDIA_VISIBLE_DEVICES), past the scheduler.
+    type: bool
+    default: false
+  low_level_runtimes:
+    description:
+      - Absolute paths of the runtimes that start the containers; the first one that exists is used.
+      - Empty, C(runc) and C(crun) are looked for, and a list that somebody chose stays.
+    type: list
+    elements: str
+    default: []
+  allow_vulnerable:
+    description: Accept a version that is known to let a container out.
+    type: bool
+    default: false
+  allow_downgrade:
+    description: Accept a version older than the installed one.
+    type: bool
+    default: false
+extends_documentation_fragment:
+  - gpuops.nvidia.writer
+seealso:
+  - module: gpuops.nvidia.container_runtime
+  - module: gpuops.nvidia.cdi_spec
+"""
+
+EXAMPLES = r"""
+- name: Install the toolkit
+  gpuops.nvidia.container_toolkit:
+
+- name: Install it from a mirror
+  gpuops.nvidia.container_toolkit:
+    version: 1.20.1
+    repository_url: https://mirror.example.org/libnvidia-container/stable/deb/$(ARCH)
+    repository_key: https://mirror.example.org/libnvidia-container/gpgkey
+"""
+
+RETURN = r"""
+plan:
+  description: What is changed on this host and why, the same in check mode.
+  returned: success
+  type: dict
+text:
+  description: The plan for a person.
+  returned: success
+  type: str
+applied:
+  description: Ids of the steps that were done, in check mode of those that would be.
+  returned: success
+  type: list
+  elements: str
+put_off:
+  description: Steps that disturb more than was allowed, or come after one that does.
+  returned: success
+  type: list
+  elements: dict
+reboot_required:
+  description: Whether a step was put off that only a reboot brings about.
+  returned: success
+  type: bool
+"""
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Toolkit
+
+
+def main() -> None:
+    run_writer(Toolkit(), host_facts)
+
+
+if __name__ == "__main__":
+    main()
