@@ -9,10 +9,13 @@ import shutil
 import subprocess
 from typing import Dict, List, Optional, Tuple
 
-from ..cache import BuildError, Job, Part
+from ..cache import BuildError, Job, Part, cache_root
 from .families import FAMILIES, Family, Target
 
 Release = Tuple[int, ...]
+
+# The first Go that fetches by itself the toolchain which a go.mod asks for.
+FETCHING: Release = (1, 21)
 
 
 def required_go() -> str:
@@ -24,13 +27,13 @@ def toolchain_problem(family: Optional[Family] = None) -> str:
     """What keeps this machine from building the family (default: any of them), with the remedy; empty if nothing."""
     families = (family,) if family else FAMILIES
     wanted = max(_go_line(each) for each in families)
-    remedy = ("install Go %s or newer from https://go.dev/dl/, or the package golang-go where the distribution's is "
-              "that new" % _text(wanted))
-    if shutil.which("go") is None:
+    remedy = ("run `make deps`, or install Go %s or newer from https://go.dev/dl/ or, where the distribution's is that "
+              "new, the package golang-go" % _text(wanted))
+    program = _go()
+    if not program:
         return "found no `go` command, wanted Go %s or newer: %s" % (_text(wanted), remedy)
-    found, policy = _installed_go()
-    # From 1.21 on, `go` fetches the toolchain that a go.mod asks for, unless GOTOOLCHAIN=local forbids it.
-    if found < wanted and (found < (1, 21) or policy == "local"):
+    found, policy = _version(program)
+    if found < wanted and (found < FETCHING or policy == "local"):
         return "found Go %s with GOTOOLCHAIN=%s, wanted %s or newer: %s" % (
             _text(found), policy or "unknown", _text(wanted), remedy)
     needs_cgo = any(target.cgo for each in families for target in each.targets)
@@ -46,7 +49,7 @@ def build_family(family: Family, job: Job) -> None:
     programs = job.out / "bin"
     programs.mkdir()
     for target in family.targets:
-        argv: List[str] = ["go", "build", "-mod=readonly", "-trimpath", "-buildvcs=false",
+        argv: List[str] = [_go(), "build", "-mod=readonly", "-trimpath", "-buildvcs=false",
                            "-ldflags", " ".join(("-s", "-w") + target.ldflags)]
         if target.tags:
             argv += ["-tags", target.tags]
@@ -74,9 +77,15 @@ def _go_line(family: Family) -> Release:
     return _release(found.group(1))
 
 
-def _installed_go() -> Tuple[Release, str]:
-    """Version and GOTOOLCHAIN policy of the `go` command (asked outside any module, so that it does not switch)."""
-    told = subprocess.run(["go", "env", "GOVERSION", "GOTOOLCHAIN"], cwd="/", check=False,
+def _go() -> str:
+    """The machine's own `go`, or the one in the cache (`make deps`) where that is too old; empty if there is none."""
+    candidates = [path for path in (shutil.which("go"), shutil.which(str(cache_root() / "go" / "bin" / "go"))) if path]
+    return next((path for path in candidates if _version(path)[0] >= FETCHING), candidates[0] if candidates else "")
+
+
+def _version(program: str) -> Tuple[Release, str]:
+    """Version and GOTOOLCHAIN policy of a `go` command (asked outside any module, so that it does not switch)."""
+    told = subprocess.run([program, "env", "GOVERSION", "GOTOOLCHAIN"], cwd="/", check=False,
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, universal_newlines=True)
     lines = told.stdout.splitlines() + ["", ""]
     found = re.match(r"go(\d[\d.]*)", lines[0])

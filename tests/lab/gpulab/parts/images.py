@@ -117,6 +117,10 @@ class Image:
     env: Tuple[str, ...] = ()
     user: str = ""
     labels: Dict[str, str] = field(default_factory=dict)
+    aliases: Tuple[str, ...] = ()
+
+    def references(self) -> List[str]:
+        return [self.reference, *self.aliases]
 
     def file_name(self) -> str:
         return re.sub(r"[^a-z0-9.]+", "-", self.reference.split("/", 1)[1].lower()) + ".tar"
@@ -135,7 +139,7 @@ class Image:
         }, sort_keys=True).encode()
         config_name = hashlib.sha256(config).hexdigest() + ".json"
         layer_name = digest + "/layer.tar"
-        manifest = [{"Config": config_name, "RepoTags": [self.reference], "Layers": [layer_name]}]
+        manifest = [{"Config": config_name, "RepoTags": self.references(), "Layers": [layer_name]}]
         with tarfile.open(directory / self.file_name(), "w", format=tarfile.GNU_FORMAT) as archive:
             _add_bytes(archive, config_name, config, 0o644)
             _add_bytes(archive, layer_name, layer, 0o644)
@@ -242,7 +246,9 @@ IMAGES: Tuple[Image, ...] = (
     Image("nvcr.io/nvidia/k8s/cuda-sample:vectoradd-cuda12.5.0", _fill_cuda_sample,
           command=("/cuda-samples/vectorAdd",), env=ALL_GPUS[:2], labels={"gpulab": "stand-in"}),
     Image("registry.k8s.io/pause:3.10", _fill_pause, entrypoint=("/pause",), user="65535:65535"),
-    Image("docker.io/library/gpulab-tools:1", _fill_tools, command=("sleep", "infinity"), env=ALL_GPUS[1:2]),
+    # The glibc variant of the public busybox image holds the same: busybox, and a glibc for injected programs.
+    Image("docker.io/library/gpulab-tools:1", _fill_tools, command=("sleep", "infinity"),
+          labels={"gpulab": "stand-in"}, aliases=("docker.io/library/busybox:1.37.0",)),
 )
 
 
@@ -250,7 +256,7 @@ def build_images(job: Job) -> None:
     index: Dict[str, str] = {}
     for image in IMAGES:
         image.write(job.out, job)
-        index[image.reference] = image.file_name()
+        index.update((reference, image.file_name()) for reference in image.references())
     for leftover in (job.out / ".busybox", job.out / ".vectoradd"):
         _remove(leftover)
     (job.out / "index.json").write_text(json.dumps(index, indent=2, sort_keys=True) + "\n", encoding="utf-8")
