@@ -36,6 +36,14 @@ LOAD_ERRORS: Tuple[Tuple[str, str, str], ...] = (
 )
 
 
+def require_driver(host: Host, journal: Journal, step: Step) -> None:
+    raise GpuOpsError(
+        found="no nvidia kernel module for %s" % step.subject,
+        wanted="an installed driver to load",
+        remedy="run gpu_driver first; when it did, its module was built for another kernel: reboot into that one",
+    )
+
+
 def load_module(host: Host, journal: Journal, step: Step) -> None:
     try:
         run_argv(host, journal, step)
@@ -122,6 +130,7 @@ def _put(journal: Journal, key: str, names: List[str]) -> None:
 
 def executors() -> Dict[str, Executor]:
     return {
+        "driver.require": require_driver,
         "module.load": load_module,
         "module.unload": unload_module,
         "devices.create": run_argv,

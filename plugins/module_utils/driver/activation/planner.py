@@ -29,6 +29,10 @@ from .policy import Policy
 
 NAME = "activation"
 LOADED = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+# NVIDIA/nvidia-modprobe: with -u, minors are those of the unified memory device, so the nodes take two calls.
+CONTROL_MINOR = 255
+UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
 MANAGED = "# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.\n"
 MODULES_TEXT = MANAGED + "".join("%s\n" % name.replace("_", "-") for name in LOADED)
 
@@ -39,6 +43,8 @@ def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     refusals = _refusals(facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
+    if not facts.driver_installed:
+        return Plan(steps=(_requirement(facts),))
     steps = _boot_steps(seen, facts)
     if facts.nouveau_loaded:
         steps.append(reboot_step(NAME, "nouveau", "nouveau is loaded and holds the GPUs.",
@@ -64,10 +70,14 @@ def _refusals(facts: HostFacts) -> List[Refusal]:
     if not facts.gpus:
         return [Refusal(NAME, "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)", "a GPU for the driver",
                         "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play")]
-    if not facts.driver_installed:
-        return [Refusal(NAME, "no nvidia kernel module for kernel %s" % facts.kernel, "an installed driver to load",
-                        "run gpu_driver first; when it did, its module was built for another kernel: reboot into that")]
     return []
+
+
+def _requirement(facts: HostFacts) -> Step:
+    """Check mode on a bare host shows that a driver is missing still; to go on without one is refused at once."""
+    return Step(
+        NAME, "driver.require", "kernel %s" % facts.kernel, "The driver that is to be loaded is not installed yet.",
+        change={"before": {"nvidia": None}, "after": {"nvidia": "installed"}}, reversible=False)
 
 
 # what the next boot does
@@ -98,14 +108,15 @@ def unit_text(gpus: int) -> str:
         "After=systemd-modules-load.service\n"
         "Before=containerd.service crio.service kubelet.service\n"
         "ConditionPathExists=/proc/driver/nvidia/version\n\n"
-        "[Service]\nType=oneshot\nRemainAfterExit=yes\nExecStart=/usr/bin/%s\n\n"
-        "[Install]\nWantedBy=multi-user.target\n" % " ".join(node_command(gpus))
+        "[Service]\nType=oneshot\nRemainAfterExit=yes\n%s\n"
+        "[Install]\nWantedBy=multi-user.target\n"
+        % "".join("ExecStart=/usr/bin/%s\n" % " ".join(argv) for argv in (gpu_node_command(gpus), UVM_NODE_COMMAND))
     )
 
 
-def node_command(gpus: int) -> List[str]:
-    argv = ["nvidia-modprobe", "-u"]
-    for minor in range(gpus):
+def gpu_node_command(gpus: int) -> List[str]:
+    argv = ["nvidia-modprobe"]
+    for minor in (*range(gpus), CONTROL_MINOR):
         argv += ["-c", str(minor)]
     return argv
 
@@ -130,20 +141,25 @@ def _load_steps(
 
 
 def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: Tuple[str, ...] = ()) -> List[Step]:
-    missing = [name for name in expected_nodes(len(facts.gpus)) if reloaded or name not in seen.nodes]
-    if not missing or (seen.on_disk and not seen.modprobe):
+    if seen.on_disk and not seen.modprobe:
         return []
-    return [command_step(
-        NAME, "devices.create", "/dev/nvidia*", node_command(len(facts.gpus)),
-        "Programs and containers reach the GPUs through these nodes.",
-        Disruption.driver_reload if reloaded else Disruption.none,
-        {"before": dict.fromkeys(missing), "after": dict.fromkeys(missing, "node")},
-        requires=requires, timeout=120)]
+    steps = []
+    for subject, nodes, argv in (
+        ("GPUs", gpu_nodes(len(facts.gpus)), gpu_node_command(len(facts.gpus))),
+        ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
+    ):
+        missing = [name for name in nodes if reloaded or name not in seen.nodes]
+        if missing:
+            steps.append(command_step(
+                NAME, "devices.create", subject, argv, "Programs and containers reach the GPUs through these nodes.",
+                Disruption.driver_reload if reloaded else Disruption.none,
+                {"before": dict.fromkeys(missing), "after": dict.fromkeys(missing, "node")},
+                requires=requires, timeout=120))
+    return steps
 
 
-def expected_nodes(gpus: int) -> Tuple[str, ...]:
-    return tuple("/dev/nvidia%d" % minor for minor in range(gpus)) + (
-        "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+def gpu_nodes(gpus: int) -> Tuple[str, ...]:
+    return tuple("/dev/nvidia%d" % minor for minor in range(gpus)) + ("/dev/nvidiactl",)
 
 
 def _service_steps(
