@@ -305,6 +305,9 @@ class Cluster:
         except ValueError:
             content = None
         if not isinstance(content, dict):
+            if status >= 400:
+                # the API server answers a path of an unknown API group in plain text
+                raise self._refused(method, path, status, data.decode("utf-8", "replace").strip())
             raise GpuOpsError(
                 found="%s answered %s %s with HTTP %d and no JSON object" % (self.url, method, path, status),
                 wanted="a Kubernetes API server",

@@ -20,9 +20,13 @@ OCCUPANTS = {
     "/api/v1/namespaces/%s/secrets": "Secret",
     "/api/v1/namespaces/%s/services": "Service",
     "/api/v1/namespaces/%s/persistentvolumeclaims": "PersistentVolumeClaim",
+    "/api/v1/namespaces/%s/replicationcontrollers": "ReplicationController",
     "/apis/apps/v1/namespaces/%s/daemonsets": "DaemonSet",
     "/apis/apps/v1/namespaces/%s/deployments": "Deployment",
+    "/apis/apps/v1/namespaces/%s/replicasets": "ReplicaSet",
     "/apis/apps/v1/namespaces/%s/statefulsets": "StatefulSet",
+    "/apis/batch/v1/namespaces/%s/cronjobs": "CronJob",
+    "/apis/batch/v1/namespaces/%s/jobs": "Job",
 }
 EVERY_NAMESPACE_HAS = ("kube-root-ca.crt", "openshift-service-ca.crt")
 
@@ -86,7 +90,9 @@ def _occupants(cluster: Cluster, namespace: str) -> List[str]:
     for path, kind in OCCUPANTS.items():
         for item in cluster.items(path % namespace):
             metadata = item.get("metadata") or {}
-            if metadata.get("name") not in EVERY_NAMESPACE_HAS and not metadata.get("deletionTimestamp"):
+            # What a controller made goes with it.
+            passing = metadata.get("deletionTimestamp") or metadata.get("ownerReferences")
+            if metadata.get("name") not in EVERY_NAMESPACE_HAS and not passing:
                 found.append("%s/%s" % (kind, metadata.get("name")))
     return sorted(found)
 

@@ -1,0 +1,205 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A small HTTP server that answers as a Kubernetes API server does, for tests over a real connection."""
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Set, Tuple
+from urllib.parse import parse_qs, urlsplit
+
+TOKEN = "a-token"
+
+
+@dataclass
+class Request:
+    """What a client sent."""
+
+    method: str
+    path: str
+    query: Dict[str, str]
+    headers: List[Tuple[str, str]]
+    body: Any
+
+    def header(self, name: str) -> List[str]:
+        return [value for key, value in self.headers if key.lower() == name.lower()]
+
+
+@dataclass
+class Answer:
+    """A status and the words of the API server."""
+
+    status: int
+    message: str
+
+
+@dataclass
+class State:
+    """The cluster behind the server."""
+
+    nodes: List[Dict[str, Any]] = field(default_factory=list)
+    pods: List[Dict[str, Any]] = field(default_factory=list)
+    objects: Dict[str, Dict[str, Any]] = field(default_factory=dict)
+    page: int = 500
+    requests: List[Request] = field(default_factory=list)
+    budget_blocks: Dict[str, int] = field(default_factory=dict)
+    conflicts: int = 0
+    refuse: Optional[Answer] = None
+    terminating: Set[str] = field(default_factory=set)
+
+
+class Api:
+    """One server on a free port of the loopback address, with a kubeconfig that leads to it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = State()
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self.state))
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+        self.url = "http://127.0.0.1:%d" % self._server.server_address[1]
+        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig.write_text(json.dumps(kubeconfig(self.url)))
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def count(self, method: str, path: str) -> int:
+        return len([each for each in self.state.requests if (each.method, each.path) == (method, path)])
+
+
+def kubeconfig(url: str) -> Dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+        "clusters": [{"name": "test", "cluster": {"server": url}}],
+        "users": [{"name": "test", "user": {"token": TOKEN}}],
+    }
+
+
+def _handler(state: State) -> type:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *arguments: Any) -> None:
+            """Tests read state.requests instead."""
+
+        def answer(self, status: int, content: Dict[str, Any]) -> None:
+            data = json.dumps(content).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def fail(self, status: int, message: str) -> None:
+            self.answer(status, {"kind": "Status", "status": "Failure", "code": status, "message": message})
+
+        def take(self) -> Request:
+            parts = urlsplit(self.path)
+            length = int(self.headers.get("Content-Length") or 0)
+            body = json.loads(self.rfile.read(length)) if length else None
+            query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+            request = Request(self.command, parts.path, query, list(self.headers.items()), body)
+            state.requests.append(request)
+            return request
+
+        def handle_any(self) -> None:
+            request = self.take()
+            if self.headers.get("Authorization") != "Bearer " + TOKEN:
+                self.fail(401, "Unauthorized")
+            elif state.refuse is not None:
+                self.fail(state.refuse.status, state.refuse.message)
+            else:
+                getattr(self, "do_" + request.method.lower())(request)
+
+        do_GET = do_PATCH = do_POST = do_DELETE = handle_any
+
+        def do_get(self, request: Request) -> None:
+            if request.path == "/api/v1/nodes":
+                self.page(request, [node for node in state.nodes if _selected(node, request.query)])
+            elif request.path == "/api/v1/pods":
+                self.page(request, [pod for pod in state.pods if _on_node(pod, request.query)])
+            else:
+                found = self.one(request.path)
+                self.answer(200, found) if found else self.fail(404, "%s not found" % request.path)
+
+        def page(self, request: Request, items: List[Dict[str, Any]]) -> None:
+            start = int(request.query.get("continue") or 0)
+            end = start + min(state.page, int(request.query.get("limit") or state.page))
+            metadata = {"continue": str(end)} if end < len(items) else {}
+            self.answer(200, {"kind": "List", "metadata": metadata, "items": items[start:end]})
+
+        def one(self, path: str) -> Optional[Dict[str, Any]]:
+            if path in state.objects:
+                return state.objects[path]
+            for prefix, items in (("/api/v1/nodes/", state.nodes), ("", state.pods)):
+                for item in items:
+                    namespace = item["metadata"].get("namespace")
+                    place = prefix or "/api/v1/namespaces/%s/pods/" % namespace
+                    if path == place + item["metadata"]["name"]:
+                        return item
+            return None
+
+        def do_patch(self, request: Request) -> None:
+            found = self.one(request.path)
+            if found is None:
+                self.fail(404, "not found")
+                return
+            if state.conflicts:
+                state.conflicts -= 1
+                found["metadata"]["resourceVersion"] = str(int(found["metadata"]["resourceVersion"]) + 1)
+            wanted = (request.body.get("metadata") or {}).get("resourceVersion")
+            if wanted not in (None, found["metadata"].get("resourceVersion")):
+                self.fail(409, "the object has been modified")
+                return
+            merged = _merge(copy.deepcopy(found), request.body)
+            if request.query.get("dryRun") != "All":
+                found.clear()
+                found.update(merged)
+                found["metadata"]["resourceVersion"] = str(int(wanted or 0) + 1)
+            self.answer(200, merged)
+
+        def do_post(self, request: Request) -> None:
+            path, _separator, action = request.path.rpartition("/")
+            pod = self.one(path)
+            if action != "eviction" or pod is None:
+                self.fail(404, "not found")
+            elif state.budget_blocks.get(pod["metadata"]["name"], 0) > 0:
+                state.budget_blocks[pod["metadata"]["name"]] -= 1
+                self.fail(429, "Cannot evict pod as it would violate the pod's disruption budget.")
+            else:
+                if request.query.get("dryRun") != "All" and pod["metadata"]["name"] not in state.terminating:
+                    state.pods.remove(pod)
+                self.answer(201, {"kind": "Status", "status": "Success"})
+
+    return Handler
+
+
+def _selected(node: Dict[str, Any], query: Dict[str, str]) -> bool:
+    key, _separator, value = query.get("labelSelector", "").partition("=")
+    return not key or (node["metadata"].get("labels") or {}).get(key) == value
+
+
+def _on_node(pod: Dict[str, Any], query: Dict[str, str]) -> bool:
+    wanted = query.get("fieldSelector", "").partition("=")[2]
+    return not wanted or pod["spec"].get("nodeName") == wanted
+
+
+def _merge(target: Dict[str, Any], patch: Dict[str, Any]) -> Dict[str, Any]:
+    """RFC 7386."""
+    for key, value in patch.items():
+        if value is None:
+            target.pop(key, None)
+        elif isinstance(value, dict):
+            target[key] = _merge(target.get(key) or {}, value)
+        else:
+            target[key] = value
+    return target

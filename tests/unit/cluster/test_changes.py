@@ -1,0 +1,165 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Node changes, evictions and the gate, over a real connection."""
+from __future__ import annotations
+
+from typing import Any, List
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, ApiError, Cluster
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import Eviction, read_gpu_pods
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodeWish
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview, wait_for_resources
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.pods import EvictionPlan, plan_eviction
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from cluster_api import Api
+from cluster_objects import h100_node, pod
+
+NODE = "/api/v1/nodes/gpu-1"
+
+
+class Time:
+    """A clock that only sleeping moves."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def clock(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def cluster(api: Api) -> Cluster:
+    return Cluster(Access(kubeconfig=str(api.kubeconfig)))
+
+
+class TestNode:
+    def test_check_mode_asks_the_server_and_changes_nothing(self, api: Api, cluster: Cluster) -> None:
+        api.state.nodes = [h100_node()]
+        assert change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=True)["changed"]
+        assert "unschedulable" not in api.state.nodes[0]["spec"]
+        assert api.state.requests[-1].query == {"dryRun": "All"}
+
+    def test_a_second_run_sends_no_patch(self, api: Api, cluster: Cluster) -> None:
+        api.state.nodes = [h100_node()]
+        assert change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)["changed"]
+        assert not change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)["changed"]
+        assert api.count("PATCH", NODE) == 1
+
+    def test_a_change_in_between_is_seen(self, api: Api, cluster: Cluster) -> None:
+        api.state.nodes = [h100_node()]
+        api.state.conflicts = 2
+        assert change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)["changed"]
+        assert api.count("PATCH", NODE) == 3
+
+    def test_endless_conflicts_end(self, api: Api, cluster: Cluster) -> None:
+        api.state.nodes = [h100_node()]
+        api.state.conflicts = 99
+        with pytest.raises(ApiError, match="modified"):
+            change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)
+
+    def test_a_host_that_is_no_node(self, cluster: Cluster) -> None:
+        with pytest.raises(GpuOpsError, match="has no node gpu-1"):
+            change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)
+
+
+class TestEviction:
+    @staticmethod
+    def plan(cluster: Cluster, force: bool = False) -> EvictionPlan:
+        return plan_eviction(read_gpu_pods(cluster, "gpu-1"), force=force, delete_emptydir_data=False)
+
+    def test_only_gpu_pods_of_this_node_go(self, api: Api, cluster: Cluster) -> None:
+        api.state.pods = [pod("a"), pod("web", gpus=0), pod("elsewhere", node_name="gpu-2"),
+                          pod("agent", owner="DaemonSet")]
+        result = Eviction(cluster).run(self.plan(cluster), timeout=10)
+        assert [each["name"] for each in result["evicted"]] == ["a"]
+        assert [each["name"] for each in result["stayed"]] == ["agent"]
+        assert [each["metadata"]["name"] for each in api.state.pods] == ["web", "elsewhere", "agent"]
+        eviction = next(request for request in api.state.requests if request.method == "POST")
+        assert eviction.body["deleteOptions"]["preconditions"] == {"uid": "uid-a"}
+
+    def test_a_disruption_budget_is_asked_again_until_it_allows(self, api: Api, cluster: Cluster) -> None:
+        time = Time()
+        api.state.pods = [pod("a"), pod("b")]
+        api.state.budget_blocks = {"b": 3}
+        assert Eviction(cluster, None, time.clock, time.sleep).run(self.plan(cluster), timeout=60)["changed"]
+        assert api.state.pods == [] and time.now > 0
+
+    def test_a_budget_that_never_allows_is_named(self, api: Api, cluster: Cluster) -> None:
+        time = Time()
+        api.state.pods = [pod("a")]
+        api.state.budget_blocks = {"a": 999}
+        with pytest.raises(GpuOpsError, match="disruption budget") as refused:
+            Eviction(cluster, None, time.clock, time.sleep).run(self.plan(cluster), timeout=30)
+        assert "team/a" in refused.value.found
+        assert len(api.state.pods) == 1
+
+    def test_a_pod_that_does_not_end_is_named(self, api: Api, cluster: Cluster) -> None:
+        time = Time()
+        api.state.pods = [pod("a")]
+        api.state.terminating = {"a"}
+        with pytest.raises(GpuOpsError, match="still terminating"):
+            Eviction(cluster, None, time.clock, time.sleep).run(self.plan(cluster), timeout=30)
+        assert api.count("POST", "/api/v1/namespaces/team/pods/a/eviction") == 1
+
+    def test_check_mode_asks_the_server_and_evicts_nothing(self, api: Api, cluster: Cluster) -> None:
+        api.state.pods = [pod("a"), pod("b")]
+        api.state.budget_blocks = {"b": 1}
+        result = Eviction(cluster).preview(self.plan(cluster))
+        assert result["changed"] and [each["pod"] for each in result["blocked"]] == ["team/b"]
+        assert len(api.state.pods) == 2
+
+    def test_a_free_node_is_unchanged(self, api: Api, cluster: Cluster) -> None:
+        assert not Eviction(cluster).run(self.plan(cluster), timeout=1)["changed"]
+
+
+class TestOverview:
+    def read(self, cluster: Cluster, contents: bool = True) -> Any:
+        return overview(cluster, None, "gpuops", "nvidia", contents)
+
+    def lists(self, api: Api) -> None:
+        for path in ("pods", "configmaps", "secrets", "services", "persistentvolumeclaims", "replicationcontrollers"):
+            api.state.objects["/api/v1/namespaces/gpuops/" + path] = {"items": []}
+        for path in ("daemonsets", "deployments", "statefulsets", "replicasets"):
+            api.state.objects["/apis/apps/v1/namespaces/gpuops/" + path] = {"items": []}
+        for path in ("jobs", "cronjobs"):
+            api.state.objects["/apis/batch/v1/namespaces/gpuops/" + path] = {"items": []}
+
+    def test_an_empty_cluster(self, cluster: Cluster) -> None:
+        seen = self.read(cluster)
+        assert seen["nodes"] == [] and seen["operator_refusal"] is None
+        assert not seen["namespace"]["exists"] and not seen["runtime_class"]["exists"]
+
+    def test_what_lives_in_the_namespace(self, api: Api, cluster: Cluster) -> None:
+        self.lists(api)
+        api.state.objects["/api/v1/namespaces/gpuops"] = {
+            "metadata": {"name": "gpuops", "labels": {"app.kubernetes.io/managed-by": "gpuops"}}}
+        owned = pod("plugin", owner="DaemonSet")
+        api.state.objects["/api/v1/namespaces/gpuops/pods"] = {"items": [owned, pod("bare", owner=None)]}
+        api.state.objects["/api/v1/namespaces/gpuops/configmaps"] = {
+            "items": [{"metadata": {"name": "kube-root-ca.crt"}}, {"metadata": {"name": "theirs"}}]}
+        seen = self.read(cluster)["namespace"]
+        assert seen["ours"] and seen["occupants"] == ["ConfigMap/theirs", "Pod/bare"]
+
+    def test_a_policy_of_the_operator_is_seen(self, api: Api, cluster: Cluster) -> None:
+        api.state.nodes = [h100_node()]
+        api.state.objects["/apis/nvidia.com/v1/clusterpolicies"] = {"items": [{"metadata": {"name": "cluster-policy"}}]}
+        assert "cluster-policy" in self.read(cluster)["operator_refusal"]["found"]
+
+    def test_the_gate_waits_and_then_names_what_is_missing(self, api: Api, cluster: Cluster) -> None:
+        time = Time()
+        api.state.nodes = [h100_node(capacity={"nvidia.com/gpu": "7"})]
+        with pytest.raises(GpuOpsError, match="offers nvidia.com/gpu=7, not 8"):
+            wait_for_resources(cluster, {"gpu-1": {"nvidia.com/gpu": 8}}, 10, time.clock, time.sleep)
+        waits: List[float] = []
+
+        def heal(seconds: float) -> None:
+            waits.append(seconds)
+            api.state.nodes = [h100_node()]
+
+        wait_for_resources(cluster, {"gpu-1": {"nvidia.com/gpu": 8}}, 10, time.clock, heal)
+        assert len(waits) == 1

@@ -1,0 +1,94 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Cordon and labels: what is ours is recorded, what is not ours stays."""
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any, Dict
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
+    CORDON_REASON,
+    CORDONED_BY,
+    OUR_LABELS,
+    NodeWish,
+    plan_node_change,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from cluster_api import _merge
+from cluster_objects import node
+
+PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
+PRESENT = "nvidia.com/gpu.present"
+
+
+def after(before: Dict[str, Any], wish: NodeWish) -> Dict[str, Any]:
+    """The node that the patch makes; a second plan must be empty."""
+    patched = _merge(copy.deepcopy(before), plan_node_change(before, wish).patch)
+    assert plan_node_change(patched, wish).patch == {}
+    return patched
+
+
+def test_a_cordon_is_one_patch_with_its_record() -> None:
+    change = plan_node_change(node(), NodeWish(cordoned=True, reason="driver upgrade"))
+    assert change.patch == {
+        "metadata": {"annotations": {CORDONED_BY: "gpuops", CORDON_REASON: "driver upgrade"}, "resourceVersion": "7"},
+        "spec": {"unschedulable": True},
+    }
+
+
+def test_uncordon_takes_away_our_cordon_and_its_record() -> None:
+    cordoned = after(node(), NodeWish(cordoned=True, reason="driver upgrade"))
+    back = after(cordoned, NodeWish(cordoned=False))
+    assert back["spec"] == node()["spec"]
+    assert back["metadata"]["annotations"] == {}
+
+
+@pytest.mark.parametrize("annotations", [{}, {CORDONED_BY: "another run"}])
+@pytest.mark.parametrize("cordoned", [True, False])
+def test_a_cordon_of_others_is_left_to_them(annotations: Dict[str, str], cordoned: bool) -> None:
+    change = plan_node_change(node(unschedulable=True, annotations=annotations), NodeWish(cordoned=cordoned))
+    assert change.patch == {}
+    assert "stays" in change.notes[0]
+
+
+def test_a_record_without_its_cordon_is_cleared() -> None:
+    left = node(annotations={CORDONED_BY: "gpuops", CORDON_REASON: "x"})
+    assert after(left, NodeWish(cordoned=False))["metadata"]["annotations"] == {}
+
+
+def test_labels_are_set_recorded_and_taken_away() -> None:
+    wish = NodeWish(labels={PLUGIN: "true", PRESENT: "true"})
+    labelled = after(node(), wish)
+    assert json.loads(labelled["metadata"]["annotations"][OUR_LABELS]) == {PLUGIN: "true", PRESENT: "true"}
+    part = after(labelled, NodeWish(unset_labels=[PLUGIN]))
+    assert PLUGIN not in part["metadata"]["labels"] and part["metadata"]["labels"][PRESENT] == "true"
+    assert after(part, NodeWish(purge_labels=True)) ["metadata"]["labels"] == node()["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("value", ["false", "true"])
+def test_a_label_of_others_is_neither_replaced_nor_taken_away(value: str) -> None:
+    theirs = node(labels={PLUGIN: value})
+    labelled = plan_node_change(theirs, NodeWish(labels={PLUGIN: "true"}))
+    assert labelled.patch == {}
+    assert bool(labelled.notes) == (value == "false")
+    assert plan_node_change(theirs, NodeWish(unset_labels=[PLUGIN], purge_labels=True)).patch == {}
+
+
+def test_a_label_of_ours_that_somebody_changed_is_theirs_now() -> None:
+    labelled = after(node(), NodeWish(labels={PLUGIN: "true"}))
+    labelled["metadata"]["labels"][PLUGIN] = "false"
+    change = plan_node_change(labelled, NodeWish(purge_labels=True))
+    assert change.after["labels"][PLUGIN] == "false"
+    assert OUR_LABELS not in change.after["annotations"]
+
+
+def test_a_value_of_ours_can_change() -> None:
+    labelled = after(node(), NodeWish(labels={PLUGIN: "true"}))
+    assert after(labelled, NodeWish(labels={PLUGIN: "paused"}))["metadata"]["labels"][PLUGIN] == "paused"
+
+
+def test_a_spoilt_record_is_refused() -> None:
+    with pytest.raises(GpuOpsError, match="kubectl annotate node gpu-1"):
+        plan_node_change(node(annotations={OUR_LABELS: "{"}), NodeWish(labels={PLUGIN: "true"}))

@@ -1,0 +1,118 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a Node object says about its GPUs."""
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import pytest
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster import nodes
+from cluster_objects import h100_labels, h100_node, node
+
+
+def codes(facts: Dict[str, Any]) -> List[str]:
+    return [finding["code"] for finding in facts["findings"]]
+
+
+def test_a_node_with_eight_h100() -> None:
+    facts = nodes.node_facts(h100_node())
+    assert facts["product"] == "NVIDIA-H100-80GB-HBM3"
+    assert (facts["count"], facts["memory_mib"], facts["family"]) == (8, 81559, "hopper")
+    assert facts["compute_capability"] == "9.0"
+    assert (facts["driver_version"], facts["cuda_version"]) == ("580.126.09", "13.0")
+    assert facts["mig"] == {
+        "capable": True, "strategy": "none", "profiles": {}, "config": None, "config_state": None
+    }
+    assert facts["capacity"] == facts["allocatable"] == {"nvidia.com/gpu": 8}
+    assert facts["container_runtime"] == {"name": "containerd", "version": "2.2.0"}
+    assert facts["present_reason"] == "label"
+    assert facts["ready"] and facts["findings"] == []
+
+
+def test_an_empty_node_object_has_facts_too() -> None:
+    facts = nodes.node_facts({"metadata": {"name": "bare"}})
+    assert not facts["present"] and not facts["ready"]
+    assert codes(facts) == ["not_ready"]
+
+
+@pytest.mark.parametrize("labels, capacity, reason", [
+    ({"nvidia.com/gpu.count": "2"}, {}, "count"),
+    ({"feature.node.kubernetes.io/pci-0302_10de.present": "true"}, {}, "nfd_pci"),
+    ({}, {"nvidia.com/mig-1g.10gb": "7"}, "capacity"),
+    ({"nvidia.com/gpu.present": "false"}, {"nvidia.com/gpu": "0"}, None),
+    ({"feature.node.kubernetes.io/pci-8086.present": "true"}, {}, None),
+])
+def test_how_a_gpu_shows_itself(labels: Dict[str, str], capacity: Dict[str, str], reason: Any) -> None:
+    assert nodes.node_facts(node(labels=labels, capacity=capacity))["present_reason"] == reason
+
+
+def test_old_driver_labels_still_count() -> None:
+    labels = {"nvidia.com/cuda.driver.major": "535", "nvidia.com/cuda.driver.minor": "309",
+              "nvidia.com/cuda.driver.rev": "01"}
+    assert nodes.node_facts(node(labels=labels))["driver_version"] == "535.309.01"
+
+
+def test_mixed_mig_profiles() -> None:
+    labels = h100_labels(mig__strategy="mixed")
+    labels.update({"nvidia.com/mig-1g.10gb.count": "4", "nvidia.com/mig-1g.10gb.me.count": "1",
+                   "nvidia.com/mig-1g.10gb.product": "x", "nvidia.com/mig.config": "all-balanced",
+                   "nvidia.com/mig.config.state": "success"})
+    facts = nodes.node_facts(h100_node(labels=labels))
+    assert facts["mig"]["profiles"] == {"1g.10gb": 4, "1g.10gb.me": 1}
+    assert (facts["mig"]["config"], facts["mig"]["config_state"]) == ("all-balanced", "success")
+
+
+@pytest.mark.parametrize("changes, capacity, allocatable, expected", [
+    ({"gpu__product": "NVIDIA-H100-80GB-HBM3-MIG-INVALID", "gpu__count": "0"}, "8", None, ["mig_invalid"]),
+    ({"gpu__replicas": "0"}, "8", None, ["mig_without_strategy"]),
+    ({}, "8", {"nvidia.com/gpu": "7"}, ["unhealthy_devices"]),
+    ({}, "7", None, ["count_mismatch"]),
+    ({"gpu__replicas": "4"}, "32", None, []),
+    ({"gpu__replicas": "4"}, "8", None, ["count_mismatch"]),
+    ({"mig__strategy": "mixed"}, "2", None, []),
+])
+def test_findings(changes: Dict[str, str], capacity: str, allocatable: Any, expected: List[str]) -> None:
+    found = nodes.node_facts(h100_node(
+        labels=h100_labels(**changes), capacity={"nvidia.com/gpu": capacity}, allocatable=allocatable))
+    assert codes(found) == expected
+    assert all(set(finding) == {"code", "found", "wanted", "remedy"} for finding in found["findings"])
+
+
+def test_driver_skew_names_the_odd_one_out() -> None:
+    odd = h100_node("gpu-3", labels=h100_labels(**{"cuda__driver-version__full": "595.91.07"}))
+    facts = [nodes.node_facts(each) for each in (h100_node("gpu-1"), h100_node("gpu-2"), odd)]
+    assert set(nodes.skew_findings(facts)) == {"gpu-3"}
+
+
+class TestOperator:
+    policy = {"metadata": {"name": "cluster-policy"}, "status": {"state": "ready"}}
+
+    def test_a_cluster_policy_manages_every_gpu_node(self) -> None:
+        refusal = nodes.operator_refusal([self.policy], [h100_node(), node("cpu-1")])
+        assert refusal is not None
+        assert "gpu-1" in refusal["found"] and "cluster-policy" in refusal["found"] and "cpu-1" not in refusal["found"]
+        assert "operands=false" in refusal["remedy"]
+
+    def test_opted_out_nodes_are_ours(self) -> None:
+        opted = h100_node(labels=h100_labels(gpu__deploy__operands="false", gpu__deploy__driver="true"))
+        assert nodes.operator_refusal([self.policy], [opted]) is None
+
+    def test_an_ignored_policy_manages_nothing(self) -> None:
+        assert nodes.operator_refusal([{"status": {"state": "ignored"}}], [h100_node()]) is None
+
+    @pytest.mark.parametrize("value", ["true", "paused-for-driver-upgrade"])
+    def test_the_operators_labels_tell_even_when_the_policy_cannot_be_seen(self, value: str) -> None:
+        refusal = nodes.operator_refusal([], [h100_node(labels=h100_labels(gpu__deploy__driver=value))])
+        assert refusal is not None and "labels" in refusal["found"]
+
+    def test_our_own_labels_are_no_evidence(self) -> None:
+        ours = h100_labels(**{"gpu__deploy__device-plugin": "true"})
+        assert nodes.operator_refusal([], [h100_node(labels=ours)]) is None
+
+
+def test_shortfall_is_told_in_words() -> None:
+    facts = [nodes.node_facts(h100_node())]
+    assert nodes.resource_shortfall({"gpu-1": {"nvidia.com/gpu": 8}}, facts) == []
+    assert nodes.resource_shortfall({"gpu-1": {"nvidia.com/gpu": 7}, "gpu-9": {"nvidia.com/gpu": 1}}, facts) == [
+        "node gpu-1 offers nvidia.com/gpu=8, not 7", "node gpu-9 is not in the cluster",
+    ]
