@@ -14,9 +14,9 @@ from typing import Iterable, List, Tuple
 PATH = "/var/run/cdi/nvidia.yaml"
 KIND = "nvidia.com/gpu"
 
-_NAME = re.compile(r'^\s*(?:- )?"?name"?: "?([^",]+)"?,?$', re.M)
-_NODE = re.compile(r'^\s*(?:- )?"?path"?: "?(/dev/[^",]+)"?,?$', re.M)
-_SOURCE = re.compile(r'^\s*(?:- )?"?hostPath"?: "?(/[^",]+)"?,?$', re.M)
+_NAME = re.compile(r'^\s*(?:- )?"?name"?: "?([^",\n]+)"?,?$', re.M)
+_NODE = re.compile(r'^\s*(?:- )?"?path"?: "?(/dev/[^",\n]+)"?,?$', re.M)
+_SOURCE = re.compile(r'^\s*(?:- )?"?hostPath"?: "?(/[^",\n]+)"?,?$', re.M)
 _KIND = re.compile(r'^\s*"?kind"?: "?([^",\s]+)"?,?$', re.M)
 _DRIVER = re.compile(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)$")
 
