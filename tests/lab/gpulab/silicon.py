@@ -101,8 +101,7 @@ def _fabric_values(fabric: Mapping[str, Any]) -> Dict[str, str]:
         values["nvlink_bridge.count"] = str(len(fabric["bridge_slots"]))
         values["nvlink_bridge.pci_device"] = fabric["bridge_device"]
     if fabric.get("reports_state"):
-        # Healthy: no degraded bandwidth, no route recovery, route healthy, no access timeout, configuration right.
-        values["board.fabric.healthy"] = str(0b0001_10_10_10_10)
+        values["board.fabric.healthy"] = str(fabric["healthy"])
         values["board.fabric.reports"] = "1"
         values["board.fabric.state"] = "1"
         values["board.fabric.cluster"] = fabric.get("cluster", "00000000-0000-0000-0000-000000000000")
@@ -114,8 +113,8 @@ def _mig_values(mig: Optional[Mapping[str, Any]]) -> Dict[str, str]:
     if mig is None:
         return {}
     values = {"board.mig_units": str(mig["units"]), "board.mig_slices": str(mig["slices"])}
-    columns = ("enum", "id", "name", "slices", "max", "sms", "memory_mib", "copy", "decoders", "encoders", "jpeg", "ofa",
-               "capabilities", "size")
+    columns = ("enum", "id", "name", "slices", "max", "sms", "memory_mib", "copy", "decoders", "encoders", "jpeg",
+               "ofa", "capabilities", "size")
     for index, row in enumerate(mig["profiles"]):
         cells = [str(row[column]) for column in columns] + ["+".join(str(start) for start in row["starts"])]
         values["board.gpu_instance_profile.%d" % index] = ",".join(cells)

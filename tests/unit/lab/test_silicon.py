@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
+
 from gpulab import silicon
 from gpulab.cache import Workshop
 from gpulab.parts.silicon import PARTS
@@ -128,7 +129,8 @@ def test_identity_of_each_board(simulated: Silicon, profile: str) -> None:
         gpu = nvmlDeviceGetHandleByIndex(nvmlDeviceGetCount() - 1)
         pci = nvmlDeviceGetPciInfo(gpu)
         answer(dict(count=nvmlDeviceGetCount(), name=nvmlDeviceGetName(gpu), uuid=nvmlDeviceGetUUID(gpu),
-                    memory=nvmlDeviceGetMemoryInfo(gpu).total, reserved=nvmlDeviceGetMemoryInfo(gpu, nvmlMemory_v2).reserved,
+                    memory=nvmlDeviceGetMemoryInfo(gpu).total,
+                    reserved=nvmlDeviceGetMemoryInfo(gpu, nvmlMemory_v2).reserved,
                     device=pci.pciDeviceId, subsystem=pci.pciSubSystemId, bus=pci.busId, capability=
                     nvmlDeviceGetCudaComputeCapability(gpu), minor=nvmlDeviceGetMinorNumber(gpu),
                     driver=nvmlSystemGetDriverVersion(), cuda=nvmlSystemGetCudaDriverVersion_v2()))
@@ -420,7 +422,8 @@ def test_a_reader_of_a_read_only_board_may_not_write(simulated: Silicon) -> None
 
 def test_every_write_is_logged(simulated: Silicon) -> None:
     simulated.board("a100-80gb-sxm")
-    simulated.python(OPEN + "nvmlDeviceSetMigMode(gpu, 1); create(gpu, 9); answer(error(nvmlDeviceCreateGpuInstance, gpu, 0))")
+    simulated.python(OPEN + "nvmlDeviceSetMigMode(gpu, 1); create(gpu, 9)\n"
+                     "answer(error(nvmlDeviceCreateGpuInstance, gpu, 0))")
     words = [line.split(" ", 3)[3] for line in simulated.log()]
     assert words == ["nvmlDeviceSetMigMode gpu=0 mode=1 status=0 -> 0",
                      "nvmlDeviceCreateGpuInstance gpu=0 profile=9 start=-1 gi=2 -> 0",

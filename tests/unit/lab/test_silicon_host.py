@@ -3,14 +3,17 @@
 """What a simulated host makes of its board: files of sysfs and procfs, boots, kernel modules, faults."""
 from __future__ import annotations
 
+import math
 import os
+import re
 from pathlib import Path
 from typing import Dict, List
 
 import pytest
-from gpulab import silicon
 from gpusim import boot, files, modules
 from gpusim.board import Board, BoardError, opened, read
+
+from gpulab import silicon
 
 KERNEL = "6.1.0-56-amd64"
 NVIDIA_KO = "/lib/modules/%s/updates/dkms/nvidia.ko" % KERNEL
@@ -50,11 +53,23 @@ def test_tables_are_whole(profile: str) -> None:
     table = silicon.profile_table(profile)
     assert table["profile"] == profile
     assert table["sources"]
+    assert table["assumed"]
     assert len(set(table["slots"])) == len(table["slots"])
     for row in table.get("mig", {}).get("profiles", []):
         units = table["mig"]["units"]
         assert all(start + row["size"] <= units for start in row["starts"])
         assert row["memory_mib"] <= table["gpu"]["memory_mib"]
+
+
+@pytest.mark.parametrize("profile", [name for name in silicon.PROFILES if "mig" in silicon.profile_table(name)])
+def test_profile_names_follow_from_memory_as_nvidias_programs_compute_them(profile: str) -> None:
+    """The device plugin and mig-parted do not ask for names: they derive them from the sizes."""
+    table = silicon.profile_table(profile)
+    total = table["gpu"]["memory_mib"]
+    for row in table["mig"]["profiles"]:
+        eighths = math.ceil(8 * row["memory_mib"] / total) / 8
+        size = math.floor(eighths * math.ceil(total / 1024) + 0.5)
+        assert re.match(r"\d+g\.%dgb" % size, row["name"])
 
 
 def test_pci_tree(directory: Path) -> None:

@@ -556,6 +556,8 @@ static void cuda_version(char *text, size_t size) {
 }
 
 static void print_fabric(u32 position) {
+    static const char *const summaries[] = {"N/A", "Healthy", "Unhealthy", "Limited Capacity"};
+    static const char *const bandwidths[] = {"N/A", "Degraded", "Full", "N/A"};
     nvmlGpuFabricInfoV_t info;
     char state[32];
 
@@ -570,7 +572,8 @@ static void print_fabric(u32 position) {
     printf("        %-42s: %u\n        %-42s: ", "CliqueId", info.cliqueId, "ClusterUUID");
     for (int i = 0; i < 16; i++)
         printf("%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", info.clusterUuid[i]);
-    printf("\n        Health\n            %-38s: %s\n", "Bandwidth", (info.healthMask & 3) == 2 ? "Full" : "Degraded");
+    printf("\n        Health\n            %-38s: %s\n", "Summary", summaries[info.healthSummary & 3]);
+    printf("            %-38s: %s\n", "Bandwidth", bandwidths[info.healthMask & 3]);
 }
 
 static void print_details(u32 position) {

@@ -65,9 +65,8 @@ def version_key(release: str) -> Tuple[Tuple[int, Union[int, str]], ...]:
 
 def choose_kernel(root: Path = Path("/")) -> str:
     """The newest installed image that has its modules, else the newest module tree, else none."""
-    trees = {path.name for path in (root / "lib" / "modules").iterdir()} if (root / "lib" / "modules").is_dir() else set()
-    boot_directory = root / "boot"
-    images = {path.name[len("vmlinuz-"):] for path in boot_directory.glob("vmlinuz-*")} if boot_directory.is_dir() else set()
+    trees = {path.name for path in (root / "lib" / "modules").glob("*")}
+    images = {path.name[len("vmlinuz-"):] for path in (root / "boot").glob("vmlinuz-*")}
     candidates = sorted(images & trees or trees, key=version_key)
     return candidates[-1] if candidates else ""
 
@@ -176,7 +175,8 @@ def initramfs_modules(kernel: str) -> List[str]:
     if "/nouveau.ko" not in listing:
         return []
     with tempfile.TemporaryDirectory(prefix="gpusim-initramfs.") as scratch:
-        subprocess.run(["unmkinitramfs", image, scratch], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(["unmkinitramfs", image, scratch], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                       check=False)
         for path in Path(scratch).glob("**/modprobe.d/*.conf"):
             if re.search(r"^\s*blacklist\s+nouveau\s*$", path.read_text(errors="replace"), re.MULTILINE):
                 return []

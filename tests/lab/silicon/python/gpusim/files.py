@@ -62,7 +62,8 @@ def write_pci(directory: Path, board: Board) -> None:
     put(root / "rescan", "")
     _device(devices, "0000:00:00.0", "0x8086", "0x09a2", "0x060000", "0x00008086", [])
     _device(devices, "0000:02:00.0", "0x1a03", "0x2000", "0x030000", "0x20001a03", [16])
-    for group, device_class, vendor in (("nvswitch", "0x068000", VENDOR_NVIDIA), ("nvlink_bridge", "0x020700", "0x15b3")):
+    for group, device_class, vendor in (("nvswitch", "0x068000", VENDOR_NVIDIA),
+                                        ("nvlink_bridge", "0x020700", "0x15b3")):
         for index in range(board.number(group + ".count")):
             slot = board.text("%s.%d.bus" % (group, index))
             device = board.text(group + ".pci_device").lower()
@@ -190,8 +191,9 @@ def write_modules(directory: Path, board: Board, users: Dict[str, int]) -> None:
 
 def _write_module(path: Path, board: Board, name: str, count: int, others: List[str]) -> None:
     version = board.text("module.%s.version" % name)
-    texts = {"refcnt": str(count), "initstate": "live", "taint": board.text("module.%s.taint" % name).strip(" ()"),
-             "coresize": board.text("module.%s.size" % name, "16384"), "srcversion": board.text("module.%s.srcversion" % name)}
+    prefix = "module.%s." % name
+    texts = {"refcnt": str(count), "initstate": "live", "taint": board.text(prefix + "taint").strip(" ()"),
+             "coresize": board.text(prefix + "size", "16384"), "srcversion": board.text(prefix + "srcversion")}
     if version != "-":
         texts["version"] = version
     for key, text in texts.items():
@@ -228,7 +230,9 @@ def _write_proc_nvidia(root: Path, board: Board) -> None:
     title = "NVIDIA UNIX Open Kernel Module for x86_64  %s  Release Build" if is_open(board) \
         else "NVIDIA UNIX x86_64 Kernel Module  %s"
     put(root / "nvidia" / "version", "NVRM version: %s  (gpusim)\nGCC version:  gcc\n" % (title % version))
-    parameters = {"ModifyDeviceFiles": "1", "DeviceFileUID": "0", "DeviceFileGID": "0", "DeviceFileMode": "438",
+    # With 1, nvidia-cdi-hook mounts its own version over a container's /proc/driver/nvidia/params, which is not there:
+    # a container's /proc is the real kernel's.
+    parameters = {"ModifyDeviceFiles": "0", "DeviceFileUID": "0", "DeviceFileGID": "0", "DeviceFileMode": "438",
                   "EnableMSI": "1", "EnableGpuFirmware": "18", "RestrictProfilingToAdminUsers": "1",
                   "PreserveVideoMemoryAllocations": "0", "ImexChannelCount": "2048", "CreateImexChannel0": "0"}
     for word in board.text("module.nvidia.parameters").split():
@@ -240,11 +244,15 @@ def _write_proc_nvidia(root: Path, board: Board) -> None:
     for index in range(board.gpus):
         if not board.has_fault("absent", index):
             put(root / "nvidia" / "gpus" / board.gpu(index, "bus") / "information", _information(board, index))
-    put(root / "nvidia" / "capabilities" / "mig" / "config", "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n")
-    put(root / "nvidia" / "capabilities" / "mig" / "monitor", "DeviceFileMinor: 2\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+    for name, minor, mode in (("config", 1, 0o400), ("monitor", 2, 0o444)):
+        put(root / "nvidia" / "capabilities" / "mig" / name, _capability(minor, mode))
     put(root / "nvidia-caps" / "mig-minors", _mig_minors(board.gpus))
     for index in range(board.number("nvswitch.count")):
         put(root / "nvidia-nvswitch" / "devices" / board.text("nvswitch.%d.bus" % index), "")
+
+
+def _capability(minor: int, mode: int) -> str:
+    return "DeviceFileMinor: %d\nDeviceFileMode: %d\nDeviceFileModify: 1\n" % (minor, mode)
 
 
 def _information(board: Board, index: int) -> str:

@@ -45,7 +45,7 @@ def kmod_program(name: str) -> str:
 
 
 def resolve(name: str, parameters: List[str], options: List[str]) -> Tuple[int, List[str], str]:
-    """What real modprobe would do for a name: its exit code, its lines (insmod PATH ..., builtin X, install ...), its errors."""
+    """What real modprobe would do for a name: exit code, lines (insmod PATH ..., builtin X, install ...), errors."""
     done = subprocess.run([kmod_program("modprobe"), "--show-depends"] + options + ["--", name] + parameters,
                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False,
                           universal_newlines=True)
@@ -161,8 +161,8 @@ def load_file(path: str, parameters: List[str]) -> None:
         if name in NVIDIA:
             files.make_nodes(board)
         files.write_modules(directory, board, user_counts(board))
-    log(directory, "load %s version=%s parameters=%s" % (name, module_info(path, "version") or "-", " ".join(parameters)),
-        "kernel")
+    version = module_info(path, "version") or "-"
+    log(directory, "load %s version=%s parameters=%s" % (name, version, " ".join(parameters)), "kernel")
 
 
 def _check(directory: Path, board: Board, name: str, path: str) -> None:
