@@ -1,0 +1,42 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Every capability of a host, in the order in which they are planned and applied."""
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, Tuple
+
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from .core.capability import Capability, plan_of
+from .core.errors import GpuOpsError
+from .core.host import Host
+from .core.plan import Plan, render
+from .driver.capability import Activation, Driver, Nouveau
+from .hardware.node import host_facts
+from .runtime.capability import Cdi, Runtime, Toolkit
+
+CAPABILITIES: Tuple[Capability[Any, Any], ...] = (Nouveau(), Driver(), Toolkit(), Activation(), Runtime(), Cdi())
+
+
+def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
+    """{'plan', 'text'}: the plans of all capabilities that have parameters, chained on the facts each one leaves."""
+    facts = host_facts(host)
+    total = Plan(host=facts.hostname)
+    for capability in CAPABILITIES:
+        given = parameters.get(capability.name)
+        if given is not None:
+            plan, facts = plan_of(capability, _checked(capability, given), host, facts)
+            total = total.merged(plan)
+    return {"plan": total.to_dict(), "text": render(total)}
+
+
+def _checked(capability: Capability[Any, Any], given: Mapping[str, Any]) -> Dict[str, Any]:
+    """The parameters as the capability's own module would have them: checked, converted, defaults filled in."""
+    result = ArgumentSpecValidator(capability.arguments).validate(dict(given))
+    if result.error_messages:
+        raise GpuOpsError(
+            found="; ".join(result.error_messages),
+            wanted="the options of the module behind '%s'" % capability.name,
+            remedy="correct them; ansible-doc shows the module's options",
+        )
+    return {name: result.validated_parameters.get(name) for name in capability.arguments}

@@ -1,0 +1,60 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The host's half of the validation: gather the evidence, judge it, keep the status files."""
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping, Tuple
+
+from ..core.host import Host
+from ..core.journal import Journal
+from ..hardware.node import host_facts
+from ..hardware.report import nvml_if_there
+from ..runtime.cdi.spec import PATH, Spec, read_spec
+from ..runtime.containerd.observation import observe
+from ..runtime.containerd.policy import ARGUMENTS, policy_of
+from .checks import Evidence, run_chain
+from .verdict import raise_if_unhealthy, write_status_files
+
+
+def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+    """Run the chain; {'changed', 'checks'}. Raises GpuOpsError naming what failed."""
+    host = Host()
+    evidence = gather(host, parameters)
+    checks = run_chain(evidence)
+    changed = bool(parameters["status_files"]) and not check_mode and bool(write_status_files(host, checks))
+    raise_if_unhealthy(checks, "host %s" % evidence.facts.hostname)
+    return {"changed": changed, "checks": [check.to_dict() for check in checks]}
+
+
+def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
+    """Read what the checks judge; changes nothing."""
+    facts = host_facts(host)
+    spec = _spec(host)
+    runtime, handlers = _runtime(host, parameters["handler"])
+    return Evidence(
+        facts=facts,
+        nvml=nvml_if_there(facts.driver_userspace),
+        device_nodes=tuple(name for name in host.list("/dev") if name.startswith("nvidia")),
+        cdi_spec=PATH if spec else "",
+        cdi_devices=spec.names if spec else (),
+        cdi_version=spec.driver if spec else "",
+        runtime=runtime,
+        handlers=handlers,
+        handler=parameters["handler"],
+        expected_gpus=parameters["expected_gpus"],
+    )
+
+
+def _spec(host: Host) -> Any:
+    text = host.read(PATH)
+    spec: Any = read_spec(text) if text is not None else None
+    return spec if isinstance(spec, Spec) and spec.names else None
+
+
+def _runtime(host: Host, handler: str) -> Tuple[str, Tuple[str, ...]]:
+    """(runtime and its version, handlers in effect): none is in effect while the process may not know the files."""
+    defaults = {name: option.get("default") for name, option in ARGUMENTS.items()}
+    seen = observe(host, Journal(host), policy_of(dict(defaults, handler=handler)))
+    if seen.daemon is None or not seen.daemon.active:
+        return "", ()
+    return "containerd %d.%d" % seen.daemon.release, () if seen.pending else seen.handlers
