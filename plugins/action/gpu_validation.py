@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from ansible.errors import AnsibleActionFail
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import CapabilityAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.cluster_validation import ClusterScope, validate_cluster

@@ -8,8 +8,9 @@ module: gpu_plan
 short_description: Say exactly what would be done to a GPU host
 version_added: 0.1.0
 description:
-  - Takes the options of the modules that change a host and returns, as one plan, the steps that they would do, in order.
-  - Each capability is planned on the host as the capabilities before it will leave it, so the plan of a bare host is complete.
+  - Takes the options of the modules that change a host and returns, as one plan, the steps that they would do.
+  - Each capability is planned on the host as the capabilities before it will leave it, so the plan of a bare host is
+    complete.
   - Reads only. A version that only a repository knows is read from its index in a scratch directory.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -53,8 +54,8 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description:
-    - The plan as data. C(schema), C(host), C(policy) and C(observation) (digests), C(disruption) (the highest of its steps),
-      C(steps), C(refusals) and C(notes).
+    - The plan as data. C(schema), C(host), C(policy) and C(observation) (digests), C(disruption) (the highest of its
+      steps), C(steps), C(refusals) and C(notes).
   returned: success
   type: dict
   sample: {"schema": "gpuops.nvidia/plan/v1", "disruption": "none", "steps": [], "refusals": [], "notes": []}

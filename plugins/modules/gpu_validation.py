@@ -9,10 +9,10 @@ short_description: Decide whether a node may take GPU work
 version_added: 0.1.0
 description:
   - Runs a chain of checks, each with its evidence and its remedy, and fails when one of them fails.
-  - On the host, GPUs on the PCI bus, driver versions that agree, every GPU answering, memory health, fabric, device nodes, a
-    fresh CDI spec and the handler in the container runtime's effective configuration.
-  - On the cluster, allocatable devices as expected, and a pod that gets the device it asked for. These checks run on the
-    controller and open no connection to the host.
+  - On the host, GPUs on the PCI bus, driver versions that agree, every GPU answering, memory health, fabric, device
+    nodes, a fresh CDI spec and the handler in the container runtime's effective configuration.
+  - On the cluster, allocatable devices as expected, and a pod that gets the device it asked for. These checks run on
+    the controller and open no connection to the host.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
@@ -111,6 +111,7 @@ checks:
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule, env_fallback
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import auth_argument_spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import LIBRARY_ARGUMENTS, finish
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_host import validate_host

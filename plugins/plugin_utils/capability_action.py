@@ -72,7 +72,7 @@ class CapabilityAction(ActionBase):
         return remote_path
 
     def _writes(self) -> bool:
-        return not self._task.action.rsplit(".", 1)[-1] in ("gpu_info", "gpu_plan", "gpu_validation")
+        return self._task.action.rsplit(".", 1)[-1] not in ("gpu_info", "gpu_plan", "gpu_validation")
 
     def _transaction(self, step: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
         """Install or remove the step's packages in one transaction."""

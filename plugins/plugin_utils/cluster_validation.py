@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from ansible.module_utils.parsing.convert_bool import boolean
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, Cluster
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check

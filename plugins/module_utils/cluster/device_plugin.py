@@ -42,7 +42,7 @@ def checked_config(config: Any) -> Dict[str, Any]:
 
 def shared_resource_names(config: Mapping[str, Any]) -> List[str]:
     """The resource names that sharing renames, as the exporter needs to know them."""
-    names = []
+    names: List[str] = []
     for block in (config.get("sharing") or {}).values():
         if block and block.get("renameByDefault"):
             names.extend(_prefixed(resource["name"]) + ".shared" for resource in block["resources"])

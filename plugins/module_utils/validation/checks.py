@@ -172,7 +172,8 @@ def runtime_handler(evidence: Evidence) -> Check:
     if not evidence.runtime:
         return Check(name, FAILED, "no container runtime runs", "start containerd or CRI-O")
     if evidence.handler not in evidence.handlers:
-        return Check(name, FAILED, "%s has the handlers %s" % (evidence.runtime, ", ".join(evidence.handlers) or "none"),
+        handlers = ", ".join(evidence.handlers) or "none"
+        return Check(name, FAILED, "%s has the handlers %s" % (evidence.runtime, handlers),
                      "configure it with container_runtime; restart it if the configuration is newer than the process")
     return Check(name, PASSED, "%s has the handler %s" % (evidence.runtime, evidence.handler))
 

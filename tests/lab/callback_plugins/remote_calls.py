@@ -14,7 +14,7 @@ DOCUMENTATION = """
     name: remote_calls
     type: aggregate
     short_description: count remote calls
-    description: Writes {host: [module, ...]} of the calls that left the controller to the file named by REMOTE_CALLS_FILE.
+    description: Writes {host: [module, ...]} of the calls that left the controller to the file REMOTE_CALLS_FILE.
     requirements: []
 """
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 from typing import Any, List
 
 import pytest
+from cluster_api import Api
+from cluster_objects import h100_node, pod
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, ApiError, Cluster
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import Eviction, read_gpu_pods
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodeWish
@@ -13,8 +16,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview, wait_for_resources
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.pods import EvictionPlan, plan_eviction
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from cluster_api import Api
-from cluster_objects import h100_node, pod
 
 NODE = "/api/v1/nodes/gpu-1"
 

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Dict
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, ApiError, Cluster
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from cluster_api import TOKEN, Answer, Api, kubeconfig
 from cluster_objects import h100_node
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, ApiError, Cluster
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 
 def connect(api: Api, **options: Any) -> Cluster:

@@ -7,6 +7,7 @@ from typing import Any, Dict
 
 import pytest
 from ansible.errors import AnsibleFilterError
+
 from ansible_collections.gpuops.nvidia.plugins.filter.device_plugin_config import FilterModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.device_plugin import (
     checked_config,

@@ -8,6 +8,9 @@ import json
 from typing import Any, Dict
 
 import pytest
+from cluster_api import _merge
+from cluster_objects import node
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import (
     CORDON_REASON,
     CORDONED_BY,
@@ -16,8 +19,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels impor
     plan_node_change,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from cluster_api import _merge
-from cluster_objects import node
 
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 PRESENT = "nvidia.com/gpu.present"

@@ -6,8 +6,9 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 import pytest
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster import nodes
 from cluster_objects import h100_labels, h100_node, node
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster import nodes
 
 
 def codes(facts: Dict[str, Any]) -> List[str]:

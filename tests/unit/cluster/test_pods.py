@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import Any, Dict
 
 import pytest
+from cluster_objects import pod
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.pods import (
     gpu_pod,
     gpu_pods,
@@ -13,7 +15,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.pods import 
     plan_eviction,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from cluster_objects import pod
 
 
 def container(gpus: int, **more: Any) -> Dict[str, Any]:
@@ -32,7 +33,8 @@ def test_resources_count_as_the_scheduler_counts(spec: Dict[str, Any], expected:
 
 
 def test_other_resources_and_zero_are_none() -> None:
-    assert gpu_resources({"containers": [{"resources": {"limits": {"cpu": "1", "amd.com/gpu": 1}}}, container(0)]}) == {}
+    others = {"resources": {"limits": {"cpu": "1", "amd.com/gpu": 1}}}
+    assert gpu_resources({"containers": [others, container(0)]}) == {}
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
