@@ -21,6 +21,16 @@ LAZY = "-extldflags=-Wl,-z,lazy"
 
 
 @dataclass(frozen=True)
+class Rewrite:
+    """A text that is another in one source file of a module, for this build only."""
+
+    module: str
+    file: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True)
 class Target:
     """One `go build` of a family: packages that share their flags."""
 
@@ -30,6 +40,7 @@ class Target:
     tags: str = ""
     # A single package may be given another file name than its last path element.
     output: str = ""
+    rewrites: Tuple[Rewrite, ...] = ()
 
     def programs(self) -> List[str]:
         return [self.output] if self.output else [package.rsplit("/", 1)[-1] for package in self.packages]
@@ -105,7 +116,11 @@ FAMILIES: Tuple[Family, ...] = (
         LAB / "nvidia" / "mig-parted",
         (Target(
             _commands(_MIG_PARTED, ("nvidia-mig-parted",)),
-            ldflags=(LAZY, "-X %s/internal/info.version=0.13.1" % _MIG_PARTED), cgo=True),),
+            ldflags=(LAZY, "-X %s/internal/info.version=0.13.1" % _MIG_PARTED), cgo=True,
+            # A host's list of modules is the board's. C programs get it from a preloaded library, which a Go program
+            # does not call.
+            rewrites=(Rewrite(_MIG_PARTED, "cmd/nvidia-mig-parted/util/nvml.go", 'ReadFile("/proc/modules")',
+                              'ReadFile("/var/lib/gpusim/proc/modules")'),)),),
     ),
     Family(
         "nfd", "node feature discovery v0.17.3",

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 from typing import Dict, List, Optional, Tuple
 
 from ..cache import BuildError, Job, Part, cache_root
@@ -16,6 +17,8 @@ Release = Tuple[int, ...]
 
 # The first Go that fetches by itself the toolchain which a go.mod asks for.
 FETCHING: Release = (1, 21)
+
+SCRATCH = ".rewritten"
 
 
 def required_go() -> str:
@@ -53,6 +56,8 @@ def build_family(family: Family, job: Job) -> None:
                            "-ldflags", " ".join(("-s", "-w") + target.ldflags)]
         if target.tags:
             argv += ["-tags", target.tags]
+        if target.rewrites:
+            argv += ["-modfile", str(_rewritten(family, target, job))]
         destination = programs / target.output if target.output else programs
         # Half a minute to six minutes of compilation should not make the machine unusable meanwhile.
         job.run(["nice", *argv, "-o", str(destination), *target.packages],
@@ -60,6 +65,37 @@ def build_family(family: Family, job: Job) -> None:
         missing = [name for name in target.programs() if not (programs / name).is_file()]
         if missing:
             raise BuildError("part %s: go build ended well but did not write %s" % (family.name, ", ".join(missing)))
+    shutil.rmtree(job.out / SCRATCH, ignore_errors=True)
+
+
+def _rewritten(family: Family, target: Target, job: Job) -> Path:
+    """A go.mod beside the family's own that takes the modules with rewritten sources from copies."""
+    scratch = job.out / SCRATCH
+    scratch.mkdir(exist_ok=True)
+    for name in ("go.mod", "go.sum"):
+        shutil.copyfile(family.module / name, scratch / name)
+    for rewrite in target.rewrites:
+        copy = scratch / rewrite.module
+        if not copy.is_dir():
+            shutil.copytree(_module_source(family, target, rewrite.module, job), copy)
+            job.run([_go(), "mod", "edit", "-replace", "%s=%s" % (rewrite.module, copy), scratch / "go.mod"])
+        source = copy / rewrite.file
+        text = source.read_text(encoding="utf-8")
+        if rewrite.old not in text:
+            raise BuildError("part %s: found no %s in %s of %s, wanted to rewrite it: adapt the table of families"
+                             % (family.name, rewrite.old, rewrite.file, rewrite.module))
+        # The module cache is read-only, and so is what was copied from it.
+        source.unlink()
+        source.write_text(text.replace(rewrite.old, rewrite.new), encoding="utf-8")
+    return scratch / "go.mod"
+
+
+def _module_source(family: Family, target: Target, module: str, job: Job) -> Path:
+    environment = _environment(target)
+    job.run([_go(), "mod", "download", module], cwd=family.module, env=environment)
+    told = subprocess.run([_go(), "list", "-m", "-f", "{{.Dir}}", module], cwd=family.module, env=environment,
+                          check=True, stdout=subprocess.PIPE, universal_newlines=True)
+    return Path(told.stdout.strip())
 
 
 def _environment(target: Target) -> Dict[str, str]:
