@@ -103,11 +103,12 @@ class Lab:
         topology = load(wanted) if isinstance(wanted, str) else wanted
         started = time.monotonic()
         with self._locked():
-            self._claim(topology)
+            self._refuse_another(topology)
             shop = workshop()
             for name in shop.order(parts_of(topology)):
                 shop.build(name)
             built = time.monotonic()
+            self._claim(topology)
             self._start(shop)
         say("%s is up: %d host(s), %.1f s%s" % (self.name, len(topology.hosts), time.monotonic() - built, (
             " (parts: %.1f s)" % (built - started) if built - started > 1 else "")))
@@ -164,6 +165,12 @@ class Lab:
         if not link.is_symlink():
             link.symlink_to(program)
 
+    def serve(self, word: str, part: str) -> None:
+        """Serve one more repository, at http://packages.gpulab:8480/WORD/, until the next `up`."""
+        shop = workshop()
+        shop.build(part)
+        self.repositories.start({**self.repositories.served(), word: shop.path(part)})
+
     # One host of a running lab
 
     def reset(self, name: str) -> None:
@@ -210,14 +217,18 @@ class Lab:
             raise LabError("lab %s has no control plane (control_plane: false in its topology)" % self.name)
         return plane.kubectl(argv)
 
+    def _refuse_another(self, topology: Topology) -> None:
+        if self.is_up and self.topology != topology:
+            raise LabError("lab %s runs with another topology (%s, wanted %s); end it first: lab --name %s down"
+                           % (self.name, self.topology.name, topology.name, self.name))
+
     def _claim(self, topology: Topology) -> None:
         """Write down what is about to be started, before anything is: `down` cleans by this record."""
         if self.is_up:
-            if self.topology != topology:
-                raise LabError("lab %s runs with another topology (%s, wanted %s); end it first: lab --name %s down"
-                               % (self.name, self.topology.name, topology.name, self.name))
             return
-        self.paths.top.mkdir(parents=True, exist_ok=True)
+        # A killed `down` removes its record early; what it left is not a host to boot from.
+        remove_tree(self.paths.top)
+        self.paths.top.mkdir(parents=True)
         with _lock(self.paths.top.parent / ".networks.lock"):
             taken = [Lab(each).network.number for each in running_labs()]
             network = networks.choose(self.name, taken)

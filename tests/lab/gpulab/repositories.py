@@ -33,6 +33,10 @@ class Repositories:
         self.daemon.start([sys.executable, "-m", "gpulab.repositories", self.network.controller, *words],
                           {"PYTHONPATH": str(Path(__file__).resolve().parents[1])})
 
+    def served(self) -> Dict[str, Path]:
+        pairs = (word.partition("=") for word in json.loads(self.roots_file.read_text()))
+        return {name: Path(directory) for name, _, directory in pairs}
+
     def stop(self) -> None:
         self.daemon.stop()
 

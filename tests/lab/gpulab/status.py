@@ -52,7 +52,7 @@ def _life(daemon: Daemon) -> str:
 def _describe(host: Host, node_ready: bool) -> str:
     board = "%d x %s" % (host.spec.gpus, host.spec.board) if host.spec.board else "no GPU"
     if host.supervisor.pid is None:
-        return "off; %s" % board
+        return "%s; %s" % ("runs without supervisor" if cgroups.members(host.cgroup) else "off", board)
     node = "" if not host.spec.join else ", node Ready" if node_ready else ", node not Ready"
     return "%s, %s; %s%s; %d MB" % (host.address, "answers" if host.answers() else "boots", board, node,
                                     _memory_mb(cgroups.members(host.cgroup)))
