@@ -469,3 +469,17 @@ def test_nvidia_smi_makes_a_layout(simulated: Silicon) -> None:
     assert simulated.smi("mig", "-dci").returncode == 0
     assert simulated.smi("mig", "-dgi").returncode == 0
     assert len(simulated.smi("-L").stdout.splitlines()) == 1
+
+
+def test_capability_files_come_and_go_with_instances(simulated: Silicon) -> None:
+    simulated.board("a30", 2)
+    assert simulated.smi("-mig", "1", "-i", "1").returncode == 0
+    assert simulated.smi("mig", "-i", "1", "-cgi", "14", "-C").returncode == 0
+    root = simulated.directory / "proc/driver/nvidia/capabilities/gpu1/mig"
+    texts = [path.read_text().splitlines()[0] for path in sorted(root.glob("gi*/**/access"))]
+    instance = int(next(root.iterdir()).name[2:])
+    first = 3 + (15 + instance) * 9
+    assert sorted(texts) == ["DeviceFileMinor: %d" % first, "DeviceFileMinor: %d" % (first + 1)]
+    simulated.smi("mig", "-i", "1", "-dci")
+    simulated.smi("mig", "-i", "1", "-dgi")
+    assert list(root.iterdir()) == []

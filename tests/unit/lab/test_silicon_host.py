@@ -271,3 +271,22 @@ def test_a_board_survives_writers_in_between(directory: Path) -> None:
         generations.append(int((directory / "board").read_text().split("\n", 1)[0].split("=")[1]))
     assert generations == sorted(set(generations))
     assert isinstance(read(directory), Board)
+
+
+def test_a_rack_registers_its_gpus_when_the_driver_comes(host: Path) -> None:
+    ready(host, "gb200-nvl72")
+    assert read(host).gpu(0, "fabric.state") == "1"
+    modules.load_file(NVIDIA_KO, [])
+    assert [read(host).gpu(gpu, "fabric.state") for gpu in range(2)] == ["3", "3"]
+
+
+def test_capability_files_of_instances(host: Path) -> None:
+    ready(host, "a100-80gb-sxm")
+    with opened(host) as board:
+        board.set("gpu.1.gi.2.profile", 9)
+        board.set("gpu.1.gi.2.ci.0.profile", 2)
+    modules.load_file(NVIDIA_KO, [])
+    minors = dict(line.split(" ") for line in (host / "proc/driver/nvidia-caps/mig-minors").read_text().splitlines())
+    for name in ("gpu1/gi2", "gpu1/gi2/ci0"):
+        path = host / "proc/driver/nvidia/capabilities" / name.replace("gpu1/", "gpu1/mig/") / "access"
+        assert path.read_text().splitlines()[0] == "DeviceFileMinor: " + minors[name + "/access"]

@@ -7,9 +7,12 @@
 #define _GNU_SOURCE
 #include "library.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 enum { MAX_PLACEMENTS = 8, MAX_PROFILES = 24, PROFILE_ENUM_END = 0x12, ANY_DEVICE = IS_DEVICE | IS_MIG_DEVICE };
 enum { ALL_MEDIA_FIRST = 0x0f, ALL_MEDIA_LAST = 0x10, NO_MEDIA_FIRST = 0x0d, NO_MEDIA_LAST = 0x0e };
@@ -88,7 +91,67 @@ int compute_instance_exists(int gpu, int gi, int ci) {
     return compute_number(gpu, gi, ci, "profile") >= 0;
 }
 
+/* ---- capability files, which the kernel module shows for each instance (python/gpusim/files.py makes the fixed ones) ---- */
+
+static int capability_path(char *path, size_t size, int gpu, int gi, int ci) {
+    int used;
+
+    if (board_directory() == NULL)
+        return 0;
+    used = snprintf(path, size, "%s/proc/driver/nvidia/capabilities/gpu%lld/mig/gi%d", board_directory(),
+                    gpu_number(gpu, gpu, "minor"), gi);
+    if (ci >= 0)
+        snprintf(path + used, size - (size_t)used, "/ci%d", ci);
+    return 1;
+}
+
+static void make_directories(char *path) {
+    for (char *slash = strchr(path + 1, '/'); slash != NULL; slash = strchr(slash + 1, '/')) {
+        *slash = '\0';
+        mkdir(path, 0755);
+        *slash = '/';
+    }
+}
+
+static void show_capability(int gpu, int gi, int ci) {
+    enum { FIRST_MINOR = 3, MINORS_OF_INSTANCE = 9, INSTANCES_OF_GPU = 15 };
+    char path[PATH_MAX];
+    long long number = gpu_number(gpu, gpu, "minor");
+    FILE *file;
+
+    if (!capability_path(path, sizeof path - 8, gpu, gi, ci))
+        return;
+    strcat(path, "/access");
+    make_directories(path);
+    file = fopen(path, "we");
+    if (file == NULL)
+        return;
+    fprintf(file, "DeviceFileMinor: %lld\nDeviceFileMode: 292\nDeviceFileModify: 1\n",
+            FIRST_MINOR + (number * INSTANCES_OF_GPU + gi) * MINORS_OF_INSTANCE + ci + 1);
+    fclose(file);
+}
+
+static void hide_capability(int gpu, int gi, int ci) {
+    char path[PATH_MAX];
+    char *end;
+
+    if (!capability_path(path, sizeof path - 8, gpu, gi, ci))
+        return;
+    end = path + strlen(path);
+    strcpy(end, "/access");
+    unlink(path);
+    *end = '\0';
+    rmdir(path);
+}
+
 void forget_instances(int gpu) {
+    for (int gi = 0; gi < MAX_GPU_INSTANCES; gi++) {
+        for (int ci = 0; instance_exists(gpu, gi) && ci < MAX_COMPUTE_INSTANCES; ci++)
+            if (compute_instance_exists(gpu, gi, ci))
+                hide_capability(gpu, gi, ci);
+        if (instance_exists(gpu, gi))
+            hide_capability(gpu, gi, -1);
+    }
     board_remove("gpu.%d.gi", gpu);
 }
 
@@ -464,8 +527,10 @@ static nvmlReturn_t create_gpu_instance(const char *call, nvmlDevice_t device, u
     if (answer != SUCCESS)
         return answer;
     answer = instance == NULL ? INVALID_ARGUMENT : create_instance(device->gpu, id, placement, &gi);
-    if (answer == SUCCESS)
+    if (answer == SUCCESS) {
         *instance = gpu_instance_handle(device->gpu, gi);
+        show_capability(device->gpu, gi, -1);
+    }
     board_log("%s gpu=%d profile=%u start=%d gi=%d -> %d", call, device->gpu, id,
               placement != NULL ? (int)placement->start : -1, gi, answer);
     return finish(answer);
@@ -491,8 +556,10 @@ nvmlReturn_t nvmlGpuInstanceDestroy(nvmlGpuInstance_t instance) {
             answer = IN_USE;
     if (instance_in_use(instance->gpu, instance->gpu_instance, -1))
         answer = IN_USE;
-    if (answer == SUCCESS)
+    if (answer == SUCCESS) {
         board_remove("gpu.%d.gi.%d", instance->gpu, instance->gpu_instance);
+        hide_capability(instance->gpu, instance->gpu_instance, -1);
+    }
     board_log("%s gpu=%d gi=%d -> %d", __func__, instance->gpu, instance->gpu_instance, answer);
     return finish(answer);
 }
@@ -728,8 +795,10 @@ static nvmlReturn_t create_compute_instance(const char *call, nvmlGpuInstance_t 
     if (answer != SUCCESS)
         return answer;
     answer = created == NULL ? INVALID_ARGUMENT : create_compute(instance, id, placement, &ci);
-    if (answer == SUCCESS)
+    if (answer == SUCCESS) {
         *created = compute_instance_handle(instance->gpu, instance->gpu_instance, ci);
+        show_capability(instance->gpu, instance->gpu_instance, ci);
+    }
     board_log("%s gpu=%d gi=%d profile=%u ci=%d -> %d", call, instance->gpu, instance->gpu_instance, id, ci, answer);
     return finish(answer);
 }
@@ -752,8 +821,10 @@ nvmlReturn_t nvmlComputeInstanceDestroy(nvmlComputeInstance_t compute) {
         return answer;
     if (instance_in_use(compute->gpu, compute->gpu_instance, compute->compute_instance))
         answer = IN_USE;
-    else
+    if (answer == SUCCESS) {
         board_remove("gpu.%d.gi.%d.ci.%d", compute->gpu, compute->gpu_instance, compute->compute_instance);
+        hide_capability(compute->gpu, compute->gpu_instance, compute->compute_instance);
+    }
     board_log("%s gpu=%d gi=%d ci=%d -> %d", __func__, compute->gpu, compute->gpu_instance, compute->compute_instance,
               answer);
     return finish(answer);

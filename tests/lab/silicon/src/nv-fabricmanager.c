@@ -9,6 +9,7 @@
 #include "board.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -91,6 +92,17 @@ static void set_fabric(int state) {
     board_log("nv-fabricmanager fabric state %d", state);
 }
 
+static int has_fault(void) {
+    size_t position = 0;
+    const char *key;
+    const char *value;
+
+    while (board_next("fault.", &position, &key, &value))
+        if (strstr(key, ".kind") != NULL && strcmp(value, "fabric") == 0)
+            return 1;
+    return 0;
+}
+
 /* Nothing to manage, no driver, or another driver: what the real program says and ends with. */
 static int start(void) {
     const char *fabric;
@@ -109,7 +121,7 @@ static int start(void) {
             "Please update with matching NVIDIA driver package.", own_version(), loaded);
     } else if (strncmp(fabric, "nvswitch", 8) != 0 && strcmp(fabric, "nvlink5") != 0) {
         say("NV_WARN_NOTHING_TO_DO: no NVSwitch or NVLink fabric to manage on this system");
-    } else if (board_number(0, "fault.fabric") != 0) {
+    } else if (has_fault()) {
         say("failed to configure all the available GPUs or NVSwitches");
     } else {
         say("Fabric Manager version %s is running with the following configuration options", own_version());
@@ -121,6 +133,15 @@ static int start(void) {
     }
     board_close();
     return 1;
+}
+
+/* While it runs it has the driver's nodes open, so that the module cannot be removed; see session.c for O_PATH. */
+static void hold_driver(void) {
+    static const char *const nodes[] = {"/dev/nvidiactl", "/dev/nvidia-nvswitchctl"};
+
+    for (size_t i = 0; i < sizeof nodes / sizeof *nodes; i++)
+        if (open(nodes[i], O_PATH) < 0 && errno != ENOENT)
+            say("cannot open %s: %s", nodes[i], strerror(errno));
 }
 
 static void write_pid(void) {
@@ -155,6 +176,7 @@ int main(int argc, char **argv) {
     if (daemon(0, 0) != 0)
         return 1;
     write_pid();
+    hold_driver();
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
     while (!ending)

@@ -9,6 +9,7 @@
 #include <ctype.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -506,6 +507,37 @@ static int query_processes(const char *format) {
 
 /* ---- -L, -q, table ---- */
 
+/* The module cannot make the nodes of its MIG capabilities; nvidia-smi has nvidia-modprobe make those that are missing. */
+static void make_capability_node(u32 gpu_minor, u32 gi, int ci) {
+    char path[128];
+    int used = snprintf(path, sizeof path, "/proc/driver/nvidia/capabilities/gpu%u/mig/gi%u", gpu_minor, gi);
+    pid_t child;
+
+    if (ci >= 0)
+        used += snprintf(path + used, sizeof path - (size_t)used, "/ci%d", ci);
+    snprintf(path + used, sizeof path - (size_t)used, "/access");
+    if (access(path, R_OK) != 0)
+        return;
+    child = fork();
+    if (child == 0) {
+        execl("/usr/bin/nvidia-modprobe", "nvidia-modprobe", "-f", path, (char *)NULL);
+        _exit(127);
+    }
+    waitpid(child, NULL, 0);
+}
+
+static void make_capability_nodes(u32 position, nvmlDevice_t device) {
+    u32 gpu_minor = 0;
+    u32 gi = 0;
+    u32 ci = 0;
+
+    NVML(nvmlDeviceGetMinorNumber, nvmlDevice_t, u32 *)(gpus[position], &gpu_minor);
+    NVML(nvmlDeviceGetGpuInstanceId, nvmlDevice_t, u32 *)(device, &gi);
+    NVML(nvmlDeviceGetComputeInstanceId, nvmlDevice_t, u32 *)(device, &ci);
+    make_capability_node(gpu_minor, gi, -1);
+    make_capability_node(gpu_minor, gi, (int)ci);
+}
+
 static void list_mig_devices(u32 position) {
     u32 count = 0;
 
@@ -521,6 +553,7 @@ static void list_mig_devices(u32 position) {
             continue;
         NVML(nvmlDeviceGetName, nvmlDevice_t, char *, u32)(device, name, sizeof name);
         NVML(nvmlDeviceGetUUID, nvmlDevice_t, char *, u32)(device, uuid, sizeof uuid);
+        make_capability_nodes(position, device);
         profile = strstr(name, "MIG ");
         printf("  MIG %-15s Device %2u: (UUID: %s)\n", profile != NULL ? profile + 4 : "", i, uuid);
     }

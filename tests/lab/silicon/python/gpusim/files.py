@@ -9,6 +9,7 @@ keep showing the old one after a rename.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import struct
@@ -27,6 +28,7 @@ MINOR_MODESET = 254
 MINOR_CONTROL = 255
 GPU_INSTANCES = 15
 COMPUTE_INSTANCES = 8
+FIRST_INSTANCE_MINOR = 3
 REAL_MODULES = Path("/run/gpusim/sys-module")
 
 
@@ -246,6 +248,7 @@ def _write_proc_nvidia(root: Path, board: Board) -> None:
             put(root / "nvidia" / "gpus" / board.gpu(index, "bus") / "information", _information(board, index))
     for name, minor, mode in (("config", 1, 0o400), ("monitor", 2, 0o444)):
         put(root / "nvidia" / "capabilities" / "mig" / name, _capability(minor, mode))
+    _write_instance_capabilities(root / "nvidia" / "capabilities", board)
     put(root / "nvidia-caps" / "mig-minors", _mig_minors(board.gpus))
     for index in range(board.number("nvswitch.count")):
         put(root / "nvidia-nvswitch" / "devices" / board.text("nvswitch.%d.bus" % index), "")
@@ -264,10 +267,24 @@ def _information(board: Board, index: int) -> str:
     return "".join("%-15s %s\n" % (name + ":", value) for name, value in rows)
 
 
+def _write_instance_capabilities(root: Path, board: Board) -> None:
+    """One file per GPU instance and compute instance; the C library keeps them while instances come and go."""
+    for key in board.below("gpu"):
+        found = re.match(r"gpu\.(\d+)\.gi\.(\d+)(?:\.ci\.(\d+))?\.profile$", key)
+        if found is None:
+            continue
+        gpu, instance = int(board.gpu(int(found.group(1)), "minor")), int(found.group(2))
+        path = root / ("gpu%d" % gpu) / "mig" / ("gi%d" % instance)
+        minor = FIRST_INSTANCE_MINOR + (gpu * GPU_INSTANCES + instance) * (1 + COMPUTE_INSTANCES)
+        if found.group(3) is not None:
+            path, minor = path / ("ci%s" % found.group(3)), minor + 1 + int(found.group(3))
+        put(path / "access", _capability(minor, 0o444))
+
+
 def _mig_minors(gpus: int) -> str:
     """Names of MIG capabilities and the minors of their nodes, in the driver's fixed order."""
     lines = ["config 1", "monitor 2"]
-    minor = 3
+    minor = FIRST_INSTANCE_MINOR
     for gpu in range(max(gpus, 8)):
         for instance in range(GPU_INSTANCES):
             lines.append("gpu%d/gi%d/access %d" % (gpu, instance, minor))

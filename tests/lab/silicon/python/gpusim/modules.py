@@ -158,6 +158,8 @@ def load_file(path: str, parameters: List[str]) -> None:
         _take(board, name, path, parameters)
         if name in ("nvidia", "nouveau") and not files.bound_driver(directory, board):
             files.bind_driver(directory, board, name)
+        if name == "nvidia":
+            driver_came(board)
         if name in NVIDIA:
             files.make_nodes(board)
         files.write_modules(directory, board, user_counts(board))
@@ -234,6 +236,15 @@ def remove(name: str) -> None:
             driver_gone(board)
         files.write_modules(directory, board, user_counts(board))
     log(directory, "remove %s" % name, "kernel")
+
+
+def driver_came(board: Board) -> None:
+    """In a rack the switches are managed elsewhere: GPUs register with the fabric as soon as they have a driver."""
+    if board.text("board.fabric") != "nvl72" or board.faults("fabric"):
+        return
+    for gpu in range(board.gpus):
+        board.set("gpu.%d.fabric.state" % gpu, 3)
+        board.set("gpu.%d.fabric.health" % gpu, board.text("board.fabric.healthy"))
 
 
 def driver_gone(board: Board) -> None:
