@@ -1,0 +1,269 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+from driver_world import A100, facts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation import executors, observation, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.observation import (
+    FABRIC_MANAGER,
+    MODULES_FILE,
+    PERSISTENCED,
+    UNIT,
+    UNIT_FILE,
+    Holder,
+    Observation,
+    Service,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.policy import Policy
+
+PRESENT, ABSENT = Policy(), Policy(state="absent")
+NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+FILES = {MODULES_FILE: planner.MODULES_TEXT, UNIT_FILE: planner.unit_text(1)}
+RUNS = Service(known=True, enabled=True, active=True)
+LOADED = {"nvidia": 2, "nvidia_uvm": 0, "nvidia_modeset": 0}
+CONVERGED = Observation(modules=LOADED, on_disk=True, nodes=NODES, modprobe=True, files=FILES,
+                        services={PERSISTENCED: RUNS, UNIT: Service(True, True, False)})
+
+
+def driver(installed: str, loaded: str = "", **changes: Any) -> HostFacts:
+    return facts(A100, driver_installed=installed, driver_userspace=installed, driver_loaded=loaded, **changes)
+
+
+def planned(seen: Observation, there: HostFacts, policy: Policy = PRESENT) -> List[Tuple[str, str]]:
+    plan = planner.plan(seen, policy, there)
+    assert not plan.refusals
+    return [(step.action, step.subject) for step in plan.steps]
+
+
+def applied(seen: Observation, there: HostFacts, steps: Tuple[Step, ...]) -> Tuple[Observation, HostFacts]:
+    """What is there once the steps are done."""
+    modules, services = dict(seen.modules), dict(seen.services)
+    notes: Dict[str, List[str]] = {"stopped": list(seen.stopped), "unloaded": list(seen.unloaded),
+                                   "enabled": list(seen.enabled)}
+    files, originals, nodes = dict(seen.files), dict(seen.originals), list(seen.nodes)
+    for step in steps:
+        noun, verb = step.action.split(".")
+        state = services.get(step.subject, Service(known=True))
+        if step.action == "module.load":
+            modules[step.subject] = 0
+            notes["unloaded"] = [name for name in notes["unloaded"] if name != step.subject]
+            if step.subject == "nvidia":
+                there = there.but(driver_loaded=there.driver_installed)
+        elif step.action == "module.unload":
+            modules.pop(step.subject)
+            notes["unloaded"].append(step.subject)
+            if step.subject == "nvidia":
+                nodes, there = [], there.but(driver_loaded="")
+        elif noun == "service":
+            services[step.subject] = replace(state, known=True, **{
+                "start": {"active": True}, "stop": {"active": False}, "enable": {"enabled": True},
+                "disable": {"enabled": False}}[verb])
+            if verb == "stop":
+                notes["stopped"].append(step.subject)
+            elif verb == "enable":
+                notes["enabled"].append(step.subject)
+            else:
+                key = "stopped" if verb == "start" else "enabled"
+                notes[key] = [name for name in notes[key] if name != step.subject]
+        elif step.action == "devices.create":
+            nodes += step.change["after"]
+        elif step.action == "file.write":
+            originals.setdefault(step.subject, files.get(step.subject))
+            files[step.subject] = step.change["after"]
+        elif step.action == "file.restore":
+            files[step.subject] = originals.pop(step.subject)
+            notes["stopped"], notes["unloaded"] = [], []
+        else:
+            raise AssertionError(step.action)
+    return replace(seen, modules=modules, services=services, nodes=tuple(nodes), files=files, originals=originals,
+                   on_disk=True, modprobe=True,
+                   **{key: tuple(dict.fromkeys(value)) for key, value in notes.items()}), there
+
+
+class TestLoad:
+    def test_an_installed_driver_is_loaded(self) -> None:
+        seen = Observation(on_disk=True, modprobe=True, services={PERSISTENCED: Service(True, True, False)})
+        assert planned(seen, driver("580.178.04")) == [
+            ("file.write", MODULES_FILE), ("file.write", UNIT_FILE), ("service.enable", UNIT),
+            ("module.load", "nvidia"), ("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset"),
+            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("service.start", PERSISTENCED)]
+        assert planner.plan(seen, PRESENT, driver("580.178.04")).disruption is Disruption.none
+
+    def test_the_plan_for_a_bare_host_is_that_of_the_installed_one(self) -> None:
+        installed = Observation(on_disk=True, modprobe=True, services={
+            PERSISTENCED: Service(True, True, False), FABRIC_MANAGER: Service(True, False, False)})
+        there = driver("580.178.04", nvswitches=6)
+        assert planner.plan(Observation(), PRESENT, there) == planner.plan(installed, PRESENT, there)
+        assert ("service.enable", FABRIC_MANAGER) in planned(installed, there)
+
+    def test_a_converged_host_is_left_alone(self) -> None:
+        assert planned(CONVERGED, driver("580.178.04", "580.178.04")) == []
+
+    @pytest.mark.parametrize("change, steps", [
+        ({"modules": {"nvidia": 0}}, [("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset")]),
+        ({"nodes": NODES[:2]}, [("devices.create", "unified memory")]),
+        ({"nodes": NODES[1:]}, [("devices.create", "GPUs")]),
+        ({"services": {UNIT: Service(True, True), PERSISTENCED: Service(True, False, False)}},
+         [("service.enable", PERSISTENCED), ("service.start", PERSISTENCED)]),
+        ({"services": {UNIT: Service(True, True)}}, []),
+        ({"modprobe": False, "nodes": (), "files": {MODULES_FILE: planner.MODULES_TEXT}}, []),
+    ])
+    def test_what_is_missing_is_planned(self, change: Dict[str, Any], steps: list) -> None:
+        assert planned(replace(CONVERGED, **change), driver("580.178.04", "580.178.04")) == steps
+
+    def test_nothing_is_loaded_over_nouveau(self) -> None:
+        plan = planner.plan(CONVERGED, PRESENT, driver("580.178.04", nouveau_loaded=True))
+        assert [step.action for step in plan.steps] == ["host.reboot"]
+
+    def test_a_host_without_gpu_is_refused(self) -> None:
+        assert planner.plan(Observation(), PRESENT, facts()).refusals[0].found.startswith("no NVIDIA GPU")
+
+    def test_a_host_without_driver_is_told_so_before_any_change(self) -> None:
+        (step,) = planner.plan(Observation(), PRESENT, facts(A100)).steps
+        with pytest.raises(GpuOpsError, match="run gpu_driver first"):
+            executors.executors()[step.action](Host("/nowhere"), Journal(Host("/nowhere")), step)
+
+    def test_every_gpu_gets_its_node(self) -> None:
+        assert planner.gpu_node_command(2) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
+        assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.unit_text(2)
+
+
+class TestExchange:
+    there = driver("595.91.07", "580.178.04")
+
+    def test_services_and_modules_make_way_and_come_back(self) -> None:
+        seen = replace(CONVERGED, holders=(Holder(7, "nvidia-persiste", ("/dev/nvidia0",), PERSISTENCED),),
+                       modules=dict(LOADED, nvidia_drm=0))
+        assert planned(seen, self.there) == [
+            ("service.stop", PERSISTENCED),
+            ("module.unload", "nvidia_uvm"), ("module.unload", "nvidia_drm"), ("module.unload", "nvidia_modeset"),
+            ("module.unload", "nvidia"),
+            ("module.load", "nvidia"), ("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset"),
+            ("module.load", "nvidia_drm"),
+            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("service.start", PERSISTENCED)]
+        plan = planner.plan(seen, PRESENT, self.there)
+        assert {step.disruption for step in plan.steps} == {Disruption.driver_reload}
+
+    def test_a_daemon_that_died_of_the_mismatch_makes_no_other_plan(self) -> None:
+        """Its package restarts it between the plan and the exchange, and it fails: the plan must stand."""
+        died = replace(CONVERGED, services={PERSISTENCED: Service(True, True, False), UNIT: Service(True, True)})
+        assert planner.plan(died, PRESENT, self.there) == planner.plan(CONVERGED, PRESENT, self.there)
+
+    @pytest.mark.parametrize("holder, named", [
+        (Holder(42, "python3", ("/dev/nvidia0",), "train.service"), "python3 (pid 42, train.service)"),
+        (Holder(42, "gpu-app", ("/dev/nvidia0",), pod="8f0f5c0e-0000-4000-8000-123456789abc"),
+         "gpu-app (pid 42, pod 8f0f5c0e-0000-4000-8000-123456789abc)"),
+    ])
+    def test_everything_else_is_named_and_needs_a_reboot(self, holder: Holder, named: str) -> None:
+        plan = planner.plan(replace(CONVERGED, holders=(holder,)), PRESENT, self.there)
+        assert [step.action for step in plan.steps] == ["host.reboot"]
+        assert named in plan.steps[0].why and "580.178.04" in plan.steps[0].why
+
+    def test_a_console_on_the_driver_needs_a_reboot(self) -> None:
+        plan = planner.plan(replace(CONVERGED, modules=dict(LOADED, nvidia_drm=1)), PRESENT, self.there)
+        assert plan.disruption is Disruption.reboot
+
+    @given(
+        st.sets(st.sampled_from(["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "gdrdrv"])),
+        st.dictionaries(st.sampled_from(observation.SERVICES), st.builds(Service, st.just(True), st.booleans(),
+                                                                         st.booleans())),
+        st.lists(st.integers(0, 25), max_size=4), st.integers(0, 4),
+    )
+    def test_killed_anywhere_it_ends_with_the_installed_driver(
+        self, modules: set, services: dict, stops: list, switches: int
+    ) -> None:
+        seen = replace(CONVERGED, modules=dict.fromkeys(sorted(modules) + ["nvidia"], 0),
+                       services=dict(services, **{UNIT: Service(True, True)}))
+        there, ran = self.there.but(nvswitches=switches), {unit for unit, state in services.items() if state.active}
+        before = set(seen.modules)
+        for stop in stops:
+            seen, there = applied(seen, there, planner.plan(seen, PRESENT, there).steps[:stop])
+        seen, there = applied(seen, there, planner.plan(seen, PRESENT, there).steps)
+        assert there.driver_loaded == "595.91.07"
+        assert before <= set(seen.modules)
+        assert ran <= {unit for unit, state in seen.services.items() if state.active}
+        assert planner.plan(seen, PRESENT, there).steps == ()
+
+
+class TestAbsent:
+    def test_what_was_ours_is_taken_back(self) -> None:
+        bare = Observation(on_disk=True, modprobe=True, services={PERSISTENCED: Service(True, True, False)},
+                           files={MODULES_FILE: None, UNIT_FILE: None})
+        seen, there = applied(bare, driver("580.178.04"), planner.plan(bare, PRESENT, driver("580.178.04")).steps)
+        seen, there = applied(seen, there, planner.plan(seen, ABSENT, there).steps)
+        assert (seen.modules, seen.files, seen.originals) == ({}, bare.files, {})
+        assert not seen.services[UNIT].enabled
+        assert planner.plan(seen, ABSENT, there) == Plan()
+
+    def test_a_driver_that_others_loaded_stays(self) -> None:
+        assert planned(replace(CONVERGED, originals={}), driver("580.178.04", "580.178.04"), ABSENT) == []
+
+    def test_a_holder_makes_it_a_reboot(self) -> None:
+        seen = replace(CONVERGED, originals={MODULES_FILE: None},
+                       holders=(Holder(42, "python3", ("/dev/nvidia0",), "train.service"),))
+        assert planned(seen, driver("580.178.04", "580.178.04"), ABSENT)[0][0] == "host.reboot"
+
+
+class TestHost:
+    def test_holders_are_found_with_unit_or_pod(self, tmp_path: Path) -> None:
+        processes = {
+            7: ("nvidia-persiste", "1:name=systemd:/system.slice/nvidia-persistenced.service\n", "/dev/nvidia0"),
+            8: ("gpu-app", "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-"
+                "pod8f0f5c0e_0000_4000_8000_123456789abc.slice/cri-containerd-1.scope\n", "/dev/nvidia1"),
+            9: ("bash", "0::/user.slice\n", "/dev/null"),
+        }
+        for pid, (command, groups, device) in processes.items():
+            folder = tmp_path / "proc" / str(pid)
+            (folder / "fd").mkdir(parents=True)
+            (folder / "comm").write_text(command + "\n")
+            (folder / "cgroup").write_text(groups)
+            os.symlink(device, folder / "fd" / "3")
+            os.symlink(device, folder / "fd" / "4")
+        assert observation._holders(Host(str(tmp_path))) == (
+            Holder(7, "nvidia-persiste", ("/dev/nvidia0",), unit=PERSISTENCED),
+            Holder(8, "gpu-app", ("/dev/nvidia1",), pod="8f0f5c0e-0000-4000-8000-123456789abc"),
+        )
+
+    def test_loaded_modules_and_their_use(self, tmp_path: Path) -> None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc" / "modules").write_text(
+            "nvidia_uvm 5701 3 - Live 0x0 (OE)\nnvidia 13301 2 nvidia_uvm, Live 0x0 (OE)\noverlay 1 0 - Live 0x0\n")
+        assert observation._modules(Host(str(tmp_path))) == {"nvidia_uvm": 3, "nvidia": 2}
+
+    @pytest.mark.parametrize("said, meaning", [
+        ("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", "Secure Boot is on"),
+        ("modprobe: ERROR: could not insert 'nvidia': No such device", "no GPU of this host"),
+        ("modprobe: ERROR: could not insert 'nvidia': Exec format error", "another kernel"),
+        ("modprobe: FATAL: Module nvidia not found in directory /lib/modules/6.1", "no module for the running kernel"),
+    ])
+    def test_what_the_kernel_says_is_explained(self, tmp_path: Path, said: str, meaning: str) -> None:
+        host = Host(str(tmp_path))
+        step = planner.plan(Observation(on_disk=True), PRESENT, driver("580.178.04")).steps[1]
+        step = replace(step, parameters={"argv": ["sh", "-c", 'echo "$1" >&2; exit 1', "sh", said], "timeout": 5})
+        with pytest.raises(GpuOpsError) as caught:
+            executors.load_module(host, Journal(host), step)
+        assert meaning in caught.value.found and said in caught.value.found
+        assert caught.value.remedy
+
+    def test_what_was_unloaded_is_remembered_until_it_is_loaded(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        journal = Journal(host)
+        unload = Step("activation", "module.unload", "nvidia_drm", "", parameters={"argv": ["true"], "timeout": 5})
+        executors.unload_module(host, journal, unload)
+        assert journal.recall("activation") == {"unloaded": ["nvidia_drm"]}
+        executors.load_module(host, journal, replace(unload, action="module.load"))
+        assert journal.recall("activation") == {}

@@ -1,0 +1,158 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+import base64
+
+import pytest
+from driver_world import A100, B200, B300, GH200, T4, V100, facts
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, openpgp
+
+
+@pytest.mark.parametrize("ids, wanted, branch, module", [
+    ((A100,), "auto", 580, "open"),
+    ((A100,), "auto", 550, "proprietary"),
+    ((A100,), "open", 550, "open"),
+    ((T4,), "proprietary", 610, "proprietary"),
+    ((T4,), "auto", 615, "open"),
+    ((V100,), "auto", 580, "proprietary"),
+    ((V100, T4), "auto", 580, "proprietary"),
+    ((B200,), "auto", 570, "open"),
+    ((B200, A100), "auto", 595, "open"),
+    ((B300,), "auto", 580, "open"),
+    ((GH200,), "auto", 550, "open"),
+    ((), "auto", 580, "open"),
+])
+def test_the_module_that_all_gpus_take(ids: tuple, wanted: str, branch: int, module: str) -> None:
+    assert catalogue.choose_module(facts(*ids).gpus, wanted, branch) == catalogue.ModuleChoice(module)
+
+
+@pytest.mark.parametrize("ids, wanted, branch, said", [
+    ((V100,), "open", 580, "proprietary module only"),
+    ((V100,), "auto", 595, "branch 580 or older"),
+    ((B200,), "proprietary", 580, "open module only"),
+    ((B200,), "auto", 550, "branch 570 or newer"),
+    ((B300,), "auto", 570, "branch 580 or newer"),
+    ((V100, B200), "auto", 580, "only"),
+    ((T4,), "proprietary", 615, "open kernel module only"),
+    (("118e",), "auto", 580, "Kepler"),
+])
+def test_what_no_driver_can_do_is_said(ids: tuple, wanted: str, branch: int, said: str) -> None:
+    impossible = catalogue.choose_module(facts(*ids).gpus, wanted, branch).impossible
+    assert impossible is not None
+    assert said in impossible.found
+    assert impossible.remedy
+
+
+@given(st.integers(0, 0xFFFF), st.sampled_from(["auto", "open", "proprietary"]), st.integers(470, 630))
+def test_a_choice_is_one_that_the_silicon_allows(number: int, wanted: str, branch: int) -> None:
+    device_id = "%04x" % number
+    choice = catalogue.choose_module([Gpu("0000:01:00.0", device_id)], wanted, branch)
+    row = catalogue.silicon_of(device_id)
+    assert bool(choice.module) != bool(choice.impossible)
+    if choice.module:
+        assert choice.module in row.modules
+        assert row.first_branch <= branch <= (row.last_branch or branch)
+        assert wanted in ("auto", choice.module)
+        assert choice.module == "open" or branch < catalogue.FIRST_OPEN_ONLY
+
+
+@pytest.mark.parametrize("os_id, source, branch, module, flavour, required", [
+    ("debian", "nvidia_repository", 580, "open", "headless",
+     ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")),
+    ("debian", "nvidia_repository", 580, "proprietary", "headless",
+     ("nvidia-kernel-dkms", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")),
+    ("debian", "local_repository", 610, "open", "full",
+     ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", "nvidia-open")),
+    ("ubuntu", "nvidia_repository", 580, "open", "headless",
+     ("nvidia-dkms-580-open", "libnvidia-compute-580", "nvidia-utils-580")),
+    ("ubuntu", "nvidia_repository", 580, "proprietary", "full",
+     ("nvidia-dkms-580", "libnvidia-compute-580", "nvidia-utils-580", "cuda-drivers-580")),
+    ("ubuntu", "nvidia_repository", 595, "open", "headless",
+     ("nvidia-dkms-open", "libnvidia-compute", "nvidia-persistenced", "nvidia-modprobe")),
+    ("debian", "distribution", 535, "proprietary", "headless",
+     ("nvidia-kernel-dkms", "nvidia-smi", "libcuda1", "nvidia-persistenced")),
+    ("debian", "distribution", 550, "open", "headless",
+     ("nvidia-open-kernel-dkms", "nvidia-smi", "libcuda1", "nvidia-persistenced")),
+    ("ubuntu", "distribution", 580, "open", "headless",
+     ("nvidia-headless-580-server-open", "nvidia-utils-580-server")),
+])
+def test_package_names(
+    os_id: str, source: str, branch: int, module: str, flavour: str, required: tuple
+) -> None:
+    named = catalogue.package_set(os_id, source, branch, module, flavour, fabric_manager=False)
+    assert named.required == required
+    assert named.anchor == required[0]
+
+
+@pytest.mark.parametrize("os_id, source, branch, name", [
+    ("debian", "nvidia_repository", 580, "nvidia-fabricmanager"),
+    ("debian", "nvidia_repository", 570, "nvidia-fabricmanager-570"),
+    ("ubuntu", "nvidia_repository", 580, "nvidia-fabricmanager"),
+    ("ubuntu", "distribution", 580, "nvidia-fabricmanager-580"),
+])
+def test_the_name_of_the_fabric_manager(os_id: str, source: str, branch: int, name: str) -> None:
+    assert name in catalogue.package_set(os_id, source, branch, "open", "headless", True).required
+
+
+@pytest.mark.parametrize("name, belongs", [
+    ("nvidia-driver-cuda", True), ("libnvidia-ml1", True), ("firmware-nvidia-gsp", True), ("libcuda1", True),
+    ("nvidia-container-toolkit", False), ("libnvidia-container1", False), ("nvidia-container-toolkit-base", False),
+    ("linux-modules-nvidia-580-server-6.8.0-90-generic", True), ("dkms", False),
+])
+def test_which_packages_belong_to_the_driver(name: str, belongs: bool) -> None:
+    assert bool(catalogue.FAMILY.match(name)) is belongs
+
+
+@pytest.mark.parametrize("package, version", [
+    ("580.178.04-1", "580.178.04"), ("1:595.91.07-0ubuntu1", "595.91.07"), ("535.261.03-1~deb12u1", "535.261.03"),
+    ("550.163.01-2", "550.163.01"),
+])
+def test_the_driver_version_of_a_package_version(package: str, version: str) -> None:
+    assert catalogue.upstream(package) == version
+    assert catalogue.is_driver_version(package)
+
+
+@pytest.mark.parametrize("system, url", [
+    (("debian", "12", "x86_64"), "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"),
+    (("ubuntu", "24.04", "aarch64"), "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/sbsa/"),
+    (("debian", "11", "x86_64"), ""),
+    (("debian", "12", "riscv64"), ""),
+])
+def test_nvidias_directory(system: tuple, url: str) -> None:
+    assert catalogue.default_repository(*system) == url
+
+
+def test_every_known_key_is_of_a_known_directory() -> None:
+    assert set(catalogue.REPOSITORY_KEYS) <= set(catalogue.REPOSITORY_DIRECTORIES.values())
+    assert all(len(key.fingerprint) == 40 for key in catalogue.REPOSITORY_KEYS.values())
+
+
+# A key made for this test with 'gpg --quick-generate-key', and the fingerprint that gpg told of it.
+ARMOURED = """-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEawFn0xYJKwYBBAHaRw8BAQdArqxXyEThTzNGNwALXwsfcBha6c7i2qZQzFVS
+lUAW/du0MGdwdWxhYiBwYWNrYWdlIHNpZ25pbmcgPHBhY2thZ2VzQGdwdWxhYi5p
+bnZhbGlkPoiQBBMWCAA4FiEEytivR+fvkEc9xUNcxllI4ki/CqoFAmsBZ9MCGwMF
+CwkIBwIGFQoJCAsCBBYCAwECHgECF4AACgkQxllI4ki/CqovWQD/YCusy/i/lCr0
+bxcJrODAGUrEl/WxF4N8HGGt4xMgtzQA/A7uX3La8tgEuhX5tKcUIeGHdsahgorh
+/pm30UK0HRkG
+=KAhB
+-----END PGP PUBLIC KEY BLOCK-----
+"""
+
+
+def test_the_fingerprint_of_a_key() -> None:
+    assert openpgp.fingerprint(ARMOURED) == "CAD8AF47E7EF90473DC5435CC65948E248BF0AAA"
+    assert openpgp.fingerprint(ARMOURED.replace("BLOCK-----\n\n", "BLOCK-----\nVersion: GnuPG v2\n\n", 1)) \
+        == "CAD8AF47E7EF90473DC5435CC65948E248BF0AAA"
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_reading_of_a_key(data: bytes) -> None:
+    block = "%s\n\n%s\n%s\n" % (openpgp.BEGIN, base64.b64encode(data).decode(), openpgp.END)
+    assert len(openpgp.fingerprint(block)) in (0, 40)

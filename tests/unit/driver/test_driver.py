@@ -1,0 +1,352 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict, List
+
+import pytest
+from driver_world import A100, B200, T4, V100, World, facts, made, policy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.apt import Simulation, parse_simulation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PIN_FILE, SOURCES_FILE, UNATTENDED_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Offer, list_name
+
+RUNNING, OLDER, NEWEST = "6.1.0-50-amd64", "6.1.0-42-amd64", "6.1.0-56-amd64"
+
+
+def actions(plan: Plan) -> List[str]:
+    return [step.action for step in plan.steps]
+
+
+def refused(plan: Plan) -> str:
+    assert plan.steps == ()
+    assert plan.refusals
+    assert all(refusal.found and refusal.wanted and refusal.remedy for refusal in plan.refusals)
+    return " | ".join("%s; %s; %s" % (each.found, each.wanted, each.remedy) for each in plan.refusals)
+
+
+class TestInstall:
+    def test_a_bare_host_gets_key_repository_packages_and_lock(self) -> None:
+        plan = made(World(), policy(), facts(A100))
+        assert actions(plan) == ["file.write", "file.write", "file.write", "packages.install", "file.write"]
+        assert plan.disruption is Disruption.none
+        packages = next(step for step in plan.steps if step.action == "packages.install")
+        assert packages.change["after"] == {
+            "nvidia-kernel-open-dkms": "580.178.04-1", "nvidia-driver-cuda": "580.178.04-1",
+            "nvidia-persistenced": "580.178.04-1", "nvidia-modprobe": "580.178.04-1", "libnvidia-ml1": "580.178.04-1",
+            "linux-headers-6.1.0-50-amd64": "6.1.176-1",
+        }
+        assert packages.parameters["update_cache"] and not packages.parameters["allow_downgrade"]
+        assert "apt brings in 1 packages that the driver depends on: dkms." in plan.notes
+
+    def test_a_branch_means_its_newest_driver(self) -> None:
+        assert made(World(), policy(version="580"), facts(A100)).steps[3].subject == "driver 580.178.04"
+
+    def test_an_installed_driver_of_the_branch_stays(self) -> None:
+        world = World()
+        world.apply(made(world, policy(version="580.126.09"), facts(A100)), facts(A100))
+        assert made(world, policy(version="580"), facts(A100)).steps == ()
+
+    def test_nvswitches_bring_the_fabric_manager_of_the_same_version(self) -> None:
+        plan = made(World(), policy(), facts(A100, nvswitches=6))
+        assert plan.steps[3].change["after"]["nvidia-fabricmanager"] == "580.178.04-1"
+        without = made(World(), policy(fabric_manager="absent"), facts(A100, nvswitches=6))
+        assert "nvidia-fabricmanager" not in without.steps[3].change["after"]
+
+    def test_other_kernels_that_can_be_booted_get_a_module_too(self) -> None:
+        world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, True), Kernel(NEWEST, True)))
+        there = facts(A100, boot_kernel=NEWEST)
+        plan = made(world, policy(), there)
+        assert [step.subject for step in plan.steps if step.action == "dkms.build"] == [OLDER]
+
+    def test_a_kernel_without_headers_is_named_when_it_is_not_needed(self) -> None:
+        world = World(kernels=(Kernel(OLDER), Kernel(RUNNING, headers=True)), headers_offered=False)
+        plan = made(world, policy(), facts(A100))
+        assert any(OLDER in note for note in plan.notes)
+
+    def test_the_metapackage_of_headers_follows_that_of_the_kernel(self) -> None:
+        world = World(installed={"linux-image-amd64": "6.1.176-1", "linux-image-6.1.0-50-amd64": "6.1.176-1"})
+        assert "linux-headers-amd64" in made(world, policy(), facts(A100)).steps[3].change["after"]
+
+    def test_an_unlocked_driver_has_no_pin(self) -> None:
+        world = World()
+        world.apply(made(world, policy(), facts(A100)), facts(A100))
+        plan = made(world, policy(lock=False), facts(A100))
+        assert [(step.action, step.subject) for step in plan.steps] == [
+            ("file.remove", PIN_FILE), ("file.remove", UNATTENDED_FILE)]
+
+    def test_staging_fetches_and_installs_nothing(self) -> None:
+        plan = made(World(), policy(state="staged"), facts(A100))
+        assert actions(plan) == ["file.write", "file.write", "packages.download"]
+        archives = tuple("%s_%s_amd64.deb" % item for item in plan.steps[-1].change["after"].items())
+        world = World(more={"archives": archives})
+        assert actions(made(world, policy(state="staged"), facts(A100))) == ["file.write", "file.write"]
+
+    def test_facts_of_a_bare_host_afterwards(self) -> None:
+        world, wanted, there = World(), policy(version="580"), facts(A100)
+        seen = world.observe(wanted, there)
+        after = planner.facts_after(seen, wanted, there, planner.plan(seen, wanted, there))
+        assert (after.driver_installed, after.driver_userspace, after.driver_loaded) == ("580.178.04", "580.178.04", "")
+
+
+class TestExchange:
+    @pytest.mark.parametrize("first, second, down", [
+        ("580.178.04", "595.91.07", False), ("595.91.07", "580.178.04", True), ("580.178.04", "580.126.09", True)])
+    def test_the_loaded_driver_makes_it_disruptive(self, first: str, second: str, down: bool) -> None:
+        world = World()
+        world.apply(made(world, policy(version=first), facts(A100)), facts(A100))
+        there = facts(A100, driver_installed=first, driver_userspace=first, driver_loaded=first)
+        plan = made(world, policy(version=second), there)
+        assert [(step.action, step.subject, step.disruption.name) for step in plan.steps] == [
+            ("packages.install", "driver " + second, "driver_reload"), ("file.write", PIN_FILE, "none")]
+        assert plan.steps[0].parameters["allow_downgrade"] is down
+        assert plan.steps[0].id in plan.steps[1].after, "a lock of a version that is not there yet"
+
+    def test_a_driver_that_is_not_loaded_is_exchanged_quietly(self) -> None:
+        world = World()
+        world.apply(made(world, policy(), facts(A100)), facts(A100))
+        assert made(world, policy(version="595"), facts(A100)).disruption is Disruption.none
+
+    def test_packages_that_the_new_driver_replaces_are_in_the_plan(self) -> None:
+        world, there = World(installed={"nvidia-kernel-dkms": "580.178.04-1"}), facts(A100)
+        seen = world.observe(policy(), there)
+        offer = replace(seen.offer, transaction=replace(seen.offer.transaction, removes=("nvidia-kernel-dkms",)))
+        plan = planner.plan(replace(seen, offer=offer), policy(), there)
+        packages = next(step for step in plan.steps if step.action == "packages.install")
+        assert packages.change["before"]["nvidia-kernel-dkms"] == "580.178.04-1"
+        assert packages.change["after"]["nvidia-kernel-dkms"] is None
+
+
+class TestConverged:
+    @given(
+        st.sampled_from(["580.126.09", "580.178.04", "580", "595", "610.57.04"]),
+        st.sampled_from(["auto", "open"]),
+        st.sampled_from([("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")]),
+        st.booleans(), st.booleans(), st.integers(0, 4), st.lists(st.sampled_from([OLDER, NEWEST]), unique=True),
+    )
+    def test_the_planner_is_content_with_its_own_result(
+        self, version: str, module: str, system: tuple, lock: bool, full: bool, switches: int, others: list
+    ) -> None:
+        kernels = sorted([RUNNING, *others])
+        world = World(kernels=tuple(Kernel(release, release == OLDER) for release in kernels))
+        there = facts(A100, os_id=system[0], os_version=system[1], nvswitches=switches, boot_kernel=kernels[-1])
+        wanted = policy(version=version, kernel_module=module, lock=lock, flavour="full" if full else "headless")
+        plan = made(world, wanted, there)
+        assert not plan.refusals
+        world.apply(plan, there)
+        assert world.observe(wanted, there).offer is None, "a converged host asks no repository"
+        assert made(world, wanted, there) == Plan()
+
+    @given(st.lists(st.sampled_from(["580.126.09", "580.178.04", "595.91.07", "610.57.04"]), min_size=1, max_size=5))
+    def test_any_way_between_versions_ends_where_the_last_one_is(self, versions: List[str]) -> None:
+        world, there = World(), facts(T4)
+        for version in versions:
+            world.apply(made(world, policy(version=version), there), there)
+            there = there.but(driver_installed=version, driver_userspace=version, driver_loaded=version)
+        driver = ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe",
+                  "libnvidia-ml1")
+        there_now = {name: version for name, version in world.installed.items() if "nvidia" in name}
+        assert there_now == dict.fromkeys(driver, versions[-1] + "-1")
+        assert made(world, policy(version=versions[-1]), there) == Plan()
+
+    @given(st.lists(st.integers(0, 20), min_size=1, max_size=4))
+    def test_an_interrupted_run_ends_where_an_undisturbed_one_ends(self, stops: List[int]) -> None:
+        world, there = World(kernels=(Kernel(OLDER, True), Kernel(RUNNING))), facts(A100)
+        for stop in stops:
+            plan = made(world, policy(), there)
+            world.apply(replace(plan, steps=plan.steps[:stop]), there)
+        world.apply(made(world, policy(), there), there)
+        undisturbed = World(kernels=(Kernel(OLDER, True), Kernel(RUNNING)))
+        undisturbed.apply(made(undisturbed, policy(), there), there)
+        assert world == undisturbed
+
+    def test_another_repository_of_the_same_host_is_noticed(self) -> None:
+        world = World()
+        world.apply(made(world, policy(), facts(A100)), facts(A100))
+        plan = made(world, policy(repository_url="http://other/debian12/x86_64"), facts(A100))
+        assert [step.subject for step in plan.steps] == [SOURCES_FILE]
+
+
+class TestAbsent:
+    def test_everything_of_ours_goes_and_files_are_as_before(self) -> None:
+        world, there = World(installed={"linux-image-amd64": "1"}, files={PIN_FILE: "the user's own"}), facts(A100)
+        before = (dict(world.installed), dict(world.files))
+        world.apply(made(world, policy(), there), there)
+        world.apply(made(world, policy(state="absent"), there), there)
+        assert (world.installed, world.files) == before
+        assert made(world, policy(state="absent"), there) == Plan()
+
+    def test_a_loaded_driver_is_said_to_be_disturbed(self) -> None:
+        world = World()
+        world.apply(made(world, policy(), facts(A100)), facts(A100))
+        plan = made(world, policy(state="absent"), facts(A100, driver_loaded="580.178.04"))
+        assert plan.disruption is Disruption.driver_reload
+
+    def test_the_kernel_that_runs_stays(self) -> None:
+        world = World(brought={"linux-image-" + RUNNING: "1", "dkms": "3"}, installed={"dkms": "3"})
+        plan = made(world, policy(state="absent"), facts(A100))
+        assert plan.steps[0].change["after"] == {"dkms": None}
+        assert any(RUNNING in note for note in plan.notes)
+
+    def test_a_host_that_we_never_touched_is_left_alone(self) -> None:
+        world = World(installed={"nvidia-driver-cuda": "580.178.04-1"})
+        assert made(world, policy(state="absent"), facts(A100)) == Plan()
+
+    def test_the_index_of_our_repository_is_forgotten(self) -> None:
+        files = ("/var/lib/apt/lists/mirror_debian12_x86%5f64_Packages",)
+        plan = made(World(more={"lists": files}), policy(state="absent"), facts(A100))
+        assert [(step.action, step.parameters["files"]) for step in plan.steps] == [("repository.forget", list(files))]
+
+
+class TestRefusals:
+    def test_an_unknown_version_lists_those_there_are(self) -> None:
+        text = refused(made(World(), policy(version="580.1.1"), facts(A100)))
+        assert "580.126.09, 580.178.04, 595.91.07, 610.57.04" in text
+        assert "driver 580.1.1" in text
+
+    @pytest.mark.parametrize("device, changes, said", [
+        (V100, {"kernel_module": "open"}, "proprietary module only"),
+        (V100, {"version": "595"}, "branch 580 or older"),
+        (B200, {"kernel_module": "proprietary"}, "open module only"),
+        (A100, {"kernel_module": "proprietary", "version": "615"}, "open kernel module only"),
+        (B200, {"source": "distribution", "version": "550"}, "branch 570 or newer"),
+    ])
+    def test_what_the_silicon_does_not_take(self, device: str, changes: Dict[str, Any], said: str) -> None:
+        assert said in refused(made(World(), policy(**changes), facts(device)))
+
+    @pytest.mark.parametrize("there, said", [
+        (facts(), "no NVIDIA GPU"),
+        (facts(A100, immutable="/run/ostree-booted"), "/run/ostree-booted"),
+        (facts(A100, os_id="arch", os_version=""), "Debian or Ubuntu"),
+        (facts(A100, secure_boot=True), "mokutil --import"),
+    ])
+    def test_what_the_host_does_not_take(self, there: Any, said: str) -> None:
+        assert said in refused(made(World(), policy(), there))
+
+    def test_secure_boot_with_an_enrolled_key_or_by_will(self) -> None:
+        enrolled = World(more={"signing_key_enrolled": True})
+        assert not made(enrolled, policy(), facts(A100, secure_boot=True)).refusals
+        assert not made(World(), policy(secure_boot="ignore"), facts(A100, secure_boot=True)).refusals
+
+    @pytest.mark.parametrize("more, said", [
+        ({"leftovers": ("/usr/bin/nvidia-uninstall",)}, "run nvidia-uninstall"),
+        ({"foreign_sources": ("/etc/apt/sources.list.d/cuda-debian12-x86_64.list",)}, "cuda-keyring"),
+        ({"broken": ("linux-image-6.1.0-56-amd64",)}, "dpkg --configure -a"),
+    ])
+    def test_what_somebody_left_behind(self, more: Dict[str, Any], said: str) -> None:
+        assert said in refused(made(World(more=more), policy(), facts(A100)))
+
+    @pytest.mark.parametrize("installed, source", [
+        ({"nvidia-smi": "535.261.03-1~deb12u1"}, "nvidia_repository"),
+        ({"nvidia-driver-cuda": "580.178.04-1"}, "distribution"),
+    ])
+    def test_packages_of_another_source(self, installed: Dict[str, str], source: str) -> None:
+        text = refused(made(World(installed=installed), policy(source=source), facts(A100)))
+        assert "apt-get purge" in text
+
+    def test_an_unreachable_repository_is_named(self) -> None:
+        seen = replace(World().observe(policy(), facts(A100)), offer=Offer(error="http://mirror/ cannot be read: 111"))
+        text = refused(planner.plan(seen, policy(), facts(A100)))
+        assert "http://mirror/debian12/x86_64/" in text and "cannot be read" in text
+
+    def test_another_key_than_the_one_expected(self) -> None:
+        text = refused(made(World(), policy(repository_key_fingerprint="EB69 3B30"), facts(A100)))
+        assert "the key EB693B30" in text
+
+    def test_a_system_without_directory_or_key(self) -> None:
+        nowhere = policy(repository_url="", repository_key="")
+        assert "set repository_url" in refused(made(World(), nowhere, facts(A100, os_version="11")))
+        resolute = facts(A100, os_id="ubuntu", os_version="26.04")
+        assert "set repository_key" in refused(made(World(), nowhere, resolute))
+
+    @pytest.mark.parametrize("simulation, said", [
+        (Simulation({}, (), "dkms : Depends: gcc but it is not installable"), "gcc"),
+        (Simulation({"libnvidia-ml1": "595.91.07-1"}, ()), "libnvidia-ml1 595.91.07-1"),
+        (Simulation({}, ("kubelet",)), "apt would remove kubelet"),
+    ])
+    def test_a_transaction_that_would_go_wrong(self, simulation: Simulation, said: str) -> None:
+        seen = World().observe(policy(), facts(A100))
+        seen = replace(seen, offer=replace(seen.offer, transaction=simulation))
+        assert said in refused(planner.plan(seen, policy(), facts(A100)))
+
+    def test_a_driver_that_is_incomplete_in_the_repository(self) -> None:
+        seen = World().observe(policy(), facts(A100, nvswitches=6))
+        versions = dict(seen.offer.versions, **{"nvidia-fabricmanager": ["595.91.07-1"]})
+        seen = replace(seen, offer=replace(seen.offer, versions=versions))
+        text = refused(planner.plan(seen, policy(), facts(A100, nvswitches=6)))
+        assert "nvidia-fabricmanager: 595.91.07-1" in text
+
+    def test_the_running_kernel_cannot_get_a_module(self) -> None:
+        text = refused(made(World(headers_offered=False), policy(), facts(A100)))
+        assert "no headers for kernel " + RUNNING in text
+
+    def test_an_interrupted_transaction_of_ours_is_finished(self) -> None:
+        world = World(more={"broken": ("nvidia-kernel-open-dkms",), "ours_unfinished": True})
+        assert actions(made(world, policy(), facts(A100)))[0] == "dpkg.configure"
+
+
+class TestPreinstalled:
+    def test_a_fitting_driver_is_left_alone(self) -> None:
+        there = facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04", immutable="ostree")
+        assert made(World(), policy(source="preinstalled", version="580"), there) == Plan()
+
+    @pytest.mark.parametrize("changes, there, said", [
+        ({}, facts(A100), "no kernel module"),
+        ({}, facts(A100, driver_installed="580.178.04"), "libnvidia-ml.so.1"),
+        ({"version": "595"}, facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04"), "580.178.04"),
+    ])
+    def test_any_other_is_refused(self, changes: Dict[str, Any], there: Any, said: str) -> None:
+        assert said in refused(made(World(), policy(source="preinstalled", **changes), there))
+
+    def test_the_kind_of_module_counts(self) -> None:
+        there = facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04")
+        world = World(kernels=(Kernel(RUNNING, module="580.178.04", license="NVIDIA"),))
+        text = refused(made(world, policy(source="preinstalled", kernel_module="open"), there))
+        assert "the proprietary kernel module" in text
+
+
+class TestPolicy:
+    @pytest.mark.parametrize("changes, said", [
+        ({"source": "runfile"}, "not offered yet"),
+        ({"version": "latest"}, "580.178.04"),
+        ({"version": ""}, "several branches"),
+        ({"version": "580.178.04-1"}, "package revisions"),
+        ({"source": "local_repository", "repository_url": ""}, "repository_url"),
+        ({"source": "local_repository", "repository_key": ""}, "repository_key"),
+        ({"repository_key": "ftp://mirror/key"}, "http(s) URL"),
+        ({"extra_packages": ["nvidia-imex=580.178.04-1"]}, "without versions"),
+    ])
+    def test_contradictions_are_refused(self, changes: Dict[str, Any], said: str) -> None:
+        with pytest.raises(GpuOpsError) as caught:
+            policy(**changes)
+        assert said in str(caught.value)
+
+    def test_an_url_ends_in_one_slash(self) -> None:
+        assert policy(repository_url="http://mirror/x//").repository_url == "http://mirror/x/"
+
+
+def test_apt_says_what_it_would_do() -> None:
+    installs, removes = parse_simulation(
+        "Remv nvidia-dkms-580 [580.178.04-1]\n"
+        "Inst libnvidia-ml1 [580.178.04-1] (595.91.07-1 NVIDIA:NVIDIA CUDA [amd64])\n"
+        "Inst libnvidia-ml1:i386 (595.91.07-1 NVIDIA [i386])\n"
+        "Inst dkms (3.0.10-8+deb12u1 Debian:12.11/stable [all]) []\nConf dkms (3.0.10 x)\n")
+    assert installs == {"libnvidia-ml1": "595.91.07-1", "dkms": "3.0.10-8+deb12u1"}
+    assert removes == ("nvidia-dkms-580",)
+
+
+@pytest.mark.parametrize("url, name", [
+    ("http://packages.gpulab:8480/cuda/repos/debian12/x86_64/", "packages.gpulab:8480_cuda_repos_debian12_x86%5f64_"),
+    ("file:///var/nvidia-repo/", "_var_nvidia-repo_"),
+])
+def test_how_apt_names_the_index_of_a_repository(url: str, name: str) -> None:
+    assert list_name(url) == name
+
+
