@@ -34,7 +34,7 @@ def lab() -> Iterator[Lab]:
 
 
 def test_a_host_is_bare(lab: Lab) -> None:
-    assert lab.ssh("gpu", ["systemctl", "is-system-running"], check=False).stdout.strip() == "running"
+    assert lab.ssh("gpu", ["systemctl", "is-system-running", "--wait"], check=False).stdout.strip() == "running"
     assert "nvidia" not in lab.ssh("gpu", ["cat", "/etc/containerd/config.toml"]).stdout
     assert lab.ssh("gpu", ["sh", "-c", "ls /dev/nvidia* /usr/bin/nvidia-smi"], check=False).stdout == ""
     assert len(lab.ssh("gpu", ["lspci", "-d", "10de::0302"]).stdout.splitlines()) == 2

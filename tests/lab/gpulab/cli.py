@@ -130,7 +130,9 @@ def _shell(arguments: argparse.Namespace) -> int:
     words = arguments.argv[1:] if arguments.argv[:1] == ["--"] else arguments.argv
     host = Lab(arguments.name).host(arguments.host)
     command = host.ssh_command(*(() if words or not sys.stdin.isatty() else ("-t",)))
-    os.execvp(command[0], [*command, *([shlex.join(words)] if words else [])])
+    # One word may be a whole command line, as with ssh itself; several are one command and its arguments.
+    line = words if len(words) < 2 else [shlex.join(words)]
+    os.execvp(command[0], [*command, *line])
 
 
 def _kubectl(arguments: argparse.Namespace) -> int:
