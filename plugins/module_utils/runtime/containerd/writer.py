@@ -25,6 +25,11 @@ DROP_IN_IMPORT = DROP_IN_FOLDER + "/99-gpuops-*.toml"
 DROP_IN_HEADER = "# Managed by gpuops.nvidia: the handler for NVIDIA GPUs.\n"
 ROOT_HEADER = "# Written by gpuops.nvidia: there was no configuration file.\n"
 
+# Where containerd does not inject CDI devices itself, NVIDIA's runtime does, by the names that the device plugin puts
+# into annotations of this prefix (nvidia-container-runtime.modes.cdi.annotation-prefixes); containerd has to hand
+# them on.
+CDI_ANNOTATIONS = "cdi.k8s.io/*"
+
 DEFAULT_SPEC_FOLDERS = ["/etc/cdi", "/var/run/cdi"]
 
 # Names of runc's options (api/types/runc/options of containerd); containerd takes them in any case, so two spellings
@@ -69,6 +74,8 @@ def wanted_tables(
         # 1.x: a table of handlers without runc takes the built-in runc away
         tables[runtimes + ("runc",)] = {"runtime_type": RUNC_TYPE}
     entry, options = inherited(known, systemd_cgroup)
+    if release < (1, 7) or not policy.cdi:
+        entry["container_annotations"] = [CDI_ANNOTATIONS]
     tables[runtimes + (policy.handler,)] = entry
     tables[runtimes + (policy.handler, "options")] = dict(options, BinaryName=policy.handler_binary)
     return tables
