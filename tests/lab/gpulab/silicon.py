@@ -17,6 +17,7 @@ SILICON_SOURCES = Path(__file__).resolve().parent.parent / "silicon"
 if str(SILICON_SOURCES / "python") not in sys.path:
     sys.path.insert(0, str(SILICON_SOURCES / "python"))
 board_file = importlib.import_module("gpusim.board")
+host_files = importlib.import_module("gpusim.files")
 
 PROFILES = tuple(sorted(path.stem for path in (SILICON_SOURCES / "boards").glob("*.json")))
 
@@ -28,7 +29,7 @@ XID_FELL_OFF_BUS = 79
 
 FAULT_KINDS = {
     "lost": "the GPU fell off the bus: Xid 79, then NVML answers GPU_IS_LOST; lasts until cleared",
-    "absent": "the GPU is not there from the next boot on, as a dead board: not on PCI, not in NVML",
+    "absent": "the GPU is gone as a dead board is: from NVML at once, from the PCI bus at the next boot",
     "ecc": "an uncorrectable memory error: counters, a row to remap, a double-bit event and Xid 48",
     "ecc-corrected": "one corrected memory error: counters and a single-bit event",
     "xid": "one Xid event (--code, 31 unless given)",
@@ -146,9 +147,8 @@ def inject_fault(silicon_dir: Path, kind: str, gpu: Optional[int] = None, **deta
         if gpu is not None and not 0 <= gpu < board.gpus:
             raise SiliconError("no GPU %d; this host has %d" % (gpu, board.gpus))
         _inject(board, kind, gpu, {name: value for name, value in details.items() if value is not None})
+        host_files.write_configuration_spaces(silicon_dir, board)
     board_file.log(silicon_dir, "fault %s gpu=%s %s" % (kind, "all" if gpu is None else gpu, details), "lab")
-    if kind == "lost":
-        _blank_configuration_space(silicon_dir, gpu)
     return FAULT_KINDS[kind]
 
 
@@ -222,6 +222,7 @@ def clear_faults(silicon_dir: Path) -> List[str]:
         for gpu in range(board.gpus):
             board.remove("gpu.%d.ecc_errors" % gpu)
             board.remove("gpu.%d.remapped" % gpu)
+        host_files.write_configuration_spaces(silicon_dir, board)
     board_file.log(silicon_dir, "faults cleared: %s" % ", ".join(kinds), "lab")
     return kinds
 
@@ -235,12 +236,3 @@ def list_faults(silicon_dir: Path) -> List[Dict[str, str]]:
         entry = groups.setdefault("%s.%s" % (group, number), {"kind": "busy"} if group == "process" else {})
         entry[name] = board.values[key]
     return list(groups.values())
-
-
-def _blank_configuration_space(silicon_dir: Path, gpu: Optional[int]) -> None:
-    """A GPU off the bus answers every read of its PCI configuration with ones."""
-    board = board_file.read(silicon_dir)
-    for each in range(board.gpus) if gpu is None else [gpu]:
-        config = silicon_dir / "sys" / "bus" / "pci" / "devices" / board.gpu(each, "bus") / "config"
-        if config.exists():
-            config.write_bytes(b"\xff" * 256)

@@ -106,6 +106,7 @@ def test_a_lost_gpu_reads_as_ones_and_an_absent_one_is_not_there(directory: Path
     files.write_pci(directory, read(directory))
     assert not (devices / "0000:0f:00.0").exists()
     assert silicon.clear_faults(directory) == ["absent", "lost"]
+    assert (devices / "0000:07:00.0" / "config").read_bytes()[:4] == bytes.fromhex("de10b220")
 
 
 def test_faults_name_what_there_is(directory: Path) -> None:

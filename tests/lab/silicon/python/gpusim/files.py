@@ -82,8 +82,18 @@ def write_pci(directory: Path, board: Board) -> None:
         put(devices / slot / "reset", "")
         put(devices / slot / "max_link_width", board.gpu(index, "pcie_width", "16") + "\n")
         put(devices / slot / "current_link_width", board.gpu(index, "pcie_width", "16") + "\n")
-        if board.has_fault("lost", index):
-            (devices / slot / "config").write_bytes(b"\xff" * 256)
+    write_configuration_spaces(directory, board)
+
+
+def write_configuration_spaces(directory: Path, board: Board) -> None:
+    """What a GPU answers on the bus; one that fell off it answers every read with ones."""
+    for index in range(board.gpus):
+        path = directory / "sys" / "bus" / "pci" / "devices" / board.gpu(index, "bus") / "config"
+        if path.exists() and board.has_fault("lost", index):
+            path.write_bytes(b"\xff" * 256)
+        elif path.exists():
+            path.write_bytes(_configuration_space(VENDOR_NVIDIA, board.gpu(index, "pci_device"),
+                                                  board.gpu(index, "pci_class"), board.gpu(index, "pci_subsystem")))
 
 
 def _device(devices: Path, slot: str, vendor: str, device: str, device_class: str, subsystem: str, bars: List[int],
