@@ -33,7 +33,7 @@ examples:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    arguments = _parser().parse_args(argv)
+    arguments = _parse(list(sys.argv[1:] if argv is None else argv))
     commands: Dict[str, Callable[[argparse.Namespace], int]] = {
         "build": _build, "up": _up, "status": _status, "shell": _shell, "kubectl": _kubectl, "fault": _fault,
         "reset": _reset, "reboot": _reboot, "kill": _kill, "down": _down, "doctor": _doctor,
@@ -46,6 +46,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     except KeyboardInterrupt:
         print("lab: interrupted; run the same command again, or `lab down`", file=sys.stderr)
         return 130
+
+
+def _parse(words: List[str]) -> argparse.Namespace:
+    """Everything behind `kubectl` is kubectl's: argparse would take a leading option for its own."""
+    if "kubectl" not in words:
+        return _parser().parse_args(words)
+    own = words.index("kubectl") + 1
+    arguments = _parser().parse_args(words[:own])
+    arguments.argv = words[own:]
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,8 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     shell = commands.add_parser("shell", help="a shell on a host, or one command there")
     _host(shell)
     shell.add_argument("argv", nargs=argparse.REMAINDER, metavar="[-- CMD ...]")
-    kubectl = commands.add_parser("kubectl", help="kubectl of the lab's cluster", add_help=False)
-    kubectl.add_argument("argv", nargs=argparse.REMAINDER, metavar="ARGS")
+    commands.add_parser("kubectl", help="kubectl of the lab's cluster, with kubectl's own arguments", add_help=False)
     _add_fault(commands)
     _host(commands.add_parser("reset", help="make a host what it was when it was delivered"))
     _host(commands.add_parser("reboot", help="reboot a host in order and wait for it"))

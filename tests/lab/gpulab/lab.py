@@ -18,6 +18,7 @@ from .aptrepo import KEY_PART, PUBLIC_KEY
 from .cache import Workshop
 from .control_plane import ControlPlane
 from .hosts import Host, HostParts, in_parallel, remove_tree
+from .limits import raise_limits
 from .network import Network
 from .parts.registry import workshop
 from .parts.stores import store_name
@@ -115,6 +116,7 @@ class Lab:
 
     def _start(self, shop: Workshop) -> None:
         hosts = self.hosts
+        raise_limits()
         networks.bring_up(self.network, len(hosts))
         self.repositories.start({path: shop.path(part) for path, part in REPOSITORIES.items()})
         self._write_access(list(hosts.values()))

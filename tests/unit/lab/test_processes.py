@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpulab.limits import raise_limits
 from gpulab.processes import Daemon, LabError, run, start_time, wait_for
 
 
@@ -72,3 +73,11 @@ def test_a_failing_command_says_why() -> None:
 def test_waiting_names_what_is_missing_and_where_to_look() -> None:
     with pytest.raises(LabError, match="the moon: not there after 0 s; see the sky"):
         wait_for("the moon", lambda: False, 0.0, "the sky")
+
+
+def test_limits_are_raised_but_never_lowered(tmp_path: Path) -> None:
+    (tmp_path / "low").write_text("128\n")
+    (tmp_path / "high").write_text("9999\n")
+    raise_limits({"low": 1024, "high": 1024}, tmp_path)
+    assert (tmp_path / "low").read_text() == "1024"
+    assert (tmp_path / "high").read_text() == "9999\n"
