@@ -23,6 +23,9 @@ from typing import Callable, Dict, Iterator, List, Sequence, Tuple, Union
 
 Input = Union[Path, str]
 
+NEWS_SECONDS = 20.0
+NEWS_WIDTH = 90
+
 
 def cache_root() -> Path:
     """Directory that holds everything the laboratory downloads and builds (``GPUOPS_CACHE`` overrides it)."""
@@ -76,12 +79,30 @@ class Job:
         with self.log_file.open("ab") as log:
             log.write(("\n$ %s\n" % " ".join(words)).encode())
             log.flush()
-            done = subprocess.run(words, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
-                                  **options)  # type: ignore[call-overload]
-        if done.returncode != 0:
+            process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                       **options)  # type: ignore[call-overload]
+            self._watch(process)
+        if process.returncode != 0:
             tail = self.log_file.read_text(errors="replace").splitlines()[-30:]
             raise BuildError("part %s: %s ended with %d; the end of %s:\n%s"
-                             % (self.part_name, words[0], done.returncode, self.log_file, "\n".join(tail)))
+                             % (self.part_name, words[0], process.returncode, self.log_file, "\n".join(tail)))
+
+    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+        """Wait for a command; while it takes long, tell now and then how far its output is."""
+        started = time.monotonic()
+        try:
+            while True:
+                try:
+                    process.wait(NEWS_SECONDS)
+                    return
+                except subprocess.TimeoutExpired:
+                    lines = self.log_file.read_text(errors="replace").split("\n")
+                    news = next((line.strip() for line in reversed(lines) if line.strip()), "")
+                    self.say("%.0f s: %s" % (time.monotonic() - started, news[:NEWS_WIDTH]))
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
 
 
 class Workshop:

@@ -311,5 +311,9 @@ def inventory_text(lab: Lab, hosts: Sequence[Host]) -> str:
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another command that works on it (%s)" % path)
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield

@@ -8,6 +8,7 @@ from typing import Callable, List
 
 import pytest
 
+from gpulab import cache as cache_module
 from gpulab.cache import BuildError, Job, Part, Workshop, parts_root
 from gpulab.parts.registry import workshop
 
@@ -105,3 +106,13 @@ def test_all_parts_of_the_laboratory_find_what_they_need() -> None:
     shop = workshop()
     assert set(shop.order(sorted(shop.parts))) == set(shop.parts)
     assert len({shop.path(name) for name in shop.parts}) == len(shop.parts)
+
+
+def test_a_long_build_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(cache_module, "NEWS_SECONDS", 0.1)
+
+    def build(job: Job) -> None:
+        job.run(["sh", "-c", "echo half way; sleep 0.4"])
+
+    Workshop([Part("one", "first", build)]).build("one")
+    assert "[one] 0 s: half way\n" in capsys.readouterr().err
