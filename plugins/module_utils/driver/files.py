@@ -26,8 +26,11 @@ def sources_text(origin: Origin, signed_by: str) -> str:
 
 
 def pin_text(version: str) -> str:
-    """One version for the whole family; priority 1001 holds it against every other source, downgrades included."""
-    return "# %s\nPackage: %s\nPin: version %s-*\nPin-Priority: 1001\n" % (
+    """One version for the whole family, against every other source and downgrades included (apt_preferences(5)).
+
+    Not above 1000: ansible.builtin.apt asks for exact versions with priority 1001, and must win.
+    """
+    return "# %s\nPackage: %s\nPin: version %s-*\nPin-Priority: 1000\n" % (
         MANAGED, " ".join(catalogue.FAMILY_GLOBS), version)
 
 

@@ -187,7 +187,7 @@ def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, o
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions, key=key)
     opened.prefer(pin_text(target.version))
-    words = target.words(versions) + [name for name in headers if versions[name]]
+    words = sorted(target.words(versions) + [name for name in headers if versions[name]])
     return Offer(versions=versions, key=key, transaction=opened.simulate(words))
 
 
