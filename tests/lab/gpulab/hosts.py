@@ -29,6 +29,9 @@ SUPERVISOR_PATH = Path(__file__).resolve().parents[1]
 SANDBOX_IMAGE = "registry.k8s.io/pause:3.10"
 SSH_SECONDS = 60.0
 
+# Their configuration is version 2; later ones read version 3.
+OLD_CONTAINERDS = ("debian", "1.7")
+
 # Without this capability nobody may lower an OOM score, which is the first thing runc does for a pod.
 CAP_SYS_RESOURCE = 24
 
@@ -199,12 +202,11 @@ class Host:
     def _write_runtime(self, parts: HostParts) -> None:
         values = {"sandbox": SANDBOX_IMAGE, "restrict_oom": "false" if has_capability(CAP_SYS_RESOURCE) else "true"}
         if parts.containerd:
-            self._fill("etc/containerd/config.toml", "containerd-v3.toml", values)
             self._fill("etc/systemd/system/containerd.service", "containerd.service", {})
             for program in sorted((parts.containerd / "bin").iterdir()):
                 self._link("usr/local/bin/%s" % program.name, "/usr/local/lib/containerd/%s" % program.name)
-        else:
-            self._fill("etc/containerd/config.toml", "containerd-v2.toml", values)
+        self._fill("etc/containerd/config.toml",
+                   "containerd-v2.toml" if self.spec.containerd in OLD_CONTAINERDS else "containerd-v3.toml", values)
 
     def _write_kubelet(self, membership: Membership) -> None:
         self._put("etc/kubernetes/pki/ca.crt", membership.ca.read_text())

@@ -10,7 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 TOPOLOGIES = Path(__file__).resolve().parents[1] / "topologies"
 IMAGES = ("bookworm",)
-CONTAINERDS = ("debian", "2.2")
+CONTAINERDS = ("debian", "1.7", "2.2", "2.3")
 MAX_HOSTS = 8
 
 _HOST_NAME = re.compile(r"^[a-z]([a-z0-9-]{0,30}[a-z0-9])?$")

@@ -56,7 +56,7 @@ def test_a_running_lab_reads_back_what_it_recorded() -> None:
     ({"hosts": [{"name": "a", "gpus": 8}]}, "gpus is 8 with board None"),
     ({"hosts": [{"name": "a", "board": "t4", "gpus": "8"}]}, "gpus must be int, found '8'"),
     ({"hosts": [{"name": "a", "image": "sarge"}]}, "image is 'sarge'; there are: bookworm"),
-    ({"hosts": [{"name": "a", "containerd": 2.3}]}, "containerd is '2.3'; there are: debian, 2.2"),
+    ({"hosts": [{"name": "a", "containerd": 1.5}]}, "containerd is '1.5'; there are: debian, 1.7"),
     ({"control_plane": False, "hosts": [{"name": "a", "join": True}]}, "there is no cluster to join"),
     ({"control_plane": "yes", "hosts": [{"name": "a"}]}, "control_plane must be bool"),
 ])

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Tuple
 
 from ..cache import Job, Part
+from ..topology import CONTAINERDS, IMAGES
 
 SCRIPT = Path(__file__).resolve().parents[2] / "host" / "fill-store"
 
@@ -31,4 +32,4 @@ def _part(image: str, containerd: str) -> Part:
                 inputs=(SCRIPT,), needs=(root, "images", *programs))
 
 
-PARTS: Tuple[Part, ...] = (_part("bookworm", "debian"), _part("bookworm", "2.2"))
+PARTS: Tuple[Part, ...] = tuple(_part(image, containerd) for image in IMAGES for containerd in CONTAINERDS)
