@@ -10,7 +10,8 @@ version_added: 0.1.0
 description:
   - Reads the nodes with their GPU labels, resources and findings, whether the NVIDIA GPU Operator manages them, and
     the namespace and RuntimeClass that the cluster components use.
-  - With O(expected_allocatable) it waits until the nodes offer exactly these resources, and fails when they do not.
+  - With O(rolled_out) and O(expected_allocatable) it waits until these workloads run and the nodes offer exactly
+    these resources, and fails with what the kubelet or the node says when they do not.
   - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -38,8 +39,14 @@ options:
     description: For each node the allocatable C(nvidia.com/*) resources that it must offer.
     type: dict
     default: {}
+  rolled_out:
+    description:
+      - Workloads of O(namespace), as C(DaemonSet/NAME) or C(Deployment/NAME), whose roll-out must be complete.
+    type: list
+    elements: str
+    default: []
   wait_timeout:
-    description: Seconds to wait for O(expected_allocatable).
+    description: Seconds to wait for O(rolled_out) and again for O(expected_allocatable).
     type: int
     default: 120
 """
@@ -88,7 +95,7 @@ runtime_class:
 from typing import Any, Dict
 
 from ..module_utils.cluster.client import Cluster
-from ..module_utils.cluster.overview import overview, wait_for_resources
+from ..module_utils.cluster.overview import overview, wait_for_resources, wait_for_rollout
 from ..module_utils.cluster.runner import run_cluster_module
 
 ARGUMENTS = {
@@ -97,11 +104,14 @@ ARGUMENTS = {
     "namespace_contents": {"type": "bool", "default": False},
     "runtime_class": {"type": "str", "default": ""},
     "expected_allocatable": {"type": "dict", "default": {}},
+    "rolled_out": {"type": "list", "elements": "str", "default": []},
     "wait_timeout": {"type": "int", "default": 120},
 }
 
 
 def _read(cluster: Cluster, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+    if parameters["rolled_out"]:
+        wait_for_rollout(cluster, parameters["namespace"], parameters["rolled_out"], parameters["wait_timeout"])
     if parameters["expected_allocatable"]:
         wait_for_resources(cluster, parameters["expected_allocatable"], parameters["wait_timeout"])
     found = overview(

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..core.errors import GpuOpsError
 from .client import Cluster
 from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
+from .workloads import pod_troubles, rolled_out
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "gpuops"
@@ -70,6 +71,44 @@ def wait_for_resources(
                 "label nvidia.com/gpu.deploy.device-plugin=true",
             )
         sleep(2.0)
+
+
+def wait_for_rollout(
+    cluster: Cluster,
+    namespace: str,
+    workloads: Sequence[str],
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once every 'DaemonSet/NAME' and 'Deployment/NAME' runs its newest version everywhere it should."""
+    deadline = clock() + timeout
+    while True:
+        waiting = [name for name in workloads if not rolled_out(_workload(cluster, namespace, name))]
+        if not waiting:
+            return
+        if clock() >= deadline:
+            raise _not_rolled_out(cluster, namespace, waiting, timeout)
+        sleep(1.0)
+
+
+def _workload(cluster: Cluster, namespace: str, name: str) -> Dict[str, Any]:
+    kind, _separator, bare = name.partition("/")
+    return cluster.find("/apis/apps/v1/namespaces/%s/%ss/%s" % (namespace, kind.lower(), bare)) or {}
+
+
+def _not_rolled_out(cluster: Cluster, namespace: str, waiting: Sequence[str], timeout: float) -> GpuOpsError:
+    pods = cluster.items("/api/v1/namespaces/%s/pods" % namespace)
+    lines = []
+    for name in waiting:
+        selector = ((_workload(cluster, namespace, name).get("spec") or {}).get("selector") or {}).get("matchLabels")
+        troubles = pod_troubles(pods, selector or {})
+        lines.append("%s (%s)" % (name, "; ".join(troubles) if troubles else "no pod yet"))
+    return GpuOpsError(
+        found="after %d s not all pods in namespace %s are ready: %s" % (timeout, namespace, ", ".join(lines)),
+        wanted="every pod ready in its newest version",
+        remedy="see 'kubectl --namespace %s describe pods', and the pods' logs" % namespace,
+    )
 
 
 def _namespace(cluster: Cluster, name: str, contents: bool) -> Dict[str, Any]:

@@ -13,7 +13,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import Eviction, read_gpu_pods
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodeWish
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview, wait_for_resources
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import (
+    overview,
+    wait_for_resources,
+    wait_for_rollout,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.pods import EvictionPlan, plan_eviction
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
@@ -164,3 +168,24 @@ class TestOverview:
 
         wait_for_resources(cluster, {"gpu-1": {"nvidia.com/gpu": 8}}, 10, time.clock, heal)
         assert len(waits) == 1
+
+    def test_the_rollout_waits_and_then_says_what_the_kubelet_says(self, api: Api, cluster: Cluster) -> None:
+        time = Time()
+        path = "/apis/apps/v1/namespaces/gpuops/daemonsets/plugin"
+        status = {"observedGeneration": 2, "desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberReady": 0}
+        api.state.objects[path] = {
+            "kind": "DaemonSet", "metadata": {"generation": 2}, "status": status,
+            "spec": {"selector": {"matchLabels": {"app": "plugin"}}},
+        }
+        broken = pod("plugin-x", owner="DaemonSet")
+        broken["metadata"]["labels"] = {"app": "plugin"}
+        broken["status"]["containerStatuses"] = [{
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"reason": "StartError", "exitCode": 128, "message": "no such hook"}},
+        }]
+        api.state.objects["/api/v1/namespaces/gpuops/pods"] = {"items": [broken]}
+        with pytest.raises(GpuOpsError, match="DaemonSet/plugin") as refused:
+            wait_for_rollout(cluster, "gpuops", ["DaemonSet/plugin"], 10, time.clock, time.sleep)
+        assert "pod plugin-x on node gpu-1: StartError, exit code 128, no such hook" in refused.value.found
+        status["numberReady"] = 1
+        wait_for_rollout(cluster, "gpuops", ["DaemonSet/plugin"], 10, time.clock, time.sleep)
