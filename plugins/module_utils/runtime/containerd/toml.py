@@ -7,8 +7,9 @@ back. Whoever changes a text parses it again and compares.
 """
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core import libraries
 from ...core.errors import GpuOpsError
@@ -24,34 +25,103 @@ FORMER = "# former: "
 class Statement:
     """A table header or a key, with its lines [first, last] (counted from 0).
 
-    path:  of the table, or of the key in its table's path.
-    table: whether it is a header.
+    path:    of the table, or of the key in its table's path.
+    table:   whether it is a header.
+    several: whether it is the header of one of several tables of a name ([[...]]).
+    depth:   how many parts of a key's path are its table's.
     """
 
     path: Path
     table: bool
     first: int
     last: int
+    several: bool = False
+    depth: int = 0
+
+
+class BadLine(ValueError):
+    """A line, counted from 1, that is no TOML."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
 
 
 def parse(path: str, text: str) -> Dict[str, Any]:
-    """The file as plain data. Raises GpuOpsError that names file and line when it is no TOML."""
-    tomlkit = libraries.require("tomlkit")
+    """The file as plain data. Raises GpuOpsError that names file and line when it is no TOML.
+
+    tomlkit reads the values, statement by statement; as a whole it refuses some files that containerd accepts, such as
+    a table that stands behind one of its sub-tables.
+    """
+    total: Dict[str, Any] = {}
+    seen: Set[Path] = set()
+    closed: Set[Path] = set()
+    lines = text.split("\n")
     try:
-        return dict(tomlkit.parse(text).unwrap())
-    except tomlkit.exceptions.TOMLKitError as error:
-        line = getattr(error, "line", None)
+        for statement in statements(text):
+            with _line(statement.first):
+                if statement.path in seen and not statement.several:
+                    raise ValueError("'%s' is there twice" % ".".join(statement.path))
+                seen.add(statement.path)
+                if any(statement.path[:length] in closed for length in range(1, len(statement.path) + 1)):
+                    raise ValueError("'%s' extends an inline table" % ".".join(statement.path))
+                if statement.table:
+                    _open_table(total, statement, seen)
+                else:
+                    snippet = "\n".join(lines[statement.first:statement.last + 1])
+                    if isinstance(_set_key(total, statement, snippet), dict):
+                        closed.add(statement.path)
+    except BadLine as error:
         raise GpuOpsError(
-            found="%s%s: %s" % (path, ":%d" % line if line else "", str(error).split(" at line ")[0]),
+            found="%s:%d: %s" % (path, error.line, str(error).split(" at line ")[0]),
             wanted="valid TOML",
             remedy="correct the file by hand ('containerd config dump' shows whether it is read); nothing was changed",
             file=path,
-            line=line,
+            line=error.line,
         ) from error
+    return total
+
+
+@contextlib.contextmanager
+def _line(before: int) -> Iterator[None]:
+    """Turns what tomlkit says of a snippet into the line of the file; before: lines in front of the snippet."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadLine(before + getattr(error, "line", 1), str(error)) from error
+
+
+def _open_table(total: Dict[str, Any], statement: Statement, seen: Set[Path]) -> None:
+    table = _descend(total, statement.path[:-1])
+    name = statement.path[-1]
+    if statement.several:
+        table.setdefault(name, []).append({})
+        for path in [path for path in seen if path[:-1] and path[:len(statement.path)] == statement.path]:
+            seen.discard(path)
+    elif not isinstance(table.setdefault(name, {}), dict):
+        raise ValueError("'%s' is no table" % ".".join(statement.path))
+
+
+def _set_key(total: Dict[str, Any], statement: Statement, snippet: str) -> Any:
+    value: Any = libraries.require("tomlkit").parse(snippet).unwrap()
+    for part in statement.path[statement.depth:]:
+        value = value[part]
+    _descend(total, statement.path[:-1])[statement.path[-1]] = value
+    return value
+
+
+def _descend(table: Dict[str, Any], path: Path) -> Dict[str, Any]:
+    """The table at a path, made where it is not there; of an array of tables, the last one."""
+    for part in path:
+        inner = table.setdefault(part, {})
+        table = inner[-1] if isinstance(inner, list) else inner
+        if not isinstance(table, dict):
+            raise ValueError("'%s' is no table" % part)
+    return table
 
 
 def statements(text: str) -> List[Statement]:
-    """Headers and keys of a valid file, in order."""
+    """Headers and keys of a file, in order. Raises BadLine."""
     lines = text.split("\n")
     found: List[Statement] = []
     table: Path = ()
@@ -62,12 +132,15 @@ def statements(text: str) -> List[Statement]:
             number += 1
             continue
         if stripped.startswith("["):
-            table = _header_path(stripped)
-            found.append(Statement(table, True, number, number))
+            with _line(number):
+                table = _header_path(stripped)
+            found.append(Statement(table, True, number, number, stripped.startswith("[[")))
             number += 1
             continue
         last = _last_line(lines, number)
-        found.append(Statement(table + _key_path(stripped), False, number, last))
+        with _line(number):
+            key = _key_path(stripped)
+        found.append(Statement(table + key, False, number, last, depth=len(table)))
         number = last + 1
     return found
 

@@ -225,4 +225,3 @@ def _set(data: Dict[str, Any], table: toml.Path, values: Mapping[str, Any]) -> N
         if not isinstance(data, dict):
             raise CannotExtend("'%s' is no table" % part)
     data.update(values)
-
