@@ -148,11 +148,8 @@ options:
 """
 
 EXAMPLES = r"""
-# cluster.gpu_nodes.yml: every GPU node of the current context
-plugin: gpuops.nvidia.gpu_nodes
-
----
-# Only H100 nodes of one context, with a cache and groups by zone
+# The first line alone gives every GPU node of the current context. With the rest: Hopper nodes of one context, a cache,
+# and groups by zone.
 plugin: gpuops.nvidia.gpu_nodes
 kubeconfig: ~/.kube/config
 context: training

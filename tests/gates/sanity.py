@@ -57,6 +57,12 @@ def work(release: str) -> Callable[[Bench], None]:
     return sanity
 
 
+def oldest_and_newest() -> List[str]:
+    """The two ends of the releases that this machine has a Python for."""
+    possible = [release for release in RELEASES if _python_for(release)]
+    return [possible[0], possible[-1]] if possible else list(RELEASES)
+
+
 def _repeat_errors(bench: Bench) -> None:
     """Put what was found at the log's end, which is what is shown of it."""
     lines = bench.log_file.read_text(errors="replace").splitlines()

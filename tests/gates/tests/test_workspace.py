@@ -15,7 +15,7 @@ import yaml
 @pytest.fixture(name="checkout")
 def checkout_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     checkout = tmp_path / "checkout"
-    for name in ("galaxy.yml", "plugins/a.py", "tests/lab/heavy.py", "tests/unit/test_a.py"):
+    for name in ("galaxy.yml", "plugins/a.py", "tests/lab/heavy.py", "tests/config.yml"):
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)
         (checkout / name).write_text(name)
     (checkout / ".gitignore").write_text("*.pyc\n")
@@ -35,7 +35,7 @@ def files_of(target: Path) -> "set[str]":
 def test_the_copy_holds_content_that_git_tracks_or_would_track(checkout: Path, tmp_path: Path) -> None:
     target = workspace.copy_content(tmp_path / "copy")
     assert target.parts[-3:] == ("ansible_collections", "gpuops", "nvidia")
-    assert files_of(target) == {".gitignore", "galaxy.yml", "plugins/a.py", "tests/unit/test_a.py"}
+    assert files_of(target) == {".gitignore", "galaxy.yml", "plugins/a.py", "tests/config.yml"}
     tracked = subprocess.run(["git", "ls-files"], cwd=target, check=True, stdout=subprocess.PIPE, text=True).stdout
     assert set(tracked.split()) == files_of(target)
 
@@ -44,10 +44,10 @@ def test_a_second_copy_follows_changes_and_leaves_the_rest_alone(checkout: Path,
     target = workspace.copy_content(tmp_path / "copy")
     os.utime(target / "galaxy.yml", (1, 1))
     (checkout / "plugins" / "a.py").rename(checkout / "plugins" / "b.py")
-    (checkout / "tests" / "unit" / "test_a.py").write_text("changed")
+    (checkout / "tests" / "config.yml").write_text("changed")
     workspace.copy_content(tmp_path / "copy")
-    assert files_of(target) == {".gitignore", "galaxy.yml", "plugins/b.py", "tests/unit/test_a.py"}
-    assert (target / "tests" / "unit" / "test_a.py").read_text() == "changed"
+    assert files_of(target) == {".gitignore", "galaxy.yml", "plugins/b.py", "tests/config.yml"}
+    assert (target / "tests" / "config.yml").read_text() == "changed"
     assert (target / "galaxy.yml").stat().st_mtime == 1
 
 

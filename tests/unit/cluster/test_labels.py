@@ -65,7 +65,7 @@ def test_labels_are_set_recorded_and_taken_away() -> None:
     assert json.loads(labelled["metadata"]["annotations"][OUR_LABELS]) == {PLUGIN: "true", PRESENT: "true"}
     part = after(labelled, NodeWish(unset_labels=[PLUGIN]))
     assert PLUGIN not in part["metadata"]["labels"] and part["metadata"]["labels"][PRESENT] == "true"
-    assert after(part, NodeWish(purge_labels=True)) ["metadata"]["labels"] == node()["metadata"]["labels"]
+    assert after(part, NodeWish(purge_labels=True))["metadata"]["labels"] == node()["metadata"]["labels"]
 
 
 @pytest.mark.parametrize("value", ["false", "true"])

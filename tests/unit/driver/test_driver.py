@@ -348,5 +348,3 @@ def test_apt_says_what_it_would_do() -> None:
 ])
 def test_how_apt_names_the_index_of_a_repository(url: str, name: str) -> None:
     assert list_name(url) == name
-
-

@@ -279,4 +279,3 @@ def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:
         if seen.on_disk and not _state(seen, unit).known:
             notes.append("%s is not installed, so it is not started." % unit)
     return notes
-
