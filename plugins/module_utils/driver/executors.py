@@ -16,14 +16,19 @@ LOG_LINES = 12
 
 
 def configure_packages(host: Host, journal: Journal, step: Step) -> None:
-    """Finish what dpkg began. A package that still lacks a dependency is left to the transaction that follows."""
-    done = host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"], env=QUIET)
-    if done.rc != 0 and "dependency problems" not in done.stderr:
-        raise CommandFailed(
-            found="'dpkg --configure -a' ended with %d: %s" % (done.rc, " | ".join(done.stderr.splitlines()[-3:])),
-            wanted="packages that are configured",
-            remedy="run it by hand; when a kernel module does not build, its log is /var/lib/dkms/*/*/build/make.log",
-            rc=done.rc, stdout=done.stdout, stderr=done.stderr)
+    """Finish what dpkg began, as far as that goes: what is left is a matter of the transaction that follows."""
+    host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"], env=QUIET)
+
+
+def finish_packages(host: Host, journal: Journal, step: Step) -> None:
+    try:
+        host.run(step.parameters["argv"], timeout=step.parameters["timeout"], env=QUIET)
+    except CommandFailed as failure:
+        raise GpuOpsError(
+            found="packages do not configure: %s; %s" % (failure.found, _last_log(host)),
+            wanted="a package database in order",
+            remedy="when the kernel module does not build, choose another version of the driver or of the kernel",
+            **failure.details) from failure
 
 
 def build_module(host: Host, journal: Journal, step: Step) -> None:
@@ -58,6 +63,7 @@ def forget_repository(host: Host, journal: Journal, step: Step) -> None:
 def executors() -> Dict[str, Executor]:
     return {
         "dpkg.configure": configure_packages,
+        "dpkg.finish": finish_packages,
         "dkms.build": build_module,
         "packages.download": download_packages,
         "repository.forget": forget_repository,

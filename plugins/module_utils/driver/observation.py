@@ -89,7 +89,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     packages = _packages(host)
     installed = {name: version for name, (state, version) in packages.items()
                  if state == "ii" and (catalogue.FAMILY.match(name) or _KEPT_NAMES.match(name))}
-    brought = journal.packages("driver")
+    brought = _brought(journal, packages)
     origin = origin_of(policy, facts)
     seen = Observation(
         installed=installed,
@@ -100,19 +100,30 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         files={path: host.read(path) for path in OUR_FILES},
         foreign_sources=_foreign_sources(host, origin.url),
         leftovers=_leftovers(host, installed),
-        brought={name: packages[name][1] for name in brought if packages.get(name, ("", ""))[0][1:2] not in ("", "n")},
+        brought=brought,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver")},
         lists=tuple(host.glob("%s/%s*" % (LISTS, list_name(origin.url)))) if origin.url else (),
         signing_key_enrolled=facts.secure_boot and _signing_key_enrolled(host),
     )
     if policy.state == "absent":
-        return replace(seen, removable=removable(host, seen.brought))
+        # apt need not be asked about packages that never came to work: nothing can depend on them.
+        broken = tuple(name for name in seen.broken if name in brought)
+        return replace(seen, removable=removable(host, brought) + broken)
     if policy.state == "staged":
         seen = replace(seen, archives=tuple(name for name in host.list(ARCHIVES) if name.endswith(".deb")))
     if not index_needed(seen, policy, facts):
         return seen
     return replace(seen, offer=_read_offer(host, seen, policy, facts, origin))
+
+
+def _brought(journal: Journal, packages: Mapping[str, Tuple[str, str]]) -> Dict[str, str]:
+    """Packages that our transactions brought in, those of a transaction that did not end well included."""
+    names = set(journal.packages("driver"))
+    for event in journal.unfinished("driver"):
+        if event["step"]["action"] == PACKAGES_INSTALL:
+            names.update(name for name in packages if name not in event["packages_before"])
+    return {name: packages[name][1] for name in sorted(names) if packages.get(name, ("", ""))[0][1:2] not in ("", "n")}
 
 
 def list_name(url: str) -> str:

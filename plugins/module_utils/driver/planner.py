@@ -243,11 +243,11 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 
 def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
-    steps = _repair_steps(seen) + _repository_steps(seen, policy, facts)
+    packages = _packages_step(seen, policy, facts, target)
+    steps = _repair_steps(seen, packages is not None) + _repository_steps(seen, policy, facts)
     if policy.lock:
         steps += _own_file(seen, UNATTENDED_FILE, unattended_text(),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
-    packages = _packages_step(seen, policy, facts, target)
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _lock_steps(seen, policy, target, requires)
@@ -256,8 +256,8 @@ def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: T
 
 
 def _plan_staged(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
-    steps = _repair_steps(seen) + _repository_steps(seen, policy, facts)
     packages = _packages_step(seen, policy, facts, target)
+    steps = _repair_steps(seen, False) + _repository_steps(seen, policy, facts)
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return Plan(steps=tuple(steps))
     wanted = {name: version for name, version in packages.change["after"].items() if version is not None}
@@ -278,12 +278,13 @@ def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:
     return any(archive.lower().startswith(beginning.lower()) for archive in archives)
 
 
-def _repair_steps(seen: Observation) -> List[Step]:
+def _repair_steps(seen: Observation, transaction_follows: bool) -> List[Step]:
+    """Finish what dpkg began; a package that does not configure may be one that the transaction replaces."""
     if not seen.interrupted and not seen.broken:
         return []
+    argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
     return [command_step(
-        NAME, "dpkg.configure", "unfinished packages", ["dpkg", "--force-confdef", "--force-confold", "--configure",
-                                                        "-a"],
+        NAME, "dpkg.configure" if transaction_follows else "dpkg.finish", "unfinished packages", argv,
         "A package transaction was stopped before its end.",
         change={"before": dict.fromkeys(seen.broken, "unfinished"), "after": {}}, timeout=3600)]
 
@@ -400,8 +401,8 @@ def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) 
 
 def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     refusals = [] if policy.source == PREINSTALLED else _refuse_broken(seen)
-    steps = _repair_steps(seen) if seen.brought else []
     leaving, kept = _leaving(seen, facts)
+    steps = _repair_steps(seen, bool(leaving)) if seen.brought else []
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),

@@ -291,6 +291,13 @@ class TestRefusals:
         world = World(more={"broken": ("nvidia-kernel-open-dkms",), "ours_unfinished": True})
         assert actions(made(world, policy(), facts(A100)))[0] == "dpkg.configure"
 
+    def test_a_driver_that_does_not_configure_is_finished_or_replaced(self) -> None:
+        world = World()
+        world.apply(made(world, policy(version="595.91.07"), facts(A100)), facts(A100))
+        world.more = {"broken": ("nvidia-kernel-open-dkms",), "ours_unfinished": True}
+        assert actions(made(world, policy(version="595.91.07"), facts(A100))) == ["dpkg.finish"]
+        assert actions(made(world, policy(), facts(A100)))[:2] == ["dpkg.configure", "packages.install"]
+
 
 class TestPreinstalled:
     def test_a_fitting_driver_is_left_alone(self) -> None:
