@@ -1,0 +1,143 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""CDI specifications as nvidia-ctk writes them, and when they are stale."""
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any, Dict, List
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import observation, planner, policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi.spec import Spec, outdated, read_spec
+
+DEVICES = ["0", "1", "GPU-a", "GPU-b", "all"]
+LIBRARIES = ["/usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04", "/usr/bin/nvidia-smi"]
+
+
+def specification() -> Dict[str, Any]:
+    return {
+        "cdiVersion": "0.5.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [
+            {"name": name, "containerEdits": {
+                "deviceNodes": [{"path": "/dev/nvidia%d" % (number % 2), "major": 195}],
+                "hooks": [{"hookName": "createRuntime", "path": "/usr/bin/nvidia-cdi-hook",
+                           "args": ["nvidia-cdi-hook", "--driver-root", "", "--name", "x"]}],
+            }} for number, name in enumerate(DEVICES)
+        ],
+        "containerEdits": {
+            "deviceNodes": [{"path": "/dev/nvidiactl"}],
+            "mounts": [{"hostPath": path, "containerPath": path, "options": ["ro"]} for path in LIBRARIES],
+        },
+    }
+
+
+def as_yaml(value: Any, indent: int = 0) -> str:
+    """Block style YAML, as nvidia-ctk writes it."""
+    pad = "    " * indent
+    if isinstance(value, dict):
+        return "".join(
+            "%s%s:%s" % (pad, key, "\n" + as_yaml(inner, indent + 1) if isinstance(inner, (dict, list))
+                         else " %s\n" % scalar(inner))
+            for key, inner in value.items()
+        )
+    lines: List[str] = []
+    for item in value:
+        text = as_yaml(item, indent) if isinstance(item, (dict, list)) else pad + scalar(item) + "\n"
+        lines.append(pad + "- " + text[len(pad):].replace("\n" + pad, "\n" + pad + "  ").rstrip(" "))
+    return "".join(lines)
+
+
+def scalar(value: Any) -> str:
+    return json.dumps(value) if value in ("", "0", "1") else str(value)
+
+
+@pytest.mark.parametrize("text", [as_yaml(specification()), json.dumps(specification(), indent=2)])
+def test_a_specification_is_read(text: str) -> None:
+    spec = read_spec(text)
+    assert spec.kind == "nvidia.com/gpu"
+    assert spec.names == tuple(DEVICES)
+    assert spec.nodes == ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl")
+    assert spec.sources == tuple(LIBRARIES)
+    assert (spec.driver, spec.gpus) == ("580.178.04", 2)
+
+
+@pytest.mark.parametrize(("required", "known", "count", "reasons"), [
+    ({"GPU-a", "GPU-b"}, {"GPU-a", "GPU-b"}, 2, []),
+    ({"GPU-a", "GPU-c"}, {"GPU-a", "GPU-b", "GPU-c"}, 3, ["it lacks GPU-c"]),
+    ({"GPU-a"}, {"GPU-a"}, 1, ["it names GPU-b, which is not there"]),
+    ({"GPU-a", "MIG-1"}, {"GPU-a", "GPU-b", "MIG-1"}, 2, ["it lacks MIG-1"]),
+])
+def test_what_does_not_fit_is_named(required: Any, known: Any, count: int, reasons: List[str]) -> None:
+    assert outdated(read_spec(as_yaml(specification())), required, known, count) == reasons
+
+
+def test_names_by_index_alone_are_counted() -> None:
+    assert outdated(Spec("nvidia.com/gpu", ("0", "1", "all"), (), ()), {"GPU-a"}, {"GPU-a"}, 1) == [
+        "it names 2 GPUs, there are 1"
+    ]
+
+
+FACTS = HostFacts(
+    gpus=(Gpu("0000:17:00.0", "26b9"), Gpu("0000:18:00.0", "26b9")), driver_loaded="580.178.04",
+    driver_userspace="580.178.04", toolkit="1.20.1",
+)
+ENABLED = tuple((unit, True, True, True) for unit in observation.REFRESH_UNITS)
+FRESH = observation.CdiObservation(
+    spec=read_spec(as_yaml(specification())), driver="580.178.04", reasons=(), toolkit=True, units=ENABLED,
+    elsewhere=(), generated=True, enabled_by_us=(),
+)
+BARE = replace(FRESH, spec=None, driver="", toolkit=False, generated=False,
+               units=tuple((unit, False, False, False) for unit in observation.REFRESH_UNITS))
+WISH = policy.CdiPolicy(True, True)
+
+
+def test_a_fresh_specification_stays() -> None:
+    assert planner.plan(FRESH, WISH, FACTS).steps == ()
+
+
+def test_a_bare_host_is_planned_as_it_will_be() -> None:
+    made = planner.plan(BARE, WISH, FACTS)
+    assert [step.action for step in made.steps] == [
+        "cdi.generate", "service.enable", "service.start", "service.enable",
+    ]
+    assert made.steps[0].change == {"before": None, "after": {"driver": "580.178.04", "gpus": 2}}
+
+
+def test_a_driver_of_the_future_makes_the_specification_stale() -> None:
+    facts = FACTS.but(driver_loaded="595.91.07", driver_userspace="595.91.07")
+    (step,) = planner.plan(FRESH, WISH, facts).steps
+    assert step.change["before"]["driver"] == "580.178.04"
+    assert step.change["after"]["driver"] == "595.91.07"
+
+
+def test_stale_devices_are_a_step() -> None:
+    (step,) = planner.plan(replace(FRESH, reasons=("it lacks GPU-c",)), WISH, FACTS).steps
+    assert "it lacks GPU-c" in step.why
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"driver_loaded": ""}, "a loaded driver"),
+    ({"toolkit": ""}, "the container toolkit"),
+    ({"gpus": ()}, "a GPU"),
+    ({"driver_userspace": "595.91.07"}, "the activation of driver 595.91.07"),
+])
+def test_it_waits_and_says_for_what(changes: Dict[str, Any], told: str) -> None:
+    made = planner.plan(BARE, WISH, FACTS.but(**changes))
+    assert made.steps == ()
+    assert told in made.notes[-1]
+
+
+def test_a_toolkit_without_refresh_units_is_left_as_it_is() -> None:
+    seen = replace(FRESH, units=tuple((unit, False, False, False) for unit in observation.REFRESH_UNITS))
+    assert planner.plan(seen, WISH, FACTS).steps == ()
+
+
+def test_only_what_is_ours_goes() -> None:
+    absent = policy.CdiPolicy(False, True)
+    assert planner.plan(replace(FRESH, generated=False), absent, FACTS).steps == ()
+    seen = replace(FRESH, enabled_by_us=("nvidia-cdi-refresh.path",))
+    assert [step.action for step in planner.plan(seen, absent, FACTS).steps] == ["service.disable", "cdi.remove"]
