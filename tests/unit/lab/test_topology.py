@@ -68,7 +68,7 @@ def test_mistakes_are_named(document: Any, message: str) -> None:
 
 
 def test_an_unknown_topology_lists_the_known_ones() -> None:
-    with pytest.raises(TopologyError, match="bare, demo"):
+    with pytest.raises(TopologyError, match="bare, containerds, demo"):
         load("no-such")
 
 
