@@ -1,0 +1,272 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The driver on a laboratory host: packages, DKMS builds, reloads and their way back are real."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+
+import pytest
+from workspace import collections_root, venv
+
+from gpulab.lab import Lab
+from gpulab.topology import parse
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="boots hosts: needs root")
+
+REPOSITORY = "http://packages.gpulab:8480/cuda/repos/debian12/x86_64"
+BROKEN = "http://packages.gpulab:8480/cuda/repos/debian12-broken/x86_64"
+OLD, NEW = "580.178.04", "595.91.07"
+# What the collection promises not to touch in check mode, and to bring back as it was.
+SYSTEM = ("/etc", "/usr", "/lib/modules", "/var/lib/apt", "/var/lib/dpkg", "/boot")
+# Programs keep these for themselves: backups and locks of dpkg, of the user database, and indices that were refreshed.
+OWN_LEFTOVERS = ("/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-", "/var/lib/dpkg/status-old",
+                 "/var/lib/apt/", "/var/lib/dpkg/lock", "/var/lib/dpkg/triggers/", "/var/lib/dpkg/diversions-old",
+                 "/var/lib/dpkg/statoverride-old")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    lab = Lab("drivertest")
+    lab.down()
+    lab.up(parse({"name": "driver", "control_plane": False,
+                  "hosts": [{"name": "gpu", "board": "a100-80gb-sxm", "gpus": 2}]}, "test_driver.py"))
+    yield lab
+    lab.down()
+
+
+class Play:
+    """Runs the collection's modules on the laboratory's host."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+        self.driver = {"version": OLD, "repository_url": REPOSITORY, "repository_key": REPOSITORY + "/gpulab.pub"}
+
+    def command(self, tasks: Sequence[Mapping[str, Any]], check: bool = False) -> List[str]:
+        play = [{"hosts": "gpu", "gather_facts": False, "tasks": list(tasks)}]
+        path = self.folder / "play.json"
+        path.write_text(json.dumps(play))
+        return [str(venv() / "bin" / "ansible-playbook"), "-i", str(self.lab.inventory), str(path),
+                *(["--check", "--diff"] if check else [])]
+
+    def environment(self) -> Dict[str, str]:
+        bundle = next((venv() / "lib").glob("python3*/site-packages"))
+        return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), bundle),
+                    ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true",
+                    ANSIBLE_HOME=str(self.folder))
+
+    def tasks(self, tasks: Sequence[Mapping[str, Any]], check: bool = False) -> List[Dict[str, Any]]:
+        """The tasks' results, in order; a failed one is the last."""
+        done = subprocess.run(self.command(tasks, check), env=self.environment(), stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True, check=False)
+        try:
+            played = json.loads(done.stdout)["plays"][0]["tasks"]
+        except (ValueError, IndexError):
+            raise AssertionError(done.stdout + done.stderr) from None
+        return [task["hosts"]["gpu"] for task in played]
+
+    def writers(self, check: bool = False, **driver: Any) -> List[Dict[str, Any]]:
+        """nouveau, driver and activation, as the role runs them."""
+        results = self.tasks([
+            {"gpuops.nvidia.nouveau": {}},
+            {"gpuops.nvidia.gpu_driver": dict(self.driver, **driver)},
+            {"gpuops.nvidia.gpu_driver_activation": {}}], check)
+        assert not results[-1].get("failed"), results[-1]
+        return results
+
+    def plan(self, **driver: Any) -> Dict[str, Any]:
+        (result,) = self.tasks([{"gpuops.nvidia.gpu_plan": {
+            "nouveau": {}, "driver": dict(self.driver, **driver), "activation": {}}}])
+        assert not result.get("failed"), result
+        return dict(result["plan"])
+
+    def done(self, since: int = 0) -> List[Dict[str, Any]]:
+        """Steps that the journal has as done, from its line `since` on."""
+        text = self.lab.ssh("gpu", ["cat", "/var/lib/gpuops/journal.jsonl"], check=False).stdout
+        events = [json.loads(line) for line in text.splitlines()[since:]]
+        return [event["step"] for event in events if event["event"] == "done"]
+
+    def journal_length(self) -> int:
+        return len(self.lab.ssh("gpu", ["cat", "/var/lib/gpuops/journal.jsonl"], check=False).stdout.splitlines())
+
+    def say(self, *argv: str) -> str:
+        return str(self.lab.ssh("gpu", list(argv), check=False).stdout).strip()
+
+    def contents(self) -> Dict[str, str]:
+        """{path: hash, or target of a link} of the system's files."""
+        script = ('find "$@" -xdev -type f ! -name "*.pyc" -print0 | sort -zu | xargs -0 sha256sum; '
+                  'find "$@" -xdev -type l -printf "-> %l  %p\\n"')
+        lines = self.lab.ssh("gpu", ["sh", "-c", script, "sh", *SYSTEM]).stdout.splitlines()
+        return {path: value for value, path in (line.split("  ", 1) for line in lines)}
+
+
+@pytest.fixture
+def play(lab: Lab, tmp_path: Path) -> Play:
+    return Play(lab, tmp_path)
+
+
+def changed(results: Sequence[Mapping[str, Any]]) -> List[bool]:
+    return [bool(result["changed"]) for result in results]
+
+
+def different(before: Mapping[str, str], after: Mapping[str, str]) -> List[str]:
+    return sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
+
+
+def steps_of(plan: Mapping[str, Any]) -> List[Any]:
+    return [(step["id"], step["change"], step["parameters"]) for step in plan["steps"]]
+
+
+@pytest.fixture(scope="module")
+def delivered(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Dict[str, str]:
+    """The bare host's contents."""
+    return Play(lab, tmp_path_factory.mktemp("delivered")).contents()
+
+
+def test_check_mode_and_plan_change_nothing(play: Play, delivered: Dict[str, str]) -> None:
+    results = play.writers(check=True)
+    assert changed(results) == [True, True, True]
+    play.plan()
+    assert different(delivered, play.contents()) == []
+
+
+REFUSED: List[Tuple[Dict[str, Any], str]] = [
+    ({"version": "580.1.1"}, "580.126.09, 580.178.04, 595.91.07, 610.57.04"),
+    ({"version": "615", "kernel_module": "proprietary"}, "open kernel module only"),
+    ({"repository_url": "http://packages.gpulab:8480/nowhere"}, "http://packages.gpulab:8480/nowhere"),
+    ({"repository_key_fingerprint": "0" * 40}, "the key 0000"),
+    ({"extra_packages": ["nvidia-nonsense"]}, "nvidia-nonsense"),
+    ({"source": "preinstalled"}, "no kernel module"),
+    ({"source": "runfile"}, "not offered yet"),
+]
+
+
+def test_what_cannot_be_done_is_refused_untouched(play: Play, delivered: Dict[str, str]) -> None:
+    results = play.tasks([{"gpuops.nvidia.gpu_driver": dict(play.driver, **options), "ignore_errors": True}
+                          for options, _said in REFUSED])
+    for result, (_options, said) in zip(results, REFUSED):
+        assert result["failed"] and not result["changed"]
+        assert said in result["msg"]
+        assert result["found"] and result["wanted"] and result["remedy"]
+    assert len(results) == len(REFUSED)
+    assert different(delivered, play.contents()) == []
+
+
+def test_staging_fetches_and_installs_nothing(play: Play) -> None:
+    (staged,) = play.tasks([{"gpuops.nvidia.gpu_driver": dict(play.driver, state="staged")}])
+    assert staged["changed"], staged
+    archives = play.say("ls", "/var/cache/apt/archives")
+    assert "nvidia-kernel-open-dkms_%s-1_all.deb" % OLD in archives
+    assert "nvidia" not in play.say("dpkg-query", "-W", "-f", "${Package} ")
+    (again,) = play.tasks([{"gpuops.nvidia.gpu_driver": dict(play.driver, state="staged")}])
+    assert not again["changed"], again["text"]
+
+
+def test_a_killed_transaction_is_finished_by_the_next_run(play: Play) -> None:
+    """dpkg dies in the middle, and the module's process with it."""
+    started = subprocess.Popen(play.command([{"gpuops.nvidia.gpu_driver": play.driver}]), env=play.environment(),
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not play.say("sh", "-c", "ls /var/lib/dpkg/info | grep -x libgcc-12-dev:amd64.list"):
+        assert time.monotonic() < deadline and started.poll() is None, "the transaction never began"
+        time.sleep(0.2)
+    play.say("pkill", "-KILL", "-x", "dpkg")
+    play.say("pkill", "-KILL", "-x", "apt-get")
+    started.wait(120)
+    assert play.say("dpkg", "--audit") or play.say("ls", "/var/lib/dpkg/updates")
+
+
+def test_the_install_is_exactly_the_plan(play: Play) -> None:
+    lines = play.journal_length()
+    planned = play.plan()
+    assert planned["refusals"] == []
+    assert planned["disruption"] == "none"
+    play.writers()
+    assert [(step["id"], step["change"], step["parameters"]) for step in play.done(lines)] == steps_of(planned)
+    assert play.say("cat", "/sys/module/nvidia/version") == OLD
+    assert play.say("systemctl", "is-active", "nvidia-persistenced", "nvidia-fabricmanager") == "active\nactive"
+    assert len(play.say("nvidia-smi", "-L").splitlines()) == 2
+
+
+def test_a_converged_host_is_left_alone_without_network(play: Play) -> None:
+    before = play.contents()
+    play.say("sed", "-i.away", "s/packages.gpulab/packages.away/", "/etc/hosts")
+    try:
+        assert changed(play.writers()) == [False, False, False]
+    finally:
+        play.say("mv", "/etc/hosts.away", "/etc/hosts")
+    assert play.plan()["steps"] == []
+    assert different(before, play.contents()) == []
+
+
+@pytest.mark.parametrize("version, before", [(NEW, OLD), (OLD, NEW)])
+def test_an_exchange_is_exactly_the_plan(play: Play, version: str, before: str) -> None:
+    lines = play.journal_length()
+    planned = play.plan(version=version)
+    assert planned["disruption"] == "driver_reload"
+    refused = play.tasks([{"gpuops.nvidia.gpu_driver": dict(
+        play.driver, version=version, allowed_disruption="service_restart")}])[0]
+    assert not refused["changed"] and len(refused["put_off"]) == 2
+    play.writers(version=version)
+    assert [(step["id"], step["change"], step["parameters"]) for step in play.done(lines)] == steps_of(planned)
+    assert play.say("cat", "/sys/module/nvidia/version") == version
+    kernel = play.say("uname", "-r")
+    assert play.say("dkms", "status") == "nvidia/%s, %s, x86_64: installed" % (version, kernel)
+    assert "%s-1" % before not in play.say("dpkg-query", "-W", "-f", "${Package} ${Version}\n")
+    assert changed(play.writers(version=version)) == [False, False, False]
+
+
+def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
+    # There is no kernel behind the simulated nodes: a descriptor of the path alone is all that can be had.
+    hold = "import os, time; os.open('/dev/nvidia0', os.O_PATH); time.sleep(600)"
+    play.say("systemd-run", "--unit", "trainer", "python3", "-c", hold)
+    try:
+        results = play.writers(version=NEW)
+        assert results[2]["reboot_required"]
+        why = results[2]["put_off"][0]["why"]
+        assert "/dev/nvidia0" in why and "python3 (pid " in why and "trainer.service" in why
+    finally:
+        play.say("systemctl", "stop", "trainer")
+    play.writers(version=NEW)
+    assert play.say("cat", "/sys/module/nvidia/version") == NEW
+
+
+def test_a_reboot_brings_the_driver_back(play: Play) -> None:
+    play.lab.reboot("gpu")
+    assert changed(play.writers(version=NEW)) == [False, False, False]
+    assert play.say("cat", "/sys/module/nvidia/version") == NEW
+    assert play.say("sh", "-c", "ls /dev/nvidia0 /dev/nvidia-uvm").splitlines() == ["/dev/nvidia-uvm", "/dev/nvidia0"]
+
+
+AWAY: List[Mapping[str, Any]] = [
+    {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}},
+    {"gpuops.nvidia.gpu_driver": {"state": "absent", "repository_url": REPOSITORY}},
+    {"gpuops.nvidia.nouveau": {"state": "absent"}}]
+
+
+def as_delivered(play: Play, delivered: Mapping[str, str]) -> bool:
+    return [path for path in different(delivered, play.contents()) if not path.startswith(OWN_LEFTOVERS)] == []
+
+
+def test_everything_goes_and_the_host_is_as_it_was(play: Play, delivered: Dict[str, str]) -> None:
+    assert changed(play.tasks(AWAY)) == [True, True, True]
+    assert changed(play.tasks(AWAY)) == [False, False, False]
+    assert as_delivered(play, delivered)
+    assert "nvidia" not in play.say("ls", "/var/lib/apt/lists")
+
+
+def test_a_driver_that_does_not_build_is_named_and_can_go(play: Play, delivered: Dict[str, str]) -> None:
+    broken = dict(play.driver, version="580.999.99", repository_url=BROKEN)
+    (result,) = play.tasks([{"gpuops.nvidia.gpu_driver": broken}])
+    assert result["failed"] and "driver 580.999.99" in result["wanted"]
+    (again,) = play.tasks([{"gpuops.nvidia.gpu_driver": broken}])
+    assert again["failed"] and "this driver does not compile" in again["msg"]
+    (away,) = play.tasks([{"gpuops.nvidia.gpu_driver": {"state": "absent", "repository_url": BROKEN}}])
+    assert away["changed"], away
+    assert play.say("dpkg", "--audit") == ""
+    assert as_delivered(play, delivered)
