@@ -8,7 +8,7 @@ Every capability package (driver, runtime, ...) supplies the first four as a Cap
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Generic, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from .errors import GpuOpsError
@@ -109,10 +109,16 @@ class Run:
         self.resumed = resumed
 
     def preview(self) -> Outcome:
-        """What apply() would do; changes nothing."""
+        """What apply() would do; changes nothing.
+
+        An approved plan was made for the host as the capabilities before this one leave it. In check mode they leave
+        it as it is, so a plan made now would be another one: what was approved is what would be done.
+        """
         plan = self._plan()
-        self._compare_with_approved(plan)
-        _refuse(plan.refusals)
+        if self.approved is None:
+            _refuse(plan.refusals)
+        else:
+            plan = replace(plan, steps=tuple(self.approved), refusals=())
         done, put_off = split_by_disruption(plan.steps, self.allowed)
         return Outcome(plan, [step.id for step in done], put_off)
 

@@ -14,7 +14,7 @@ DOCUMENTATION = """
     name: remote_calls
     type: aggregate
     short_description: count remote calls
-    description: Writes {host: [module, ...]} of the calls that left the controller to the file REMOTE_CALLS_FILE.
+    description: Writes the modules that were called on each host to the JSON file REMOTE_CALLS_FILE.
     requirements: []
 """
 
@@ -42,7 +42,7 @@ class CallbackModule(CallbackBase):
             return
         if result._result.get("controller_only"):
             return
-        self.calls[result._host.get_name()].append(action)
+        self.calls[result._host.get_name()] += [action] * len(result._result.get("results", [None]))
 
     v2_runner_on_ok = _count
     v2_runner_on_failed = _count
