@@ -28,8 +28,8 @@ def main() -> int:
     digest = hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()[:12]
     target = cache_root() / ("venv-%s" % digest)
     cache_root().mkdir(parents=True, exist_ok=True)
-    if not (target / READY).is_file():
-        _adopt(target) or _make(target)
+    if not (target / READY).is_file() and not _adopt(target):
+        _make(target)
     _link(target)
     return 0
 

@@ -10,7 +10,7 @@ from typing import Callable, Dict, List
 
 import sanity
 import workspace
-from gate import Bench, Gate, GateFailed
+from gate import Bench, Gate, GateFailed, Word
 
 REPOSITORY = workspace.REPOSITORY
 PYTEST_FOLDERS = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
@@ -72,7 +72,7 @@ def laboratory_gates() -> List[Gate]:
     return gates
 
 
-def _tool(name: str) -> Path:
+def _tool(name: str) -> Word:
     return workspace.venv() / "bin" / name
 
 
@@ -81,7 +81,7 @@ def _python_sources() -> List[str]:
 
 
 def _ruff(bench: Bench) -> None:
-    ruff = [_tool("ruff"), "check", "--cache-dir", workspace.work_root() / "ruff"]
+    ruff: List[Word] = [_tool("ruff"), "check", "--cache-dir", workspace.work_root() / "ruff"]
     bench.run([*ruff, *_python_sources()], cwd=REPOSITORY)
 
 
@@ -94,10 +94,12 @@ def _yamllint(bench: Bench) -> None:
 def _mypy(bench: Bench) -> None:
     root = workspace.collections_root()
     cache = workspace.work_root() / "mypy"
-    mypy = [_tool("mypy"), "--config-file", REPOSITORY / "pyproject.toml"]
+    mypy: List[Word] = [_tool("mypy"), "--config-file", REPOSITORY / "pyproject.toml"]
     plugins = root / "ansible_collections" / "gpuops" / "nvidia" / "plugins"
     bench.run([*mypy, "--cache-dir", cache / "plugins", plugins], cwd=root, env={"MYPYPATH": str(root)})
-    bench.run([*mypy, "--cache-dir", cache / "gates", *sorted(Path(__file__).parent.glob("*.py"))], cwd=REPOSITORY)
+    gates = Path(__file__).parent
+    bench.run([*mypy, "--cache-dir", cache / "gates", *sorted(gates.glob("*.py"))], cwd=gates,
+              env={"MYPYPATH": str(gates)})
 
 
 def _changelog(bench: Bench) -> None:
@@ -114,13 +116,14 @@ def _ansible_lint(bench: Bench) -> None:
 def _docs(bench: Bench) -> None:
     root = workspace.work_root() / "lint"
     target = workspace.copy_content(root, leave_out=("tests/",))
-    lint = [_tool("antsibull-docs"), "lint-collection-docs", "--plugin-docs", "--validate-collection-refs=dependent"]
+    lint: List[Word] = [_tool("antsibull-docs"), "lint-collection-docs", "--plugin-docs",
+                        "--validate-collection-refs=dependent"]
     bench.run([*lint, target], cwd=target, env={"ANSIBLE_COLLECTIONS_PATH": str(root)})
 
 
 def _unit(bench: Bench) -> None:
     folders = [folder for folder in PYTEST_FOLDERS if any((REPOSITORY / folder).rglob("test_*.py"))]
-    pytest = [_tool("pytest"), "--quiet", "--numprocesses", "2", "-p", "no:cacheprovider"]
+    pytest: List[Word] = [_tool("pytest"), "--quiet", "--numprocesses", "2", "-p", "no:cacheprovider"]
     bench.pytest([*pytest, *folders], cwd=REPOSITORY)
 
 
@@ -128,7 +131,7 @@ def _package(bench: Bench) -> None:
     scratch = workspace.work_root() / "package"
     shutil.rmtree(scratch, ignore_errors=True)
     source = workspace.copy_content(workspace.work_root() / "build", leave_out=())
-    galaxy = [_tool("ansible-galaxy"), "collection"]
+    galaxy: List[Word] = [_tool("ansible-galaxy"), "collection"]
     bench.run([*galaxy, "build", "--output-path", scratch], cwd=source)
     tarball = next(scratch.glob("gpuops-nvidia-*.tar.gz"))
     with tarfile.open(tarball) as archive:

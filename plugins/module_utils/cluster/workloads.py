@@ -3,7 +3,7 @@
 """Whether a DaemonSet or Deployment is rolled out, and what keeps its pods."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 
 def rolled_out(workload: Mapping[str, Any]) -> bool:
@@ -13,7 +13,7 @@ def rolled_out(workload: Mapping[str, Any]) -> bool:
         return False
     if workload.get("kind") == "Deployment":
         wanted = (workload.get("spec") or {}).get("replicas", 1)
-        counts = ("replicas", "updatedReplicas", "availableReplicas")
+        counts: Tuple[str, ...] = ("replicas", "updatedReplicas", "availableReplicas")
     else:
         wanted = status.get("desiredNumberScheduled", 0)
         counts = ("updatedNumberScheduled", "numberReady")

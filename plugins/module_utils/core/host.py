@@ -3,13 +3,14 @@
 """The only door to the host's files, commands and services."""
 from __future__ import annotations
 
+import contextlib
 import glob as globbing
 import os
 import stat
 import subprocess
 import tempfile
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from .errors import GpuOpsError
 
@@ -175,6 +176,12 @@ class Host:
             return
 
     # commands
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[str]:
+        """A directory that only its owner can enter and that is gone afterwards."""
+        with tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
+            yield folder
 
     def which(self, program: str) -> Optional[str]:
         """Absolute name of a program in the system's directories, None when it is not installed."""

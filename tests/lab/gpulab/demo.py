@@ -46,7 +46,8 @@ def main() -> int:
     except (LabError, BuildError, DemoFailed) as error:
         print("demo: %s" % error, file=sys.stderr)
         return 1
-    stage("Done in %.0f s. Look around: tests/lab/lab --name demo kubectl get nodes; end it: tests/lab/lab --name demo down"
+    stage("Done in %.0f s. Look around: tests/lab/lab --name demo kubectl get nodes; "
+          "end it: tests/lab/lab --name demo down"
           % (time.monotonic() - started))
     return 0
 

@@ -7,7 +7,6 @@ The change of the effective configuration has to be ours alone. The scratch copy
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
@@ -68,7 +67,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Tup
 
 def _dump(host: Host, binary: str, files: Sequence[Tuple[str, str]], root: str) -> Dict[str, Any]:
     """The files flattened into one folder: the root imports copies of the others, in the order of their reading."""
-    with tempfile.TemporaryDirectory(prefix="gpuops-containerd-") as scratch:
+    with host.scratch() as scratch:
         copies = [os.path.join(scratch, "%03d.toml" % number) for number in range(len(files))]
         for number, (_path, text) in enumerate(files):
             imports = copies[1:] if number == 0 else None
