@@ -73,7 +73,7 @@ def parse(path: str, text: str) -> Dict[str, Any]:
                         closed.add(statement.path)
     except BadLine as error:
         raise GpuOpsError(
-            found="%s:%d: %s" % (path, error.line, str(error).split(" at line ")[0]),
+            found="%s:%d: %s" % (path, error.line, str(error).partition(" at line ")[0]),
             wanted="valid TOML",
             remedy="correct the file by hand ('containerd config dump' shows whether it is read); nothing was changed",
             file=path,

@@ -71,8 +71,10 @@ def wanted_tables(
         return tables
     runtimes = section + ("containerd", "runtimes")
     if release < (2, 0) and not known:
-        # 1.x: a table of handlers without runc takes the built-in runc away
+        # 1.x: a table of handlers without runc takes the built-in runc away, so it is written out as it is built in
         tables[runtimes + ("runc",)] = {"runtime_type": RUNC_TYPE}
+        if release >= (1, 7):
+            tables[runtimes + ("runc",)]["sandbox_mode"] = "podsandbox"
     entry, options = inherited(known, systemd_cgroup)
     if release < (1, 7) or not policy.cdi:
         entry["container_annotations"] = [CDI_ANNOTATIONS]
