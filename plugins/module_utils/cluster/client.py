@@ -33,9 +33,10 @@ MERGE_PATCH = "application/merge-patch+json"
 class ApiError(GpuOpsError):
     """The API server answered with an error status."""
 
-    def __init__(self, status: int, found: str, wanted: str, remedy: str) -> None:
+    def __init__(self, status: int, message: str, found: str, wanted: str, remedy: str) -> None:
         super().__init__(found, wanted, remedy, status=status)
         self.status = status
+        self.message = message
 
 
 @dataclass(frozen=True)
@@ -314,7 +315,7 @@ class Cluster:
                 remedy="check the address in %s" % describe(self._access),
             )
         if status >= 400:
-            raise self._refused(method, path, status, str(content.get("message") or content.get("error") or ""))
+            raise self._refused(method, path, status, _message(content))
         return content
 
     def _unreachable(self, error: BaseException) -> GpuOpsError:
@@ -333,6 +334,7 @@ class Cluster:
         }
         return ApiError(
             status,
+            message,
             found="the Kubernetes API server %s answered %s %s with HTTP %d%s"
             % (self.url, method, path, status, ": " + message if message else ""),
             wanted="this request to be allowed and its object to be there",
@@ -342,3 +344,10 @@ class Cluster:
 
 def _dry_run(dry_run: bool) -> Optional[Dict[str, str]]:
     return {"dryRun": "All"} if dry_run else None
+
+
+def _message(content: Mapping[str, Any]) -> str:
+    """The server's words, with the causes that it names, such as the disruption budget that blocks an eviction."""
+    causes = (content.get("details") or {}).get("causes") or []
+    words = [content.get("message")] + [cause.get("message") for cause in causes]
+    return " ".join(dict.fromkeys(str(word) for word in words if word))

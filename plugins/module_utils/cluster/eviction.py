@@ -79,7 +79,7 @@ class Eviction:
             if error.status == GONE:
                 return ""
             if error.status == BUDGET_BLOCKS:
-                return error.found
+                return error.message
             raise
         return ""
 

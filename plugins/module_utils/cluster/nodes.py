@@ -177,7 +177,7 @@ def _unhealthy(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
 
 
 def _count_mismatch(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
-    if not facts["capacity"] or not facts["count"] or facts["mig"]["strategy"] == "mixed":
+    if not facts["capacity"] or not facts["count"] or facts["mig"]["profiles"]:
         return []
     expected = facts["count"] * (facts["replicas"] or 0)
     offered = gpu_capacity(facts["capacity"])

@@ -99,8 +99,10 @@ def _handler(state: State) -> type:
             self.end_headers()
             self.wfile.write(data)
 
-        def fail(self, status: int, message: str) -> None:
-            self.answer(status, {"kind": "Status", "status": "Failure", "code": status, "message": message})
+        def fail(self, status: int, message: str, cause: str = "") -> None:
+            details = {"causes": [{"reason": "DisruptionBudget", "message": cause}]} if cause else {}
+            self.answer(status, {"kind": "Status", "status": "Failure", "code": status, "message": message,
+                                 "details": details})
 
         def take(self) -> Request:
             parts = urlsplit(self.path)
@@ -174,7 +176,8 @@ def _handler(state: State) -> type:
                 self.fail(404, "not found")
             elif state.budget_blocks.get(pod["metadata"]["name"], 0) > 0:
                 state.budget_blocks[pod["metadata"]["name"]] -= 1
-                self.fail(429, "Cannot evict pod as it would violate the pod's disruption budget.")
+                self.fail(429, "Cannot evict pod as it would violate the pod's disruption budget.",
+                          "The disruption budget %s needs 1 healthy pods and has 1 currently" % pod["metadata"]["name"])
             else:
                 if request.query.get("dryRun") != "All" and pod["metadata"]["name"] not in state.terminating:
                     state.pods.remove(pod)

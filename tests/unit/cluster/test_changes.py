@@ -100,7 +100,7 @@ class TestEviction:
         api.state.budget_blocks = {"a": 999}
         with pytest.raises(GpuOpsError, match="disruption budget") as refused:
             Eviction(cluster, None, time.clock, time.sleep).run(self.plan(cluster), timeout=30)
-        assert "team/a" in refused.value.found
+        assert "team/a" in refused.value.found and "budget a needs 1 healthy pods" in refused.value.found
         assert len(api.state.pods) == 1
 
     def test_a_pod_that_does_not_end_is_named(self, api: Api, cluster: Cluster) -> None:

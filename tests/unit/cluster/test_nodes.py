@@ -70,7 +70,8 @@ def test_mixed_mig_profiles() -> None:
     ({}, "7", None, ["count_mismatch"]),
     ({"gpu__replicas": "4"}, "32", None, []),
     ({"gpu__replicas": "4"}, "8", None, ["count_mismatch"]),
-    ({"mig__strategy": "mixed"}, "2", None, []),
+    ({"mig__strategy": "mixed"}, "7", None, ["count_mismatch"]),
+    ({"mig__strategy": "mixed", "mig-1g.10gb.count": "7"}, "7", None, []),
 ])
 def test_findings(changes: Dict[str, str], capacity: str, allocatable: Any, expected: List[str]) -> None:
     found = nodes.node_facts(h100_node(
