@@ -75,7 +75,8 @@ ANY = {
     ),
     "sub-tables before their table": (
         "version = 2\n[%(c)s.containerd.runtimes.runc.options]\nSystemdCgroup = true\n"
-        "[%(c)s.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n[%(c)s.containerd]\nsnapshotter = 'overlayfs'\n[%(c)s]\n"
+        "[%(c)s.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n"
+        "[%(c)s.containerd]\nsnapshotter = 'overlayfs'\n[%(c)s]\n"
         "enable_selinux = false\n[debug]\nlevel = 'info'\n" % {"c": CRI2}
     ),
     "an inline table of options": (
