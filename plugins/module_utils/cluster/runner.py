@@ -18,6 +18,9 @@ def run_cluster_module(arguments: Dict[str, Any], work: Work) -> None:
     module = AnsibleModule(
         argument_spec=dict(arguments, **auth_argument_spec(env_fallback)), supports_check_mode=True
     )
+    if isinstance(module.params["kubeconfig"], str):
+        # Only a kubeconfig given as a dictionary holds secrets; errors must be able to name the file.
+        module.no_log_values.discard(module.params["kubeconfig"])
     try:
         result = work(Cluster(Access.from_options(module.params)), module.params, module.check_mode)
     except GpuOpsError as error:
