@@ -5,6 +5,12 @@ from __future__ import annotations
 
 import sys
 
+from hypothesis import HealthCheck, settings
 from workspace import collections_root
 
 sys.path.insert(0, str(collections_root()))
+
+# A busy machine is no defect, and a gate must not find today what it did not find yesterday.
+settings.register_profile("gates", deadline=None, derandomize=True, database=None,
+                          suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gates")
