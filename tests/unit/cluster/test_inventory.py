@@ -55,10 +55,11 @@ class Inventory:
 
 @pytest.fixture
 def inventory(tmp_path: Path, api: Api) -> Inventory:
-    mig = h100_labels(mig__strategy="mixed", gpu__clique="b3d2.1", gpu__product="NVIDIA-GB200")
+    mig = h100_labels(mig__strategy="mixed", gpu__clique="b3d2.1", gpu__product="NVIDIA-GB200", gpu__count="7")
     api.state.nodes = [
         h100_node("gpu-1"),
-        h100_node("gpu-2", labels=mig, capacity={"nvidia.com/mig-1g.10gb": "7"}, unschedulable=True),
+        h100_node("gpu-2", labels=mig, capacity={"nvidia.com/gpu": "7", "nvidia.com/mig-1g.10gb": "7"},
+                  unschedulable=True),
         h100_node("gpu-3", allocatable={"nvidia.com/gpu": "7"}, ready=False),
         node("cpu-1"),
     ]
