@@ -34,21 +34,25 @@ def lab() -> Iterator[Lab]:
     lab = Lab("drivertest")
     lab.down()
     lab.up(parse({"name": "driver", "control_plane": False,
-                  "hosts": [{"name": "gpu", "board": "a100-80gb-sxm", "gpus": 2}]}, "test_driver.py"))
+                  "hosts": [{"name": "gpu", "board": "a100-80gb-sxm", "gpus": 2},
+                            {"name": "volta", "board": "v100", "gpus": 1},
+                            {"name": "blackwell", "board": "b200-hgx", "gpus": 1},
+                            {"name": "empty"}]}, "test_driver.py"))
     yield lab
     lab.down()
 
 
 class Play:
-    """Runs the collection's modules on the laboratory's host."""
+    """Runs the collection's modules on a host of the laboratory."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, folder: Path, host: str = "gpu") -> None:
         self.lab = lab
+        self.host = host
         self.folder = folder
         self.driver = {"version": OLD, "repository_url": REPOSITORY, "repository_key": REPOSITORY + "/gpulab.pub"}
 
     def command(self, tasks: Sequence[Mapping[str, Any]], check: bool = False) -> List[str]:
-        play = [{"hosts": "gpu", "gather_facts": False, "tasks": list(tasks)}]
+        play = [{"hosts": self.host, "gather_facts": False, "tasks": list(tasks)}]
         path = self.folder / "play.json"
         path.write_text(json.dumps(play))
         return [str(venv() / "bin" / "ansible-playbook"), "-i", str(self.lab.inventory), str(path),
@@ -68,7 +72,7 @@ class Play:
             played = json.loads(done.stdout)["plays"][0]["tasks"]
         except (ValueError, IndexError):
             raise AssertionError(done.stdout + done.stderr) from None
-        return [task["hosts"]["gpu"] for task in played]
+        return [task["hosts"][self.host] for task in played]
 
     def writers(self, check: bool = False, **driver: Any) -> List[Dict[str, Any]]:
         """nouveau, driver and activation, as the role runs them."""
@@ -87,21 +91,21 @@ class Play:
 
     def done(self, since: int = 0) -> List[Dict[str, Any]]:
         """Steps that the journal has as done, from its line `since` on."""
-        text = self.lab.ssh("gpu", ["cat", "/var/lib/gpuops/journal.jsonl"], check=False).stdout
+        text = self.lab.ssh(self.host, ["cat", "/var/lib/gpuops/journal.jsonl"], check=False).stdout
         events = [json.loads(line) for line in text.splitlines()[since:]]
         return [event["step"] for event in events if event["event"] == "done"]
 
     def journal_length(self) -> int:
-        return len(self.lab.ssh("gpu", ["cat", "/var/lib/gpuops/journal.jsonl"], check=False).stdout.splitlines())
+        return len(self.lab.ssh(self.host, ["cat", "/var/lib/gpuops/journal.jsonl"], check=False).stdout.splitlines())
 
     def say(self, *argv: str) -> str:
-        return str(self.lab.ssh("gpu", list(argv), check=False).stdout).strip()
+        return str(self.lab.ssh(self.host, list(argv), check=False).stdout).strip()
 
     def contents(self) -> Dict[str, str]:
         """{path: hash, or target of a link} of the system's files."""
         script = ('find "$@" -xdev -type f ! -name "*.pyc" -print0 | sort -zu | xargs -0 sha256sum; '
                   'find "$@" -xdev -type l -printf "-> %l  %p\\n"')
-        lines = self.lab.ssh("gpu", ["sh", "-c", script, "sh", *SYSTEM]).stdout.splitlines()
+        lines = self.lab.ssh(self.host, ["sh", "-c", script, "sh", *SYSTEM]).stdout.splitlines()
         return {path: value for value, path in (line.split("  ", 1) for line in lines)}
 
 
@@ -155,6 +159,30 @@ def test_what_cannot_be_done_is_refused_untouched(play: Play, delivered: Dict[st
         assert result["found"] and result["wanted"] and result["remedy"]
     assert len(results) == len(REFUSED)
     assert different(delivered, play.contents()) == []
+
+
+@pytest.mark.parametrize("host, options, said", [
+    ("volta", {"kernel_module": "open"}, "proprietary module only"),
+    ("volta", {"version": NEW}, "branch 580 or older"),
+    ("blackwell", {"kernel_module": "proprietary"}, "open module only"),
+    ("empty", {}, "no NVIDIA GPU"),
+])
+def test_what_the_silicon_does_not_take_is_refused(
+    lab: Lab, tmp_path: Path, host: str, options: Dict[str, Any], said: str
+) -> None:
+    play = Play(lab, tmp_path, host)
+    (result,) = play.tasks([{"gpuops.nvidia.gpu_driver": dict(play.driver, **options)}])
+    assert result["failed"] and said in result["msg"]
+    assert play.say("ls", "/var/lib/gpuops/journal.jsonl") == ""
+
+
+def test_an_image_is_left_to_its_builder(play: Play) -> None:
+    play.say("touch", "/run/ostree-booted")
+    try:
+        (result,) = play.tasks([{"gpuops.nvidia.gpu_driver": play.driver}])
+    finally:
+        play.say("rm", "/run/ostree-booted")
+    assert result["failed"] and "/run/ostree-booted" in result["found"]
 
 
 def test_staging_fetches_and_installs_nothing(play: Play) -> None:
@@ -267,6 +295,6 @@ def test_a_driver_that_does_not_build_is_named_and_can_go(play: Play, delivered:
     (again,) = play.tasks([{"gpuops.nvidia.gpu_driver": broken}])
     assert again["failed"] and "this driver does not compile" in again["msg"]
     (away,) = play.tasks([{"gpuops.nvidia.gpu_driver": {"state": "absent", "repository_url": BROKEN}}])
-    assert away["changed"], away
+    assert away["changed"] and not away.get("failed"), away
     assert play.say("dpkg", "--audit") == ""
     assert as_delivered(play, delivered)

@@ -232,10 +232,12 @@ def removable(host: Host, packages: Iterable[str]) -> Tuple[str, ...]:
 
     A dependency that our transaction brought in may serve a package that somebody installed since.
     """
-    ours = tuple(sorted(name for name, version in installed(host, packages).items() if version is not None))
-    if not ours or _removed_with(host, ours) <= set(ours):
+    brought = set(packages)
+    ours = tuple(sorted(name for name, version in installed(host, brought).items() if version is not None))
+    # What never came to be configured is ours too, and goes along.
+    if not ours or _removed_with(host, ours) <= brought:
         return ours
-    return tuple(name for name in ours if _removed_with(host, [name]) <= set(ours))
+    return tuple(name for name in ours if _removed_with(host, [name]) <= brought)
 
 
 def _removed_with(host: Host, packages: Sequence[str]) -> Set[str]:
