@@ -1,10 +1,72 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Makes `ansible_collections.gpuops.nvidia` importable from a checkout that lies anywhere."""
+"""One laboratory, and its states in the order in which they follow each other: bare, installed, uninstalled.
+
+Makes `ansible_collections.gpuops.nvidia` importable too. A test asks for the state that it needs; what it does to the hosts it undoes. So the long way is gone once.
+"""
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Mapping
 
+import pytest
+from laboratory import DEMO_HOSTS, Fleet, Played, Tree
 from workspace import collections_root
 
+from gpulab.lab import Lab
+
 sys.path.insert(0, str(collections_root()))
+
+# Tests that need a bare host come before those that need an installed one, and the way back comes last.
+ORDER = ("test_laboratory", "test_check_mode", "test_site", "test_pods", "test_faults", "test_upgrade",
+         "test_uninstall")
+
+
+def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
+    def place(item: pytest.Item) -> int:
+        name = item.path.stem
+        return ORDER.index(name) if name in ORDER else len(ORDER)
+
+    if os.geteuid() != 0:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason="boots hosts: needs root"))
+    items.sort(key=place)
+
+
+@dataclass(frozen=True)
+class Bare:
+    """The hosts as they were delivered, and what the plan says about them."""
+
+    trees: Mapping[str, Tree]
+    packages: Mapping[str, Dict[str, str]]
+    nodes: Mapping[str, Dict[str, Any]]
+    plans: Mapping[str, Dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """The hosts of the demo, with their cluster."""
+    lab = Lab("acceptance")
+    lab.down()
+    lab.up("demo")
+    yield Fleet(lab, tmp_path_factory.mktemp("demo"))
+    lab.down()
+
+
+@pytest.fixture(scope="session")
+def bare(demo: Fleet) -> Bare:
+    trees = {host: demo.fingerprint(host) for host in DEMO_HOSTS}
+    packages = {host: demo.packages(host) for host in DEMO_HOSTS}
+    nodes = {host: demo.node(host) for host in DEMO_HOSTS}
+    planned = demo.play("gpuops.nvidia.plan")
+    plans = {host: planned.result(host, "gpu_plan")["plan"] for host in DEMO_HOSTS}
+    return Bare(trees, packages, nodes, plans)
+
+
+@pytest.fixture(scope="session")
+def installed(demo: Fleet, bare: Bare) -> Played:
+    """The first run of site, of which the hosts are GPU nodes."""
+    return demo.play("gpuops.nvidia.site")
+

@@ -160,3 +160,13 @@ def test_tables_in_any_order_and_several_of_a_name() -> None:
         "a": {"b": {"c": {"d": 1}, "e": {"f": "x"}}},
         "g": [{"h": 1, "i": {"j": 2}}, {"i": {"j": 3}}],
     }
+
+
+@settings(max_examples=60, deadline=None)
+@given(files(), st.sampled_from(["# seen\n", "[late]\nkey = 1\n", "\n"]))
+def test_what_somebody_writes_behind_our_lines_moves_nothing_and_stays(text: str, behind: str) -> None:
+    changed = writer.apply_tables(text, TABLES, "config.toml") + behind
+    assert writer.apply_tables(changed, TABLES, "config.toml") == changed
+    bare = toml.without_ours(changed)
+    assert bare == (text if text.endswith("\n") else text + "\n") + behind
+    toml.parse("config.toml", bare)

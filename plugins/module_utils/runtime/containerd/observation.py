@@ -253,10 +253,8 @@ def _pending(host: Host, journal: Journal, daemon: Daemon, configuration: Config
     """Whether the daemon may run with other files than these: one is newer, and not known to say the same."""
     if not daemon.active:
         return False
-    newer = [
-        file.path for file in configuration.files
-        if (host.stat(file.path) or os.stat("/")).st_mtime > daemon.started
-    ]
+    stats = [host.stat(file.path) for file in configuration.files]
+    newer = [stat for stat in stats if stat is not None and stat.st_mtime > daemon.started]
     verified = journal.recall("runtime").get("verified", {})
     known = verified.get("pid") == daemon.pid and verified.get("digest") == effective_digest(configuration)
     return bool(newer) and not known

@@ -19,6 +19,7 @@ Path = Tuple[str, ...]
 BEGIN = "# BEGIN gpuops.nvidia"
 END = "# END gpuops.nvidia"
 FORMER = "# former: "
+NO_END = " (the line before had no end)"
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def with_keys(text: str, table: Path, values: Mapping[str, Any]) -> Optional[str
 def with_block(text: str, block: str) -> str:
     """The text with a marked block at its end. A last line without an end gets one, which removal takes away."""
     glue = "" if not text or text.endswith("\n") else "\n"
-    mark = BEGIN + ("" if not glue else " (the line before had no end)")
+    mark = BEGIN + (NO_END if glue else "")
     return "%s%s%s\n%s%s\n" % (text, glue, mark, block, END)
 
 
@@ -198,12 +199,13 @@ def without_ours(text: str) -> str:
     """The text as it is without our lines, with the former ones in their place."""
     kept: List[str] = []
     inside = False
+    without_end = 0
     for line in _lines(text):
         bare = line.strip()
         if not inside and bare.startswith(BEGIN):
             inside = True
-            if bare.endswith("(the line before had no end)") and kept:
-                kept[-1] = kept[-1][:-1]
+            if bare.endswith(NO_END):
+                without_end = len(kept)
             former: List[str] = []
             continue
         if not inside:
@@ -215,6 +217,9 @@ def without_ours(text: str) -> str:
             kept.extend(former)
         elif line.startswith(FORMER):
             former.append(line[len(FORMER):])
+    if kept and len(kept) == without_end:
+        # unless somebody has written behind it since
+        kept[-1] = kept[-1][:-1]
     return "".join(kept)
 
 
@@ -257,7 +262,7 @@ def _insert(lines: List[str], position: int, new: Sequence[str]) -> List[str]:
     ended = not before or before[-1].endswith("\n")
     if ended:
         return before + [line + "\n" for line in new] + after
-    marked = [new[0] + " (the line before had no end)", *new[1:]]
+    marked = [new[0] + NO_END, *new[1:]]
     return before[:-1] + [before[-1] + "\n"] + [line + "\n" for line in marked] + after
 
 

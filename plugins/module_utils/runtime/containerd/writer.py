@@ -177,6 +177,10 @@ def apply_tables(text: str, tables: Mapping[toml.Path, Mapping[str, Any]], path:
         raise CannotExtend(str(error)) from error
     if got != wanted:
         raise CannotExtend("our lines would change more than they should")
+    ours, same = (toml.our_lines(each).replace(toml.NO_END, "") for each in (text, changed))
+    if ours == same and toml.parse(path, text) == wanted:
+        # somebody has written behind our lines since: they need not move
+        return text
     return changed
 
 

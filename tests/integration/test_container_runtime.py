@@ -1,0 +1,275 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The container runtime of real hosts in a cluster: pods go on, a user's settings stay, a broken change is undone."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import pytest
+from workspace import collections_root, venv
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import gate, toml
+from gpulab.lab import Lab
+from gpulab.topology import parse
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="boots hosts: needs root")
+
+HOSTS = {"c16": "debian", "c17": "1.7", "c22": "2.2", "c23": "2.3"}
+EVERY_HOST = pytest.mark.parametrize("host", list(HOSTS))
+ROOT = "/etc/containerd/config.toml"
+PACKAGES = "http://packages.gpulab:8480/libnvidia-container"
+TOOLKIT = {"repository_url": PACKAGES + "/stable/deb/$(ARCH)", "repository_key": PACKAGES + "/gpgkey"}
+SLEEPER = {
+    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": ""},
+    "spec": {"nodeName": "", "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+             "containers": [{"name": "c", "image": "docker.io/library/gpulab-tools:1",
+                             "command": ["sleep", "100000"]}]},
+}
+# A person's additions to what the host was delivered with
+ADDED = """
+# Private registry of the machine room; the password is rotated by hand.
+[%(images)s.registry.configs."r.example".auth]
+  username = "robot"
+  password = "s3cret"   # monthly
+
+[%(runtime)s.containerd.runtimes.gvisor]
+  runtime_type = "io.containerd.runsc.v1" # sandboxed tenants
+"""
+
+
+class World:
+    """The laboratory and the collection's modules on its hosts."""
+
+    def __init__(self, lab: Lab, folder: Path) -> None:
+        self.lab = lab
+        self.folder = folder
+
+    def module(self, host: str, name: str, check: bool = False, **options: Any) -> Dict[str, Any]:
+        """Result of a module on a host."""
+        tasks = [{"gpuops.nvidia." + name: options}]
+        book = self.folder / "play.json"
+        book.write_text(json.dumps([{"hosts": host, "gather_facts": False, "tasks": tasks}]))
+        bundle = next((venv() / "lib").glob("python3*/site-packages"))
+        done = subprocess.run(
+            [str(venv() / "bin" / "ansible-playbook"), "-i", str(self.lab.inventory), str(book),
+             *(["--check"] if check else []), "--diff"],
+            env=dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), bundle),
+                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_HOME=str(self.folder)),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
+        )
+        try:
+            return dict(json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"][host])
+        except (ValueError, IndexError):
+            raise AssertionError(done.stdout + done.stderr) from None
+
+    def runtime(self, host: str, check: bool = False, **options: Any) -> Dict[str, Any]:
+        result = self.module(host, "container_runtime", check, **options)
+        assert not result.get("failed"), result
+        return result
+
+    def say(self, host: str, *argv: str) -> str:
+        return str(self.lab.ssh(host, list(argv), check=False).stdout)
+
+    def files(self, host: str) -> Dict[str, str]:
+        """{path: mode, owner and hash} below /etc."""
+        script = "find /etc -xdev -type f -printf '%p %m %U %G ' -exec sha256sum {} ';'"
+        return {line.split()[0]: line for line in self.say(host, "sh", "-c", script).splitlines()}
+
+    def effective(self, host: str) -> Dict[str, Any]:
+        dumped = toml.parse(host, self.say(host, "sh", "-c", "containerd config dump 2>/dev/null"))
+        dumped.pop("imports")
+        return dumped
+
+    def daemon(self, host: str) -> str:
+        return self.say(host, "systemctl", "show", "containerd", "--property", "MainPID").strip()
+
+    def ready(self, host: str) -> bool:
+        return self.say(host, "ctr", "version") != "" and "error" not in self.say(host, "ctr", "plugins", "ls", "-d")
+
+    def restore(self, host: str) -> None:
+        """What we did goes, whatever state a test left."""
+        self.say(host, "sh", "-c", "test ! -e /root/delivered.toml || cp -p /root/delivered.toml " + ROOT)
+        self.say(host, "sh", "-c", "rm -rf /etc/systemd/system/containerd.service.d /etc/containerd/conf.d "
+                                   "/var/lib/gpuops; systemctl daemon-reload; systemctl restart containerd")
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    lab = Lab("runtimetest")
+    lab.down()
+    lab.up(parse({"name": "runtimes", "control_plane": True, "hosts": [
+        {"name": name, "board": "l40s", "gpus": 1, "containerd": version} for name, version in HOSTS.items()
+    ]}, "test_container_runtime.py"))
+    for name in HOSTS:
+        lab.ssh(name, ["cp", "-p", ROOT, "/root/delivered.toml"])
+    yield lab
+    lab.down()
+
+
+@pytest.fixture
+def world(lab: Lab, tmp_path: Path) -> Iterator[World]:
+    world = World(lab, tmp_path)
+    yield world
+
+
+@pytest.fixture
+def clean(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
+    """The world, and the host as delivered, before and after."""
+    host = request.getfixturevalue("host")
+    world.restore(host)
+    yield world
+    world.restore(host)
+
+
+def handlers_apart(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:
+    """What differs between two effective configurations, the handler nvidia and its CDI switch left out."""
+    return [
+        ".".join(path) for path, _old, _new in gate.differences(before, after)
+        if path[2:5] != ("containerd", "runtimes", "nvidia") and path[2:] != ("enable_cdi",)
+    ]
+
+
+def user_text(world: World, host: str) -> str:
+    new = HOSTS[host].startswith("2")
+    names = {
+        "images": "plugins.'io.containerd.cri.v1.images'" if new else 'plugins."io.containerd.grpc.v1.cri"',
+        "runtime": "plugins.'io.containerd.cri.v1.runtime'" if new else 'plugins."io.containerd.grpc.v1.cri"',
+    }
+    text = world.say(host, "cat", ROOT)
+    # Tests of registries: the old way of credentials excludes config_path
+    lines = [line for line in text.split("\n") if "config_path" not in line and "registry]" not in line]
+    return "\n".join(lines) + ADDED % names
+
+
+def put(world: World, host: str, text: str, mode: str = "0600") -> None:
+    world.say(host, "sh", "-c", "cat > %s <<'END'\n%s\nEND\nchmod %s %s" % (ROOT, text, mode, ROOT))
+    world.say(host, "systemctl", "restart", "containerd")
+
+
+@EVERY_HOST
+def test_a_users_settings_stay_and_come_back(clean: World, host: str) -> None:
+    put(clean, host, user_text(clean, host))
+    files, before = clean.files(host), clean.effective(host)
+
+    planned = clean.runtime(host, check=True)
+    assert clean.files(host) == files
+    done = clean.runtime(host)
+    assert done["plan"]["steps"] == planned["plan"]["steps"]
+    assert "s3cret" not in json.dumps(planned) + json.dumps(done)
+
+    after = clean.effective(host)
+    assert handlers_apart(before, after) == []
+    assert gate.differences(before, after) != []
+    assert clean.ready(host)
+    changed = {path for path in clean.files(host) if clean.files(host)[path] != files.get(path)}
+    assert changed <= {ROOT, "/etc/containerd/conf.d/99-gpuops-nvidia.toml"}
+    for path in changed:
+        assert clean.say(host, "stat", "-c", "%a %u %g", path).strip() == "600 0 0"
+    assert "s3cret" not in clean.say(host, "sh", "-c", "cat /etc/containerd/conf.d/* /var/lib/gpuops/journal.jsonl")
+
+    daemon = clean.daemon(host)
+    assert clean.runtime(host)["changed"] is False
+    assert clean.daemon(host) == daemon
+
+    clean.runtime(host, state="absent")
+    assert clean.files(host) == files
+    assert clean.effective(host) == before
+    assert clean.ready(host)
+    assert clean.runtime(host, state="absent")["changed"] is False
+
+
+@EVERY_HOST
+def test_a_broken_file_is_refused_untouched_with_its_line(clean: World, host: str) -> None:
+    text = clean.say(host, "cat", ROOT)
+    clean.say(host, "sh", "-c", "printf '[broken\\n' >> %s" % ROOT)
+    files, daemon = clean.files(host), clean.daemon(host)
+    for check in (True, False):
+        result = clean.module(host, "container_runtime", check)
+        assert result["failed"]
+        assert "%s:%d: " % (ROOT, text.count("\n") + 1) in result["msg"]
+        assert result["remedy"]
+    assert (clean.files(host), clean.daemon(host)) == (files, daemon)
+
+
+@EVERY_HOST
+def test_a_pod_goes_on_through_the_restart(clean: World, host: str) -> None:
+    pod = json.loads(json.dumps(SLEEPER))
+    pod["metadata"]["name"], pod["spec"]["nodeName"] = "stays-" + host, host
+    clean.lab.kubectl(["apply", "-f", "-"], feed=json.dumps(pod))
+    clean.lab.kubectl(["wait", "--for=condition=Ready", "pod/stays-" + host, "--timeout=60s"])
+    processes = clean.say(host, "pgrep", "-f", "sleep 100000")
+    daemon = clean.daemon(host)
+    clean.runtime(host)
+    assert clean.daemon(host) != daemon
+    assert clean.say(host, "pgrep", "-f", "sleep 100000") == processes != ""
+    status = clean.lab.kubectl(["get", "pod", "stays-" + host, "-o", "json"]).stdout
+    assert [each["restartCount"] for each in json.loads(status)["status"]["containerStatuses"]] == [0]
+    clean.lab.kubectl(["delete", "pod", "stays-" + host, "--wait=false"])
+
+
+@EVERY_HOST
+def test_a_restart_that_was_put_off_is_remembered(clean: World, host: str) -> None:
+    daemon = clean.daemon(host)
+    result = clean.runtime(host, allowed_disruption="service_restart")
+    assert [step["action"] for step in result["put_off"]] == ["runtime.restart"]
+    assert clean.daemon(host) == daemon
+    again = clean.runtime(host)
+    assert again["applied"] == ["runtime/runtime.restart/containerd.service"]
+    assert clean.daemon(host) != daemon
+    # A later edit that changes nothing of ours, such as a comment, asks for no restart
+    clean.say(host, "sh", "-c", "echo '# seen' >> " + ROOT)
+    assert clean.runtime(host)["changed"] is False
+
+
+@EVERY_HOST
+def test_a_runtime_that_does_not_come_up_gets_its_files_back(clean: World, host: str) -> None:
+    clean.say(host, "sh", "-c", "mkdir -p /etc/systemd/system/containerd.service.d; printf '%s\\n' '[Service]' "
+                                "\"ExecStartPre=/bin/sh -c '! grep -rq nvidia-container-runtime /etc/containerd'\" "
+                                "> /etc/systemd/system/containerd.service.d/trap.conf; systemctl daemon-reload")
+    files = clean.files(host)
+    result = clean.module(host, "container_runtime")
+    assert result["failed"]
+    assert "the files were put back and containerd is up again" in result["remedy"]
+    assert clean.files(host) == files
+    deadline = time.monotonic() + 20
+    while not clean.ready(host) and time.monotonic() < deadline:
+        time.sleep(1)
+    assert clean.ready(host)
+
+
+@pytest.mark.parametrize("host", ["c16", "c22"])
+def test_the_toolkit_comes_configured_and_goes_without_a_trace(clean: World, host: str) -> None:
+    files = clean.files(host)
+    planned = clean.module(host, "container_toolkit", check=True, **TOOLKIT)
+    assert clean.files(host) == files
+    done = clean.module(host, "container_toolkit", **TOOLKIT)
+    assert not done.get("failed"), done
+    assert done["plan"]["steps"] == planned["plan"]["steps"]
+    assert done["applied"] == [step["id"] for step in planned["plan"]["steps"]]
+    settings = clean.say(host, "cat", "/etc/nvidia-container-runtime/config.toml")
+    assert 'mode = "cdi"' in settings
+    assert "accept-nvidia-visible-devices-envvar-when-unprivileged = false" in settings
+    assert "1.20.1" in clean.say(host, "nvidia-ctk", "--version")
+    assert clean.module(host, "container_toolkit", **TOOLKIT)["changed"] is False
+
+    for options, told in (
+        ({"version": "1.18.0"}, "CVE-2026-24260"),
+        ({"version": "1.18.0", "allow_vulnerable": True}, "which is older"),
+        ({"version": "1.99.0"}, "1.20.1-1, 1.18.0-1"),
+        ({"version": "1.99.0", "repository_url": "http://127.0.0.1:9/deb"}, "http://127.0.0.1:9/deb"),
+    ):
+        refused = clean.module(host, "container_toolkit", **{**TOOLKIT, **options})
+        assert refused["failed"]
+        assert told in refused["msg"]
+
+    gone = clean.module(host, "container_toolkit", state="absent")
+    assert not gone.get("failed"), gone
+    assert {path: line for path, line in clean.files(host).items() if "/etc/ld.so.cache" not in path} == {
+        path: line for path, line in files.items() if "/etc/ld.so.cache" not in path
+    }
+    assert clean.say(host, "dpkg-query", "-W", "nvidia-container*", "libnvidia-container*").strip() == ""
