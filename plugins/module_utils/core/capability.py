@@ -133,15 +133,16 @@ class Run:
         executors = dict(generic_executors(), **self.capability.executors())
         for step in to_do:
             if step.action in CONTROLLER_ACTIONS:
-                self._hand_over(step, plan_name)
+                self._hand_over(step, plan)
                 return Outcome(plan, applied, put_off, awaiting=step)
-            self.journal.note("started", step, plan_name)
+            self.journal.note("started", step, plan_name, policy=plan.policy)
             try:
                 executors[step.action](self.host, self.journal, step)
             except GpuOpsError as error:
                 self.journal.note("failed", step, plan_name, error=str(error))
                 error.details.setdefault("failed_step", step.to_dict())
                 error.details.setdefault("applied", applied)
+                error.details.setdefault("changed", bool(applied))
                 raise
             self.journal.note("done", step, plan_name)
             applied.append(step.id)
@@ -153,7 +154,10 @@ class Run:
         return plan_of(self.capability, self.parameters, self.host, self.read_facts(self.host))[0]
 
     def _settle(self, plan: Plan, plan_name: str) -> List[str]:
-        """Close what an earlier process left open, and what was approved but has its effect already."""
+        """Close what an earlier process left open, and what was approved but has its effect already.
+
+        An open step that is not needed any more was done, unless another policy has made it needless.
+        """
         pending = {step.id for step in plan.steps}
         settled = []
         for event in self.journal.unfinished(self.capability.name):
@@ -164,20 +168,23 @@ class Run:
                 continue
             if step.action in CONTROLLER_ACTIONS:
                 self._account_packages(event["packages_before"])
+            if event["policy"] != plan.policy:
+                self.journal.note("superseded", step, event["plan"])
+                continue
             self.journal.note("done", step, event["plan"])
             settled.append(step.id)
-        closed = {event["step"]["id"] for event in self.journal.events() if event["event"] in ("done", "satisfied")}
+        closed = [event["step"] for event in self.journal.events() if event["event"] in ("done", "satisfied")]
         for step in self.approved or ():
-            if step.id not in pending and step.id not in closed:
+            if step.id not in pending and step.to_dict() not in closed:
                 self.journal.note("satisfied", step, plan_name)
         return settled
 
-    def _hand_over(self, step: Step, plan_name: str) -> None:
+    def _hand_over(self, step: Step, plan: Plan) -> None:
         """Write down which packages there are, so that those which the transaction brings in are known as ours."""
         before = _installed(self.host)
         for event in self.journal.unfinished(self.capability.name):
             before = event.get("packages_before", before)
-        self.journal.note("started", step, plan_name, packages_before=before)
+        self.journal.note("started", step, digest(plan.to_dict()), policy=plan.policy, packages_before=before)
 
     def _account_packages(self, before: Mapping[str, str]) -> None:
         now = _installed(self.host)

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What was done on this host, and what was there before: /var/lib/gpuops.
 
-  journal.jsonl   one line an event of a step: started, done, satisfied, failed
+  journal.jsonl   one line an event of a step: started, done, satisfied, failed, superseded
   originals.json  {path: {'capability', 'mode', 'uid', 'gid', 'content' (base64) or None when the file was absent,
                   'folders' (directories that did not exist)}}, written before the first change of a path
   packages.json   {capability: {package: version}}: packages that our transactions brought in
@@ -63,7 +63,7 @@ class Journal:
         return events
 
     def unfinished(self, capability: str) -> List[Dict[str, Any]]:
-        """'started' events of a capability's steps that have no later done, satisfied or failed event."""
+        """'started' events of a capability's steps that no later event has closed."""
         waiting: Dict[str, Dict[str, Any]] = {}
         for event in self.events():
             if event["step"]["capability"] != capability:

@@ -64,6 +64,24 @@ class Killed(Exception):
     pass
 
 
+def mortal(survivors: int) -> Files:
+    """A capability whose process is killed before the step after so many."""
+
+    class Mortal(Files):
+        def executors(self) -> Dict[str, Any]:
+            lives = iter(range(survivors))
+
+            def write(host: Host, journal: Journal, step: Step) -> None:
+                if next(lives, None) is None:
+                    raise Killed
+                journal.keep_original(step.capability, step.subject)
+                host.write(step.subject, step.change["after"])
+
+            return {"file.write": write}
+
+    return Mortal()
+
+
 def run(host: Host, capability: Any = None, allowed: Disruption = Disruption.reboot, **options: Any) -> Run:
     more = {name: options.pop(name) for name in ("approved", "resumed") if name in options}
     return Run(capability or Files(), options, host, lambda _: HostFacts(hostname="h"), allowed, **more)
@@ -130,21 +148,9 @@ def test_a_step_without_effect_is_an_error(host: Host) -> None:
 
 @pytest.mark.parametrize("survivors", range(4))
 def test_killed_between_two_steps_and_run_again(host: Host, survivors: int) -> None:
-    class Mortal(Files):
-        def executors(self) -> Dict[str, Any]:
-            lives = iter(range(survivors))
-
-            def write(host: Host, journal: Journal, step: Step) -> None:
-                if next(lives, None) is None:
-                    raise Killed
-                journal.keep_original(step.capability, step.subject)
-                host.write(step.subject, step.change["after"])
-
-            return {"file.write": write}
-
     before = everything(host)
     try:
-        run(host, Mortal(), text="new").apply()
+        run(host, mortal(survivors), text="new").apply()
     except Killed:
         assert survivors < 3
     run(host, text="new").apply()
@@ -169,6 +175,32 @@ def test_an_approved_step_with_its_effect_there_is_satisfied(host: Host) -> None
     events = [(event["event"], event["step"]["subject"]) for event in Journal(host).events()]
     assert ("satisfied", "/etc/three") in events
     assert ("done", "/etc/three") not in events
+
+
+def test_an_open_step_that_another_policy_made_needless_was_not_done(host: Host) -> None:
+    with pytest.raises(Killed):
+        run(host, mortal(0), text="new").apply()
+    first = Journal(host).unfinished("files")[0]["step"]["id"]
+    run(host, state="absent").apply()
+    assert [event["event"] for event in Journal(host).events() if event["step"]["id"] == first] == [
+        "started", "superseded"
+    ]
+
+
+def test_a_failure_tells_what_was_changed_before_it(host: Host) -> None:
+    class Failing(Files):
+        def executors(self) -> Dict[str, Any]:
+            def write(host: Host, journal: Journal, step: Step) -> None:
+                if step.subject == "/etc/three":
+                    raise GpuOpsError("a full disk", "room", "make room")
+                host.write(step.subject, step.change["after"])
+
+            return {"file.write": write}
+
+    with pytest.raises(GpuOpsError) as failure:
+        run(host, Failing(), text="new").apply()
+    assert failure.value.result()["changed"] is True
+    assert len(failure.value.result()["applied"]) == 2
 
 
 def test_a_cut_off_journal_line_is_left_out(host: Host) -> None:
