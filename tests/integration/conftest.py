@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """One laboratory, and its states in the order in which they follow each other: bare, installed, uninstalled.
 
-Makes `ansible_collections.gpuops.nvidia` importable too. A test asks for the state that it needs; what it does to the hosts it undoes. So the long way is gone once.
+Makes `ansible_collections.gpuops.nvidia` importable too. A test asks for the state that it needs; what it does to the
+hosts it undoes. So the long way is gone once.
 """
 from __future__ import annotations
 
