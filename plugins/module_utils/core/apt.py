@@ -23,6 +23,7 @@ TIMEOUT_SECONDS = 600
 
 # apt.conf(5): hooks of the system (cleaners, notifiers) must not run for a scratch index, and the sandbox user cannot
 # read root's temporary directory. Error-Mode makes an unreachable repository an error instead of a warning.
+# Without a delay between tries: apt 2.6 waits for ever when what it delays shares its host with what it fetches.
 _CONFIGURATION = """\
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
@@ -31,6 +32,7 @@ APT::Update::Error-Mode "any";
 APT::Sandbox::User "root";
 Acquire::Languages "none";
 Acquire::Retries "1";
+Acquire::Retries::Delay "false";
 Acquire::http::Timeout "20";
 Acquire::https::Timeout "20";
 Dir::State "%(scratch)s/state";
