@@ -32,6 +32,12 @@ options:
     type: str
     choices: [auto, absent]
     default: auto
+  pods_leave:
+    description:
+      - Whether to plan for a host whose GPU pods will have been evicted. For M(gpuops.nvidia.gpu_plan), where the
+        change is preceded by a drain; pods that hold a GPU when the modules are to be unloaded are not waited for.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - gpuops.nvidia.writer
 seealso:

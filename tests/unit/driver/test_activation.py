@@ -163,6 +163,14 @@ class TestExchange:
         died = replace(CONVERGED, services={PERSISTENCED: Service(True, True, False), UNIT: Service(True, True)})
         assert planner.plan(died, PRESENT, self.there) == planner.plan(CONVERGED, PRESENT, self.there)
 
+    def test_pods_that_will_have_left_do_not_hold_it(self) -> None:
+        pod = Holder(42, "gpu-app", ("/dev/nvidia0",), pod="8f0f5c0e-0000-4000-8000-123456789abc")
+        drained = replace(PRESENT, pods_leave=True)
+        alone = planner.plan(CONVERGED, PRESENT, self.there)
+        assert planner.plan(replace(CONVERGED, holders=(pod,)), drained, self.there) == alone
+        stranger = replace(CONVERGED, holders=(pod, Holder(43, "python3", ("/dev/nvidia0",), "train.service")))
+        assert planner.plan(stranger, drained, self.there).disruption is Disruption.reboot
+
     @pytest.mark.parametrize("holder, named", [
         (Holder(42, "python3", ("/dev/nvidia0",), "train.service"), "python3 (pid 42, train.service)"),
         (Holder(42, "gpu-app", ("/dev/nvidia0",), pod="8f0f5c0e-0000-4000-8000-123456789abc"),

@@ -25,6 +25,7 @@ class Activation(Capability[Policy, Observation]):
         "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
         "persistence": {"type": "bool", "default": True},
         "fabric_manager": {"type": "str", "choices": ["auto", "absent"], "default": "auto"},
+        "pods_leave": {"type": "bool", "default": False},
     }
 
     def policy(self, parameters: Mapping[str, Any]) -> Policy:

@@ -39,7 +39,7 @@ MODULES_TEXT = MANAGED + "".join("%s\n" % name.replace("_", "-") for name in LOA
 
 def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
-        return Plan(steps=tuple(_absent(seen)))
+        return Plan(steps=tuple(_absent(seen, policy)))
     refusals = _refusals(facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
@@ -200,7 +200,7 @@ def _state(seen: Observation, unit: str) -> Service:
 
 
 def _exchange(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
-    busy = _busy(seen)
+    busy = _busy(seen, policy)
     if busy:
         return [reboot_step(
             NAME, "driver %s" % facts.driver_installed,
@@ -240,9 +240,10 @@ def _unload_steps(seen: Observation, version: Optional[str], requires: Tuple[str
     return steps
 
 
-def _busy(seen: Observation) -> List[str]:
+def _busy(seen: Observation, policy: Policy) -> List[str]:
     """Everything that keeps the modules in use and that we may not stop."""
-    strangers = [holder for holder in seen.holders if holder.unit not in SERVICES]
+    strangers = [holder for holder in seen.holders
+                 if holder.unit not in SERVICES and not (holder.pod and policy.pods_leave)]
     reasons = ["%s has %s open" % (holder.named(), ", ".join(holder.devices)) for holder in strangers]
     if not seen.holders and seen.modules.get("nvidia_drm", 0) > 0:
         reasons.append("nvidia_drm is used by a console or a display")
@@ -252,10 +253,10 @@ def _busy(seen: Observation) -> List[str]:
 # absent
 
 
-def _absent(seen: Observation) -> List[Step]:
+def _absent(seen: Observation, policy: Policy) -> List[Step]:
     steps: List[Step] = []
     if MODULES_FILE in seen.originals and seen.modules:
-        busy = _busy(seen)
+        busy = _busy(seen, policy)
         if busy:
             steps.append(reboot_step(NAME, "unloaded driver", "The driver cannot be unloaded: %s." % "; ".join(busy),
                                      {"nvidia": "loaded"}, {"nvidia": None}))

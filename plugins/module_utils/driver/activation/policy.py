@@ -13,12 +13,19 @@ class Policy:
     state:          present loads the installed driver, absent unloads it.
     persistence:    whether the persistence daemon runs.
     fabric_manager: auto runs it where there are NVSwitches, absent leaves it alone.
+    pods_leave:     whether pods that hold GPUs now will have been evicted by then.
     """
 
     state: str = "present"
     persistence: bool = True
     fabric_manager: str = "auto"
+    pods_leave: bool = False
 
 
 def from_parameters(parameters: Mapping[str, Any]) -> Policy:
-    return Policy(parameters["state"], parameters["persistence"], parameters["fabric_manager"])
+    return Policy(
+        state=parameters["state"],
+        persistence=parameters["persistence"],
+        fabric_manager=parameters["fabric_manager"],
+        pods_leave=parameters["pods_leave"],
+    )

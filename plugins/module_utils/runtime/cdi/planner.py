@@ -64,11 +64,10 @@ def _generation(observation: CdiObservation, facts: HostFacts) -> List[Step]:
 def _reasons(observation: CdiObservation, facts: HostFacts) -> List[str]:
     if observation.spec is None:
         return ["there is none"]
-    if observation.driver == facts.driver_loaded:
-        return list(observation.reasons)
+    # Said in the same words before the exchange of a driver and after it, as the plan of then is held to that of now.
     if observation.spec.driver and observation.spec.driver != facts.driver_loaded:
         return ["it is for driver %s" % observation.spec.driver]
-    return []
+    return list(observation.reasons) if observation.driver == facts.driver_loaded else []
 
 
 def _unit_steps(observation: CdiObservation) -> List[Step]:

@@ -1,0 +1,204 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the tests on laboratory hosts share: playbooks of the checkout, journals, and fingerprints of file trees."""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from workspace import REPOSITORY, collections_root, venv
+
+from gpulab.lab import Lab
+
+DEMO_HOSTS = ("a100", "h100")
+JOURNAL = "/var/lib/gpuops/journal.jsonl"
+# What check mode promises not to touch: configuration, programs, kernel modules, and the package manager's state.
+SYSTEM = ("/etc", "/usr", "/boot", "/var/lib/apt", "/var/lib/dpkg", "/var/cache/apt")
+
+_FINGERPRINT = """
+import hashlib, json, os, stat, sys
+found = {}
+for top in sys.argv[1:]:
+    for folder, folders, files in os.walk(top):
+        for name in folders + files:
+            path = os.path.join(folder, name)
+            status = os.lstat(path)
+            seen = "%o %d:%d " % (status.st_mode, status.st_uid, status.st_gid)
+            if stat.S_ISLNK(status.st_mode):
+                seen += os.readlink(path)
+            elif stat.S_ISREG(status.st_mode):
+                digest = hashlib.sha256()
+                with open(path, "rb") as handle:
+                    for block in iter(lambda: handle.read(1 << 20), b""):
+                        digest.update(block)
+                seen += digest.hexdigest()
+            found[path] = seen
+json.dump(found, sys.stdout)
+"""
+
+Step = Dict[str, Any]
+Tree = Dict[str, str]
+
+
+class Fleet:
+    """A running laboratory, and playbooks run on its hosts."""
+
+    def __init__(self, lab: Lab, scratch: Path) -> None:
+        self.lab = lab
+        self.scratch = scratch
+        self.runs = 0
+
+    # On the controller
+
+    def command(self, playbook: str, *options: str, **variables: Any) -> List[str]:
+        """ansible-playbook with the laboratory's policy; variables beat it."""
+        return [str(venv() / "bin" / "ansible-playbook"), "--inventory", str(self.lab.inventory), playbook,
+                "--extra-vars", "@%s" % (REPOSITORY / "tests" / "lab" / "policy.yml"),
+                "--extra-vars", json.dumps(variables), *options]
+
+    def environment(self, results: Path, calls: Path) -> Dict[str, str]:
+        bundle = next((venv() / "lib").glob("python3*/site-packages"))
+        return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), bundle),
+                    ANSIBLE_CALLBACK_PLUGINS=str(REPOSITORY / "tests" / "lab" / "callback_plugins"),
+                    ANSIBLE_CALLBACKS_ENABLED="remote_calls", REMOTE_CALLS_FILE=str(calls),
+                    ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_JSON_INDENT="0",
+                    ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_NOCOLOR="true", ANSIBLE_PIPELINING="true",
+                    ANSIBLE_HOME=str(self.scratch / "ansible"))
+
+    def start(self, playbook: str, *options: str, **variables: Any) -> Running:
+        self.runs += 1
+        results, calls = self.scratch / ("%d.json" % self.runs), self.scratch / ("%d.calls" % self.runs)
+        with results.open("wb") as output:
+            process = subprocess.Popen(self.command(playbook, *options, **variables), cwd=self.scratch, stdout=output,
+                                       stderr=subprocess.STDOUT, env=self.environment(results, calls))
+        return Running(process, results, calls)
+
+    def run(self, playbook: str, *options: str, **variables: Any) -> Played:
+        """A playbook, whatever comes of it: its result is in the answer."""
+        return self.start(playbook, *options, **variables).wait()
+
+    def play(self, playbook: str, *options: str, **variables: Any) -> Played:
+        """A playbook that must end well."""
+        played = self.run(playbook, *options, **variables)
+        assert played.code == 0, "%s failed:\n%s" % (playbook, played.failures())
+        return played
+
+    def tasks(self, hosts: str, tasks: Sequence[Mapping[str, Any]], *options: str, **variables: Any) -> Played:
+        """A play of these tasks, whatever comes of it."""
+        path = self.scratch / "play.json"
+        path.write_text(json.dumps([{"hosts": hosts, "gather_facts": False, "tasks": list(tasks)}]))
+        return self.run(str(path), *options, **variables)
+
+    # On a host
+
+    def say(self, host: str, *argv: str) -> str:
+        return str(self.lab.ssh(host, list(argv), check=False).stdout).strip()
+
+    def events(self, host: str) -> List[Dict[str, Any]]:
+        """The journal of a host, oldest first."""
+        return [json.loads(line) for line in self.say(host, "cat", JOURNAL).splitlines()]
+
+    def fingerprint(self, host: str, *folders: str) -> Tree:
+        """{path: type, mode, owner and content} of everything below folders."""
+        done = self.lab.host(host).ssh(["python3", "-", *(folders or SYSTEM)], feed=_FINGERPRINT)
+        return dict(json.loads(done.stdout))
+
+    def node(self, name: str) -> Dict[str, Any]:
+        """The Node object."""
+        return dict(json.loads(self.lab.kubectl(["get", "node", name, "-o", "json"]).stdout))
+
+    def packages(self, host: str) -> Dict[str, str]:
+        """{package: version and status}, as dpkg has them; a removed package whose configuration stays is one."""
+        lines = self.say(host, "dpkg-query", "-W", "-f", "${binary:Package} ${Version} ${Status}\n").splitlines()
+        return dict((line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines)
+
+
+@dataclass(frozen=True)
+class Running:
+    """A playbook that runs."""
+
+    process: "subprocess.Popen[bytes]"
+    results: Path
+    calls: Path
+
+    def wait(self) -> Played:
+        code = self.process.wait()
+        calls = json.loads(self.calls.read_text()) if self.calls.exists() else {}
+        return Played(code, self.results.read_text(), calls)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A playbook's end. calls: {host: modules that were called there}."""
+
+    code: int
+    output: str
+    calls: Mapping[str, List[str]]
+
+    @property
+    def report(self) -> Dict[str, Any]:
+        start = self.output.find("\n{") + 1 if not self.output.startswith("{") else 0
+        report, _ = json.JSONDecoder().raw_decode(self.output[start:])
+        return dict(report)
+
+    @property
+    def changed(self) -> Dict[str, int]:
+        return {host: stats["changed"] for host, stats in self.report["stats"].items()}
+
+    def results(self, host: str, module: str = "") -> List[Dict[str, Any]]:
+        """Results on a host in order, of one module or of all."""
+        return [task["hosts"][host] for play in self.report["plays"] for task in play["tasks"]
+                if host in task["hosts"] and task["hosts"][host].get("action", "").endswith(module)]
+
+    def result(self, host: str, module: str) -> Dict[str, Any]:
+        (result,) = self.results(host, module)
+        return result
+
+    def changes(self) -> List[Tuple[str, str]]:
+        """(host, task) of what changed."""
+        return [(host, task["task"]["name"]) for play in self.report["plays"] for task in play["tasks"]
+                for host, result in task["hosts"].items() if result.get("changed")]
+
+    def failures(self) -> str:
+        try:
+            plays = self.report["plays"]
+        except ValueError:
+            return self.output[-3000:]
+        return "\n".join("%s, %s: %s" % (host, task["task"]["name"], result.get("msg", result))
+                         for play in plays for task in play["tasks"] for host, result in task["hosts"].items()
+                         if result.get("failed") or result.get("unreachable"))
+
+
+def different(before: Mapping[str, str], after: Mapping[str, str]) -> Dict[str, Tuple[Optional[str], Optional[str]]]:
+    """{path: (before, after)} of what is not the same."""
+    return {path: (before.get(path), after.get(path)) for path in sorted({*before, *after})
+            if before.get(path) != after.get(path)}
+
+
+def assert_journal_is_plan(events: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> None:
+    """Each planned step once, done or satisfied, as planned, and nothing beside it.
+
+    The one step beyond the plan is the download that staging does beside running work. It installs nothing, and must
+    fetch what the plan installs.
+    """
+    planned = {step["id"]: step for step in plan["steps"]}
+    closed = [event["step"] for event in events if event["event"] in ("done", "satisfied")]
+    done = [event["step"] for event in events if event["event"] == "done"]
+    fetched = [step for step in closed if step["action"] == "packages.download"]
+    assert [event["step"]["id"] for event in events if event["event"] == "failed"] == []
+    assert sorted(step["id"] for step in closed if step not in fetched) == sorted(planned)
+    for step in closed:
+        if step not in fetched:
+            assert step == planned[step["id"]]
+    for step in fetched:
+        install = planned[step["id"].replace("packages.download", "packages.install")]
+        assert step["disruption"] == "none"
+        assert step["change"]["after"] == install["change"]["after"]
+    for capability in {step["capability"] for step in plan["steps"]}:
+        order = [step["id"] for step in plan["steps"] if step["capability"] == capability]
+        was = [step["id"] for step in done if step["capability"] == capability and step not in fetched]
+        assert was == [name for name in order if name in was]

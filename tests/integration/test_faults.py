@@ -1,0 +1,27 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What breaks on a GPU node is named by the validation, with its remedy."""
+from __future__ import annotations
+
+from laboratory import Fleet, Played
+
+from gpulab import silicon
+
+
+def test_a_lost_gpu_fails_the_validation_by_name(demo: Fleet, installed: Played) -> None:
+    address = demo.say("h100", "sh", "-c", "ls /proc/driver/nvidia/gpus | sed -n 4p")
+    directory = demo.lab.host("h100").silicon
+    silicon.inject_fault(directory, "lost", 3)
+    try:
+        played = demo.run("gpuops.nvidia.validate")
+        assert played.code != 0
+        result = played.results("h100", "gpu_validation")[0]
+        assert result["failed"]
+        failed = [check for check in result["checks"] if check["status"] == "failed"]
+        assert any(address.lower()[-10:] in check["evidence"].lower() for check in failed), failed
+        assert all(check["remedy"] for check in failed)
+        assert result["remedy"] in result["msg"]
+        assert not played.results("a100", "gpu_validation")[0].get("failed")
+    finally:
+        silicon.clear_faults(directory)
+    demo.play("gpuops.nvidia.validate")
