@@ -13,16 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping
 
 import pytest
-from laboratory import DEMO_HOSTS, Fleet, Played, Tree
+from laboratory import DEMO_HOSTS, Fleet, Played, Tree, new_lab
 from workspace import collections_root
-
-from gpulab.lab import Lab
 
 sys.path.insert(0, str(collections_root()))
 
 # Tests that need a bare host come before those that need an installed one, and the way back comes last.
 ORDER = ("test_laboratory", "test_check_mode", "test_site", "test_pods", "test_faults", "test_upgrade",
-         "test_uninstall")
+         "test_uninstall", "test_killed")
 
 
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
@@ -49,8 +47,7 @@ class Bare:
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """The hosts of the demo, with their cluster."""
-    lab = Lab("acceptance")
-    lab.down()
+    lab = new_lab("acceptance")
     lab.up("demo")
     yield Fleet(lab, tmp_path_factory.mktemp("demo"))
     lab.down()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import yaml
 from workspace import REPOSITORY, collections_root, venv
 
 from gpulab.lab import Lab
@@ -44,6 +45,13 @@ Step = Dict[str, Any]
 Tree = Dict[str, str]
 
 
+def new_lab(name: str) -> Lab:
+    """A laboratory of a test's own, none of an earlier run. GPUOPS_TEST_LABS keeps runs side by side apart."""
+    lab = Lab(name + os.environ.get("GPUOPS_TEST_LABS", ""))
+    lab.down()
+    return lab
+
+
 class Fleet:
     """A running laboratory, and playbooks run on its hosts."""
 
@@ -56,9 +64,11 @@ class Fleet:
 
     def command(self, playbook: str, *options: str, **variables: Any) -> List[str]:
         """ansible-playbook with the laboratory's policy; variables beat it."""
+        policy = yaml.safe_load((REPOSITORY / "tests" / "lab" / "policy.yml").read_text())
+        if not self.lab.topology.control_plane:
+            del policy["gpu_cluster_kubeconfig"]
         return [str(venv() / "bin" / "ansible-playbook"), "--inventory", str(self.lab.inventory), playbook,
-                "--extra-vars", "@%s" % (REPOSITORY / "tests" / "lab" / "policy.yml"),
-                "--extra-vars", json.dumps(variables), *options]
+                "--extra-vars", json.dumps(dict(policy, **variables)), *options]
 
     def environment(self, results: Path, calls: Path) -> Dict[str, str]:
         bundle = next((venv() / "lib").glob("python3*/site-packages"))
@@ -150,9 +160,11 @@ class Played:
         return {host: stats["changed"] for host, stats in self.report["stats"].items()}
 
     def results(self, host: str, module: str = "") -> List[Dict[str, Any]]:
-        """Results on a host in order, of one module or of all."""
-        return [task["hosts"][host] for play in self.report["plays"] for task in play["tasks"]
-                if host in task["hosts"] and task["hosts"][host].get("action", "").endswith(module)]
+        """Results on a host in order, of one module or of all; what was skipped has none."""
+        results = [task["hosts"][host] for play in self.report["plays"] for task in play["tasks"]
+                   if host in task["hosts"]]
+        return [result for result in results
+                if result.get("action", "").endswith(module) and not result.get("skipped")]
 
     def result(self, host: str, module: str) -> Dict[str, Any]:
         (result,) = self.results(host, module)
