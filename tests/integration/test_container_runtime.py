@@ -77,8 +77,11 @@ class World:
 
     def files(self, host: str) -> Dict[str, str]:
         """{path: mode, owner and hash} below /etc."""
-        script = "find /etc -xdev -type f -printf '%p %m %U %G ' -exec sha256sum {} ';'"
-        return {line.split()[0]: line for line in self.say(host, "sh", "-c", script).splitlines()}
+        owners = self.say(host, "find", "/etc", "-xdev", "-type", "f", "-printf", "%p  %m %U %G\\n")
+        hashes = self.say(host, "find", "/etc", "-xdev", "-type", "f", "-exec", "sha256sum", "{}", "+")
+        found = dict(line.split("  ", 1) for line in owners.splitlines())
+        return {path: "%s %s" % (found[path], digest)
+                for digest, path in (line.split("  ", 1) for line in hashes.splitlines())}
 
     def effective(self, host: str) -> Dict[str, Any]:
         dumped = toml.parse(host, self.say(host, "sh", "-c", "containerd config dump 2>/dev/null"))
@@ -166,7 +169,8 @@ def test_a_users_settings_stay_and_come_back(clean: World, host: str) -> None:
     assert handlers_apart(before, after) == []
     assert gate.differences(before, after) != []
     assert clean.ready(host)
-    changed = {path for path in clean.files(host) if clean.files(host)[path] != files.get(path)}
+    now = clean.files(host)
+    changed = {path for path in now if now[path] != files.get(path)}
     assert changed <= {ROOT, "/etc/containerd/conf.d/99-gpuops-nvidia.toml"}
     for path in changed:
         assert clean.say(host, "stat", "-c", "%a %u %g", path).strip() == "600 0 0"
