@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv deps lab check sanity molecule test demo clean
+.PHONY: help venv deps lab check sanity molecule test slow demo clean
 
 PYTHON ?= python3
 CACHE := $(or $(GPUOPS_CACHE),$(HOME)/.cache/gpuops)
@@ -35,6 +35,9 @@ molecule: deps ## The Molecule scenario, on a host of the laboratory (root)
 
 test: deps ## Every gate and test, the laboratory included (root)
 	@$(GATES) test
+
+slow: deps ## Debian's own NVIDIA driver, compiled for real: minutes (root)
+	@$(GATES) slow
 
 demo: deps ## Two GPU hosts in a laboratory, from bare to validated Kubernetes nodes (root)
 	@tests/lab/demo

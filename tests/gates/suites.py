@@ -17,7 +17,8 @@ PYTEST_FOLDERS = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
 
 
 def all_gates() -> List[Gate]:
-    return [*background_gates(), *quick_gates(), *sanity_gates(), *packaging_gates(), *laboratory_gates()]
+    return [*background_gates(), *quick_gates(), *sanity_gates(), *packaging_gates(), *laboratory_gates(),
+            *slow_gates()]
 
 
 def names(gates: List[Gate]) -> List[str]:
@@ -27,14 +28,15 @@ def names(gates: List[Gate]) -> List[str]:
 def test_suite() -> List[str]:
     """Everything, but of the releases of ansible-core only the oldest and the newest that this machine can run."""
     ends = {"sanity-%s" % release for release in sanity.oldest_and_newest()}
-    between = set(names(sanity_gates())) - ends
-    return [name for name in names(all_gates()) if name not in between]
+    left_out = set(names(sanity_gates())) - ends | set(names(slow_gates()))
+    return [name for name in names(all_gates()) if name not in left_out]
 
 
 SUITES: Dict[str, Callable[[], List[str]]] = {
     "check": lambda: names(quick_gates()),
     "sanity": lambda: names(sanity_gates()),
     "test": test_suite,
+    "slow": lambda: names(slow_gates()),
 }
 
 
@@ -68,8 +70,12 @@ def background_gates() -> List[Gate]:
 def laboratory_gates() -> List[Gate]:
     gates = [Gate("molecule", "molecule, on a laboratory host", _molecule, 900, needs=("lab-parts",))]
     if any((REPOSITORY / "tests" / "integration").glob("test_*.py")):
-        gates.append(Gate("integration", "tests on laboratory hosts", _integration, 2400, needs=("lab-parts",)))
+        gates.append(Gate("integration", "tests on laboratory hosts", _integration, 3000, needs=("lab-parts",)))
     return gates
+
+
+def slow_gates() -> List[Gate]:
+    return [Gate("slow", "Debian's own driver, compiled", _slow, 2400)]
 
 
 def _tool(name: str) -> Word:
@@ -146,6 +152,10 @@ def _package(bench: Bench) -> None:
     bench.run([_tool("ansible"), "localhost", "--inventory", "localhost,", "--connection", "local",
                "--extra-vars", "ansible_python_interpreter=%s" % _tool("python"), "--module-name",
                "gpuops.nvidia.gpu_info"], cwd=scratch, env=only_installed)
+
+
+def _slow(bench: Bench) -> None:
+    bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "tests/slow"], cwd=REPOSITORY)
 
 
 def _lab_parts(bench: Bench) -> None:

@@ -11,7 +11,7 @@ from typing import Callable, Dict, List, Optional, Sequence
 from . import doctor, silicon
 from .cache import BuildError
 from .lab import DEFAULT_NAME, Lab
-from .parts.registry import workshop
+from .parts.registry import ON_DEMAND, workshop
 from .processes import LabError
 from .topology import TOPOLOGIES, TopologyError
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
                         help="which lab; several run side by side (default: $GPULAB_NAME or %s)" % DEFAULT_NAME)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     build = commands.add_parser("build", help="build parts that are missing or whose inputs changed")
-    build.add_argument("parts", nargs="*", metavar="PART", help="default: all")
+    build.add_argument("parts", nargs="*", metavar="PART", help="default: all that a laboratory needs")
     build.add_argument("--list", action="store_true", help="list the parts and whether they are built; build nothing")
     build.add_argument("--prune", action="store_true", help="afterwards remove built parts that nothing uses any more")
     names = ", ".join(sorted(path.stem for path in TOPOLOGIES.glob("*.yml")))
@@ -107,7 +107,7 @@ def _host(parser: argparse.ArgumentParser) -> None:
 
 def _build(arguments: argparse.Namespace) -> int:
     shop = workshop()
-    names: List[str] = arguments.parts or sorted(shop.parts)
+    names: List[str] = arguments.parts or sorted(set(shop.parts).difference(ON_DEMAND))
     if arguments.list:
         for name in shop.order(names):
             print("%-24s %-8s %s" % (name, "built" if shop.ready(name) else "missing", shop.parts[name].title))

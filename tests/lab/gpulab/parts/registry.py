@@ -18,3 +18,7 @@ def workshop() -> Workshop:
             module = importlib.import_module("%s.%s" % (parts.__name__, info.name))
             found.extend(getattr(module, "PARTS", ()))
     return Workshop(found)
+
+
+# Built only when they are named: what no laboratory needs to come up.
+ON_DEMAND = ("apt-debian-nvidia",)
