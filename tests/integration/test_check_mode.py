@@ -25,7 +25,7 @@ def assert_untouched(fleet: Fleet, trees: Mapping[str, Tree]) -> None:
 
 
 def test_the_plan_of_a_bare_host_names_everything(demo: Fleet, bare: Any) -> None:
-    for host, plan in bare.plans.items():
+    for plan in bare.plans.values():
         assert plan["refusals"] == []
         assert plan["disruption"] == "runtime_restart"
         driver, toolkit = steps(plan, "packages.install")
