@@ -217,5 +217,5 @@ def assert_journal_is_plan(events: Sequence[Mapping[str, Any]], plan: Mapping[st
 
 
 def _promise(step: Step) -> Step:
-    """What a plan promises of a step: all but the words of the reason, and what it waits for among steps still to do."""
+    """What a plan promises of a step: all but the words of the reason and the open steps that it waits for."""
     return {name: value for name, value in step.items() if name not in ("why", "after")}
