@@ -38,7 +38,8 @@ def lab() -> Iterator[Lab]:
 def module(lab: Lab, folder: Path, name: str, **options: Any) -> Dict[str, Any]:
     """Run one module of the collection on the host."""
     play = folder / "play.json"
-    play.write_text(json.dumps([{"hosts": "gpu", "gather_facts": False, "tasks": [{"gpuops.nvidia." + name: options}]}]))
+    tasks = [{"gpuops.nvidia." + name: options}]
+    play.write_text(json.dumps([{"hosts": "gpu", "gather_facts": False, "tasks": tasks}]))
     bundle = next((venv() / "lib").glob("python3*/site-packages"))
     done = subprocess.run(
         [str(venv() / "bin" / "ansible-playbook"), "-i", str(lab.inventory), str(play)],
