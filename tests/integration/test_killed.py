@@ -79,7 +79,7 @@ def state(fleet: Fleet) -> Dict[str, Any]:
         "tree": tree,
         "packages": fleet.packages(HOST),
         "modules": fleet.say(HOST, "sh", "-c", "head /sys/module/nvidia*/version"),
-        "nodes": fleet.say(HOST, "sh", "-c", "ls -l /dev/nvidia* | cut -c1-10,43-"),
+        "nodes": fleet.say(HOST, "sh", "-c", "stat -c '%A %U %T %n' /dev/nvidia*"),
         "services": fleet.say(HOST, "systemctl", "is-active", "nvidia-persistenced", "nvidia-fabricmanager",
                               "containerd", "nvidia-cdi-refresh.path"),
         "cdi": fleet.say(HOST, "cat", "/var/run/cdi/nvidia.yaml"),
