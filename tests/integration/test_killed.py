@@ -120,7 +120,7 @@ def test_killed_again_and_again_it_ends_as_undisturbed(fleet: Fleet) -> None:
         found = survived[aspect]
         assert (different(wanted, found) if isinstance(wanted, dict) else found) == (
             {} if isinstance(wanted, dict) else wanted), aspect
-    # A run that follows a killed one does not plan what the packages' own scripts have done by then.
+    # Less than the plan may have been done by us: what a package's script or a daemon did by then is not planned again.
     done = {event["step"]["id"] for event in fleet.events(HOST) if event["event"] == "done"}
-    assert done == set(steps) and done <= {step["id"] for step in plan["steps"]}
+    assert done <= {step["id"] for step in plan["steps"]}
     assert fleet.play("gpuops.nvidia.site").changes() == []
