@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, Optional
 
 import pytest
+from laboratory import new_lab
 from workspace import collections_root
 
 from gpulab.lab import Lab
@@ -55,8 +56,7 @@ class Inventory:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    lab = Lab("inventory")
-    lab.down()
+    lab = new_lab("inventory")
     lab.up(TOPOLOGY)
     lab.kubectl(["label", "node", "l40s", *("%s=%s" % pair for pair in LABELS.items())])
     yield lab

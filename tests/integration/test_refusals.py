@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, FrozenSet, Iterator, Mapping, Sequence
 
 import pytest
+from laboratory import new_lab
 from workspace import REPOSITORY, collections_root
 
 from gpulab.lab import Lab
@@ -134,8 +135,7 @@ class Controller:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    lab = Lab("refusals")
-    lab.down()
+    lab = new_lab("refusals")
     lab.up(TOPOLOGY)
     yield lab
     lab.down()
