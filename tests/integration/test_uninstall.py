@@ -16,7 +16,7 @@ OTHERS_OWN = re.compile(
         r"/var/lib/dpkg/(status|diversions|statoverride|available)(-old)?",  # package lists are compared by themselves
         r"/var/lib/dpkg/(lock.*|triggers/.*|info/format)",
         r"/var/cache/apt/(srcpkgcache|pkgcache)\.bin",
-        r"/var/cache/apt/archives(/partial)?(/[^/]+\.deb)?",  # what apt fetched, until `apt-get clean`
+        r"/var/cache/apt/archives(/partial|/lock|/[^/]+\.deb)?",  # what apt fetched, until `apt-get clean`
         r"/etc/(passwd|group|shadow|gshadow)-",  # backups of the user database
         r"/etc/ld\.so\.cache",
         r".*/__pycache__(/.*)?",
