@@ -79,6 +79,10 @@ def bring_up(network: Network, hosts: int) -> None:
 
 
 def take_down(network: Network) -> None:
+    # The kernel takes a dead host's link away some time later; the next host of that name needs it gone now.
+    for link in json.loads(run(["ip", "-json", "link", "show", "master", network.bridge], check=False) or "[]"):
+        if link:
+            run(["ip", "link", "delete", link["ifname"]], check=False)
     run(["ip", "link", "delete", network.bridge], check=False)
 
 
