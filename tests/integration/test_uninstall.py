@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
 from laboratory import DEMO_HOSTS, Fleet, Played, different
 
 # What programs of the distribution keep for themselves whenever any package comes or goes.
@@ -24,7 +23,6 @@ OTHERS_OWN = re.compile(
     )))
 
 
-@pytest.mark.xfail(strict=False, reason="open defect: a failed unit and device nodes are left on HGX hosts")
 def test_hosts_and_cluster_are_as_they_were(demo: Fleet, bare: Any, installed: Played) -> None:
     demo.play("gpuops.nvidia.uninstall")
     for host in DEMO_HOSTS:

@@ -67,7 +67,7 @@ def applied(seen: Observation, there: HostFacts, steps: Tuple[Step, ...]) -> Tup
             modules.pop(step.subject)
             notes["unloaded"].append(step.subject)
             if step.subject == "nvidia":
-                nodes, there = [], there.but(driver_loaded="")
+                there = there.but(driver_loaded="")
         elif noun == "service":
             services[step.subject] = replace(state, known=True, **{
                 "start": {"active": True}, "stop": {"active": False}, "enable": {"enabled": True},
@@ -80,7 +80,9 @@ def applied(seen: Observation, there: HostFacts, steps: Tuple[Step, ...]) -> Tup
                 key = "stopped" if verb == "start" else "enabled"
                 notes[key] = [name for name in notes[key] if name != step.subject]
         elif step.action == "devices.create":
-            nodes += step.change["after"]
+            nodes += [name for name in step.change["after"] if name not in nodes]
+        elif step.action == "devices.remove":
+            nodes = [name for name in nodes if name not in step.change["before"]]
         elif step.action == "file.write":
             originals.setdefault(step.subject, files.get(step.subject))
             files[step.subject] = step.change["after"]
@@ -213,12 +215,16 @@ class TestAbsent:
                            files={MODULES_FILE: None, UNIT_FILE: None})
         seen, there = applied(bare, driver("580.178.04"), planner.plan(bare, PRESENT, driver("580.178.04")).steps)
         seen, there = applied(seen, there, planner.plan(seen, ABSENT, there).steps)
-        assert (seen.modules, seen.files, seen.originals) == ({}, bare.files, {})
+        assert (seen.modules, seen.files, seen.originals, seen.nodes) == ({}, bare.files, {}, ())
         assert not seen.services[UNIT].enabled
         assert planner.plan(seen, ABSENT, there) == Plan()
 
     def test_a_driver_that_others_loaded_stays(self) -> None:
         assert planned(replace(CONVERGED, originals={}), driver("580.178.04", "580.178.04"), ABSENT) == []
+
+    def test_nodes_that_outlived_an_unloaded_driver_go(self) -> None:
+        seen = replace(CONVERGED, modules={}, originals={MODULES_FILE: None})
+        assert planned(seen, driver("580.178.04"), ABSENT)[0][:2] == ("devices.remove", "GPUs")
 
     def test_a_holder_makes_it_a_reboot(self) -> None:
         seen = replace(CONVERGED, originals={MODULES_FILE: None},
@@ -227,6 +233,16 @@ class TestAbsent:
 
 
 class TestHost:
+    def test_nodes_go_with_the_folder_that_held_them(self, tmp_path: Path) -> None:
+        nodes = ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1")
+        for name in nodes + ("/dev/null",):
+            (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name[1:]).touch()
+        host = Host(str(tmp_path))
+        step = Step("activation", "devices.remove", "GPUs", "", change={"before": dict.fromkeys(nodes, "node")})
+        executors.remove_nodes(host, Journal(host), step)
+        assert host.list("/dev") == ["null"]
+
     def test_holders_are_found_with_unit_or_pod(self, tmp_path: Path) -> None:
         processes = {
             7: ("nvidia-persiste", "1:name=systemd:/system.slice/nvidia-persistenced.service\n", "/dev/nvidia0"),

@@ -3,6 +3,7 @@
 """The activation's own actions. What a crash must not lose (services stopped, modules unloaded) is noted before."""
 from __future__ import annotations
 
+import os
 import re
 import time
 from typing import Dict, List, Tuple
@@ -13,6 +14,7 @@ from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, control_service, restore_file, run_argv, write_file
 from ..reboot import ACTION, refuse_to_reboot
+from .planner import REMOVE_NODES
 
 UNLOAD_ATTEMPTS = 10
 
@@ -70,6 +72,13 @@ def unload_module(host: Host, journal: Journal, step: Step) -> None:
         wanted="the module gone, so that the installed one can be loaded",
         remedy="run the module again to see who holds it, or reboot the host",
         rc=done.rc, stderr=done.stderr)
+
+
+def remove_nodes(host: Host, journal: Journal, step: Step) -> None:
+    for node in step.change["before"]:
+        host.remove(node)
+        if os.path.dirname(node) != "/dev":
+            host.remove_empty_dir(os.path.dirname(node))
 
 
 def stop_service(host: Host, journal: Journal, step: Step) -> None:
@@ -134,6 +143,7 @@ def executors() -> Dict[str, Executor]:
         "module.load": load_module,
         "module.unload": unload_module,
         "devices.create": run_argv,
+        REMOVE_NODES: remove_nodes,
         "service.stop": stop_service,
         "service.start": start_service,
         "service.enable": enable_service,

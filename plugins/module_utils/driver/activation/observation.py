@@ -120,7 +120,8 @@ def _modules(host: Host) -> Dict[str, int]:
 
 
 def _nodes(host: Host) -> Tuple[str, ...]:
-    return tuple(name for name in host.glob("/dev/nvidia*") if not host.is_dir(name))
+    return tuple(name for pattern in ("/dev/nvidia*", "/dev/nvidia-caps/*") for name in host.glob(pattern)
+                 if not host.is_dir(name))
 
 
 def _holders(host: Host) -> Tuple[Holder, ...]:

@@ -28,6 +28,7 @@ from .observation import (
 from .policy import Policy
 
 NAME = "activation"
+REMOVE_NODES = "devices.remove"
 LOADED = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 # NVIDIA/nvidia-modprobe: with -u, minors are those of the unified memory device, so the nodes take two calls.
 CONTROL_MINOR = 255
@@ -264,12 +265,24 @@ def _absent(seen: Observation, policy: Policy) -> List[Step]:
             units = tuple(unit for unit in SERVICES if seen.services.get(unit, Service()).active)
             steps += _stop_steps(units)
             steps += _unload_steps(seen, "loaded", tuple(step.id for step in steps))
+            steps += _dead_node_steps(seen, (steps[-1].id,))
+    elif MODULES_FILE in seen.originals:
+        steps += _dead_node_steps(seen, ())
     steps += [service_step(NAME, "disable", unit, "An earlier run enabled it.", Disruption.none, "enabled", "disabled")
               for unit in seen.enabled if seen.services.get(unit, Service()).enabled]
     return steps + [
         Step(NAME, "file.restore", path, "It is as it was before our first change of it.",
              change={"before": seen.files.get(path), "after": text})
         for path, text in sorted(seen.originals.items())]
+
+
+def _dead_node_steps(seen: Observation, requires: Tuple[str, ...]) -> List[Step]:
+    """The kernel does not take back nodes that nvidia-modprobe made; a container runtime would still hand them out."""
+    if not seen.nodes:
+        return []
+    return [Step(NAME, REMOVE_NODES, "GPUs", "No driver answers behind these nodes any more.",
+                 change={"before": dict.fromkeys(seen.nodes, "node"), "after": dict.fromkeys(seen.nodes)},
+                 after=requires)]
 
 
 def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:

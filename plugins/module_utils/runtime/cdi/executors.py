@@ -10,6 +10,7 @@ from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor
+from .observation import REFRESH_SERVICE
 from .planner import GENERATE, NAME, REMOVE
 from .spec import KIND, PATH, read_spec
 
@@ -28,7 +29,14 @@ def generate(host: Host, journal: Journal, step: Step) -> None:
             remedy="run 'nvidia-ctk --debug cdi generate' and 'nvidia-smi -L' on this host",
         )
     host.write(PATH, text)
+    _forgive_refresh(host)
     journal.remember(NAME, {"generated": True})
+
+
+def _forgive_refresh(host: Host) -> None:
+    """The toolkit's packages start their refresh at once; without a loaded driver it fails and degrades the host."""
+    if host.unit(REFRESH_SERVICE).get("ActiveState") == "failed":
+        host.systemctl("reset-failed", REFRESH_SERVICE)
 
 
 def remove(host: Host, journal: Journal, step: Step) -> None:

@@ -12,7 +12,8 @@ from ...hardware.nvml import NvmlReading, read_nvml
 from .policy import CdiPolicy
 from .spec import KIND, PATH, Spec, outdated, read_spec
 
-REFRESH_UNITS = ("nvidia-cdi-refresh.path", "nvidia-cdi-refresh.service")
+REFRESH_SERVICE = "nvidia-cdi-refresh.service"
+REFRESH_UNITS = ("nvidia-cdi-refresh.path", REFRESH_SERVICE)
 
 
 @dataclass(frozen=True)
