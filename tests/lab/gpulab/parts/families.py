@@ -73,14 +73,20 @@ _CONTAINERD_1 = "github.com/containerd/containerd"
 _CONTAINERD_2 = "github.com/containerd/containerd/v2"
 
 
-def _containerd(version: str, module: str) -> Family:
+# Of generations that no host runs, the daemon alone is built: the judge of configurations.
+_DAEMON = ("containerd",)
+
+
+def _containerd(
+    version: str, module: str, programs: Tuple[str, ...] = (*_DAEMON, "containerd-shim-runc-v2", "ctr")
+) -> Family:
     """One generation; its programs are static, for they run in hosts with an older glibc than the build machine's."""
     generation = version.rsplit(".", 1)[0]
     return Family(
         "containerd-" + generation, "containerd v" + version,
         LAB / "containerd" / generation,
         (Target(
-            _commands(module, ("containerd", "containerd-shim-runc-v2", "ctr")), tags="no_btrfs",
+            _commands(module, programs), tags="no_btrfs",
             ldflags=("-X %s/version.Version=v%s" % (module, version),)),),
     )
 
@@ -134,6 +140,9 @@ FAMILIES: Tuple[Family, ...] = (
     _containerd("1.7.27", _CONTAINERD_1),
     _containerd("2.2.0", _CONTAINERD_2),
     _containerd("2.3.4", _CONTAINERD_2),
+    _containerd("2.0.14", _CONTAINERD_2, _DAEMON),
+    _containerd("2.1.9", _CONTAINERD_2, _DAEMON),
+    _containerd("2.4.2", _CONTAINERD_2, _DAEMON),
     Family(
         "dcgm", "the laboratory's stand-in for the DCGM exporter",
         LAB / "dcgm",
