@@ -110,11 +110,10 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         # apt need not be asked about packages that never came to work: nothing can depend on them.
         broken = tuple(name for name in seen.broken if name in brought)
         return replace(seen, removable=removable(host, brought) + broken)
-    if policy.state == "staged":
-        seen = replace(seen, archives=tuple(name for name in host.list(ARCHIVES) if name.endswith(".deb")))
     if not index_needed(seen, policy, facts):
         return seen
-    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin))
+    archives = tuple(name for name in host.list(ARCHIVES) if name.endswith(".deb"))
+    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin), archives=archives)
 
 
 def _brought(journal: Journal, packages: Mapping[str, Tuple[str, str]]) -> Dict[str, str]:

@@ -245,6 +245,7 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(seen, policy, facts, target)
     steps = _repair_steps(seen, packages is not None) + _repository_steps(seen, policy, facts)
+    steps += _download_steps(seen, policy, facts, target, packages)
     if policy.lock:
         steps += _own_file(seen, UNATTENDED_FILE, unattended_text(),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
@@ -258,19 +259,24 @@ def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: T
 def _plan_staged(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(seen, policy, facts, target)
     steps = _repair_steps(seen, False) + _repository_steps(seen, policy, facts)
+    return Plan(steps=tuple(steps + _download_steps(seen, policy, facts, target, packages)))
+
+
+def _download_steps(
+    seen: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+) -> List[Step]:
+    """Staging ends here; a whole installation begins with it, so that the two are one plan."""
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
-        return Plan(steps=tuple(steps))
+        return []
     wanted = {name: version for name, version in packages.change["after"].items() if version is not None}
-    missing = {name: version for name, version in wanted.items() if not _fetched(name, version, seen.archives)}
-    if missing:
-        words = ["%s=%s" % item for item in sorted(wanted.items())]
-        steps.append(command_step(
-            NAME, "packages.download", "driver %s" % target.version,
-            ["apt-get", "-y", "--download-only", "--no-install-recommends", "--allow-downgrades", "install"] + words,
-            "The packages are on the host before it is taken out of service.",
-            change={"before": dict.fromkeys(missing), "after": missing},
-            requires=tuple(step.id for step in steps), timeout=1800))
-    return Plan(steps=tuple(steps))
+    if all(_fetched(name, version, seen.archives) for name, version in wanted.items()):
+        return []
+    words = ["%s=%s" % item for item in sorted(wanted.items())]
+    return [command_step(
+        NAME, "packages.download", "driver %s" % target.version,
+        ["apt-get", "-y", "--download-only", "--no-install-recommends", "--allow-downgrades", "install"] + words,
+        "The packages are on the host before anything on it changes.",
+        change={"before": dict.fromkeys(wanted), "after": wanted}, timeout=1800)]
 
 
 def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:

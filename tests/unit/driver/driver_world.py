@@ -57,6 +57,7 @@ class World:
     headers_offered: bool = True
     originals: Dict[str, Optional[str]] = field(default_factory=dict)
     brought: Dict[str, str] = field(default_factory=dict)
+    archives: Tuple[str, ...] = ()
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
@@ -66,7 +67,7 @@ class World:
             removable=tuple(self.brought) if wanted.state == "absent" else ())
         seen = replace(seen, **self.more)
         if wanted.state != "absent" and index_needed(seen, wanted, there):
-            return replace(seen, offer=self._offer(seen, wanted, there))
+            return replace(seen, offer=self._offer(seen, wanted, there), archives=self.archives)
         return seen
 
     def _offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
@@ -102,6 +103,9 @@ class World:
         self.files.pop(step.subject, None)
         if before is not None:
             self.files[step.subject] = before
+
+    def _packages_download(self, step: Any, there: HostFacts) -> None:
+        self.archives += tuple("%s_%s_amd64.deb" % package for package in step.change["after"].items())
 
     def _packages_install(self, step: Any, there: HostFacts) -> None:
         for name, version in step.change["after"].items():

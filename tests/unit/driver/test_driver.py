@@ -35,7 +35,8 @@ def refused(plan: Plan) -> str:
 class TestInstall:
     def test_a_bare_host_gets_key_repository_packages_and_lock(self) -> None:
         plan = made(World(), policy(), facts(A100))
-        assert actions(plan) == ["file.write", "file.write", "file.write", "packages.install", "file.write"]
+        assert actions(plan) == [
+            "file.write", "file.write", "packages.download", "file.write", "packages.install", "file.write"]
         assert plan.disruption is Disruption.none
         packages = next(step for step in plan.steps if step.action == "packages.install")
         assert packages.change["after"] == {
@@ -47,7 +48,7 @@ class TestInstall:
         assert "apt brings in 1 packages that the driver depends on: dkms." in plan.notes
 
     def test_a_branch_means_its_newest_driver(self) -> None:
-        assert made(World(), policy(version="580"), facts(A100)).steps[3].subject == "driver 580.178.04"
+        assert made(World(), policy(version="580"), facts(A100)).steps[4].subject == "driver 580.178.04"
 
     def test_an_installed_driver_of_the_branch_stays(self) -> None:
         world = World()
@@ -56,9 +57,9 @@ class TestInstall:
 
     def test_nvswitches_bring_the_fabric_manager_of_the_same_version(self) -> None:
         plan = made(World(), policy(), facts(A100, nvswitches=6))
-        assert plan.steps[3].change["after"]["nvidia-fabricmanager"] == "580.178.04-1"
+        assert plan.steps[4].change["after"]["nvidia-fabricmanager"] == "580.178.04-1"
         without = made(World(), policy(fabric_manager="absent"), facts(A100, nvswitches=6))
-        assert "nvidia-fabricmanager" not in without.steps[3].change["after"]
+        assert "nvidia-fabricmanager" not in without.steps[4].change["after"]
 
     def test_other_kernels_that_can_be_booted_get_a_module_too(self) -> None:
         world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, True), Kernel(NEWEST, True)))
@@ -73,7 +74,7 @@ class TestInstall:
 
     def test_the_metapackage_of_headers_follows_that_of_the_kernel(self) -> None:
         world = World(installed={"linux-image-amd64": "6.1.176-1", "linux-image-6.1.0-50-amd64": "6.1.176-1"})
-        assert "linux-headers-amd64" in made(world, policy(), facts(A100)).steps[3].change["after"]
+        assert "linux-headers-amd64" in made(world, policy(), facts(A100)).steps[4].change["after"]
 
     def test_an_unlocked_driver_has_no_pin(self) -> None:
         world = World()
@@ -85,9 +86,11 @@ class TestInstall:
     def test_staging_fetches_and_installs_nothing(self) -> None:
         plan = made(World(), policy(state="staged"), facts(A100))
         assert actions(plan) == ["file.write", "file.write", "packages.download"]
-        archives = tuple("%s_%s_amd64.deb" % item for item in plan.steps[-1].change["after"].items())
-        world = World(more={"archives": archives})
-        assert actions(made(world, policy(state="staged"), facts(A100))) == ["file.write", "file.write"]
+        world = World()
+        world.apply(plan, facts(A100))
+        assert made(world, policy(state="staged"), facts(A100)) == Plan()
+        whole, rest = made(World(), policy(), facts(A100)), made(world, policy(), facts(A100))
+        assert whole.steps == plan.steps + rest.steps, "staging is the beginning of the whole installation"
 
     def test_facts_of_a_bare_host_afterwards(self) -> None:
         world, wanted, there = World(), policy(version="580"), facts(A100)
@@ -105,9 +108,10 @@ class TestExchange:
         there = facts(A100, driver_installed=first, driver_userspace=first, driver_loaded=first)
         plan = made(world, policy(version=second), there)
         assert [(step.action, step.subject, step.disruption.name) for step in plan.steps] == [
+            ("packages.download", "driver " + second, "none"),
             ("packages.install", "driver " + second, "driver_reload"), ("file.write", PIN_FILE, "none")]
-        assert plan.steps[0].parameters["allow_downgrade"] is down
-        assert plan.steps[0].id in plan.steps[1].after, "a lock of a version that is not there yet"
+        assert plan.steps[1].parameters["allow_downgrade"] is down
+        assert plan.steps[1].id in plan.steps[2].after, "a lock of a version that is not there yet"
 
     def test_a_driver_that_is_not_loaded_is_exchanged_quietly(self) -> None:
         world = World()
@@ -296,7 +300,8 @@ class TestRefusals:
         world.apply(made(world, policy(version="595.91.07"), facts(A100)), facts(A100))
         world.more = {"broken": ("nvidia-kernel-open-dkms",), "ours_unfinished": True}
         assert actions(made(world, policy(version="595.91.07"), facts(A100))) == ["dpkg.finish"]
-        assert actions(made(world, policy(), facts(A100)))[:2] == ["dpkg.configure", "packages.install"]
+        assert actions(made(world, policy(), facts(A100)))[:3] == [
+            "dpkg.configure", "packages.download", "packages.install"]
 
 
 class TestPreinstalled:
