@@ -13,6 +13,10 @@ description:
     values stay.
   - The configuration is written before the packages come, because their post-install script completes the file that is
     there; so the toolkit never runs with values that are not wanted.
+  - That script also drops the file's comments. Where somebody else's file is there, and at every upgrade, its text is
+    kept in C(/var/lib/gpuops) and put back once the packages are installed, also by the run that follows a killed one.
+  - A value of C(nvidia-container-cli.ldconfig) that is not on the host is refused, as NVIDIA's runtime would start no
+    container with it.
   - A converged host is recognised without network.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -34,7 +38,9 @@ options:
   version:
     description:
       - Version of all packages, such as V(1.20.1), or with the packaging revision, V(1.20.1-1).
-      - Versions before 1.19.1 let a container out (CVE-2026-24260) and are refused, see O(allow_vulnerable).
+      - Versions before 1.19.1 are refused, see O(allow_vulnerable). They have CVE-2026-24260, before 1.17.8
+        also CVE-2025-23266 and CVE-2025-23267, before 1.17.4 CVE-2025-23359, before 1.17.0 CVE-2024-0134, and before
+        1.16.2 CVE-2024-0132 and CVE-2024-0133.
     type: str
     default: 1.20.1
   repository_url:

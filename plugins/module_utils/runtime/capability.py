@@ -19,6 +19,7 @@ from .containerd import executors as containerd_executors
 from .containerd import observation as containerd_observation
 from .containerd import planner as containerd_planner
 from .containerd import policy as containerd_policy
+from .toolkit import executors as toolkit_executors
 from .toolkit import observation as toolkit_observation
 from .toolkit import planner as toolkit_planner
 from .toolkit import policy as toolkit_policy
@@ -54,6 +55,9 @@ class Toolkit(Capability[toolkit_policy.ToolkitPolicy, toolkit_observation.Toolk
         plan: Plan,
     ) -> HostFacts:
         return toolkit_planner.facts_after(observation, policy, facts, plan)
+
+    def executors(self) -> Dict[str, Executor]:
+        return toolkit_executors.EXECUTORS
 
 
 class Runtime(Capability[containerd_policy.RuntimePolicy, containerd_observation.RuntimeObservation]):

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import re
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.toolkit import (
     catalogue,
     configuration,
+    executors,
     observation,
     planner,
     policy,
@@ -142,8 +143,9 @@ def test_what_cannot_be_is_refused(
 def test_a_downgrade_is_done_when_allowed() -> None:
     seen = converged(offered=dict.fromkeys(catalogue.PACKAGES, OFFERED))
     made = planner.plan(seen, wish(version="1.19.1", allow_downgrade=True), FACTS)
-    assert actions(made)[-1] == "packages.install container toolkit 1.19.1-1"
-    assert made.steps[-1].parameters["allow_downgrade"] is True
+    packages = made.steps[-2]
+    assert packages.subject == "container toolkit 1.19.1-1"
+    assert packages.parameters["allow_downgrade"] is True
 
 
 @pytest.mark.parametrize("changes", [
@@ -178,3 +180,59 @@ def test_the_file_comes_back_as_it_was(tmp_path: Path) -> None:
     (back,) = restore_steps("toolkit", host, journal)
     journal.restore(back.subject)
     assert host.read(catalogue.CONFIGURATION) == text
+
+
+COMMENTED = "# by hand\n[nvidia-container-runtime]\nmode = \"cdi\" # agreed\n"
+
+
+@pytest.mark.parametrize("installed", [None, "1.19.1-1"])
+def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    journal = Journal(host)
+    host.write(catalogue.CONFIGURATION, COMMENTED)
+    seen = bare(installed=dict.fromkeys(catalogue.PACKAGES, installed), configuration=COMMENTED,
+                settings=configuration.read_settings("f", COMMENTED))
+    made = planner.plan(seen, wish(), FACTS)
+    write, kept, packages, back = made.steps[-4:]
+    assert [step.action for step in (write, kept, packages, back)] == [
+        "file.write", "settings.keep", "packages.install", "settings.put_back"]
+    write_file(host, journal, write)
+    executors.keep(host, journal, kept)
+
+    # Killed while the packages come, after the script has written the file anew: the next plan still has the text.
+    host.write(catalogue.CONFIGURATION, '#accept = true\n[nvidia-container-runtime]\nmode = "cdi"\n')
+    waiting = journal.recall("toolkit")[observation.KEPT]
+    half = replace(seen, configuration=host.read(catalogue.CONFIGURATION), kept=waiting,
+                   settings=configuration.read_settings("f", waiting))
+    again = planner.plan(half, wish(), FACTS).steps
+    assert [step.action for step in again[-2:]] == ["packages.install", "settings.put_back"]
+    assert "settings.keep" not in [step.action for step in again]
+    assert again[-1].change == back.change
+
+    executors.put_back(host, journal, again[-1])
+    text = host.read(catalogue.CONFIGURATION) or ""
+    assert "# by hand" in text and "# agreed" in text
+    assert configuration.read_settings("f", text) == SAFE
+    assert journal.recall("toolkit") == {}
+
+
+@pytest.mark.parametrize(("installed", "kept"), [(None, False), ("1.19.1-1", True)])
+def test_a_file_that_we_made_is_completed_by_the_first_install_and_kept_by_an_upgrade(
+    installed: Any, kept: bool
+) -> None:
+    seen = bare(configuration="", created=True, settings=dict(SAFE),
+                installed=dict.fromkeys(catalogue.PACKAGES, installed))
+    assert ("settings.keep " + catalogue.CONFIGURATION in actions(planner.plan(seen, wish(), FACTS))) is kept
+
+
+def test_every_known_vulnerability_of_a_version_is_named() -> None:
+    assert policy.vulnerabilities("1.17.3") == ("CVE-2026-24260", "CVE-2025-23267", "CVE-2025-23266", "CVE-2025-23359")
+    assert policy.vulnerabilities("1.19.1") == ()
+
+
+def test_an_ldconfig_of_the_container_is_refused() -> None:
+    text = '[nvidia-container-cli]\nldconfig = "/sbin/ldconfig"\n'
+    with pytest.raises(GpuOpsError, match="starts with '@'"):
+        configuration.read_settings("f", text)
+    configuration.read_settings("f", text + "[features]\nallow-ldconfig-from-container = true\n")
+    configuration.read_settings("f", text.replace('"/', '"@/'))

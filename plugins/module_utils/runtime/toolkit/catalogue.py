@@ -5,9 +5,18 @@ from __future__ import annotations
 
 DEFAULT_VERSION = "1.20.1"
 
-# NVIDIA security bulletin 5850 (June 2026): CVE-2026-24260, fixed in 1.19.1
-SAFE_VERSION = "1.19.1"
-SAFE_VERSION_REASON = "CVE-2026-24260"
+# (first version without it, CVE): all of them let a container out or give it more of the host than was asked for.
+# NVIDIA security bulletin 5850 (June 2026) for the newest; the public CVE records for the others.
+VULNERABILITIES = (
+    ("1.16.2", "CVE-2024-0132"),
+    ("1.16.2", "CVE-2024-0133"),
+    ("1.17.0", "CVE-2024-0134"),
+    ("1.17.4", "CVE-2025-23359"),
+    ("1.17.8", "CVE-2025-23266"),
+    ("1.17.8", "CVE-2025-23267"),
+    ("1.19.1", "CVE-2026-24260"),
+)
+SAFE_VERSION = VULNERABILITIES[-1][0]
 
 # The four depend on each other by exact version (NVIDIA Container Toolkit installation guide, "Installing with Apt")
 PACKAGES = (

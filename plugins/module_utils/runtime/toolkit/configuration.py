@@ -17,6 +17,8 @@ DEFAULTS: Dict[Key, Any] = {
     ("nvidia-container-runtime", "runtimes"): ["runc", "crun"],
 }
 RUNTIMES: Key = ("nvidia-container-runtime", "runtimes")
+LDCONFIG: Key = ("nvidia-container-cli", "ldconfig")
+LDCONFIG_FROM_CONTAINER: Key = ("features", "allow-ldconfig-from-container")
 
 # Values that packages wrote: replacing them loses nobody's choice
 STOCK_RUNTIMES = (["runc", "crun"], ["docker-runc", "runc", "crun"], ["docker-runc", "runc"])
@@ -25,11 +27,10 @@ STOCK_RUNTIMES = (["runc", "crun"], ["docker-runc", "runc", "crun"], ["docker-ru
 def read_settings(path: str, text: str) -> Dict[Key, Any]:
     """The values in effect of the keys that we manage. Raises GpuOpsError that names the line of a broken file."""
     data = _parse(path, text).unwrap()
+    _refuse_ldconfig_of_containers(path, data)
     effective = {}
     for key, default in DEFAULTS.items():
-        value: Any = data
-        for part in key:
-            value = value.get(part) if isinstance(value, dict) else None
+        value = _value(data, key)
         effective[key] = default if value is None else value
     return effective
 
@@ -46,6 +47,24 @@ def with_settings(path: str, text: Optional[str], settings: Mapping[Key, Any]) -
             table = table[part]
         table[key[-1]] = value
     return str(tomlkit.dumps(document))
+
+
+def _value(data: Any, key: Key) -> Any:
+    for part in key:
+        data = data.get(part) if isinstance(data, dict) else None
+    return data
+
+
+def _refuse_ldconfig_of_containers(path: str, data: Any) -> None:
+    """nvidia-ctk accepts such a value, and NVIDIA's runtime then starts no container (assertValid in api/config/v1)."""
+    ldconfig = _value(data, LDCONFIG)
+    if isinstance(ldconfig, str) and not ldconfig.startswith("@") and not _value(data, LDCONFIG_FROM_CONTAINER):
+        raise GpuOpsError(
+            found="%s: nvidia-container-cli.ldconfig = '%s'" % (path, ldconfig),
+            wanted="a path on the host, which starts with '@'",
+            remedy="write '@%s', or remove the line" % ldconfig,
+            file=path,
+        )
 
 
 def _parse(path: str, text: str) -> Any:

@@ -16,6 +16,9 @@ from . import catalogue
 from .configuration import Key, read_settings
 from .policy import ToolkitPolicy
 
+# What the journal remembers for the toolkit: config.toml as it has to be once the packages are there
+KEPT = "configuration"
+
 
 @dataclass(frozen=True)
 class ToolkitObservation:
@@ -28,7 +31,9 @@ class ToolkitObservation:
     wanted_key:     the key as it has to be on the host; '' when it need not be read.
     offered:        versions on offer of each package, None when the repository need not be read.
     configuration:  text of config.toml, None when absent.
-    settings:       values in effect in config.toml.
+    kept:           text of config.toml that waits to be put back after the packages, None when none does.
+    created:        whether config.toml was not there before our first change of it.
+    settings:       values in effect in config.toml, or in the text that waits.
     runtimes:       absolute paths of the low-level runtimes that are there.
     restore:        steps that put back the files we changed (only read when the toolkit is not wanted).
     removable:      packages of ours that can go (likewise).
@@ -46,6 +51,8 @@ class ToolkitObservation:
     configuration: Optional[str]
     settings: Mapping[Key, Any]
     runtimes: Tuple[str, ...]
+    kept: Optional[str] = None
+    created: bool = False
     restore: Tuple[Step, ...] = ()
     removable: Mapping[str, str] = field(default_factory=dict)
 
@@ -60,6 +67,8 @@ class ToolkitObservation:
             "offered": None if self.offered is None else dict(self.offered),
             "settings": {".".join(key): value for key, value in self.settings.items()},
             "runtimes": list(self.runtimes),
+            "kept": self.kept,
+            "created": self.created,
             "restore": [step.to_dict() for step in self.restore],
             "removable": dict(self.removable),
         }
@@ -71,6 +80,7 @@ def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObser
     url = policy.repository_url.replace("$(ARCH)", _architecture(host)) if has_apt else policy.repository_url
     configured_in = _configured_in(host, url)
     configuration = host.read(catalogue.CONFIGURATION)
+    kept = journal.recall("toolkit").get(KEPT)
     sources, key = host.read(catalogue.SOURCES), host.read(catalogue.KEYRING)
     wanted_key, offered = "", None
     if policy.present and policy.source == "repository" and has_apt:
@@ -96,11 +106,18 @@ def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObser
         wanted_key=wanted_key,
         offered=offered,
         configuration=configuration,
-        settings=read_settings(catalogue.CONFIGURATION, configuration or "") if policy.present else {},
+        settings=_settings(configuration if kept is None else kept) if policy.present else {},
+        kept=kept,
+        created=any(original.path == catalogue.CONFIGURATION and original.content is None
+                    for original in journal.originals("toolkit")),
         runtimes=tuple(path for path in map(host.which, catalogue.LOW_LEVEL_RUNTIMES) if path),
         restore=restore,
         removable=removable,
     )
+
+
+def _settings(text: Optional[str]) -> Mapping[Key, Any]:
+    return read_settings(catalogue.CONFIGURATION, text or "")
 
 
 def sources_text(url: str, key: str) -> str:

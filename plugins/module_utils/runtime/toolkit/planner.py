@@ -12,9 +12,11 @@ from ...core.versions import version_key
 from . import catalogue
 from .configuration import RUNTIMES, STOCK_RUNTIMES, Key, with_settings
 from .observation import ToolkitObservation, matches, sources_text
-from .policy import ToolkitPolicy, is_vulnerable
+from .policy import ToolkitPolicy, vulnerabilities
 
 NAME = "toolkit"
+KEEP = "settings.keep"
+PUT_BACK = "settings.put_back"
 
 
 def plan(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFacts) -> Plan:
@@ -29,11 +31,15 @@ def plan(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFact
         steps.extend(_repository_steps(observation, policy))
         if observation.configured_in:
             notes.append("%s names %s already; it is left as it is." % (observation.configured_in, observation.url))
-    # The package's post-install script completes this file and keeps what it finds, so it is written first: the
-    # toolkit never runs with settings that are not wanted.
-    steps.extend(_configuration_steps(observation, policy))
+    wanted = _wanted_configuration(observation, policy)
+    # The package's post-install script completes this file and keeps the values it finds, so it is written first:
+    # the toolkit never runs with settings that are not wanted.
+    if observation.kept is None:
+        steps.extend(_configuration_steps(observation, wanted))
     if policy.source == "repository":
-        steps.extend(_package_steps(observation, policy, tuple(step.id for step in steps)))
+        steps.extend(_package_steps(observation, policy, wanted, tuple(step.id for step in steps)))
+    if observation.kept is not None or any(step.action == KEEP for step in steps):
+        steps.append(_put_back(wanted or "", tuple(step.id for step in steps)))
     return Plan(steps=tuple(steps), notes=tuple(notes))
 
 
@@ -77,9 +83,10 @@ def _preinstalled_refusals(policy: ToolkitPolicy, facts: HostFacts) -> List[Refu
     if not facts.toolkit:
         return [Refusal(NAME, "no nvidia-ctk on this host", "a container toolkit that the system image brings",
                         "install it into the image, or set source to repository")]
-    if is_vulnerable(facts.toolkit) and not policy.allow_vulnerable:
+    known = vulnerabilities(facts.toolkit)
+    if known and not policy.allow_vulnerable:
         return [Refusal(NAME, "container toolkit %s, which lets a container out (%s)"
-                        % (facts.toolkit, catalogue.SAFE_VERSION_REASON),
+                        % (facts.toolkit, ", ".join(known)),
                         "%s or newer" % catalogue.SAFE_VERSION,
                         "renew the image, or set allow_vulnerable to accept the risk")]
     return []
@@ -122,18 +129,55 @@ def pin_text(version: str) -> str:
     )
 
 
-def _configuration_steps(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[Step]:
+def _changed_settings(observation: ToolkitObservation, policy: ToolkitPolicy) -> Dict[Key, Any]:
     wanted: Dict[Key, Any] = dict(policy.settings)
     runtimes = _runtimes(observation, policy)
     if runtimes:
         wanted[RUNTIMES] = runtimes
-    changed = {key: value for key, value in wanted.items() if observation.settings[key] != value}
-    if not changed:
+    return {key: value for key, value in wanted.items() if observation.settings[key] != value}
+
+
+def _wanted_configuration(observation: ToolkitObservation, policy: ToolkitPolicy) -> Optional[str]:
+    """config.toml as it has to be, None when it may stay absent."""
+    text = observation.configuration if observation.kept is None else observation.kept
+    changed = _changed_settings(observation, policy)
+    return with_settings(catalogue.CONFIGURATION, text, changed) if changed else text
+
+
+def _configuration_steps(observation: ToolkitObservation, wanted: Optional[str]) -> List[Step]:
+    if wanted == observation.configuration:
         return []
-    named = ", ".join(".".join(key) for key in sorted(changed))
-    return [file_step(NAME, catalogue.CONFIGURATION, observation.configuration,
-                      with_settings(catalogue.CONFIGURATION, observation.configuration, changed),
-                      "The container runtime of NVIDIA is to use other values of %s." % named)]
+    return [file_step(NAME, catalogue.CONFIGURATION, observation.configuration, wanted,
+                      "NVIDIA's container runtime is to use these values.")]
+
+
+def _keeps(observation: ToolkitObservation) -> bool:
+    """Whether the post-install script could cost somebody a comment: in a file that we made for it there is none."""
+    unfinished = any(version is None for version in observation.installed.values())
+    return observation.kept is None and observation.configuration is not None and not (
+        observation.created and unfinished)
+
+
+def _keep(wanted: str, requires: Tuple[str, ...]) -> Step:
+    return Step(
+        capability=NAME,
+        action=KEEP,
+        subject=catalogue.CONFIGURATION,
+        why="The packages' post-install script writes this file anew, without its comments.",
+        change={"before": wanted, "after": wanted},
+        after=requires,
+    )
+
+
+def _put_back(wanted: str, requires: Tuple[str, ...]) -> Step:
+    return Step(
+        capability=NAME,
+        action=PUT_BACK,
+        subject=catalogue.CONFIGURATION,
+        why="The file gets its comments back.",
+        change={"before": wanted, "after": wanted},
+        after=requires,
+    )
 
 
 def _runtimes(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[str]:
@@ -145,14 +189,20 @@ def _runtimes(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[st
     return []
 
 
-def _package_steps(observation: ToolkitObservation, policy: ToolkitPolicy, requires: Tuple[str, ...]) -> List[Step]:
+def _package_steps(
+    observation: ToolkitObservation, policy: ToolkitPolicy, wanted: Optional[str], requires: Tuple[str, ...]
+) -> List[Step]:
     version = version_after(observation, policy)
     wrong = {name: have for name, have in observation.installed.items() if have != version}
     if not wrong:
         return []
-    return [packages_step(NAME, "container toolkit %s" % version, wrong, dict.fromkeys(wrong, version),
-                          "The packages of the toolkit need each other in one exact version.",
-                          requires=requires, manager="apt", update_cache=True, allow_downgrade=policy.allow_downgrade)]
+    steps = [_keep(wanted, requires)] if wanted is not None and _keeps(observation) else []
+    steps.append(packages_step(
+        NAME, "container toolkit %s" % version, wrong, dict.fromkeys(wrong, version),
+        "The packages of the toolkit need each other in one exact version.",
+        requires=requires + tuple(step.id for step in steps), manager="apt", update_cache=True,
+        allow_downgrade=policy.allow_downgrade))
+    return steps
 
 
 def _removal(observation: ToolkitObservation) -> List[Step]:
@@ -161,6 +211,8 @@ def _removal(observation: ToolkitObservation) -> List[Step]:
         steps.append(packages_step(NAME, "container toolkit", observation.removable,
                                    dict.fromkeys(observation.removable), "They came in with the toolkit.",
                                    manager="apt", purge=True))
+    if observation.kept is not None:
+        steps.append(_put_back(observation.kept, tuple(step.id for step in steps)))
     return steps + list(observation.restore)
 
 

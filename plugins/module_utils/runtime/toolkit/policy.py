@@ -68,8 +68,10 @@ def policy_of(parameters: Mapping[str, Any]) -> ToolkitPolicy:
     return policy
 
 
-def is_vulnerable(version: str) -> bool:
-    return version_key(version) < version_key(catalogue.SAFE_VERSION)
+def vulnerabilities(version: str) -> Tuple[str, ...]:
+    """The CVEs that a version has, the newest first; none from the safe version on."""
+    return tuple(name for fixed, name in reversed(catalogue.VULNERABILITIES)
+                 if version_key(version) < version_key(fixed))
 
 
 def _check_version(policy: ToolkitPolicy) -> None:
@@ -79,11 +81,11 @@ def _check_version(policy: ToolkitPolicy) -> None:
             wanted="one exact version of the container toolkit, such as %s" % catalogue.DEFAULT_VERSION,
             remedy="set version to an exact one, or leave it out",
         )
-    if policy.source == "repository" and is_vulnerable(policy.version) and not policy.allow_vulnerable:
+    known = vulnerabilities(policy.version)
+    if policy.source == "repository" and known and not policy.allow_vulnerable:
         raise GpuOpsError(
-            found="version: '%s'" % policy.version,
-            wanted="a container toolkit of %s or newer: older ones let a container out (%s)"
-                   % (catalogue.SAFE_VERSION, catalogue.SAFE_VERSION_REASON),
+            found="version: '%s', which has %s" % (policy.version, ", ".join(known)),
+            wanted="a container toolkit of %s or newer: older ones let a container out" % catalogue.SAFE_VERSION,
             remedy="choose %s or newer, or set allow_vulnerable to accept the risk" % catalogue.SAFE_VERSION,
         )
 
