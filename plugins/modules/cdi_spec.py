@@ -10,7 +10,11 @@ version_added: 0.1.0
 description:
   - Compares C(/var/run/cdi/nvidia.yaml) with the loaded driver, its files and device nodes, and the UUIDs of GPUs and
     MIG devices, and generates it anew with C(nvidia-ctk) when it is stale.
-  - Enables the toolkit's units that generate it at boot, because C(/var/run) is empty then.
+  - Programs that the specification runs for a container are looked for too.
+  - Enables the toolkit's units that generate it at boot, because C(/var/run) is empty then. The manager is not reloaded
+    for it, because a C(systemctl daemon-reload) can take the GPUs from running containers of the toolkit's legacy mode.
+  - Names other files under C(/etc/cdi) and C(/var/run/cdi) that describe GPUs. One in the same folder with the same
+    names costs containers their GPUs; M(gpuops.nvidia.gpu_validation) fails for it. It is not removed.
   - Waits, and says for what, while no driver is loaded.
 author:
   - gpuops.nvidia contributors (@gpuops)

@@ -16,6 +16,13 @@ description:
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
+  state:
+    description:
+      - V(present) checks.
+      - V(absent) checks nothing; it removes the status files that V(present) left on the host.
+    type: str
+    choices: [present, absent]
+    default: present
   scope:
     description: Where to check.
     type: list
@@ -117,6 +124,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import L
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_host import validate_host
 
 ARGUMENTS: Dict[str, Any] = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "scope": {"type": "list", "elements": "str", "choices": ["host", "cluster"], "default": ["host"]},
     "expected_gpus": {"type": "int"},
     "handler": {"type": "str", "default": "nvidia"},

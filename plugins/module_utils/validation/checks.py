@@ -23,6 +23,7 @@ class Evidence:
     cdi_spec:       path of the CDI spec that the container runtime would use, '' when there is none.
     cdi_devices:    device names in that spec.
     cdi_version:    driver version whose libraries the spec mounts.
+    cdi_conflicts:  files beside the spec that name devices of it.
     runtime:        name and version of the container runtime, '' when none runs.
     handlers:       runtime handlers in effect.
     handler:        the handler that GPU pods ask for.
@@ -39,6 +40,7 @@ class Evidence:
     handlers: Tuple[str, ...]
     handler: str
     expected_gpus: Optional[int]
+    cdi_conflicts: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,6 +153,10 @@ def cdi_spec(evidence: Evidence) -> Check:
     name = "cdi_spec"
     if not evidence.cdi_spec:
         return Check(name, FAILED, "no CDI spec for nvidia.com/gpu", "run cdi_spec, or nvidia-ctk cdi generate")
+    if evidence.cdi_conflicts:
+        return Check(name, FAILED, "%s names devices of %s too, so containers get none of them"
+                     % (", ".join(evidence.cdi_conflicts), evidence.cdi_spec),
+                     "remove the file that is not kept up to date")
     if evidence.nvml.error:
         return _skipped(name, "gpus_answer")
     wanted = {gpu.uuid for gpu in evidence.nvml.gpus if gpu.uuid and not gpu.mig_current}

@@ -18,8 +18,9 @@ def allocatable(node: Mapping[str, Any], resource: str, expected: int) -> Check:
     offered = int((node.get("status") or {}).get("allocatable", {}).get(resource, "0"))
     seen = "%s: %d %s allocatable, %d expected" % (node["metadata"]["name"], offered, resource, expected)
     if offered != expected:
-        return Check(name, FAILED, seen, "read the log of the device plugin's pod on this node; it marks a GPU with a "
-                                         "critical Xid unhealthy until it is restarted")
+        return Check(name, FAILED, seen, "when the host passes its own checks, delete the device plugin's pod on this "
+                                         "node: it keeps a GPU that once failed unhealthy until it is restarted; "
+                                         "otherwise mend what the scope 'host' names")
     return Check(name, PASSED, seen)
 
 

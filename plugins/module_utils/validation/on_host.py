@@ -9,16 +9,19 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.node import host_facts
 from ..hardware.report import nvml_if_there
+from ..runtime.cdi.observation import conflicting, elsewhere
 from ..runtime.cdi.spec import PATH, Spec, read_spec
 from ..runtime.containerd.observation import observe
 from ..runtime.containerd.policy import ARGUMENTS, policy_of
 from .checks import Evidence, run_chain
-from .verdict import raise_if_unhealthy, write_status_files
+from .verdict import raise_if_unhealthy, remove_status_files, write_status_files
 
 
 def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
     """Run the chain; {'changed', 'checks'}. Raises GpuOpsError naming what failed."""
     host = Host()
+    if parameters["state"] == "absent":
+        return {"changed": bool(remove_status_files(host, check_mode)), "checks": []}
     evidence = gather(host, parameters)
     checks = run_chain(evidence)
     changed = bool(parameters["status_files"]) and not check_mode and bool(write_status_files(host, checks))
@@ -42,6 +45,7 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
         handlers=handlers,
         handler=parameters["handler"],
         expected_gpus=parameters["expected_gpus"],
+        cdi_conflicts=conflicting(spec, elsewhere(host)) if spec else (),
     )
 
 

@@ -57,3 +57,17 @@ def write_status_files(host: Host, checks: Sequence[Check]) -> List[str]:
             host.write(path, wanted)
         changed.append(path)
     return changed
+
+
+def remove_status_files(host: Host, check_mode: bool) -> List[str]:
+    """Take back the status files that say what ours say, and the folders that are empty then; return their names."""
+    ours = {"driver-ready": DRIVER_READY, "toolkit-ready": ""}
+    paths = ["%s/%s" % (STATUS_FOLDER, name) for name in STATUS_FILES]
+    found = [path for path in paths if host.read(path) == ours[path.rsplit("/", 1)[-1]]]
+    if not check_mode:
+        for path in found:
+            host.remove(path)
+        if found:
+            host.remove_empty_dir(STATUS_FOLDER)
+            host.remove_empty_dir(STATUS_FOLDER.rsplit("/", 1)[0])
+    return found

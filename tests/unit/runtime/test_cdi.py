@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import observation, planner, policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import executors, observation, planner, policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi.spec import Spec, outdated, read_spec
 
 DEVICES = ["0", "1", "GPU-a", "GPU-b", "all"]
@@ -141,3 +144,34 @@ def test_only_what_is_ours_goes() -> None:
     assert planner.plan(replace(FRESH, generated=False), absent, FACTS).steps == ()
     seen = replace(FRESH, enabled_by_us=("nvidia-cdi-refresh.path",))
     assert [step.action for step in planner.plan(seen, absent, FACTS).steps] == ["service.disable", "cdi.remove"]
+
+
+def test_a_hook_of_another_toolkit_is_seen() -> None:
+    assert read_spec(as_yaml(specification())).hooks == ("/usr/bin/nvidia-cdi-hook",)
+
+
+def test_a_second_file_conflicts_in_the_same_folder_alone(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    text = as_yaml(specification())
+    for path in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/copy.json", observation.PATH):
+        host.write(path, text)
+    host.write("/var/run/cdi/other.yaml", text.replace("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu"))
+    others = observation.elsewhere(host)
+    assert list(others) == ["/etc/cdi/nvidia.yaml", "/var/run/cdi/copy.json"]
+    assert observation.conflicting(read_spec(text), others) == ("/var/run/cdi/copy.json",)
+    seen = replace(FRESH, elsewhere=tuple(others), conflicting=("/var/run/cdi/copy.json",))
+    stay, conflict = planner.plan(seen, WISH, FACTS).notes
+    assert "stay in use" in stay and "none of them" in conflict
+
+
+def test_units_are_enabled_without_a_reload_of_systemd(tmp_path: Path) -> None:
+    calls: List[Any] = []
+
+    class Recorder(Host):
+        def systemctl(self, *words: str, timeout: float = 180) -> Any:
+            calls.append(words)
+
+    host = Recorder(str(tmp_path))
+    enabled = planner.plan(BARE, WISH, FACTS).steps[1]
+    executors.EXECUTORS[enabled.action](host, Journal(host), enabled)
+    assert calls == [("enable", "--no-reload", "nvidia-cdi-refresh.path")]

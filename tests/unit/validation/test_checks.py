@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluste
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.verdict import (
     raise_if_unhealthy,
+    remove_status_files,
     write_status_files,
 )
 
@@ -156,3 +157,26 @@ def test_the_probe_asks_for_one_device_without_privileges() -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert pod["spec"]["runtimeClassName"] == "nvidia"
     assert "runtimeClassName" not in probe_pod("p", "d", "n", "r", "i", None)["spec"]
+
+
+def test_only_status_files_of_ours_are_withdrawn(tmp_path: Any) -> None:
+    host = Host(str(tmp_path))
+    write_status_files(host, run_chain(evidence()))
+    assert len(remove_status_files(host, check_mode=True)) == 2
+    assert host.list("/run/nvidia/validations") == ["driver-ready", "toolkit-ready"]
+    assert len(remove_status_files(host, check_mode=False)) == 2
+    assert not host.exists("/run/nvidia")
+    host.write("/run/nvidia/validations/driver-ready", "IS_HOST_DRIVER=false\n")
+    assert remove_status_files(host, check_mode=False) == []
+    assert host.exists("/run/nvidia/validations/driver-ready")
+
+
+def test_a_second_file_with_the_same_devices_is_named() -> None:
+    seen = evidence(cdi_conflicts=("/var/run/cdi/copy.yaml",))
+    check = next(check for check in run_chain(seen) if check.name == "cdi_spec")
+    assert (check.status, "/var/run/cdi/copy.yaml" in check.evidence) == ("failed", True)
+
+
+def test_a_plugin_that_keeps_a_mended_gpu_back_is_to_be_restarted() -> None:
+    node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "7"}}}
+    assert "delete the device plugin's pod" in allocatable(node, "nvidia.com/gpu", 8).remedy

@@ -44,4 +44,14 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
     journal.remember(NAME, {})
 
 
-EXECUTORS: Dict[str, Executor] = {GENERATE: generate, REMOVE: remove}
+def enable(host: Host, journal: Journal, step: Step) -> None:
+    """systemctl(1): these verbs reload the manager, and a reload takes GPUs from containers of the legacy mode."""
+    host.systemctl(step.action.split(".", 1)[1], "--no-reload", step.subject)
+
+
+EXECUTORS: Dict[str, Executor] = {
+    GENERATE: generate,
+    REMOVE: remove,
+    "service.enable": enable,
+    "service.disable": enable,
+}

@@ -3,8 +3,9 @@
 """What is there of the CDI specification, and the devices that it has to describe."""
 from __future__ import annotations
 
+import os
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ...core.host import Host
 from ...core.journal import Journal
@@ -25,6 +26,7 @@ class CdiObservation:
     toolkit:         whether nvidia-ctk is installed.
     units:           (unit, is there, is enabled, is active) of the toolkit's refresh units.
     elsewhere:       other files that describe GPUs under the same kind.
+    conflicting:     those of them that the container runtime gives no GPUs for: same folder, same names.
     generated:       whether we wrote the specification.
     enabled_by_us:   refresh units that we enabled.
     """
@@ -37,6 +39,7 @@ class CdiObservation:
     elsewhere: Tuple[str, ...]
     generated: bool
     enabled_by_us: Tuple[str, ...]
+    conflicting: Tuple[str, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -46,20 +49,22 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
     text = host.read(PATH)
     spec = read_spec(text) if text is not None else None
     reading = read_nvml() if policy.present else NvmlReading()
+    others = elsewhere(host)
     return CdiObservation(
         spec=spec,
         driver=reading.driver_version,
         reasons=tuple(_reasons(host, spec, reading)) if spec else (),
         toolkit=host.which("nvidia-ctk") is not None,
         units=tuple(_unit(host, name) for name in REFRESH_UNITS),
-        elsewhere=_elsewhere(host),
+        elsewhere=tuple(others),
+        conflicting=conflicting(spec, others) if spec else (),
         generated=bool(journal.recall("cdi").get("generated")),
         enabled_by_us=() if policy.present else _enabled_by_us(journal),
     )
 
 
 def _reasons(host: Host, spec: Spec, reading: NvmlReading) -> Tuple[str, ...]:
-    gone = [path for path in (*spec.nodes, *spec.sources) if not host.exists(path)]
+    gone = [path for path in (*spec.nodes, *spec.sources, *spec.hooks) if not host.exists(path)]
     reasons = ["it names %s, which is not there" % path for path in gone[:1]]
     if reading.error or not reading.driver_version:
         return tuple(reasons)
@@ -77,18 +82,31 @@ def _unit(host: Host, name: str) -> Tuple[str, bool, bool, bool]:
     return (
         name,
         state.get("LoadState") == "loaded",
-        state.get("UnitFileState") == "enabled",
+        # "systemctl show" repeats what the manager knew at its last reload
+        host.run(["systemctl", "is-enabled", name], check=False).stdout.strip() == "enabled",
         state.get("ActiveState") == "active",
     )
 
 
-def _elsewhere(host: Host) -> Tuple[str, ...]:
-    others = [path for pattern in ("/etc/cdi/*", "/var/run/cdi/*") for path in host.glob(pattern)]
-    return tuple(
-        path for path in others
-        if path != PATH and path.endswith((".yaml", ".yml", ".json"))
-        and read_spec(host.read(path) or "").kind == KIND
-    )
+def elsewhere(host: Host) -> Dict[str, Spec]:
+    """Other files that describe GPUs under the same kind, in the folders that container runtimes read."""
+    found = {}
+    for path in [path for pattern in ("/etc/cdi/*", "/var/run/cdi/*") for path in host.glob(pattern)]:
+        if path != PATH and path.endswith((".yaml", ".yml", ".json")):
+            spec = read_spec(host.read(path) or "")
+            if spec.kind == KIND:
+                found[path] = spec
+    return found
+
+
+def conflicting(spec: Spec, others: Mapping[str, Spec]) -> Tuple[str, ...]:
+    """Files beside the specification that name a device of it: the runtime then gives that device to nobody.
+
+    Between folders the later one wins (container-device-interface, pkg/cdi, "CDI Spec Conflicts").
+    """
+    folder = os.path.dirname(PATH)
+    return tuple(path for path, other in others.items()
+                 if os.path.dirname(path) == folder and set(other.names).intersection(spec.names))
 
 
 def _enabled_by_us(journal: Journal) -> Tuple[str, ...]:

@@ -20,8 +20,7 @@ REMOVE = "cdi.remove"
 def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Plan:
     if not policy.present:
         return Plan(steps=tuple(_removal(observation)))
-    notes = ["%s describes GPUs under the same kind; names that only it has stay in use." % path
-             for path in observation.elsewhere]
+    notes = [_note(path, path in observation.conflicting) for path in observation.elsewhere]
     waits_for = _waits_for(facts)
     if waits_for:
         return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]))
@@ -29,6 +28,12 @@ def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Pl
     if policy.refresh_at_boot:
         steps.extend(_unit_steps(observation))
     return Plan(steps=tuple(steps), notes=tuple(notes))
+
+
+def _note(path: str, conflicts: bool) -> str:
+    if conflicts:
+        return "%s names the same devices as %s: containers get none of them until one file is removed." % (path, PATH)
+    return "%s describes GPUs under the same kind; names that only it has stay in use." % path
 
 
 def _waits_for(facts: HostFacts) -> str:

@@ -16,6 +16,7 @@ KIND = "nvidia.com/gpu"
 
 _NAME = re.compile(r'^\s*(?:- )?"?name"?: "?([^",\n]+)"?,?$', re.M)
 _NODE = re.compile(r'^\s*(?:- )?"?path"?: "?(/dev/[^",\n]+)"?,?$', re.M)
+_HOOK = re.compile(r'^\s*(?:- )?"?path"?: "?(/(?!dev/)[^",\n]+)"?,?$', re.M)
 _SOURCE = re.compile(r'^\s*(?:- )?"?hostPath"?: "?(/[^",\n]+)"?,?$', re.M)
 _KIND = re.compile(r'^\s*"?kind"?: "?([^",\s]+)"?,?$', re.M)
 _DRIVER = re.compile(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)$")
@@ -28,12 +29,14 @@ class Spec:
     names:   names of the devices.
     nodes:   device nodes.
     sources: files of the host that are mounted into containers.
+    hooks:   programs of the host that are run for a container.
     """
 
     kind: str
     names: Tuple[str, ...]
     nodes: Tuple[str, ...]
     sources: Tuple[str, ...]
+    hooks: Tuple[str, ...] = ()
 
     @property
     def driver(self) -> str:
@@ -59,6 +62,7 @@ def read_spec(text: str) -> Spec:
         names=_unique(_NAME.findall(text)),
         nodes=_unique(_NODE.findall(text)),
         sources=_unique(_SOURCE.findall(text)),
+        hooks=_unique(_HOOK.findall(text)),
     )
 
 
