@@ -1,0 +1,139 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Docker's daemon.json: values in and out of somebody else's file."""
+from __future__ import annotations
+
+import json
+from typing import Any, List, Optional
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.docker import configuration
+
+FILE = configuration.FILE
+BINARY = "/usr/bin/nvidia-container-runtime"
+WANTED = configuration.settings({"nvidia": BINARY}, "nvidia", True, (28, 5))
+
+RICH = """{
+  "log-driver": "json-file",
+  "log-opts": {"max-size": "10m"},
+  "features": {"buildkit": true},
+  "default-runtime": "runc",
+  "runtimes": {
+    "kata": {"path": "/opt/kata"}
+  },
+  "insecure-registries": [ "r.example:5000" ]
+}"""
+
+keys = st.sampled_from(["runtimes", "features", "default-runtime", "log-driver", "a", "\u00e4", "x\"y"])
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6)
+
+
+@st.composite
+def files(draw: Any) -> str:
+    data = draw(st.dictionaries(keys, values, max_size=6))
+    for key in ("runtimes", "features"):
+        if key in data and not isinstance(data[key], dict):
+            data[key] = {}
+    data.get("runtimes", {}).pop("nvidia", None)
+    text = json.dumps(data, indent=draw(st.sampled_from([None, 0, 1, 4, "\t"])), ensure_ascii=draw(st.booleans()))
+    text = text.replace("\n", draw(st.sampled_from(["\n", "\r\n"])))
+    return draw(st.sampled_from(["", "\n", "  "])) + text + draw(st.sampled_from(["", "\n", "\n\n"]))
+
+
+@given(files())
+def test_apply_then_remove_gives_back_the_bytes_and_twice_is_once(text: str) -> None:
+    changed, record = configuration.with_settings(FILE, text, WANTED)
+    wanted = configuration.parse(FILE, text)
+    wanted.setdefault("runtimes", {})["nvidia"] = {"path": BINARY, "args": []}
+    wanted.setdefault("features", {})["cdi"] = True
+    wanted["default-runtime"] = "nvidia"
+    assert configuration.parse(FILE, changed or "") == wanted
+    assert configuration.with_settings(FILE, changed, WANTED) == (changed, [])
+    assert configuration.without_settings(FILE, changed, json.loads(json.dumps(record))) == text
+
+
+@pytest.mark.parametrize("text", [None, "", "\n", "{}", "{ }\n", RICH])
+def test_known_files_come_back(text: Optional[str]) -> None:
+    changed, record = configuration.with_settings(FILE, text, WANTED)
+    assert changed is not None and json.loads(changed)["features"]["cdi"] is True
+    assert configuration.without_settings(FILE, changed, record) == text
+
+
+def test_order_indentation_and_neighbours_stay() -> None:
+    changed, _record = configuration.with_settings(FILE, RICH, WANTED)
+    assert changed is not None
+    kept = [line for line in RICH.splitlines() if "runc" not in line and "features" not in line and "kata" not in line]
+    assert [line for line in changed.splitlines() if line in kept] == kept
+    assert json.loads(changed)["features"] == {"buildkit": True, "cdi": True}
+    assert list(json.loads(changed)) == list(json.loads(RICH))
+
+
+def test_what_others_wrote_since_is_left_to_them() -> None:
+    changed, record = configuration.with_settings(FILE, RICH, WANTED)
+    data = json.loads(changed or "")
+    data["runtimes"]["gvisor"] = {"path": "runsc"}
+    data["default-runtime"] = "kata"
+    after = json.loads(configuration.without_settings(FILE, json.dumps(data, indent=2), record) or "")
+    assert after["default-runtime"] == "kata"
+    assert set(after["runtimes"]) == {"kata", "gvisor"}
+    assert after["features"] == {"buildkit": True}
+
+
+def test_a_file_of_ours_that_others_use_now_stays() -> None:
+    changed, record = configuration.with_settings(FILE, None, WANTED)
+    text = json.dumps(dict(json.loads(changed or ""), debug=True))
+    assert json.loads(configuration.without_settings(FILE, text, record) or "") == {"debug": True}
+
+
+def test_a_table_of_ours_that_others_use_now_loses_our_entry_alone() -> None:
+    changed, record = configuration.with_settings(FILE, "{}", WANTED)
+    data = json.loads(changed or "")
+    data["runtimes"]["gvisor"] = {"path": "runsc"}
+    after = json.loads(configuration.without_settings(FILE, json.dumps(data), record) or "")
+    assert after == {"runtimes": {"gvisor": {"path": "runsc"}}}
+
+
+@pytest.mark.parametrize("text, line, told", [
+    ('{\n "a": 1,\n}', 3, "key"),
+    ('{\n "a": 1\n "b": 2}', 3, "','"),
+    ('{"a": 1,\n "a": 2}', 2, "twice"),
+    ('{"runtimes": {\n"x": {},\n"x": {}}}', 3, "twice"),
+    ("[]", 1, "no JSON object"),
+    ('{"a": tru}', 1, "no JSON value"),
+    ('{"a": 1}\n{}', 2, "behind the end"),
+    ('{"a": "x\n"}', 1, "Invalid control character"),
+])
+def test_a_broken_file_is_refused_with_its_line(text: str, line: int, told: str) -> None:
+    with pytest.raises(GpuOpsError) as caught:
+        configuration.with_settings(FILE, text, WANTED)
+    assert caught.value.found.startswith("%s:%d: " % (FILE, line)) and told in caught.value.found
+
+
+def test_what_contradicts_is_told() -> None:
+    told = configuration.contradictions({"runtimes": {"nvidia": {"path": "/x"}}, "features": []}, WANTED)
+    assert told == ["runtime 'nvidia' is {\"path\": \"/x\"}", "'features' is no object"]
+    entry = {"path": "nvidia-container-runtime", "args": []}
+    assert configuration.contradictions({"runtimes": {"nvidia": entry}}, WANTED) == []
+
+
+@pytest.mark.parametrize("arguments, conflicts", [
+    (["dockerd", "-H", "fd://"], []),
+    (["dockerd", "--default-runtime=runc"], ["--default-runtime"]),
+    (["dockerd", "--default-runtime", "runc", "--feature=cdi=false"], ["--default-runtime", "--feature"]),
+    (["dockerd", "--add-runtime", "x=/y"], []),
+])
+def test_flags_that_exclude_the_file_are_named(arguments: List[str], conflicts: List[str]) -> None:
+    assert configuration.flag_conflicts(arguments, WANTED) == conflicts
+
+
+def test_a_feature_needs_a_restart_and_a_runtime_does_not() -> None:
+    before_cdi = configuration.settings({"nvidia": BINARY}, "", True, (24, 0))
+    assert not configuration.restart_needed(configuration.with_settings(FILE, "{}", before_cdi)[1])
+    assert configuration.restart_needed(configuration.with_settings(FILE, "{}", WANTED)[1])
