@@ -135,7 +135,9 @@ class Host:
         target = os.path.realpath(self.path(name))
         folder = os.path.dirname(target)
         os.makedirs(folder, exist_ok=True)
-        descriptor, beside = tempfile.mkstemp(prefix=".gpuops-", dir=folder)
+        beside = _beside(target)
+        _unlink_if_there(beside)
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
             with os.fdopen(descriptor, "wb") as handle:
                 handle.write(data)
@@ -146,7 +148,7 @@ class Host:
                 check(beside)
             os.replace(beside, target)
         except BaseException:
-            os.unlink(beside)
+            _unlink_if_there(beside)
             raise
         _sync_folder(folder)
 
@@ -162,11 +164,10 @@ class Host:
 
     def remove(self, name: str) -> None:
         """Remove a file or link; it is no error when it is gone already."""
-        try:
-            os.unlink(self.path(name))
-        except FileNotFoundError:
-            return
-        _sync_folder(os.path.dirname(self.path(name)))
+        path = self.path(name)
+        if os.path.lexists(path):
+            _unlink_if_there(path)
+            _sync_folder(os.path.dirname(path))
 
     def remove_empty_dir(self, name: str) -> None:
         """Remove a directory if it is empty; leave it otherwise."""
@@ -262,6 +263,26 @@ def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
 def _last_words(done: Done) -> str:
     lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
     return " | ".join(lines[-3:])
+
+
+def _beside(target: str) -> str:
+    """Where the new file is written before it takes its place.
+
+    The name is the same each time, so that what a killed run left there is replaced by the next one. It is not in a
+    folder of drop-ins, where some programs (CRI-O) read every file, whatever its name.
+    """
+    folder, name = os.path.split(target)
+    above = os.path.dirname(folder)
+    if folder.endswith(".d") and os.stat(above).st_dev == os.stat(folder).st_dev:
+        folder = above
+    return os.path.join(folder, ".gpuops-%s" % name)
+
+
+def _unlink_if_there(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
 
 
 def _take_after(target: str, descriptor: int, mode: int) -> None:

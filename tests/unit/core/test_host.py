@@ -78,3 +78,27 @@ def test_a_missing_program_is_an_answer() -> None:
 def test_a_command_that_hangs_is_ended() -> None:
     with pytest.raises(CommandFailed, match="had not ended"):
         Host().run(["sleep", "5"], timeout=0.1)
+
+
+def test_what_a_killed_write_left_is_replaced_by_the_next_one(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    (tmp_path / "etc").mkdir()
+
+    def killed(path: str) -> None:
+        os.link(path, str(tmp_path / "left"))
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        host.write("/etc/a", "first", check=killed)
+    (tmp_path / "left").rename(tmp_path / "etc" / ".gpuops-a")
+    host.write("/etc/a", "second")
+    assert os.listdir(tmp_path / "etc") == ["a"]
+    assert host.read("/etc/a") == "second"
+
+
+def test_nothing_unfinished_lies_in_a_folder_of_drop_ins(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    seen = []
+    host.write("/etc/crio/crio.conf.d/99-a.conf", "x", check=seen.append)
+    assert [Path(path).parent.name for path in seen] == ["crio"]
+    assert os.listdir(tmp_path / "etc" / "crio") == ["crio.conf.d"]
