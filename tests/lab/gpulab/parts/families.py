@@ -69,6 +69,7 @@ _DEVICE_PLUGIN = "github.com/NVIDIA/k8s-device-plugin"
 _TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _NFD = "sigs.k8s.io/node-feature-discovery"
+_CRI_O = "github.com/cri-o/cri-o"
 _CONTAINERD_1 = "github.com/containerd/containerd"
 _CONTAINERD_2 = "github.com/containerd/containerd/v2"
 
@@ -143,6 +144,14 @@ FAMILIES: Tuple[Family, ...] = (
     _containerd("2.0.14", _CONTAINERD_2, _DAEMON),
     _containerd("2.1.9", _CONTAINERD_2, _DAEMON),
     _containerd("2.4.2", _CONTAINERD_2, _DAEMON),
+    Family(
+        "cri-o", "CRI-O v1.34.0, and its own small program that fills an image store",
+        LAB / "cri-o",
+        (Target(
+            (_CRI_O + "/cmd/crio", _CRI_O + "/test/copyimg"),
+            # Neither the headers of btrfs nor those of gpgme are wanted for what a laboratory host does.
+            tags="exclude_graphdriver_btrfs btrfs_noversion containers_image_openpgp"),),
+    ),
     Family(
         "dcgm", "the laboratory's stand-in for the DCGM exporter",
         LAB / "dcgm",

@@ -1,0 +1,171 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Our file for CRI-O, judged by CRI-O itself on many configurations, with nvidia-ctk's file for comparison."""
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.crio import configuration, gate, writer
+from gpulab.parts.registry import workshop
+
+NVIDIA = gate.RUNTIMES + ("nvidia",)
+
+
+def entry(name: str, **values: str) -> str:
+    lines = "".join('%s = %s\n' % pair for pair in values.items())
+    return "[crio.runtime.runtimes.%s]\n%s" % (name, lines)
+
+
+CRUN = entry("crun", runtime_path='"/usr/libexec/crio/crun"', runtime_root='"/run/crun"',
+             monitor_path='"/usr/libexec/crio/conmon"', allowed_annotations='["io.containers.trace-syscall"]')
+RUNC = entry("runc", runtime_path='"/usr/libexec/crio/runc"', runtime_root='"/run/runc"',
+             monitor_path='"/usr/libexec/crio/conmon"')
+DEFAULT = '[crio.runtime]\ndefault_runtime = "%s"\n'
+
+# What lies in /etc/crio: {name: text}
+CORPUS: Dict[str, Dict[str, str]] = {
+    "nothing": {},
+    "an empty root": {"crio.conf": ""},
+    "comments alone": {"crio.conf": "# [crio.runtime]\n#default_runtime = 'x'\n"},
+    "what the packages ship": {
+        "crio.conf.d/10-crio.conf": '[crio.image]\nsignature_policy = "/etc/crio/policy.json"\n\n'
+                                    + DEFAULT % "crun" + "\n" + CRUN + "\n" + RUNC},
+    "everything in the root": {
+        "crio.conf": DEFAULT % "runc" + RUNC + "[crio.network]\nplugin_dirs = ['/usr/lib/cni']\n"},
+    "root and folder": {"crio.conf": DEFAULT % "runc" + RUNC, "crio.conf.d/10-crun.conf": DEFAULT % "crun" + CRUN},
+    "a later file empties an entry": {
+        "crio.conf.d/10.conf": CRUN, "crio.conf.d/20.conf": entry("crun", runtime_root='"/run/x"')},
+    "empty paths and an environment": {
+        "crio.conf": entry("runc", runtime_path='""', monitor_path='""', monitor_env='["PATH=/usr/bin", "A=b"]')},
+    "runc without its paths": {"crio.conf.d/01.conf": DEFAULT % "runc" + entry("runc", runtime_type='"oci"')},
+    "pods are the monitors' cgroup": {
+        "crio.conf.d/10.conf": "[crio.runtime]\ncgroup_manager = 'cgroupfs'\nconmon_cgroup = 'pod'\n" + CRUN},
+    "monitor_cgroup of the entry": {"crio.conf.d/10.conf": CRUN + 'monitor_cgroup = "system.slice"\n'},
+    "an inline entry": {"crio.conf": "[crio.runtime.runtimes]\nrunc = { runtime_path = '/usr/libexec/crio/runc' }\n"},
+    "dotted keys": {"crio.conf": "crio.runtime.log_level = 'debug'\ncrio.runtime.pids_limit = 2048\n"},
+    "kata beside": {"crio.conf.d/10.conf": CRUN, "crio.conf.d/50-kata.conf": entry(
+        "kata", runtime_path='"/usr/bin/containerd-shim-kata-v2"', runtime_type='"vm"', runtime_root='"/run/vc"')},
+    "kata is called runc": {"crio.conf": entry("runc", runtime_path='"/opt/kata"', runtime_type='"vm"')},
+    "a stray backup counts": {"crio.conf.d/10-crio.conf": CRUN, "crio.conf.d/10-crio.conf.~": RUNC},
+    "a folder below": {"crio.conf.d/10-site/a.conf": RUNC, "crio.conf.d/20.conf": CRUN},
+    "CDI in one folder": {"crio.conf.d/10.conf": "[crio.runtime]\ncdi_spec_dirs = ['/etc/cdi']\n" + CRUN},
+    "an inheriting handler": {
+        "crio.conf.d/10.conf": DEFAULT % "crun" + CRUN + entry("fast", inherit_default_runtime="true")},
+    "much else": {"crio.conf": "# Machine room\n[crio]\nlog_dir = '/var/log/x'\n[crio.runtime]\nselinux = false\n"
+                  "default_env = ['PASSWORD=s3cret']\nhooks_dir = [\n  '/etc/hooks', # ours\n]\n"
+                  "[crio.metrics]\nenable_metrics = true\n" + RUNC},
+}
+
+
+@pytest.fixture(scope="session")
+def crio() -> str:
+    return str(workshop().build("cri-o") / "bin/crio")
+
+
+@pytest.fixture(scope="session")
+def nvidia_ctk() -> str:
+    return str(workshop().build("nvidia-toolkit") / "bin/nvidia-ctk")
+
+
+def wish(program: Path, **changes: Any) -> policy.RuntimePolicy:
+    parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
+    return policy.policy_of(dict(parameters, handler_binary=str(program), **changes))
+
+
+def lay_out(folder: Path, files: Dict[str, str]) -> configuration.Configuration:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return load(folder)
+
+
+def load(folder: Path) -> configuration.Configuration:
+    return configuration.load(Host(), str(folder / "crio.conf"), str(folder / "crio.conf.d"))
+
+
+def entry_of(dumped: Dict[Tuple[str, ...], Any]) -> Dict[str, Any]:
+    return {path[-1]: value for path, value in dumped.items() if path[:-1] == NVIDIA}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """CRI-O drops a handler whose program is not there."""
+    path = tmp_path / "nvidia-container-runtime"
+    shutil.copyfile("/bin/true", path)
+    path.chmod(0o755)
+    return path
+
+
+@pytest.mark.parametrize("default_handler", [False, True], ids=["beside", "as default"])
+@pytest.mark.parametrize("name", list(CORPUS))
+def test_only_the_handler_comes_and_goes(
+    name: str, default_handler: bool, crio: str, program: Path, tmp_path: Path
+) -> None:
+    host, wanted = Host(), wish(program, default_handler=default_handler)
+    before = lay_out(tmp_path / "etc", CORPUS[name])
+    assert writer.conflict(before, wanted) == ("", "")
+    text = writer.wanted_text(before, wanted, gate.built_in(host, crio, before))
+    gate.judge(host, crio, before, text, wanted)
+    assert text is not None
+    assert "s3cret" not in text
+
+    target = Path(writer.drop_in_path(before))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text)
+    there = load(tmp_path / "etc")
+    dumped = gate.effective(host, crio, there)
+    got = entry_of(dumped)
+    assert (got["runtime_path"], got["runtime_type"]) == (str(program), "oci")
+    assert not got.get("inherit_default_runtime")
+    assert (dumped.get(gate.DEFAULT) == "nvidia") is default_handler
+    known = before.handlers()
+    source = next((known[each] for each in ("runc", "crun") if known.get(each, {}).get("runtime_type", "oci") == "oci"
+                   and each in known), {})
+    for key in ("runtime_root", "monitor_path"):
+        assert got.get(key, "") == source.get(key, "") or not source.get(key)
+    assert writer.wanted_text(there, wanted, gate.built_in(host, crio, there)) == text
+
+    gate.judge(host, crio, there, None, wish(program))
+    target.unlink()
+    assert load(tmp_path / "etc").files == before.files
+
+
+@pytest.mark.parametrize("name", list(CORPUS))
+def test_where_nvidia_ctk_loses_the_monitor_we_do_not(
+    name: str, crio: str, nvidia_ctk: str, program: Path, tmp_path: Path
+) -> None:
+    """nvidia-ctk reads crio.conf alone (its default source): the monitor that a file of the folder names is lost."""
+    before = lay_out(tmp_path / "etc", CORPUS[name])
+    text = writer.wanted_text(before, wish(program), gate.built_in(Host(), crio, before)) or ""
+    ours = entry_of(gate.effective(Host(), crio, before.but({writer.drop_in_path(before): text})))
+    rival = tmp_path / "rival.toml"
+    subprocess.run([nvidia_ctk, "runtime", "configure", "--runtime=crio", "--config=%s" % (tmp_path / "etc/crio.conf"),
+                    "--drop-in-config=%s" % rival, "--nvidia-runtime-path=%s" % program], check=True,
+                   stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    theirs = entry_of(gate.effective(Host(), crio, before.but({before.folder + "/99-nvidia.toml": rival.read_text()})))
+    wanted: List[str] = [str(each["monitor_path"]) for each in
+                         (before.handlers().get(name, {}) for name in ("runc", "crun")) if each.get("monitor_path")]
+    if wanted:
+        assert ours["monitor_path"] == wanted[0]
+        in_root = any("monitor_path" in file.text for file in before.files if file.path == before.root)
+        assert (theirs.get("monitor_path", "") != "") is in_root
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("[crio\n", "crio.conf.d/50.conf"), (DEFAULT % "none", "default_runtime set to"),
+], ids=["no TOML", "an undefined default"])
+def test_what_crio_refuses_is_refused_with_its_words(text: str, told: str, crio: str, tmp_path: Path) -> None:
+    folder = str(tmp_path / "crio.conf.d")
+    file = configuration.File(folder + "/50.conf", text, {})
+    config = configuration.Configuration(str(tmp_path / "crio.conf"), folder, (file,))
+    with pytest.raises(gate.GpuOpsError) as caught:
+        gate.effective(Host(), crio, config)
+    assert told in caught.value.found
