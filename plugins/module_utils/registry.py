@@ -3,14 +3,15 @@
 """Every capability of a host, in the order in which they are planned and applied."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Dict, Mapping, Tuple
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from .core.capability import Capability, plan_of
+from .core.capability import Capability, changed_since, plan_of
 from .core.errors import GpuOpsError
 from .core.host import Host
-from .core.plan import Plan, render
+from .core.plan import Plan, Step, render
 from .driver.capability import Activation, Driver, Nouveau
 from .hardware.node import host_facts
 from .runtime.capability import Cdi, Runtime, Toolkit
@@ -19,7 +20,10 @@ CAPABILITIES: Tuple[Capability[Any, Any], ...] = (Nouveau(), Driver(), Toolkit()
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text'}: the plans of all capabilities that have parameters, chained on the facts each one leaves."""
+    """{'plan', 'text'}: the plans of all capabilities that have parameters, chained on the facts each one leaves.
+
+    With 'approved_steps', what is needed beside them is a refusal: the host is not the one that was approved.
+    """
     facts = host_facts(host)
     total = Plan(host=facts.hostname)
     for capability in CAPABILITIES:
@@ -27,6 +31,10 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
         if given is not None:
             plan, facts = plan_of(capability, _checked(capability, given), host, facts)
             total = total.merged(plan)
+    approved = parameters.get("approved_steps")
+    if approved is not None:
+        changed = changed_since(total, [Step.from_dict(step) for step in approved])
+        total = replace(total, refusals=total.refusals + changed)
     return {"plan": total.to_dict(), "text": render(total)}
 
 

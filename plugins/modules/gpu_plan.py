@@ -33,6 +33,13 @@ options:
   cdi:
     description: Options of M(gpuops.nvidia.cdi_spec). Left out, the capability is not planned.
     type: dict
+  approved_steps:
+    description:
+      - Steps of an approved plan, as this module returned them in RV(plan).
+      - A step that is needed now and is not among them, or differs, is a refusal that names it. Steps that are done
+        already may be missing.
+    type: list
+    elements: dict
 extends_documentation_fragment:
   - gpuops.nvidia.writer.reader
 """
@@ -71,7 +78,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPA
 
 
 def main() -> None:
-    run_reader({capability.name: {"type": "dict"} for capability in CAPABILITIES}, plan_host)
+    arguments = {capability.name: {"type": "dict"} for capability in CAPABILITIES}
+    run_reader(dict(arguments, approved_steps={"type": "list", "elements": "dict"}), plan_host)
 
 
 if __name__ == "__main__":

@@ -245,6 +245,15 @@ def test_an_api_server_that_does_not_answer(lab: Lab, controller: Controller) ->
     check(told["t4"], (":6499", "does not answer", str(kubeconfig), "check the address"))
 
 
+def test_a_host_that_is_not_as_it_was_when_its_plan_was_approved(controller: Controller) -> None:
+    folder = controller.folder / "approved"
+    folder.mkdir()
+    (folder / "t4.json").write_text(json.dumps({"steps": []}))
+    told = controller.refusals("gpuops.nvidia.site", [Case("approved", "t4", {"gpu_plan_folder": str(folder)}, ())])
+    check(told["t4"], ("step driver/packages.install/driver 580.178.04 is needed now",
+                       "the approved plan has no such step", "make a new plan"))
+
+
 @of_host(KUBECONFIGS)
 def test_a_kubeconfig_that_cannot_be_used(case: Case, kubeconfigs: Dict[str, str]) -> None:
     check(kubeconfigs[case.host], case.says)

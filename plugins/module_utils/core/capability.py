@@ -86,6 +86,29 @@ def plan_of(
     return plan, capability.facts_after(observation, policy, facts, made)
 
 
+def changed_since(plan: Plan, approved: Sequence[Step]) -> Tuple[Refusal, ...]:
+    """What is needed now and was not approved. Steps that were approved and are not needed any more are done."""
+    known = {step.id: step for step in approved}
+    refusals = []
+    for step in plan.steps:
+        if step.id not in known:
+            refusals.append(_unapproved(step, "the approved plan has no such step"))
+        elif (dict(step.change), dict(step.parameters)) != (
+            dict(known[step.id].change), dict(known[step.id].parameters)
+        ):
+            refusals.append(_unapproved(step, "the approved plan changes it in another way"))
+    return tuple(refusals)
+
+
+def _unapproved(step: Step, how: str) -> Refusal:
+    return Refusal(
+        capability=step.capability,
+        found="step %s is needed now, and %s" % (step.id, how),
+        wanted="a host that is as it was when the plan was approved",
+        remedy="make a new plan, read it and approve that one",
+    )
+
+
 class Run:
     """One run of a capability's writer on a host."""
 
@@ -201,16 +224,8 @@ class Run:
             raise _without_effect(next(iter(left.values())))
 
     def _compare_with_approved(self, plan: Plan) -> None:
-        if self.approved is None:
-            return
-        known = {step.id: step for step in self.approved}
-        for step in plan.steps:
-            if step.id not in known:
-                raise _changed_since(step, "the approved plan has no such step")
-            if (dict(step.change), dict(step.parameters)) != (
-                dict(known[step.id].change), dict(known[step.id].parameters)
-            ):
-                raise _changed_since(step, "the approved plan changes it in another way")
+        if self.approved is not None:
+            _refuse(changed_since(plan, self.approved))
 
 
 def _refuse(refusals: Sequence[Refusal]) -> None:
@@ -231,15 +246,6 @@ def _without_effect(step: Step) -> GpuOpsError:
         wanted="a second observation without it",
         remedy="read the step's own log on the host; another program may undo the change",
         failed_step=step.to_dict(),
-    )
-
-
-def _changed_since(step: Step, how: str) -> GpuOpsError:
-    return GpuOpsError(
-        found="step %s is needed now, and %s" % (step.id, how),
-        wanted="a host that is as it was when the plan was approved",
-        remedy="make a new plan, read it and approve that one",
-        unexpected_step=step.to_dict(),
     )
 
 
