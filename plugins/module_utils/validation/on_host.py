@@ -9,8 +9,8 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.node import host_facts
 from ..hardware.report import nvml_if_there
-from ..runtime.cdi.observation import conflicting, elsewhere
-from ..runtime.cdi.spec import PATH, Spec, read_spec
+from ..runtime.cdi.observation import conflicting, elsewhere, spec_path
+from ..runtime.cdi.spec import Spec, read_spec
 from ..runtime.containerd.observation import observe
 from ..runtime.containerd.policy import ARGUMENTS, policy_of
 from .checks import Evidence, run_chain
@@ -32,25 +32,26 @@ def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, 
 def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
     """Read what the checks judge; changes nothing."""
     facts = host_facts(host)
-    spec = _spec(host)
+    path = spec_path(host)
+    spec = _spec(host, path)
     runtime, handlers = _runtime(host, parameters["handler"])
     return Evidence(
         facts=facts,
         nvml=nvml_if_there(facts.driver_userspace),
         device_nodes=tuple(name for name in host.list("/dev") if name.startswith("nvidia")),
-        cdi_spec=PATH if spec else "",
+        cdi_spec=path if spec else "",
         cdi_devices=spec.names if spec else (),
         cdi_version=spec.driver if spec else "",
         runtime=runtime,
         handlers=handlers,
         handler=parameters["handler"],
         expected_gpus=parameters["expected_gpus"],
-        cdi_conflicts=conflicting(spec, elsewhere(host)) if spec else (),
+        cdi_conflicts=conflicting(path, spec, elsewhere(host, path)) if spec else (),
     )
 
 
-def _spec(host: Host) -> Any:
-    text = host.read(PATH)
+def _spec(host: Host, path: str) -> Any:
+    text = host.read(path)
     spec: Any = read_spec(text) if text is not None else None
     return spec if isinstance(spec, Spec) and spec.names else None
 

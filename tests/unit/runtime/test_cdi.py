@@ -14,7 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gp
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import executors, observation, planner, policy
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi.spec import Spec, outdated, read_spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi.spec import PATH, Spec, outdated, read_spec
 
 DEVICES = ["0", "1", "GPU-a", "GPU-b", "all"]
 LIBRARIES = ["/usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04", "/usr/bin/nvidia-smi"]
@@ -90,7 +90,7 @@ FACTS = HostFacts(
 )
 ENABLED = tuple((unit, True, True, True) for unit in observation.REFRESH_UNITS)
 FRESH = observation.CdiObservation(
-    spec=read_spec(as_yaml(specification())), driver="580.178.04", reasons=(), toolkit=True, units=ENABLED,
+    path=PATH, spec=read_spec(as_yaml(specification())), driver="580.178.04", reasons=(), toolkit=True, units=ENABLED,
     elsewhere=(), generated=True, enabled_by_us=(),
 )
 BARE = replace(FRESH, spec=None, driver="", toolkit=False, generated=False,
@@ -153,12 +153,12 @@ def test_a_hook_of_another_toolkit_is_seen() -> None:
 def test_a_second_file_conflicts_in_the_same_folder_alone(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     text = as_yaml(specification())
-    for path in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/copy.json", observation.PATH):
+    for path in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/copy.json", PATH):
         host.write(path, text)
     host.write("/var/run/cdi/other.yaml", text.replace("nvidia.com/gpu", "k8s.device-plugin.nvidia.com/gpu"))
-    others = observation.elsewhere(host)
+    others = observation.elsewhere(host, PATH)
     assert list(others) == ["/etc/cdi/nvidia.yaml", "/var/run/cdi/copy.json"]
-    assert observation.conflicting(read_spec(text), others) == ("/var/run/cdi/copy.json",)
+    assert observation.conflicting(PATH, read_spec(text), others) == ("/var/run/cdi/copy.json",)
     seen = replace(FRESH, elsewhere=tuple(others), conflicting=("/var/run/cdi/copy.json",))
     stay, conflict = planner.plan(seen, WISH, FACTS).notes
     assert "stay in use" in stay and "none of them" in conflict
@@ -175,3 +175,14 @@ def test_units_are_enabled_without_a_reload_of_systemd(tmp_path: Path) -> None:
     enabled = planner.plan(BARE, WISH, FACTS).steps[1]
     executors.EXECUTORS[enabled.action](host, Journal(host), enabled)
     assert calls == [("enable", "--no-reload", "nvidia-cdi-refresh.path")]
+
+
+def test_the_environment_of_the_refresh_unit_is_respected(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    assert (observation.spec_path(host), observation.refresh_environment(host)) == (PATH, {})
+    host.write(observation.REFRESH_ENVIRONMENT, "# ours\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/nvidia.json\n"
+                                                'NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES="uuid"\nPATH=/x\n')
+    assert observation.spec_path(host) == "/etc/cdi/nvidia.json"
+    assert observation.refresh_environment(host) == {"NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES": "uuid"}
+    (step,) = planner.plan(replace(FRESH, path="/etc/cdi/nvidia.json", spec=None), WISH, FACTS).steps
+    assert step.subject == "/etc/cdi/nvidia.json"

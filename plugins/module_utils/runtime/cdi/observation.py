@@ -14,13 +14,16 @@ from .policy import CdiPolicy
 from .spec import KIND, PATH, Spec, outdated, read_spec
 
 REFRESH_SERVICE = "nvidia-cdi-refresh.service"
+REFRESH_ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 REFRESH_UNITS = ("nvidia-cdi-refresh.path", REFRESH_SERVICE)
 
 
 @dataclass(frozen=True)
 class CdiObservation:
     """
-    spec:            what /var/run/cdi/nvidia.yaml describes, None when it is absent.
+    path:            where the specification is, or will be.
+    spec:            what it describes, None when it is absent.
     driver:          version of the driver that answered, '' when none did.
     reasons:         why the specification does not describe the devices that answered.
     toolkit:         whether nvidia-ctk is installed.
@@ -31,6 +34,7 @@ class CdiObservation:
     enabled_by_us:   refresh units that we enabled.
     """
 
+    path: str
     spec: Optional[Spec]
     driver: str
     reasons: Tuple[str, ...]
@@ -46,18 +50,20 @@ class CdiObservation:
 
 
 def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
-    text = host.read(PATH)
+    path = spec_path(host)
+    text = host.read(path)
     spec = read_spec(text) if text is not None else None
     reading = read_nvml() if policy.present else NvmlReading()
-    others = elsewhere(host)
+    others = elsewhere(host, path)
     return CdiObservation(
+        path=path,
         spec=spec,
         driver=reading.driver_version,
         reasons=tuple(_reasons(host, spec, reading)) if spec else (),
         toolkit=host.which("nvidia-ctk") is not None,
         units=tuple(_unit(host, name) for name in REFRESH_UNITS),
         elsewhere=tuple(others),
-        conflicting=conflicting(spec, others) if spec else (),
+        conflicting=conflicting(path, spec, others) if spec else (),
         generated=bool(journal.recall("cdi").get("generated")),
         enabled_by_us=() if policy.present else _enabled_by_us(journal),
     )
@@ -88,25 +94,44 @@ def _unit(host: Host, name: str) -> Tuple[str, bool, bool, bool]:
     )
 
 
-def elsewhere(host: Host) -> Dict[str, Spec]:
+def refresh_environment(host: Host) -> Dict[str, str]:
+    """What the administrator set for the refresh unit (systemd.exec(5), EnvironmentFile); options of nvidia-ctk."""
+    lines = (line.strip() for line in (host.read(REFRESH_ENVIRONMENT) or "").splitlines())
+    pairs = (line.partition("=") for line in lines if line.startswith("NVIDIA_CTK_") and "=" in line)
+    found = {key.strip(): value.strip().strip("\"'") for key, _equals, value in pairs}
+    found.pop(OUTPUT, None)
+    return found
+
+
+def spec_path(host: Host) -> str:
+    """Where the refresh unit writes, so that it and we keep one file."""
+    for line in reversed((host.read(REFRESH_ENVIRONMENT) or "").splitlines()):
+        key, _equals, value = line.strip().partition("=")
+        value = value.strip().strip("\"'")
+        if key.strip() == OUTPUT and value.startswith("/"):
+            return value
+    return PATH
+
+
+def elsewhere(host: Host, own: str) -> Dict[str, Spec]:
     """Other files that describe GPUs under the same kind, in the folders that container runtimes read."""
     found = {}
     for path in [path for pattern in ("/etc/cdi/*", "/var/run/cdi/*") for path in host.glob(pattern)]:
-        if path != PATH and path.endswith((".yaml", ".yml", ".json")):
+        if host.resolve(path) != host.resolve(own) and path.endswith((".yaml", ".yml", ".json")):
             spec = read_spec(host.read(path) or "")
             if spec.kind == KIND:
                 found[path] = spec
     return found
 
 
-def conflicting(spec: Spec, others: Mapping[str, Spec]) -> Tuple[str, ...]:
+def conflicting(path: str, spec: Spec, others: Mapping[str, Spec]) -> Tuple[str, ...]:
     """Files beside the specification that name a device of it: the runtime then gives that device to nobody.
 
     Between folders the later one wins (container-device-interface, pkg/cdi, "CDI Spec Conflicts").
     """
-    folder = os.path.dirname(PATH)
-    return tuple(path for path, other in others.items()
-                 if os.path.dirname(path) == folder and set(other.names).intersection(spec.names))
+    folder = os.path.dirname(path)
+    return tuple(other for other, described in others.items()
+                 if os.path.dirname(other) == folder and set(described.names).intersection(spec.names))
 
 
 def _enabled_by_us(journal: Journal) -> Tuple[str, ...]:

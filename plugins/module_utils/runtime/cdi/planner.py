@@ -10,7 +10,6 @@ from ...core.plan import Disruption, Plan, Step
 from ...core.steps import service_step
 from .observation import CdiObservation
 from .policy import CdiPolicy
-from .spec import PATH
 
 NAME = "cdi"
 GENERATE = "cdi.generate"
@@ -20,7 +19,7 @@ REMOVE = "cdi.remove"
 def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Plan:
     if not policy.present:
         return Plan(steps=tuple(_removal(observation)))
-    notes = [_note(path, path in observation.conflicting) for path in observation.elsewhere]
+    notes = [_note(observation, path) for path in observation.elsewhere]
     waits_for = _waits_for(facts)
     if waits_for:
         return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]))
@@ -30,9 +29,10 @@ def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Pl
     return Plan(steps=tuple(steps), notes=tuple(notes))
 
 
-def _note(path: str, conflicts: bool) -> str:
-    if conflicts:
-        return "%s names the same devices as %s: containers get none of them until one file is removed." % (path, PATH)
+def _note(observation: CdiObservation, path: str) -> str:
+    if path in observation.conflicting:
+        return "%s names the same devices as %s: containers get none of them until one file is removed." % (
+            path, observation.path)
     return "%s describes GPUs under the same kind; names that only it has stay in use." % path
 
 
@@ -59,7 +59,7 @@ def _generation(observation: CdiObservation, facts: HostFacts) -> List[Step]:
         Step(
             capability=NAME,
             action=GENERATE,
-            subject=PATH,
+            subject=observation.path,
             why="Containers get their GPUs by this specification: %s." % "; ".join(reasons),
             change={"before": before, "after": {"driver": facts.driver_loaded, "gpus": len(facts.gpus)}},
         )
@@ -101,7 +101,7 @@ def _removal(observation: CdiObservation) -> List[Step]:
             Step(
                 capability=NAME,
                 action=REMOVE,
-                subject=PATH,
+                subject=observation.path,
                 why="We wrote it; without it no container gets a GPU by name.",
                 change={"before": {"driver": observation.spec.driver, "gpus": observation.spec.gpus}, "after": None},
             )
