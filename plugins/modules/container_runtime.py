@@ -5,31 +5,37 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: container_runtime
-short_description: Give containerd a handler for NVIDIA GPUs
+short_description: Give the container runtime handlers for NVIDIA GPUs
 version_added: 0.1.0
 description:
-  - Adds a runtime handler, and lets containerd inject CDI devices, without losing a setting, a comment or a secret.
+  - Adds runtime handlers, and lets the runtime inject CDI devices, without losing a setting, a comment or a secret.
+  - The runtime is the one behind the kubelet's socket, asked of its process.
   - On containerd 2.x in a file of its own that the root file imports; on 1.6 and 1.7, which replace a plugin's whole
     section, in marked lines of the file that holds the section.
-  - The handler is like C(runc), base specification and cgroup driver included, whatever the default handler is.
-  - Before anything is written, containerd itself reads a scratch copy, before and after; the change of its effective
-    configuration has to be the handler alone.
-  - containerd is restarted only when its effective configuration changes. When its CRI plugin does not come up again,
-    the files are put back and it is restarted with them. Running containers go on.
+  - A handler is like C(runc), base specification and cgroup driver included, whatever the default handler is.
+  - Before anything is written, the runtime's own program reads a scratch copy, before and after; the change of its
+    effective configuration has to be the handlers alone. A file that another program changes meanwhile stops the run,
+    and what it had written is put back.
+  - The daemon is restarted only when its effective configuration changes. When its CRI does not answer again, lacks
+    the handlers, or containers that ran before are lost, the files are put back and it is restarted with them.
+  - A symbolic link in the place of a file is followed; its target is replaced and the link stays.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
   state:
     description:
-      - V(present) brings the handler.
+      - V(present) brings the handlers.
       - V(absent) takes our lines and files out again; everything else stays, byte for byte.
     type: str
     choices: [present, absent]
     default: present
   runtime:
-    description: Which container runtime; V(auto) takes what systemd runs on this host, which has to be containerd.
+    description:
+      - Which container runtime, by its kind or by the distribution that brings it.
+      - V(auto) takes the one that the kubelet uses. Where no kubelet says so and several run, they are named and
+        nothing is done.
     type: str
-    choices: [auto, containerd]
+    choices: [auto, containerd, crio, docker, k3s, rke2, k0s, microk8s]
     default: auto
   handler:
     description: Name of the handler, which a RuntimeClass refers to.
@@ -39,6 +45,12 @@ options:
     description: Absolute path of NVIDIA's runtime.
     type: path
     default: /usr/bin/nvidia-container-runtime
+  handlers:
+    description:
+      - Further handlers, each a name with the absolute path of its program.
+      - The path may be left empty for V(nvidia-cdi) and V(nvidia-legacy), whose programs lie beside O(handler_binary).
+    type: dict
+    default: {}
   default_handler:
     description:
       - Whether pods without a RuntimeClass use the handler too.
@@ -46,9 +58,16 @@ options:
     type: bool
     default: false
   cdi:
-    description: Whether containerd is to inject CDI devices itself. Version 1.6 cannot; there the handler does it.
+    description: Whether the runtime is to inject CDI devices itself. containerd 1.6 cannot; there the handler does it.
     type: bool
     default: true
+  adopt:
+    description:
+      - Whether handlers of these names that somebody else has defined otherwise are taken over. With V(false) they are
+        refused.
+      - The lines that were there stay beside ours as comments, and come back with O(state=absent).
+    type: bool
+    default: false
   config_file:
     description: The root configuration file. Empty, it is the one that the daemon was started with.
     type: path
@@ -61,8 +80,15 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Give containerd the handler
+- name: Give the runtime the handler
   gpuops.nvidia.container_runtime:
+
+- name: The three handlers that the GPU Operator has, in place of what it left behind
+  gpuops.nvidia.container_runtime:
+    handlers:
+      nvidia-cdi:
+      nvidia-legacy:
+    adopt: true
 
 - name: See the change of its configuration, and leave the restart for later
   gpuops.nvidia.container_runtime:

@@ -13,7 +13,8 @@ from typing import Any, Dict, Iterator, List
 import pytest
 from workspace import collections_root, venv
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import gate, toml
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import toml
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import gate
 from gpulab.lab import Lab
 from gpulab.topology import parse
 

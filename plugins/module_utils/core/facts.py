@@ -40,7 +40,6 @@ class HostFacts:
     driver_loaded:     version of the loaded module, '' if none.
     nouveau_loaded:    whether nouveau is loaded.
     toolkit:           version of the installed NVIDIA container toolkit, '' if none.
-    runtime_handler:   whether the container runtime has a handler for GPUs in effect.
     """
 
     hostname: str = ""
@@ -58,7 +57,6 @@ class HostFacts:
     driver_loaded: str = ""
     nouveau_loaded: bool = False
     toolkit: str = ""
-    runtime_handler: bool = False
 
     def but(self, **changes: Any) -> HostFacts:
         """These facts with some replaced."""

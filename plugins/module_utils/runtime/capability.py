@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The three capabilities of the container runtime: toolkit, containerd, CDI specification."""
+"""The three capabilities of the container runtime: toolkit, runtime handler, CDI specification."""
 from __future__ import annotations
 
 from typing import Any, Dict, Mapping
@@ -11,14 +11,15 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Plan
 from ..core.steps import Executor
+from . import executors, planner
+from . import observation as observation_module
+from . import policy as policy_module
 from .cdi import executors as cdi_executors
 from .cdi import observation as cdi_observation
 from .cdi import planner as cdi_planner
 from .cdi import policy as cdi_policy
-from .containerd import executors as containerd_executors
-from .containerd import observation as containerd_observation
-from .containerd import planner as containerd_planner
-from .containerd import policy as containerd_policy
+from .model import RuntimeObservation
+from .policy import RuntimePolicy
 from .toolkit import executors as toolkit_executors
 from .toolkit import observation as toolkit_observation
 from .toolkit import planner as toolkit_planner
@@ -60,39 +61,23 @@ class Toolkit(Capability[toolkit_policy.ToolkitPolicy, toolkit_observation.Toolk
         return toolkit_executors.EXECUTORS
 
 
-class Runtime(Capability[containerd_policy.RuntimePolicy, containerd_observation.RuntimeObservation]):
-    """containerd with a handler for GPUs."""
+class Runtime(Capability[RuntimePolicy, RuntimeObservation]):
+    """A container runtime with handlers for GPUs."""
 
-    name = containerd_planner.NAME
-    arguments = containerd_policy.ARGUMENTS
+    name = planner.NAME
+    arguments = policy_module.ARGUMENTS
 
-    def policy(self, parameters: Mapping[str, Any]) -> containerd_policy.RuntimePolicy:
-        return containerd_policy.policy_of(parameters)
+    def policy(self, parameters: Mapping[str, Any]) -> RuntimePolicy:
+        return policy_module.policy_of(parameters)
 
-    def observe(
-        self, host: Host, journal: Journal, policy: containerd_policy.RuntimePolicy
-    ) -> containerd_observation.RuntimeObservation:
-        return containerd_observation.observe(host, journal, policy)
+    def observe(self, host: Host, journal: Journal, policy: RuntimePolicy) -> RuntimeObservation:
+        return observation_module.observe(host, journal, policy)
 
-    def plan(
-        self,
-        observation: containerd_observation.RuntimeObservation,
-        policy: containerd_policy.RuntimePolicy,
-        facts: HostFacts,
-    ) -> Plan:
-        return containerd_planner.plan(observation, policy, facts)
-
-    def facts_after(
-        self,
-        observation: containerd_observation.RuntimeObservation,
-        policy: containerd_policy.RuntimePolicy,
-        facts: HostFacts,
-        plan: Plan,
-    ) -> HostFacts:
-        return facts.but(runtime_handler=policy.present and not plan.refusals)
+    def plan(self, observation: RuntimeObservation, policy: RuntimePolicy, facts: HostFacts) -> Plan:
+        return planner.plan(observation, policy, facts)
 
     def executors(self) -> Dict[str, Executor]:
-        return containerd_executors.EXECUTORS
+        return executors.EXECUTORS
 
 
 class Cdi(Capability[cdi_policy.CdiPolicy, cdi_observation.CdiObservation]):

@@ -11,8 +11,9 @@ from ..hardware.node import host_facts
 from ..hardware.report import nvml_if_there
 from ..runtime.cdi.observation import conflicting, elsewhere, spec_path
 from ..runtime.cdi.spec import Spec, read_spec
-from ..runtime.containerd.observation import observe
-from ..runtime.containerd.policy import ARGUMENTS, policy_of
+from ..runtime.kinds import KINDS
+from ..runtime.observation import observe
+from ..runtime.policy import ARGUMENTS, policy_of
 from .checks import Evidence, run_chain
 from .verdict import raise_if_unhealthy, remove_status_files, write_status_files
 
@@ -60,6 +61,7 @@ def _runtime(host: Host, handler: str) -> Tuple[str, Tuple[str, ...]]:
     """(runtime and its version, handlers in effect): none is in effect while the process may not know the files."""
     defaults = {name: option.get("default") for name, option in ARGUMENTS.items()}
     seen = observe(host, Journal(host), policy_of(dict(defaults, handler=handler)))
-    if seen.daemon is None or not seen.daemon.active:
+    if seen.service is None or not seen.service.active:
         return "", ()
-    return "containerd %d.%d" % seen.daemon.release, () if seen.pending else seen.handlers
+    title = KINDS[seen.service.kind].title if seen.service.kind in KINDS else seen.service.kind
+    return "%s %d.%d" % (title, *seen.service.release), () if seen.pending else seen.handlers

@@ -12,14 +12,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import (
-    configuration,
-    observation,
-    planner,
-    policy,
-    toml,
-    writer,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import model, planner, policy, toml
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import configuration, writer
 
 ROOT = "/etc/containerd/config.toml"
 CRI2 = 'plugins."io.containerd.grpc.v1.cri"'
@@ -165,36 +159,37 @@ class TestEdits:
          'runtime_type = "io.containerd.kata.v2"'),
     ])
     def test_a_foreign_handler_is_the_same_or_named(self, entry: Dict[str, Any], told: str) -> None:
-        assert writer.difference_from(entry, wish()) == told
+        assert writer.difference_from(entry, wish().handler_binary) == told
 
 
 class TestPlanner:
-    DAEMON = observation.Daemon(True, 1, 0.0, "/usr/bin/containerd", (1, 6), ROOT, observation.SOCKET)
+    SERVICE = model.Service(
+        "containerd", "", "containerd.service", True, 1, 0.0, "/usr/bin/containerd", (1, 6), ROOT, "/run/c.sock")
     FACTS = HostFacts(toolkit="1.20.1")
 
     def test_the_edit_shows_no_text_of_others_and_the_restart_comes_last(self) -> None:
-        edit = writer.Edit(ROOT, "password = 's3cret'\n", "password = 's3cret'\nours\n", None, "ours\n")
-        made = planner.plan(observation.RuntimeObservation(self.DAEMON, None, (edit,)), wish(), self.FACTS)
+        edit = model.Edit(ROOT, "password = 's3cret'\n", "password = 's3cret'\nours\n", None, "ours\n", {"tables": []})
+        made = planner.plan(model.RuntimeObservation(self.SERVICE, None, (edit,)), wish(), self.FACTS)
         assert [step.action for step in made.steps] == ["runtime_config.edit", "runtime.restart"]
         assert "s3cret" not in str(made.to_dict())
         assert made.steps[1].after == (made.steps[0].id,)
         assert made.disruption is Disruption.runtime_restart
 
     def test_a_pending_restart_is_planned_without_an_edit(self) -> None:
-        made = planner.plan(observation.RuntimeObservation(self.DAEMON, None, (), True), wish(), self.FACTS)
+        made = planner.plan(model.RuntimeObservation(self.SERVICE, None, (), True), wish(), self.FACTS)
         assert [step.action for step in made.steps] == ["runtime.restart"]
 
     def test_a_converged_host_has_nothing_to_do(self) -> None:
-        made = planner.plan(observation.RuntimeObservation(self.DAEMON, None), wish(), self.FACTS)
+        made = planner.plan(model.RuntimeObservation(self.SERVICE, None), wish(), self.FACTS)
         assert made.steps == ()
 
     def test_a_problem_refuses_before_any_step(self) -> None:
-        seen = observation.RuntimeObservation(self.DAEMON, observation.Problem("found", "wanted", "remedy"))
+        seen = model.RuntimeObservation(self.SERVICE, model.Problem("found", "wanted", "remedy"))
         made = planner.plan(seen, wish(), self.FACTS)
         assert (made.steps, [refusal.found for refusal in made.refusals]) == ((), ["found"])
 
     def test_without_containerd_only_its_removal_is_done(self) -> None:
-        seen = observation.RuntimeObservation(None, observation.Problem("none", "one", "install it"))
+        seen = model.RuntimeObservation(None, None)
         assert planner.plan(seen, wish(), self.FACTS).refusals
         assert not planner.plan(seen, wish(state="absent"), self.FACTS).refusals
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ...core.host import Host
-from . import toml
+from .. import toml
 
 CRI2 = "io.containerd.grpc.v1.cri"
 CRI3 = "io.containerd.cri.v1.runtime"

@@ -11,10 +11,11 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
-from . import toml
+from .. import toml
+from ..model import Edit
+from ..policy import RuntimePolicy
 from .configuration import CRI2, CRI3, Configuration, handlers
-from .policy import RuntimePolicy
-from .writer import DROP_IN, Edit, without_ours
+from .writer import DROP_IN, without_ours
 
 EMPTY: Tuple[Any, ...] = (None, "", False, 0, [], {})
 
@@ -24,7 +25,7 @@ def judge(host: Host, binary: str, configuration: Configuration, edits: Sequence
     before = effective(host, binary, configuration, {})
     _check_default(before, "the configuration as it is")
     after = effective(host, binary, configuration, {edit.path: edit.after for edit in edits})
-    ours = set(handlers(configuration.cri())) - set(handlers(without_ours(configuration).cri())) | {policy.handler}
+    ours = set(handlers(configuration.cri())) - set(handlers(without_ours(configuration).cri())) | set(policy.entries)
     _check_default(after, "the configuration with our change")
     foreign = [
         "%s: %s -> %s" % (".".join(path), _shown(path, old), _shown(path, new))
@@ -33,9 +34,14 @@ def judge(host: Host, binary: str, configuration: Configuration, edits: Sequence
     if foreign:
         raise GpuOpsError(
             found="our change would also change %s" % "; ".join(foreign[:5]),
-            wanted="an effective configuration of containerd that differs by the handler '%s' alone" % policy.handler,
+            wanted="an effective configuration of containerd that differs by %s alone" % ", ".join(policy.entries),
             remedy="nothing was changed; report this with the layout of the configuration (not its secrets)",
         )
+
+
+def check_in_place(host: Host, binary: str, configuration: Configuration) -> None:
+    """Raises GpuOpsError when containerd would not start with the files as they are."""
+    _check_default(effective(host, binary, configuration, {}), "the configuration in place")
 
 
 def effective(

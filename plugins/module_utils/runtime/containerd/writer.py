@@ -7,12 +7,12 @@ section of a plugin, so there our lines go, marked, into the file that holds the
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from . import toml
+from .. import toml
+from ..model import Edit
+from ..policy import RuntimePolicy
 from .configuration import Configuration, handlers, is_imported
-from .policy import RuntimePolicy
 
 Tables = Dict[toml.Path, Dict[str, Any]]
 
@@ -38,18 +38,6 @@ RUNC_OPTIONS = ("BinaryName", "CriuImagePath", "CriuPath", "CriuWorkPath", "IoGi
                 "NoPivotRoot", "Root", "ShimCgroup", "SystemdCgroup", "TaskApiAddress", "TaskApiVersion")
 
 
-@dataclass(frozen=True)
-class Edit:
-    """A file before and after; None is no file. shown_*: what a plan may show of it, without secrets."""
-
-    path: str
-    before: Optional[str]
-    after: Optional[str]
-    shown_before: Optional[str]
-    shown_after: Optional[str]
-    tables: Tuple[Tuple[toml.Path, Tuple[Tuple[str, Any], ...]], ...] = ()
-
-
 class CannotExtend(Exception):
     """A file whose tables cannot take further lines; says which."""
 
@@ -67,7 +55,8 @@ def wanted_tables(
     if policy.default_handler and default != policy.handler:
         tables[section + ("containerd",)] = {"default_runtime_name": policy.handler}
     known = handlers(cri)
-    if policy.handler in known:
+    missing = {name: binary for name, binary in policy.entries.items() if name not in known}
+    if not missing:
         return tables
     runtimes = section + ("containerd", "runtimes")
     if release < (2, 0) and not known:
@@ -75,11 +64,12 @@ def wanted_tables(
         tables[runtimes + ("runc",)] = {"runtime_type": RUNC_TYPE}
         if release >= (1, 7):
             tables[runtimes + ("runc",)]["sandbox_mode"] = "podsandbox"
-    entry, options = inherited(known, systemd_cgroup)
-    if release < (1, 7) or not policy.cdi:
-        entry["container_annotations"] = [CDI_ANNOTATIONS]
-    tables[runtimes + (policy.handler,)] = entry
-    tables[runtimes + (policy.handler, "options")] = dict(options, BinaryName=policy.handler_binary)
+    for name, binary in missing.items():
+        entry, options = inherited(known, systemd_cgroup)
+        if release < (1, 7) or not policy.cdi:
+            entry["container_annotations"] = [CDI_ANNOTATIONS]
+        tables[runtimes + (name,)] = entry
+        tables[runtimes + (name, "options")] = dict(options, BinaryName=binary)
     return tables
 
 
@@ -99,15 +89,42 @@ def inherited(known: Mapping[str, Any], systemd_cgroup: bool) -> Tuple[Dict[str,
     return entry, options
 
 
-def difference_from(entry: Mapping[str, Any], policy: RuntimePolicy) -> str:
+def difference_from(entry: Mapping[str, Any], binary: str) -> str:
     """How a handler that somebody else defined differs from the wanted one, '' if it does not."""
-    options = {key.lower(): value for key, value in entry.get("options", {}).items()}
-    if options.get("binaryname") != policy.handler_binary:
-        return "BinaryName = %s" % toml.render_value(options.get("binaryname", ""))
+    told = {key: value for key, value in entry.get("options", {}).items() if key.lower() == "binaryname"}
+    if not told:
+        return 'BinaryName = ""'
+    for key, value in told.items():
+        if value != binary:
+            return "%s = %s" % (key, toml.render_value(value))
     kind = entry.get("runtime_type", "")
     if not kind.startswith("io.containerd.runc."):
         return "runtime_type = %s" % toml.render_value(kind)
     return ""
+
+
+def foreign(configuration: Configuration, policy: RuntimePolicy) -> Dict[str, str]:
+    """{handler: how it differs} of the wanted handlers that somebody else defined otherwise."""
+    known = handlers(without_ours(configuration).cri())
+    told = {name: difference_from(known[name], binary) for name, binary in policy.entries.items() if name in known}
+    return {name: difference for name, difference in told.items() if difference}
+
+
+def adoptions(base: Configuration, policy: RuntimePolicy) -> Dict[str, Tables]:
+    """{path: tables} that make somebody else's handlers the wanted ones, in the files that define them last.
+
+    The lines that were there stay beside ours as comments, and come back when ours go.
+    """
+    known = handlers(base.cri())
+    found: Dict[str, Tables] = {}
+    for name in foreign(base, policy):
+        handler: toml.Path = ("plugins", base.cri_id, "containerd", "runtimes", name)
+        spelt = [key for key in known[name].get("options", {}) if key.lower() == "binaryname"] or ["BinaryName"]
+        tables = found.setdefault(base.source_of(name), {})
+        if not known[name].get("runtime_type", "").startswith("io.containerd.runc."):
+            tables[handler] = {"runtime_type": RUNC_TYPE}
+        tables[handler + ("options",)] = dict.fromkeys(spelt, policy.entries[name])
+    return found
 
 
 def present_edits(
@@ -125,7 +142,8 @@ def present_edits(
         tables = {}
         if not is_imported(base, DROP_IN):
             top[()]["imports"] = [*base.imports, DROP_IN_IMPORT]
-    edits = [] if drop_in == ours else [Edit(DROP_IN, ours, drop_in, ours, drop_in)]
+    edits = [] if drop_in == ours else [Edit(DROP_IN, ours, drop_in, ours, drop_in, like=root)]
+    adopted = adoptions(base, policy) if policy.adopt else {}
     if not configuration.files:
         if drop_in or tables:
             edits.append(_written(root, None, {**_filled(top), **tables}))
@@ -134,7 +152,8 @@ def present_edits(
     for file in configuration.files:
         if file.path != DROP_IN:
             first = _filled(top) if file.path == root and (drop_in or tables) else {}
-            edits.append(_written(file.path, file.text, {**first, **(tables if file.path == holder else {})}))
+            mine = {**first, **(tables if file.path == holder else {})}
+            edits.append(_written(file.path, file.text, {**mine, **adopted.get(file.path, {})}))
     return [edit for edit in edits if edit.before != edit.after]
 
 
@@ -198,7 +217,7 @@ def _written(path: str, text: Optional[str], tables: Tables) -> Edit:
         after=after,
         shown_before=None if text is None else toml.our_lines(text) or None,
         shown_after=None if after is None else toml.our_lines(after) or _former(text or "") or None,
-        tables=tuple((table, tuple(values.items())) for table, values in tables.items()),
+        parameters={"tables": [[list(table), dict(values)] for table, values in tables.items()]},
     )
 
 

@@ -11,8 +11,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ...core import libraries
-from ...core.errors import GpuOpsError
+from ..core import libraries
+from ..core.errors import GpuOpsError
 
 Path = Tuple[str, ...]
 

@@ -1,0 +1,157 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""containerd as a kind of runtime: its configuration, and the edits that would bring the wanted one.
+
+The edits are worked out here because containerd itself has to judge them, on a scratch copy, before they are planned.
+"""
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, FrozenSet, Mapping, Optional
+
+from ...core.host import Host
+from ...core.journal import Journal
+from ...core.plan import digest
+from ..cri import CriStatus
+from ..model import Kind, Problem, RuntimeObservation, Service, pending
+from ..policy import RuntimePolicy
+from .configuration import Configuration, handlers, load
+from .gate import check_in_place, judge
+from .writer import DROP_IN, CannotExtend, absent_edits, edited, foreign, present_edits, without_ours
+
+KUBELET = "/var/lib/kubelet/config.yaml"
+
+
+class Containerd(Kind):
+    """containerd 1.6 to 2.x."""
+
+    name = "containerd"
+    title = "containerd"
+
+    def observe(self, host: Host, journal: Journal, policy: RuntimePolicy, service: Service) -> RuntimeObservation:
+        configuration = load(host, service.root, service.release[0])
+        problem = _obstacle(host, service, configuration, policy)
+        if problem:
+            return RuntimeObservation(service, problem)
+        ours = host.read(DROP_IN)
+        try:
+            edits = tuple(
+                present_edits(configuration, ours, service.root, policy, service.release, _systemd_cgroup(host))
+                if policy.present else absent_edits(configuration, ours)
+            )
+            if edits:
+                judge(host, service.binary, configuration, edits, policy)
+        except CannotExtend as error:
+            return RuntimeObservation(service, Problem(
+                "%s holds its tables in a form that further lines cannot join (%s)" % (configuration.holder(), error),
+                "a section of the CRI plugin with tables of its own, [plugins.\"%s\"...]" % configuration.cri_id,
+                "write inline tables of the section as tables; nothing was changed"))
+        cri = configuration.cri()
+        return RuntimeObservation(
+            service=service,
+            problem=None,
+            edits=edits,
+            pending=pending(host, journal, service, [file.path for file in configuration.files],
+                            effective_digest(configuration)),
+            handlers=tuple(sorted(handlers(cri))),
+            cdi=None if service.release < (1, 7) else bool(cri.get("enable_cdi", service.release >= (2, 0))),
+        )
+
+    def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
+        return edited(path, text, {tuple(table): values for table, values in parameters["tables"]})
+
+    def effective_digest(self, host: Host, service: Service) -> str:
+        return effective_digest(load(host, service.root, service.release[0]))
+
+    def inspect(self, host: Host, service: Service) -> None:
+        check_in_place(host, service.binary, load(host, service.root, service.release[0]))
+
+    def running_handlers(self, status: CriStatus) -> Optional[FrozenSet[str]]:
+        """1.x tells them in the configuration that it shows, 2.x in the status itself as well."""
+        config = status.topic("config")
+        runtimes = config.get("containerd", {}).get("runtimes") if isinstance(config, dict) else None
+        if isinstance(runtimes, dict):
+            return frozenset(runtimes)
+        return super().running_handlers(status)
+
+
+def effective_digest(configuration: Configuration) -> str:
+    """What of the files the daemon acts upon, as far as our change goes."""
+    cri = configuration.cri()
+    return digest([handlers(cri), cri.get("containerd", {}).get("default_runtime_name"), cri.get("enable_cdi"),
+                   cri.get("cdi_spec_dirs")])
+
+
+def _obstacle(host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy) -> Optional[Problem]:
+    checks = (_unsupported_release, _missing_import, _disabled, _old_format, _read_only)
+    for check in checks:
+        problem = check(host, service, configuration)
+        if problem:
+            return problem
+    return _foreign_handler(configuration, policy) if policy.present else None
+
+
+def _unsupported_release(_host: Host, service: Service, _configuration: Configuration) -> Optional[Problem]:
+    if service.release >= (1, 6):
+        return None
+    return Problem("containerd %d.%d" % service.release, "containerd 1.6 or newer", "upgrade containerd")
+
+
+def _missing_import(_host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
+    if not configuration.missing:
+        return None
+    return Problem("%s imports %s, which is not there: containerd will not start again"
+                   % (service.root, ", ".join(configuration.missing)),
+                   "imports that are there", "put the file back or take it out of 'imports'")
+
+
+def _disabled(_host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
+    if not configuration.disabled:
+        return None
+    return Problem("disabled_plugins names %s in the configuration under %s"
+                   % (", ".join(configuration.disabled), service.root),
+                   "the CRI plugin, which Kubernetes talks to",
+                   "take it out of disabled_plugins and restart containerd; the packages of Docker ship it that way")
+
+
+def _old_format(_host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
+    supported = (2,) if service.release < (2, 0) else (2, 3) if service.release < (2, 3) else (2, 3, 4)
+    if configuration.version == 0 or configuration.version in supported:
+        return None
+    wanted = "version = %s for containerd %d.%d" % (" or ".join(map(str, supported)), *service.release)
+    if configuration.version == 1:
+        return Problem("%s is of format version 1 (it has no 'version' key, or says 1)" % service.root, wanted,
+                       "rewrite it as version 2 (containerd, docs/PLUGINS.md, 'Version header')")
+    return Problem("%s: version = %d" % (service.root, configuration.version), wanted,
+                   "correct the version; containerd refuses this one")
+
+
+def _read_only(host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
+    for path in [file.path for file in configuration.files] or [service.root]:
+        folder = os.path.dirname(host.resolve(path))
+        while folder != "/" and not host.is_dir(folder):
+            folder = os.path.dirname(folder)
+        if os.statvfs(host.path(folder)).f_flag & os.ST_RDONLY:
+            return Problem("%s lies on a file system that is mounted read-only" % path, "a file that can be changed",
+                           "configure the handler where this file is made, such as the system image")
+    return None
+
+
+def _foreign_handler(configuration: Configuration, policy: RuntimePolicy) -> Optional[Problem]:
+    if policy.adopt:
+        return None
+    base = without_ours(configuration)
+    for name, difference in foreign(configuration, policy).items():
+        return Problem(
+            "%s defines the handler '%s' with %s" % (base.source_of(name), name, difference),
+            "BinaryName = %s" % policy.entries[name],
+            "take that entry out (it may be a leftover of the GPU Operator or of nvidia-ctk), choose another handler, "
+            "or let 'adopt' take it over")
+    return None
+
+
+def _systemd_cgroup(host: Host) -> bool:
+    """The kubelet's cgroup driver: runtime and kubelet have to agree."""
+    match = re.search(r"(?m)^cgroupDriver:\s*[\"']?(\w+)", host.read(KUBELET) or "")
+    return match is not None and match.group(1) == "systemd"

@@ -1,0 +1,272 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which container runtime is it: asked of the process behind the kubelet's socket, not of the PATH.
+
+A connection to a Unix socket tells the process that listens on it (SO_PEERCRED); that process tells its program, its
+configuration file and, by its control group, its systemd unit. Only where nothing runs are the units asked.
+"""
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from .cri import CriClient, CriError, peer_pid
+from .model import Service, started_at
+from .policy import RuntimePolicy
+
+KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
+# Where packages and kubeadm leave options of a kubelet that does not run just now
+KUBELET_FLAGS = ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet", "/etc/sysconfig/kubelet")
+# The kubelet's own default (KubeletConfiguration, containerRuntimeEndpoint)
+KUBELET_DEFAULT = "/run/containerd/containerd.sock"
+ENDPOINT = "--container-runtime-endpoint"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a runtime is found when it is installed as its makers do it.
+
+    name:    what policy calls it.
+    program: name of the daemon, option: of the one that names its configuration file.
+    folders: paths that tell this distribution from others with the same socket.
+    """
+
+    name: str
+    kind: str
+    distribution: str
+    sockets: Tuple[str, ...]
+    units: Tuple[str, ...]
+    root: str
+    program: str
+    options: Tuple[str, ...] = ("--config", "-c")
+    folders: Tuple[str, ...] = ()
+
+
+PLACES = (
+    Place("containerd", "containerd", "", ("/run/containerd/containerd.sock",), ("containerd.service",),
+          "/etc/containerd/config.toml", "containerd"),
+    Place("crio", "crio", "", ("/run/crio/crio.sock",), ("crio.service", "cri-o.service"), "/etc/crio/crio.conf",
+          "crio"),
+    Place("k3s", "containerd", "k3s", ("/run/k3s/containerd/containerd.sock",), ("k3s.service", "k3s-agent.service"),
+          "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "containerd", folders=("/var/lib/rancher/k3s/",)),
+    Place("rke2", "containerd", "rke2", ("/run/k3s/containerd/containerd.sock",),
+          ("rke2-server.service", "rke2-agent.service"),
+          "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "containerd", folders=("/var/lib/rancher/rke2/",)),
+    Place("k0s", "containerd", "k0s", ("/run/k0s/containerd.sock",),
+          ("k0sworker.service", "k0scontroller.service"), "/etc/k0s/containerd.toml", "containerd",
+          folders=("/var/lib/k0s/", "/etc/k0s/")),
+    Place("microk8s", "containerd", "microk8s", ("/var/snap/microk8s/common/run/containerd.sock",),
+          ("snap.microk8s.daemon-containerd.service",), "/var/snap/microk8s/current/args/containerd.toml",
+          "containerd", folders=("/var/snap/microk8s/", "/snap/microk8s/")),
+    Place("docker", "docker", "", ("/run/docker.sock", "/run/cri-dockerd.sock"), ("docker.service",),
+          "/etc/docker/daemon.json", "dockerd", ("--config-file",)),
+)
+# Their kubelet is no process of its own, so its socket cannot be asked of it
+EMBEDDED_KUBELET = ("k3s", "microk8s")
+
+
+def find(host: Host, policy: RuntimePolicy) -> Optional[Service]:
+    """The runtime that Kubernetes uses, or the one that the policy names. Raises GpuOpsError when it is not clear."""
+    places = [place for place in PLACES if policy.runtime in ("auto", place.name)]
+    if policy.runtime == "auto":
+        endpoint = kubelet_endpoint(host)
+        if endpoint:
+            service = _behind(host, endpoint, PLACES, policy) or _installed(host, _at(host, endpoint), policy)
+            if service is not None:
+                return service
+            raise GpuOpsError(
+                found="a kubelet that uses %s, where no runtime answers and none is installed" % endpoint,
+                wanted="a container runtime behind the kubelet's socket",
+                remedy="install the runtime, or correct the kubelet's containerRuntimeEndpoint",
+            )
+    running = _running(host, places, policy)
+    if len(running) > 1:
+        embedded = [service for service in running if service.distribution in EMBEDDED_KUBELET]
+        running = embedded if len(embedded) == 1 else running
+    if len(running) > 1:
+        names = ", ".join("%s (%s)" % (service.distribution or service.kind, service.socket) for service in running)
+        raise GpuOpsError(
+            found="several container runtimes: %s, and no kubelet that says which it uses" % names,
+            wanted="one runtime to configure",
+            remedy="name it with 'runtime'",
+        )
+    return running[0] if running else _installed(host, places, policy)
+
+
+def kubelet_endpoint(host: Host) -> str:
+    """The socket that the kubelet of this host uses, '' when there is none."""
+    for words in _kubelets(host):
+        told = option(words, ENDPOINT)
+        config = option(words, "--config")
+        if not told and config:
+            told = _configured(host, config)
+        return _socket_of(told) or KUBELET_DEFAULT
+    for path in KUBELET_FLAGS:
+        match = re.search(ENDPOINT + r"[= ]([^\s\"']+)", host.read(path) or "")
+        if match:
+            return _socket_of(match.group(1))
+    return _socket_of(_configured(host, KUBELET_CONFIG))
+
+
+def option(words: Sequence[str], *names: str) -> str:
+    """Value of a command line's option, '' when it is not given."""
+    for position, word in enumerate(words):
+        for name in names:
+            if word == name and position + 1 < len(words):
+                return words[position + 1]
+            if word.startswith(name + "="):
+                return word[len(name) + 1:]
+    return ""
+
+
+def _kubelets(host: Host) -> List[List[str]]:
+    """Command lines of the kubelets that run here; one in a container of its own PID namespace is another host's."""
+    found = []
+    own = host.link("/proc/self/ns/pid")
+    for number in host.list("/proc"):
+        if number.isdigit() and (host.read("/proc/%s/comm" % number) or "").strip() == "kubelet":
+            if own is None or host.link("/proc/%s/ns/pid" % number) == own:
+                found.append(_words(host, int(number)))
+    return found
+
+
+def _configured(host: Host, path: str) -> str:
+    match = re.search(r"(?m)^containerRuntimeEndpoint:\s*[\"']?([^\"'\s]+)", host.read(path) or "")
+    return match.group(1) if match else ""
+
+
+def _socket_of(endpoint: str) -> str:
+    return endpoint[len("unix://"):] if endpoint.startswith("unix://") else endpoint
+
+
+def _at(host: Host, socket_path: str) -> List[Place]:
+    wanted = host.resolve(socket_path)
+    return [place for place in PLACES if wanted in [host.resolve(path) for path in place.sockets]]
+
+
+def _running(host: Host, places: Sequence[Place], policy: RuntimePolicy) -> List[Service]:
+    found: Dict[int, Service] = {}
+    for place in places:
+        for path in place.sockets:
+            service = _behind(host, path, places, policy) if host.exists(path) else None
+            if service is not None and service.pid not in found:
+                found[service.pid] = service
+    return list(found.values())
+
+
+def _behind(host: Host, socket_path: str, places: Sequence[Place], policy: RuntimePolicy) -> Optional[Service]:
+    """The runtime whose process listens on a socket."""
+    pid = peer_pid(host.path(socket_path))
+    if pid <= 1:
+        # nobody, or systemd, which listens for a service that it starts on demand
+        return None
+    words = _words(host, pid)
+    program = host.link("/proc/%d/exe" % pid) or ""
+    unit = _unit_of(host, pid)
+    place = _place_of(host, socket_path, places, words, program, unit)
+    return None if place is None else _service(host, place, socket_path, pid, words, program, unit, policy)
+
+
+def _place_of(
+    host: Host, socket_path: str, places: Sequence[Place], words: Sequence[str], program: str, unit: str
+) -> Optional[Place]:
+    """By its unit, else by its paths, else by its socket, else by its program."""
+    names = {os.path.basename(words[0]) if words else "", os.path.basename(program)}
+    told = [program, *words]
+    tests = (
+        [place for place in places if unit in place.units],
+        [place for place in places if any(word.startswith(folder) for folder in place.folders for word in told)],
+        [place for place in _at(host, socket_path) if place in places],
+        [place for place in places if place.program in names and not place.distribution],
+    )
+    return next((found[0] for found in tests if found), None)
+
+
+def _service(
+    host: Host, place: Place, socket_path: str, pid: int, words: Sequence[str], program: str, unit: str,
+    policy: RuntimePolicy,
+) -> Optional[Service]:
+    binary = program.replace(" (deleted)", "")
+    answered = "" if program.endswith(" (deleted)") else _told_version(host, socket_path)
+    release = _release(answered) or _release(host.run([binary, "--version"], check=False).stdout)
+    if release is None:
+        return None
+    root = policy.config_file or option(words, *place.options) or place.root
+    if not root.startswith("/"):
+        root = os.path.normpath(os.path.join(host.link("/proc/%d/cwd" % pid) or "/", root))
+    return Service(
+        kind=place.kind, distribution=place.distribution, unit=unit or place.units[0], active=True, pid=pid,
+        started=started_at(host, pid), binary=binary, release=release, root=root, socket=socket_path,
+        arguments=tuple(words),
+    )
+
+
+def _installed(host: Host, places: Sequence[Place], policy: RuntimePolicy) -> Optional[Service]:
+    """A runtime by its unit: it does not answer on its socket, or is not started."""
+    found: List[Service] = []
+    for place in places:
+        for name in place.units:
+            unit = host.unit(name)
+            if unit.get("LoadState") == "loaded":
+                service = _of_unit(host, place, name, unit, policy)
+                if service is not None:
+                    found.append(service)
+    active = [service for service in found if service.active]
+    candidates = active or found
+    if len({service.kind + service.distribution for service in candidates}) > 1:
+        raise GpuOpsError(
+            found="several container runtimes: %s, none of which answers" % ", ".join(
+                service.unit for service in candidates),
+            wanted="one runtime to configure",
+            remedy="name it with 'runtime'",
+        )
+    return candidates[0] if candidates else None
+
+
+def _of_unit(
+    host: Host, place: Place, name: str, unit: Mapping[str, str], policy: RuntimePolicy
+) -> Optional[Service]:
+    pid = int(unit.get("MainPID") or "0")
+    words = _words(host, pid) if pid else []
+    program = (host.link("/proc/%d/exe" % pid) or "").replace(" (deleted)", "") if pid else ""
+    binary = program or host.which(place.program) or ""
+    release = _release(host.run([binary, "--version"], check=False).stdout) if binary else None
+    if release is None:
+        return None
+    return Service(
+        kind=place.kind, distribution=place.distribution, unit=name, active=unit.get("ActiveState") == "active",
+        pid=pid, started=started_at(host, pid), binary=binary, release=release,
+        root=policy.config_file or option(words, *place.options) or place.root, socket=place.sockets[0],
+        arguments=tuple(words),
+    )
+
+
+def _words(host: Host, pid: int) -> List[str]:
+    return (host.read("/proc/%d/cmdline" % pid) or "").rstrip("\0").split("\0")
+
+
+def _unit_of(host: Host, pid: int) -> str:
+    """The innermost service of a process' control group, '' when it is in none."""
+    for line in (host.read("/proc/%d/cgroup" % pid) or "").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" or controllers == "name=systemd":
+            services = [part for part in path.split("/") if part.endswith(".service")]
+            if services:
+                return services[-1]
+    return ""
+
+
+def _told_version(host: Host, socket_path: str) -> str:
+    try:
+        return " ".join(CriClient(host.path(socket_path), timeout=5).version())
+    except CriError:
+        return ""
+
+
+def _release(told: str) -> Optional[Tuple[int, int]]:
+    match = re.search(r"\bv?(\d+)\.(\d+)\.\d+", told)
+    return (int(match.group(1)), int(match.group(2))) if match else None
