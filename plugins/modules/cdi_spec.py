@@ -15,6 +15,9 @@ description:
     for it, because a C(systemctl daemon-reload) can take the GPUs from running containers of the toolkit's legacy mode.
   - Names other files under C(/etc/cdi) and C(/var/run/cdi) that describe GPUs. One in the same folder with the same
     names costs containers their GPUs; M(gpuops.nvidia.gpu_validation) fails for it. It is not removed.
+  - Respects C(/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env), the environment of those units; its variables for
+    C(nvidia-ctk cdi generate) count here too, and the file that it names is the one that is kept.
+  - What was generated is read by C(nvidia-ctk cdi list) before it takes its place.
   - Waits, and says for what, while no driver is loaded.
 author:
   - gpuops.nvidia contributors (@gpuops)
