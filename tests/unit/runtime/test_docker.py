@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, List, Optional
 
 import pytest
@@ -11,7 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.docker import configuration
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.docker.kind import Docker
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import (
+    MEMORY,
+    RELOAD,
+    RESTART,
+    RuntimeObservation,
+    Service,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import RuntimePolicy
 
 FILE = configuration.FILE
 BINARY = "/usr/bin/nvidia-container-runtime"
@@ -137,3 +150,75 @@ def test_a_feature_needs_a_restart_and_a_runtime_does_not() -> None:
     before_cdi = configuration.settings({"nvidia": BINARY}, "", True, (24, 0))
     assert not configuration.restart_needed(configuration.with_settings(FILE, "{}", before_cdi)[1])
     assert configuration.restart_needed(configuration.with_settings(FILE, "{}", WANTED)[1])
+
+
+SERVICE = Service(kind="docker", distribution="", unit="docker.service", active=False, pid=0, started=0.0,
+                  binary="/usr/sbin/dockerd", release=(20, 10), root=FILE, socket="/run/docker.sock",
+                  arguments=("/usr/sbin/dockerd", "-H", "fd://"))
+PRESENT = RuntimePolicy(True, "nvidia", BINARY, True, True, "")
+
+
+def host_with(root: Path, text: Optional[str]) -> Host:
+    host = Host(str(root))
+    if text is not None:
+        host.write(FILE, text)
+    return host
+
+
+def apply(host: Host, journal: Journal, observation: RuntimeObservation) -> None:
+    for edit in observation.edits:
+        journal.keep_original(MEMORY, edit.path)
+        text = Docker().edited(edit.path, host.read(edit.path), json.loads(json.dumps(edit.parameters)))
+        assert text == edit.after
+        if text is None:
+            host.remove(edit.path)
+        else:
+            host.write(edit.path, text)
+
+
+@pytest.mark.parametrize("text", [None, "{}", RICH])
+def test_the_kind_brings_and_takes_back(tmp_path: Path, text: Optional[str]) -> None:
+    host = host_with(tmp_path, text)
+    journal, docker = Journal(host), Docker()
+    first = docker.observe(host, journal, PRESENT, SERVICE)
+    assert first.problem is None and first.cdi is None and len(first.edits) == 1
+    apply(host, journal, first)
+    again = docker.observe(host, journal, PRESENT, SERVICE)
+    assert again.edits == () and "nvidia" in again.handlers
+    plain = docker.observe(host, journal, replace(PRESENT, default_handler=False), SERVICE)
+    apply(host, journal, plain)
+    assert json.loads(host.read(FILE) or "").get("default-runtime") == (json.loads(text or "{}")).get("default-runtime")
+    apply(host, journal, docker.observe(host, journal, replace(PRESENT, present=False), SERVICE))
+    assert host.read(FILE) == text
+
+
+def test_what_is_not_ours_is_not_taken_back(tmp_path: Path) -> None:
+    host = host_with(tmp_path, json.dumps({"runtimes": {"nvidia": {"path": BINARY}}}))
+    observation = Docker().observe(host, Journal(host), replace(PRESENT, present=False), SERVICE)
+    assert observation.edits == () and observation.problem is None
+
+
+@pytest.mark.parametrize("text, arguments, found", [
+    ('{"a": 1,\n}', (), "%s:2: " % FILE),
+    ("{}", ("dockerd", "--default-runtime=runc"), "dockerd runs with --default-runtime"),
+    ('{"runtimes": {"nvidia": {"path": "/opt/other"}}}', (), "runtime 'nvidia' is"),
+])
+def test_the_kind_refuses_before_it_writes(tmp_path: Path, text: str, arguments: Any, found: str) -> None:
+    host = host_with(tmp_path, text)
+    observation = Docker().observe(host, Journal(host), PRESENT, replace(SERVICE, arguments=arguments))
+    assert observation.problem is not None and found in observation.problem.found and observation.edits == ()
+
+
+def test_a_foreign_runtime_is_taken_over_when_told_and_comes_back(tmp_path: Path) -> None:
+    text = '{"runtimes": {"nvidia": {"path": "/opt/other"}}}'
+    host = host_with(tmp_path, text)
+    journal, told = Journal(host), replace(PRESENT, adopt=True)
+    apply(host, journal, Docker().observe(host, journal, told, SERVICE))
+    assert json.loads(host.read(FILE) or "")["runtimes"]["nvidia"]["path"] == BINARY
+    apply(host, journal, Docker().observe(host, journal, replace(told, present=False), SERVICE))
+    assert host.read(FILE) == text
+
+
+def test_a_reload_is_enough_where_there_are_no_features() -> None:
+    assert Docker().apply_verb(SERVICE) == RELOAD
+    assert Docker().apply_verb(replace(SERVICE, release=(28, 5))) == RESTART

@@ -53,24 +53,16 @@ class Change:
     pending: bool = False
 
 
-def generates(host: Host, service: Service) -> bool:
-    """Whether the root file is one that the distribution writes over ours."""
-    if service.distribution == "k0s":
-        lines = [line for line in (host.read(service.root) or "").splitlines() if line]
-        return lines[:1] == [K0S_MAGIC]
-    return service.distribution != ""
-
-
 def change(host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy) -> Change:
     """The files that bring what is wanted, or take ours away. Raises GpuOpsError where that is not safe."""
     if service.distribution in ("k3s", "rke2"):
         return _rancher(host, service, configuration, policy)
     if service.distribution == "k0s":
-        return _k0s(host, configuration, policy, service.release)
+        return _k0s(host, service, configuration, policy)
     return _microk8s(host, service, configuration, policy)
 
 
-def edited(path: str, text: Optional[str], block: str) -> Optional[str]:
+def edited(text: Optional[str], block: str) -> Optional[str]:
     """A Go template with our block at its end, or without any; None when nothing but ours was in it."""
     base = toml.without_ours(text or "")
     if block:
@@ -127,8 +119,15 @@ def _rancher(host: Host, service: Service, configuration: Configuration, policy:
     return _change(edits, preview, coming)
 
 
-def _k0s(host: Host, configuration: Configuration, policy: RuntimePolicy, release: Tuple[int, int]) -> Change:
-    drop_in = "%s/%s.toml" % (K0S_FOLDER, FILE)
+def _k0s(host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy) -> Change:
+    drop_in, release = "%s/%s.toml" % (K0S_FOLDER, FILE), service.release
+    if [line for line in (host.read(service.root) or "").splitlines() if line][:1] != [K0S_MAGIC]:
+        raise GpuOpsError(
+            found="%s does not start with '%s': k0s leaves it alone, and %s with it"
+                  % (service.root, K0S_MAGIC, K0S_FOLDER),
+            wanted="a configuration that k0s manages",
+            remedy="take the file away and restart k0s, or add the handler to it by hand",
+        )
     _check_k0s_files(host, drop_in, release)
     ours = host.read(drop_in)
     base = _without(configuration, drop_in)
@@ -208,7 +207,7 @@ def _template_edit(host: Host, path: str, block: str) -> Edit:
     text = host.read(path)
     if block and text is not None:
         _check_template(path, toml.without_ours(text), block)
-    after = edited(path, text, block) if block or text is not None else None
+    after = edited(text, block) if block or text is not None else None
     shown = [toml.our_lines(each) or None if each is not None else None for each in (text, after)]
     return Edit(path, text, after, shown[0], shown[1], {"block": block})
 

@@ -14,8 +14,9 @@ from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import digest
 from ..cri import CriStatus
-from ..model import Kind, Problem, RuntimeObservation, Service, pending
+from ..model import RESTART, WAIT, Kind, Problem, RuntimeObservation, Service, pending
 from ..policy import RuntimePolicy
+from . import distributions
 from .configuration import Configuration, handlers, load
 from .gate import check_in_place, judge
 from .writer import DROP_IN, CannotExtend, absent_edits, edited, foreign, present_edits, without_ours
@@ -34,14 +35,13 @@ class Containerd(Kind):
         problem = _obstacle(host, service, configuration, policy)
         if problem:
             return RuntimeObservation(service, problem)
-        ours = host.read(DROP_IN)
         try:
-            edits = tuple(
-                present_edits(configuration, ours, service.root, policy, service.release, _systemd_cgroup(host))
-                if policy.present else absent_edits(configuration, ours)
+            change = (
+                distributions.change(host, service, configuration, policy) if service.distribution
+                else _plain(host, service, configuration, policy)
             )
-            if edits:
-                judge(host, service.binary, configuration, edits, policy)
+            if change.preview:
+                judge(host, service.binary, configuration, change.preview, policy)
         except CannotExtend as error:
             return RuntimeObservation(service, Problem(
                 "%s holds its tables in a form that further lines cannot join (%s)" % (configuration.holder(), error),
@@ -51,15 +51,20 @@ class Containerd(Kind):
         return RuntimeObservation(
             service=service,
             problem=None,
-            edits=edits,
-            pending=pending(host, journal, service, [file.path for file in configuration.files],
-                            effective_digest(configuration)),
+            edits=change.edits,
+            pending=change.pending or pending(host, journal, service, [file.path for file in configuration.files],
+                                              effective_digest(configuration)),
             handlers=tuple(sorted(handlers(cri))),
             cdi=None if service.release < (1, 7) else bool(cri.get("enable_cdi", service.release >= (2, 0))),
         )
 
     def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
+        if "block" in parameters:
+            return distributions.edited(text, parameters["block"])
         return edited(path, text, {tuple(table): values for table, values in parameters["tables"]})
+
+    def apply_verb(self, service: Service) -> str:
+        return WAIT if service.distribution == "k0s" else RESTART
 
     def effective_digest(self, host: Host, service: Service) -> str:
         return effective_digest(load(host, service.root, service.release[0]))
@@ -74,6 +79,18 @@ class Containerd(Kind):
         if isinstance(runtimes, dict):
             return frozenset(runtimes)
         return super().running_handlers(status)
+
+
+def _plain(
+    host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy
+) -> distributions.Change:
+    """The edits of a containerd whose root file is nobody's but the user's."""
+    ours = host.read(DROP_IN)
+    edits = tuple(
+        present_edits(configuration, ours, service.root, policy, service.release, _systemd_cgroup(host))
+        if policy.present else absent_edits(configuration, ours)
+    )
+    return distributions.Change(edits, edits)
 
 
 def effective_digest(configuration: Configuration) -> str:

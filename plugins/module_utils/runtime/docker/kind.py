@@ -1,0 +1,169 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Docker as a kind of runtime: daemon.json, judged by dockerd, brought into effect by a reload where that is enough."""
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, Iterable, List, Mapping, Optional, Tuple
+
+from ...core.errors import GpuOpsError
+from ...core.host import Host
+from ...core.journal import Journal
+from ...core.plan import digest
+from ..model import MEMORY, RELOAD, RESTART, Answer, Edit, Kind, Problem, RuntimeObservation, Service, pending
+from ..policy import RuntimePolicy
+from . import configuration
+from .configuration import CDI_SINCE, Record, Setting
+
+# dockerd --validate came with 23.0
+VALIDATE_SINCE = (23, 0)
+KEYS = ("runtimes", "features", "default-runtime")
+# Exit codes of containers that a signal has ended: SIGKILL and SIGTERM
+KILLED = ("137", "143")
+
+
+class Docker(Kind):
+    """dockerd and /etc/docker/daemon.json."""
+
+    name = "docker"
+    title = "Docker"
+
+    def observe(self, host: Host, journal: Journal, policy: RuntimePolicy, service: Service) -> RuntimeObservation:
+        text = host.read(service.root)
+        try:
+            data = configuration.parse(service.root, text or "")
+            record = _record(journal, service, policy, data)
+            base = configuration.without_settings(service.root, text, record)
+            wanted = _wanted(policy, service) if policy.present else []
+            problem = _obstacle(service, policy, base, wanted)
+            if problem:
+                return RuntimeObservation(service, problem)
+            edits = _edits(service, policy, text, record, wanted)
+            for edit in edits:
+                _judge(host, service, edit)
+        except GpuOpsError as error:
+            return RuntimeObservation(service, Problem.of(error))
+        return RuntimeObservation(
+            service=service,
+            problem=None,
+            edits=edits,
+            pending=pending(host, journal, service, [service.root], self.effective_digest(host, service)),
+            handlers=tuple(sorted(data.get("runtimes", {}))),
+            cdi=bool(data.get("features", {}).get("cdi")) if service.release >= CDI_SINCE else None,
+            notes=_notes(service, policy, data),
+        )
+
+    def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
+        base = configuration.without_settings(path, text, parameters["taken_back"])
+        wanted: List[Setting] = [(tuple(place), value) for place, value in parameters["settings"]]
+        return configuration.with_settings(path, base, wanted)[0] if wanted else base
+
+    def apply_verb(self, service: Service) -> str:
+        """A reload takes runtimes; since 25.0 there may be a feature among the changes, which only a start takes."""
+        return RELOAD if service.release < CDI_SINCE else RESTART
+
+    def effective_digest(self, host: Host, service: Service) -> str:
+        data = configuration.parse(service.root, host.read(service.root) or "")
+        return digest([data.get(key) for key in KEYS])
+
+    def answer(self, host: Host, service: Service) -> Answer:
+        known = _docker(host, service, "info", "--format", "{{json .Runtimes}}")
+        running = _docker(host, service, "ps", "--quiet", "--no-trunc")
+        if known is None or running is None:
+            return Answer("'docker info' does not answer")
+        return Answer("", frozenset(json.loads(known) or {}), frozenset(running.split()))
+
+    def lost(self, host: Host, service: Service, containers: Iterable[str]) -> Tuple[str, ...]:
+        names = tuple(containers)
+        told = [_docker(host, service, "inspect", "--format", "{{.State.ExitCode}}", name) for name in names]
+        return tuple(name for name, code in zip(names, told) if (code or "").strip() in KILLED)
+
+
+def _wanted(policy: RuntimePolicy, service: Service) -> List[Setting]:
+    default = policy.handler if policy.default_handler else ""
+    return configuration.settings(policy.entries, default, policy.cdi, service.release)
+
+
+def _record(journal: Journal, service: Service, policy: RuntimePolicy, data: Mapping[str, Any]) -> Record:
+    """What of the file is ours, told from the file as it was before our first change."""
+    kept = [each for each in journal.originals(MEMORY) if each.path == service.root]
+    if not kept:
+        return []
+    content = kept[0].content
+    original = None if content is None else content.decode("utf-8", "surrogateescape")
+    runtimes = data.get("runtimes", {})
+    ours: List[Setting] = [(("runtimes", name), runtimes[name]) for name in policy.entries if name in runtimes]
+    if data.get("features", {}).get("cdi") is True:
+        ours.append((("features", "cdi"), True))
+    if data.get("default-runtime") in policy.entries:
+        ours.append((("default-runtime",), data["default-runtime"]))
+    return configuration.with_settings(service.root, original, ours)[1]
+
+
+def _obstacle(
+    service: Service, policy: RuntimePolicy, base: Optional[str], wanted: List[Setting]
+) -> Optional[Problem]:
+    flags = configuration.flag_conflicts(service.arguments, wanted)
+    if flags:
+        return Problem(
+            "dockerd runs with %s" % " and ".join(flags), "these options in %s alone" % service.root,
+            "take them out of the unit's command line (systemctl cat %s): dockerd refuses an option that is both a "
+            "flag and in the file" % service.unit)
+    told = configuration.contradictions(configuration.parse(service.root, base or ""), wanted)
+    if policy.adopt:
+        told = [each for each in told if not each.startswith("runtime ")]
+    if not told:
+        return None
+    return Problem("%s: %s" % (service.root, "; ".join(told)), "runtime '%s' with path %s"
+                   % (policy.handler, policy.handler_binary),
+                   "take that entry out, choose another handler, or set adopt to take it over")
+
+
+def _edits(
+    service: Service, policy: RuntimePolicy, text: Optional[str], record: Record, wanted: List[Setting]
+) -> Tuple[Edit, ...]:
+    parameters = {"taken_back": record, "settings": [[list(place), value] for place, value in wanted]}
+    after = Docker().edited(service.root, text, parameters)
+    same = after is not None and text is not None and (
+        configuration.parse(service.root, after) == configuration.parse(service.root, text))
+    if after == text or same and policy.present:
+        return ()
+    return (Edit(service.root, text, after, _shown(service, text), _shown(service, after), parameters),)
+
+
+def _shown(service: Service, text: Optional[str]) -> Optional[str]:
+    """The part that our change is about; the rest may hold credentials of a proxy."""
+    if text is None:
+        return None
+    data = configuration.parse(service.root, text)
+    return json.dumps({key: data[key] for key in KEYS if key in data}, indent=4) + "\n"
+
+
+def _judge(host: Host, service: Service, edit: Edit) -> None:
+    """dockerd itself reads a copy of the new file."""
+    if service.release < VALIDATE_SINCE or edit.after is None:
+        return
+    with host.scratch() as scratch:
+        copy = os.path.join(scratch, "daemon.json")
+        host.write(copy, edit.after, 0o600)
+        done = host.run([service.binary, "--validate", "--config-file", copy], check=False)
+    if done.rc != 0:
+        raise GpuOpsError(
+            found="dockerd refuses %s with our change: %s"
+                  % (edit.path, (done.stderr or done.stdout).strip().replace(copy, edit.path)),
+            wanted="a configuration that dockerd reads",
+            remedy="correct the file by hand until 'dockerd --validate --config-file %s' succeeds; nothing was "
+                   "changed" % edit.path,
+        )
+
+
+def _notes(service: Service, policy: RuntimePolicy, data: Mapping[str, Any]) -> Tuple[str, ...]:
+    if policy.present and service.release >= CDI_SINCE and not data.get("live-restore"):
+        return ("A restart of Docker ends its containers, because live-restore is off.",)
+    return ()
+
+
+def _docker(host: Host, service: Service, *words: str) -> Optional[str]:
+    done = host.run(["docker", "--host", "unix://" + service.socket, *words], check=False, timeout=30)
+    return done.stdout if done.rc == 0 else None
