@@ -71,30 +71,28 @@ EMBEDDED_KUBELET = ("k3s", "microk8s")
 
 def find(host: Host, policy: RuntimePolicy) -> Optional[Service]:
     """The runtime that Kubernetes uses, or the one that the policy names. Raises GpuOpsError when it is not clear."""
-    places = [place for place in PLACES if policy.runtime in ("auto", place.name)]
-    if policy.runtime == "auto":
-        endpoint = kubelet_endpoint(host)
-        if endpoint:
-            service = _behind(host, endpoint, PLACES, policy) or _installed(host, _at(host, endpoint), policy)
-            if service is not None:
-                return service
-            raise GpuOpsError(
-                found="a kubelet that uses %s, where no runtime answers and none is installed" % endpoint,
-                wanted="a container runtime behind the kubelet's socket",
-                remedy="install the runtime, or correct the kubelet's containerRuntimeEndpoint",
-            )
-    running = _running(host, places, policy)
-    if len(running) > 1:
-        embedded = [service for service in running if service.distribution in EMBEDDED_KUBELET]
-        running = embedded if len(embedded) == 1 else running
-    if len(running) > 1:
-        names = ", ".join("%s (%s)" % (service.distribution or service.kind, service.socket) for service in running)
+    endpoint = kubelet_endpoint(host)
+    service = _behind(host, endpoint, policy) if endpoint else None
+    if service is not None:
+        return service
+    if endpoint and policy.runtime == "auto":
+        service = _installed(host, _at(host, endpoint), policy)
+        if service is not None:
+            return service
         raise GpuOpsError(
-            found="several container runtimes: %s, and no kubelet that says which it uses" % names,
-            wanted="one runtime to configure",
-            remedy="name it with 'runtime'",
+            found="a kubelet that uses %s, where no runtime answers and none is installed" % endpoint,
+            wanted="a container runtime behind the kubelet's socket",
+            remedy="install the runtime, or correct the kubelet's containerRuntimeEndpoint",
         )
+    places = [place for place in PLACES if policy.runtime in ("auto", place.name)]
+    running = _without_bystanders(host, _running(host, places, policy))
+    _check_one(running, "and no kubelet that says which it uses")
     return running[0] if running else _installed(host, places, policy)
+
+
+def again(host: Host, policy: RuntimePolicy, socket_path: str) -> Optional[Service]:
+    """The runtime of a socket that find() has found before."""
+    return _behind(host, socket_path, policy) or find(host, policy)
 
 
 def kubelet_endpoint(host: Host) -> str:
@@ -152,38 +150,67 @@ def _running(host: Host, places: Sequence[Place], policy: RuntimePolicy) -> List
     found: Dict[int, Service] = {}
     for place in places:
         for path in place.sockets:
-            service = _behind(host, path, places, policy) if host.exists(path) else None
-            if service is not None and service.pid not in found:
-                found[service.pid] = service
+            service = _behind(host, path, policy) if host.exists(path) else None
+            if service is not None:
+                found.setdefault(service.pid, service)
     return list(found.values())
 
 
-def _behind(host: Host, socket_path: str, places: Sequence[Place], policy: RuntimePolicy) -> Optional[Service]:
-    """The runtime whose process listens on a socket."""
+def _without_bystanders(host: Host, running: Sequence[Service]) -> List[Service]:
+    """Without those that are not Kubernetes': a kubelet inside its distribution uses that one's; Docker's containerd
+    has its CRI switched off."""
+    embedded = [service for service in running if service.distribution in EMBEDDED_KUBELET]
+    if len(embedded) == 1:
+        return embedded
+    if len(running) < 2:
+        return list(running)
+    return [service for service in running if service.kind == "docker" or _told_version(host, service.socket)]
+
+
+def _check_one(services: Sequence[Service], why: str) -> None:
+    if len(services) > 1:
+        raise GpuOpsError(
+            found="several container runtimes: %s, %s" % (", ".join(
+                "%s (%s, %s)" % (service.distribution or service.kind, service.unit, service.socket)
+                for service in services), why),
+            wanted="one runtime to configure",
+            remedy="name it with 'runtime'",
+        )
+
+
+def _behind(host: Host, socket_path: str, policy: RuntimePolicy) -> Optional[Service]:
+    """The runtime whose process listens on a socket, if it is one that the policy asks for."""
     pid = peer_pid(host.path(socket_path))
-    if pid <= 1:
-        # nobody, or systemd, which listens for a service that it starts on demand
+    if pid == 0:
         return None
     words = _words(host, pid)
     program = host.link("/proc/%d/exe" % pid) or ""
     unit = _unit_of(host, pid)
-    place = _place_of(host, socket_path, places, words, program, unit)
-    return None if place is None else _service(host, place, socket_path, pid, words, program, unit, policy)
+    # systemd listens itself for a service that it starts on demand
+    named = _at(host, socket_path) if pid == 1 else _places_of(host, socket_path, words, program, unit)
+    if not named or policy.runtime not in ("auto", named[0].name):
+        return None
+    place = named[0]
+    if pid == 1 or place.kind == "docker" and os.path.basename(program) != place.program:
+        # what listens is cri-dockerd, or nobody yet: the daemon with the configuration is another process
+        service = _installed(host, [place], policy)
+        return service if service is not None and service.active else None
+    return _service(host, place, socket_path, pid, words, program, unit, policy)
 
 
-def _place_of(
-    host: Host, socket_path: str, places: Sequence[Place], words: Sequence[str], program: str, unit: str
-) -> Optional[Place]:
+def _places_of(
+    host: Host, socket_path: str, words: Sequence[str], program: str, unit: str
+) -> List[Place]:
     """By its unit, else by its paths, else by its socket, else by its program."""
     names = {os.path.basename(words[0]) if words else "", os.path.basename(program)}
     told = [program, *words]
     tests = (
-        [place for place in places if unit in place.units],
-        [place for place in places if any(word.startswith(folder) for folder in place.folders for word in told)],
-        [place for place in _at(host, socket_path) if place in places],
-        [place for place in places if place.program in names and not place.distribution],
+        [place for place in PLACES if unit in place.units],
+        [place for place in PLACES if any(word.startswith(folder) for folder in place.folders for word in told)],
+        _at(host, socket_path),
+        [place for place in PLACES if place.program in names and not place.distribution],
     )
-    return next((found[0] for found in tests if found), None)
+    return next((found for found in tests if found), [])
 
 
 def _service(
@@ -215,15 +242,9 @@ def _installed(host: Host, places: Sequence[Place], policy: RuntimePolicy) -> Op
                 service = _of_unit(host, place, name, unit, policy)
                 if service is not None:
                     found.append(service)
-    active = [service for service in found if service.active]
-    candidates = active or found
+    candidates = [service for service in found if service.active] or found
     if len({service.kind + service.distribution for service in candidates}) > 1:
-        raise GpuOpsError(
-            found="several container runtimes: %s, none of which answers" % ", ".join(
-                service.unit for service in candidates),
-            wanted="one runtime to configure",
-            remedy="name it with 'runtime'",
-        )
+        _check_one(candidates, "none of which answers")
     return candidates[0] if candidates else None
 
 

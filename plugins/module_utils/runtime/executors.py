@@ -11,7 +11,7 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step, digest
 from ..core.steps import Executor
-from .detection import find
+from .detection import again
 from .kinds import KINDS
 from .model import MEMORY, RELOAD, RESTART, WAIT, Kind, Service
 from .planner import APPLY, EDIT, REMOVE, WRITE
@@ -78,13 +78,14 @@ def apply(host: Host, journal: Journal, step: Step) -> None:
     failure = _apply(host, kind, service, verb, wanted, running)
     if failure:
         restored = _undo(host, journal)
-        again = _apply(host, kind, service, _verb_after_failure(host, service, verb), frozenset(), frozenset()) \
-            if restored else failure
+        second = failure
+        if restored:
+            second = _apply(host, kind, service, _verb_after_failure(host, service, verb), frozenset(), frozenset())
         raise GpuOpsError(
             found="%s does not come up with the new configuration: %s" % (kind.title, failure),
             wanted="a %s that answers within %d s, with its handlers and its running containers"
                    % (kind.title, READY_SECONDS),
-            remedy="%s; see journalctl -u %s" % (_state_after(kind, restored, again), service.unit),
+            remedy="%s; see journalctl -u %s" % (_state_after(kind, restored, second), service.unit),
             restored=restored,
         )
     now = _service(host, step)
@@ -136,7 +137,7 @@ def _service(host: Host, step: Step) -> Service:
     """The service of an apply step as it is now."""
     told = step.parameters
     policy = RuntimePolicy(True, "nvidia", "", False, True, told["root"], runtime=told["runtime"])
-    service = find(host, policy)
+    service = again(host, policy, told["socket"])
     if service is None:
         raise GpuOpsError("no %s any more" % step.subject, "the runtime that the plan was made for", "plan again")
     return service
@@ -190,11 +191,11 @@ def _remember(journal: Journal, **changes: Any) -> None:
     journal.remember(MEMORY, {key: value for key, value in memory.items() if value})
 
 
-def _state_after(kind: Kind, restored: List[str], again: str) -> str:
+def _state_after(kind: Kind, restored: List[str], second: str) -> str:
     if not restored:
         return "its configuration is not of this run, so nothing was put back"
-    if again:
-        return "the files were put back, and %s still does not come up (%s)" % (kind.title, again)
+    if second:
+        return "the files were put back, and %s still does not come up (%s)" % (kind.title, second)
     return "the files were put back and %s is up again with them" % kind.title
 
 
