@@ -1,0 +1,471 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which runtime it is, what its CRI says, and what becomes of files when something goes wrong."""
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from pathlib import Path
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import (
+    cri,
+    detection,
+    executors,
+    kinds,
+    model,
+    observation,
+    policy,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Runtime
+
+ROOT, OURS = "/etc/any/root.conf", "/etc/any/d/ours.conf"
+LINE = "ours\n"
+
+
+def parameters(**changes: Any) -> Dict[str, Any]:
+    return {**{name: option.get("default") for name, option in policy.ARGUMENTS.items()}, **changes}
+
+
+# the CRI client against a server that speaks by the frame
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+def embedded(number: int, message: bytes) -> bytes:
+    size = len(message)
+    length = bytes([size]) if size < 128 else bytes([size & 0x7F | 0x80, size >> 7])
+    return bytes([number << 3 | 2]) + length + message
+
+
+def told(message: bytes, pieces: int = 1) -> bytes:
+    """An answer in so many DATA frames, between header blocks that no one needs to read."""
+    body = struct.pack(">BI", 0, len(message)) + message
+    cuts = [body[len(body) * part // pieces:len(body) * (part + 1) // pieces] for part in range(pieces)]
+    return frame(1, 4, 1, b"\x88") + b"".join(frame(0, 0, 1, cut) for cut in cuts) + frame(1, 5, 1, b"\xbf")
+
+
+class Server:
+    """Answers every connection with the same bytes."""
+
+    def __init__(self, path: str, answer: bytes) -> None:
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(path)
+        self.listener.listen(8)
+        self.answer = answer
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.recv(65536)
+                connection.settimeout(2)
+                try:
+                    connection.sendall(frame(4, 0, 0, b"") + frame(6, 0, 0, b"12345678") + self.answer)
+                    while connection.recv(65536):
+                        continue
+                except OSError:
+                    continue
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Any]:
+    servers: List[Server] = []
+
+    def start(answer: bytes) -> cri.CriClient:
+        path = str(tmp_path / ("%d.sock" % len(servers)))
+        servers.append(Server(path, answer))
+        return cri.CriClient(path, timeout=3)
+
+    yield start
+    for server in servers:
+        server.listener.close()
+
+
+def condition(name: str, state: int, reason: str = "") -> bytes:
+    return embedded(1, embedded(1, embedded(1, name.encode()) + bytes([2 << 3, state]) + embedded(3, reason.encode())))
+
+
+class TestCri:
+    def test_the_version(self, serve: Any) -> None:
+        answer = embedded(1, b"0.1.0") + embedded(2, b"containerd") + embedded(3, b"v2.2.0")
+        assert serve(told(answer)).version() == ("containerd", "v2.2.0")
+
+    def test_a_status_in_many_pieces(self, serve: Any) -> None:
+        info = embedded(2, embedded(1, b"config") + embedded(2, b'{"a": "%s"}' % (b"x" * 3000)))
+        answer = condition("RuntimeReady", 1) + info + embedded(3, embedded(1, b"nvidia"))
+        status = serve(told(answer, pieces=7)).status()
+        assert (status.ready, status.handlers, status.topic("config")) == (True, ("nvidia",), {"a": "x" * 3000})
+
+    @pytest.mark.parametrize(("answer", "word"), [
+        (condition("NetworkReady", 1), "no condition RuntimeReady"),
+        (condition("RuntimeReady", 0, "ShimMissing"), "ShimMissing"),
+    ])
+    def test_a_runtime_that_is_not_ready_says_why(self, serve: Any, answer: bytes, word: str) -> None:
+        status = serve(told(answer)).status()
+        assert not status.ready
+        assert word in status.problem
+
+    @pytest.mark.parametrize(("answer", "word"), [
+        (frame(1, 5, 1, b"\x88\x10\x0bgrpc-status\x0212\x10\x0cgrpc-message\x0funknown service"), "unknown service"),
+        (frame(3, 0, 1, struct.pack(">I", 7)), "RST_STREAM 7"),
+        (frame(7, 0, 0, struct.pack(">II", 0, 2) + b"no"), "GOAWAY 2): no"),
+    ])
+    def test_an_error_is_told(self, serve: Any, answer: bytes, word: str) -> None:
+        with pytest.raises(cri.CriError) as caught:
+            serve(answer).version()
+        assert word in caught.value.found
+
+    def test_nobody_there_and_nobody_answering(self, serve: Any, tmp_path: Path) -> None:
+        with pytest.raises(cri.CriError):
+            cri.CriClient(str(tmp_path / "none")).version()
+        client = serve(b"")
+        client.timeout = 0.3
+        with pytest.raises(cri.CriError) as caught:
+            client.version()
+        assert "within" in caught.value.found
+
+    @pytest.mark.parametrize(("state", "code", "killed"), [(1, 0, False), (2, 0, False), (2, 137, True), (3, 0, True)])
+    def test_a_container_that_was_killed(self, serve: Any, state: int, code: int, killed: bool) -> None:
+        exit_code = bytes([7 << 3]) + (bytes([code]) if code < 128 else bytes([code & 0x7F | 0x80, 1]))
+        status = embedded(1, b"id") + bytes([3 << 3, state]) + exit_code
+        assert serve(told(embedded(1, status))).was_killed("id") is killed
+
+    def test_the_process_behind_a_socket(self, serve: Any, tmp_path: Path) -> None:
+        client = serve(b"")
+        assert cri.peer_pid(client.socket_path) == os.getpid()
+        assert cri.peer_pid(str(tmp_path / "none")) == 0
+
+
+class TestKubelet:
+    def put(self, tmp_path: Path, files: Mapping[str, str]) -> Host:
+        for name, text in files.items():
+            path = tmp_path / name.lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return Host(str(tmp_path))
+
+    @pytest.mark.parametrize(("files", "endpoint"), [
+        ({}, ""),
+        ({"/proc/7/comm": "kubelet\n", "/proc/7/cmdline": "kubelet\0--container-runtime-endpoint=unix:///a.sock\0"},
+         "/a.sock"),
+        ({"/proc/7/comm": "kubelet\n", "/proc/7/cmdline": "kubelet\0--config\0/k.yaml\0",
+          "/k.yaml": "containerRuntimeEndpoint: unix:///b.sock\n"}, "/b.sock"),
+        ({"/proc/7/comm": "kubelet\n", "/proc/7/cmdline": "kubelet\0"}, detection.KUBELET_DEFAULT),
+        ({"/var/lib/kubelet/kubeadm-flags.env":
+          'KUBELET_KUBEADM_ARGS="--x=1 --container-runtime-endpoint=unix:///c.sock"\n'}, "/c.sock"),
+        ({detection.KUBELET_CONFIG: "containerRuntimeEndpoint: '/d.sock'\n"}, "/d.sock"),
+    ])
+    def test_its_socket(self, tmp_path: Path, files: Dict[str, str], endpoint: str) -> None:
+        assert detection.kubelet_endpoint(self.put(tmp_path, files)) == endpoint
+
+
+class Daemons(Host):
+    """A host with daemons behind sockets: {socket: (pid, unit, program, arguments)}."""
+
+    behind: Dict[str, Tuple[int, str, str, Tuple[str, ...]]] = {}
+
+    def run(self, argv: Any, *args: Any, **options: Any) -> Done:
+        return Done(tuple(argv), 0, "x version 2.1.3\n" if "--version" in argv else "", "")
+
+    def link(self, name: str) -> Optional[str]:
+        for pid, _unit, program, _arguments in self.behind.values():
+            if name == "/proc/%d/exe" % pid:
+                return program
+        return None
+
+    def read(self, name: str) -> Optional[str]:
+        for pid, unit, program, arguments in self.behind.values():
+            if name == "/proc/%d/cmdline" % pid:
+                return "\0".join((program, *arguments)) + "\0"
+            if name == "/proc/%d/cgroup" % pid:
+                return "1:name=systemd:/system.slice/%s\n" % unit
+        return super().read(name)
+
+    def exists(self, name: str) -> bool:
+        return name in self.behind or super().exists(name)
+
+
+PLAIN = {"/run/containerd/containerd.sock": (11, "containerd.service", "/usr/bin/containerd", ())}
+CRIO = {"/run/crio/crio.sock": (12, "crio.service", "/usr/bin/crio", ("-c", "/etc/other.conf"))}
+K3S = {"/run/k3s/containerd/containerd.sock": (13, "k3s-agent.service", "/var/lib/rancher/k3s/data/1/bin/containerd",
+                                               ("-c", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml"))}
+RKE2 = {"/run/k3s/containerd/containerd.sock": (14, "rke2-server.service", "/var/lib/rancher/rke2/bin/containerd",
+                                                ("-c", "/var/lib/rancher/rke2/agent/etc/containerd/config.toml"))}
+
+
+class TestDetection:
+    @pytest.fixture
+    def find(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+        host = Daemons(str(tmp_path))
+        monkeypatch.setattr(detection, "peer_pid", lambda path: next(
+            (entry[0] for name, entry in host.behind.items() if path.endswith(name)), 0))
+        monkeypatch.setattr(detection, "_told_version", lambda _host, path: "containerd v2.1.3")
+
+        def find(behind: Any, endpoint: str = "", **changes: Any) -> Optional[model.Service]:
+            host.behind = behind
+            monkeypatch.setattr(detection, "kubelet_endpoint", lambda _host: endpoint)
+            return detection.find(host, policy.policy_of(parameters(**changes)))
+
+        return find
+
+    @pytest.mark.parametrize(("behind", "name"), [
+        (PLAIN, ("containerd", "", "containerd.service", "/etc/containerd/config.toml")),
+        (CRIO, ("crio", "", "crio.service", "/etc/other.conf")),
+        (K3S, ("containerd", "k3s", "k3s-agent.service", "/var/lib/rancher/k3s/agent/etc/containerd/config.toml")),
+        (RKE2, ("containerd", "rke2", "rke2-server.service",
+                "/var/lib/rancher/rke2/agent/etc/containerd/config.toml")),
+    ])
+    def test_the_process_tells(self, find: Any, behind: Any, name: Tuple[str, ...]) -> None:
+        service = find(behind)
+        assert (service.kind, service.distribution, service.unit, service.root) == name
+        assert (service.release, service.active) == ((2, 1), True)
+
+    def test_the_kubelet_decides_between_several(self, find: Any) -> None:
+        both = {**PLAIN, **CRIO}
+        assert find(both, "/run/crio/crio.sock").kind == "crio"
+        assert find(both, "/run/containerd/containerd.sock").kind == "containerd"
+
+    def test_several_without_a_kubelet_are_named_and_the_policy_chooses(self, find: Any) -> None:
+        both = {**PLAIN, **CRIO}
+        with pytest.raises(GpuOpsError) as caught:
+            find(both)
+        assert "containerd.service" in caught.value.found
+        assert "crio.service" in caught.value.found
+        assert find(both, runtime="crio").unit == "crio.service"
+
+    def test_the_kubelet_inside_k3s_uses_its_own(self, find: Any) -> None:
+        assert find({**PLAIN, **K3S}).distribution == "k3s"
+        assert find({**PLAIN, **K3S}, runtime="containerd").distribution == ""
+
+    def test_none(self, find: Any) -> None:
+        assert find({}) is None
+        with pytest.raises(GpuOpsError) as caught:
+            find({}, "/run/crio/crio.sock")
+        assert "/run/crio/crio.sock" in caught.value.found
+
+
+# what becomes of files: a kind of runtime with two files, whose daemon is the test's
+
+
+class Any_(model.Kind):
+    """Wants a line of ours in its root and a file of ours beside it; serves as the world says."""
+
+    name = title = "any"
+
+    def __init__(self) -> None:
+        self.answers: List[model.Answer] = []
+        self.gone: Tuple[str, ...] = ()
+
+    def observe(self, host: Host, journal: Journal, policy: Any, service: model.Service) -> model.RuntimeObservation:
+        root, ours = host.read(ROOT) or "", host.read(OURS)
+        base = root.replace(LINE, "")
+        wanted = [(OURS, ours, "all\n" if policy.present else None, {}),
+                  (ROOT, root, base + (LINE if policy.present else ""), {"line": policy.present})]
+        edits = tuple(model.Edit(path, before, after, None, after if not more else "", more, like=ROOT)
+                      for path, before, after, more in wanted if before != after)
+        return model.RuntimeObservation(service, None, edits)
+
+    def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
+        return (text or "").replace(LINE, "") + (LINE if parameters["line"] else "")
+
+    def effective_digest(self, host: Host, service: model.Service) -> str:
+        return host.read(ROOT) or ""
+
+    def answer(self, host: Host, service: model.Service) -> model.Answer:
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+    def lost(self, host: Host, service: model.Service, containers: Any) -> Tuple[str, ...]:
+        return tuple(name for name in containers if name in self.gone)
+
+
+class Machine(Host):
+    """Counts the commands, and lets another hand write before a step."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.commands: List[Tuple[str, ...]] = []
+
+    def systemctl(self, *words: str, timeout: float = 180) -> Done:
+        self.commands.append(words)
+        return Done(words, 0, "", "")
+
+    def run(self, argv: Any, *args: Any, **options: Any) -> Done:
+        self.commands.append(tuple(argv))
+        return Done(tuple(argv), 0, "", "")
+
+
+SERVES = model.Answer("", frozenset({"nvidia", "runc"}), frozenset({"c1"}))
+
+
+def without_handler(handlers: FrozenSet[str]) -> model.Answer:
+    return model.Answer("", handlers, frozenset({"c1"}))
+
+
+class World:
+    def __init__(self, host: Machine, kind: Any_) -> None:
+        self.host = host
+        self.kind = kind
+        host.write(ROOT, "theirs\n", 0o600)
+
+    def run(self, **options: Any) -> List[str]:
+        return Run(Runtime(), parameters(**options), self.host, lambda _: HostFacts(toolkit="1")).apply().applied
+
+    def files(self) -> Dict[str, Tuple[bytes, int]]:
+        top = Path(self.host.root) / "etc"
+        return {str(path.relative_to(top)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mode)
+                for path in top.rglob("*")}
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    kind = Any_()
+    kind.answers = [SERVES]
+    service = model.Service("any", "", "any.service", True, 1, 0.0, "/bin/any", (2, 1), ROOT, "/run/any.sock")
+    monkeypatch.setitem(kinds.KINDS, "any", kind)
+    monkeypatch.setattr(observation, "find", lambda _host, _policy: service)
+    monkeypatch.setattr(executors, "again", lambda _host, _policy, _socket: service)
+    monkeypatch.setattr(executors, "READY_SECONDS", 0.5)
+    monkeypatch.setattr(executors, "PAUSE_SECONDS", 0.01)
+    return World(Machine(str(tmp_path)), kind)
+
+
+class TestExecutors:
+    def test_files_then_restart_then_nothing_then_back(self, world: World) -> None:
+        before = world.files()
+        assert [step.split("/")[1] for step in world.run()] == [
+            "runtime_config.write", "runtime_config.edit", "runtime.restart"]
+        assert world.host.mode(OURS) == 0o600
+        assert world.host.commands == [("restart", "any.service")]
+        assert world.run() == []
+        world.run(state="absent")
+        assert world.files() == before
+        assert len(world.host.commands) == 2
+
+    @pytest.mark.parametrize(("after", "word"), [
+        (model.Answer("connection refused"), "connection refused"),
+        (without_handler(frozenset({"runc"})), "does not know the handlers nvidia"),
+    ])
+    def test_a_daemon_that_does_not_serve_gets_its_files_back(
+        self, world: World, after: model.Answer, word: str
+    ) -> None:
+        before = world.files()
+        world.kind.answers = Failing(world, after)
+        with pytest.raises(GpuOpsError) as caught:
+            world.run()
+        assert word in caught.value.found
+        assert "is up again" in caught.value.remedy
+        assert world.files() == before
+        assert [words[0] for words in world.host.commands] == ["restart", "restart"]
+
+    def test_a_container_that_is_lost_is_found_and_one_that_ended_is_not(self, world: World) -> None:
+        world.kind.answers = [SERVES, model.Answer("", SERVES.handlers, frozenset())]
+        assert world.run()
+        world.run(state="absent")
+        world.kind.gone = ("c1",)
+        world.kind.answers = [SERVES, model.Answer("", SERVES.handlers, frozenset())]
+        with pytest.raises(GpuOpsError) as caught:
+            world.run()
+        assert "containers that ran before are lost: c1" in caught.value.found
+
+    def test_a_file_that_changed_since_it_was_read_stops_the_run(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = executors.EXECUTORS["runtime_config.write"]
+
+        def meanwhile(host: Host, journal: Journal, step: Any) -> None:
+            write(host, journal, step)
+            host.write(ROOT, "theirs\nof another hand\n")
+
+        monkeypatch.setitem(executors.EXECUTORS, "runtime_config.write", meanwhile)
+        with pytest.raises(GpuOpsError) as caught:
+            world.run()
+        assert ROOT in caught.value.found
+        assert caught.value.details["restored"] == [OURS]
+        assert world.host.read(ROOT) == "theirs\nof another hand\n"
+        assert not world.host.exists("/etc/any/d")
+        assert world.host.commands == []
+        monkeypatch.setitem(executors.EXECUTORS, "runtime_config.write", write)
+        assert len(world.run()) == 3
+
+    def test_a_users_later_edit_is_not_put_back(self, world: World) -> None:
+        world.run()
+        world.host.write(ROOT, "theirs, and more\n")
+        world.kind.answers = Failing(world, model.Answer("down"))
+        with pytest.raises(GpuOpsError):
+            world.run()
+        assert world.host.read(ROOT) == "theirs, and more\n"
+
+    @pytest.mark.parametrize("survivors", [0, 1, 2])
+    @pytest.mark.parametrize("state", ["present", "absent"])
+    def test_killed_between_any_two_steps_the_next_run_completes(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, survivors: int, state: str
+    ) -> None:
+        delivered = world.files()
+        world.run()
+        done = world.files()
+        if state == "present":
+            world.run(state="absent")
+        steps = iter(range(survivors))
+
+        def mortal(executor: Any) -> Any:
+            def run(host: Host, journal: Journal, step: Any) -> None:
+                if next(steps, None) is None:
+                    raise KeyboardInterrupt
+                executor(host, journal, step)
+            return run
+
+        with monkeypatch.context() as patch:
+            for action, executor in list(executors.EXECUTORS.items()):
+                patch.setitem(executors.EXECUTORS, action, mortal(executor))
+            with pytest.raises(KeyboardInterrupt):
+                world.run(state=state)
+        world.run(state=state)
+        assert world.files() == (done if state == "present" else delivered)
+        assert world.run(state=state) == []
+
+
+class Failing(List[model.Answer]):
+    """Serves before the change and once the files are back; in between it answers something else."""
+
+    def __init__(self, world: World, between: model.Answer) -> None:
+        super().__init__([SERVES])
+        self.world = world
+        self.between = between
+
+    def __getitem__(self, _index: Any) -> Any:
+        return self.between if LINE in (self.world.host.read(ROOT) or "") and self.world.host.commands else SERVES
+
+
+@pytest.mark.parametrize(("changes", "entries"), [
+    ({}, {"nvidia": "/usr/bin/nvidia-container-runtime"}),
+    ({"handlers": {"nvidia-cdi": None, "own": "/opt/own"}},
+     {"nvidia": "/usr/bin/nvidia-container-runtime", "nvidia-cdi": "/usr/bin/nvidia-container-runtime.cdi",
+      "own": "/opt/own"}),
+])
+def test_handlers(changes: Dict[str, Any], entries: Dict[str, str]) -> None:
+    assert policy.policy_of(parameters(**changes)).entries == entries
+
+
+@pytest.mark.parametrize("changes", [
+    {"handlers": {"own": ""}}, {"handlers": {"own": "opt/own"}}, {"handlers": {"runc": "/x"}},
+    {"handlers": {"nvidia": "/x"}},
+])
+def test_handlers_that_cannot_be(changes: Dict[str, Any]) -> None:
+    with pytest.raises(GpuOpsError):
+        policy.policy_of(parameters(**changes))
