@@ -11,9 +11,11 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import model, planner, policy, toml
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import configuration, writer
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.kind import Containerd
 
 ROOT = "/etc/containerd/config.toml"
 CRI2 = 'plugins."io.containerd.grpc.v1.cri"'
@@ -160,6 +162,53 @@ class TestEdits:
     ])
     def test_a_foreign_handler_is_the_same_or_named(self, entry: Dict[str, Any], told: str) -> None:
         assert writer.difference_from(entry, wish().handler_binary) == told
+
+
+class TestObstacles:
+    SERVICE = model.Service(
+        "containerd", "", "containerd.service", True, 1, 0.0, "/usr/bin/containerd", (2, 2), ROOT, "/run/c.sock")
+
+    def problem(self, tmp_path: Path) -> model.Problem:
+        host = Host(str(tmp_path))
+        seen = Containerd().observe(host, Journal(host), wish(), self.SERVICE)
+        assert seen.problem is not None
+        assert seen.edits == ()
+        return seen.problem
+
+    def test_a_disabled_plugin_is_named_with_its_file(self, tmp_path: Path) -> None:
+        files(tmp_path, {ROOT: "version = 2\nimports = ['/opt/a.toml']\n",
+                         "/opt/a.toml": "version = 2\ndisabled_plugins = ['cri']\n"}, 2)
+        assert self.problem(tmp_path).found == "/opt/a.toml: disabled_plugins names cri"
+
+    def test_a_link_into_a_folder_that_others_may_write_to_is_refused(self, tmp_path: Path) -> None:
+        files(tmp_path, {"/shared/config.toml": "version = 2\n"}, 2)
+        (tmp_path / "etc/containerd").mkdir(parents=True)
+        (tmp_path / "etc/containerd/config.toml").symlink_to(tmp_path / "shared/config.toml")
+        (tmp_path / "shared").chmod(0o777)
+        assert "others than root may write to /shared" in self.problem(tmp_path).found
+
+    def test_an_old_format_and_a_foreign_handler_are_refused(self, tmp_path: Path) -> None:
+        files(tmp_path, {ROOT: "oom_score = 0\n"}, 2)
+        assert "format version 1" in self.problem(tmp_path).found
+        entry = "version = 2\n[%s.containerd.runtimes.nvidia.options]\nBinaryName = '/opt/x'\n" % CRI2
+        files(tmp_path, {ROOT: entry}, 2)
+        assert self.problem(tmp_path).found == (
+            "%s defines the handler 'nvidia' with BinaryName = \"/opt/x\"" % ROOT)
+
+    @pytest.mark.parametrize("release", [(1, 7), (2, 2)])
+    def test_a_foreign_handler_is_adopted_where_it_stands_and_comes_back(
+        self, tmp_path: Path, release: Tuple[int, int]
+    ) -> None:
+        site = "version = 2\n%s[%s.containerd.runtimes.nvidia.options]\nbinaryName = '/opt/x' # theirs\n" % (
+            RUNC % (CRI2, CRI2), CRI2)
+        config = files(tmp_path, {ROOT: "version = 2\nimports = ['/opt/a.toml']\n", "/opt/a.toml": site}, release[0])
+        made = edits(config, release, adopt=True)
+        assert list(made) == ["/opt/a.toml"] if release >= (2, 0) else "/opt/a.toml" in made
+        assert "# former: binaryName = '/opt/x' # theirs" in (made["/opt/a.toml"] or "")
+        changed = config.but(made)
+        assert configuration.handlers(changed.cri())["nvidia"]["options"] == {
+            "binaryName": "/usr/bin/nvidia-container-runtime"}
+        assert {edit.path: edit.after for edit in writer.absent_edits(changed, None)}["/opt/a.toml"] == site
 
 
 class TestPlanner:

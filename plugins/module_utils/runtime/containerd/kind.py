@@ -17,7 +17,7 @@ from ..cri import CriStatus
 from ..model import RESTART, WAIT, Kind, Problem, RuntimeObservation, Service, pending
 from ..policy import RuntimePolicy
 from . import distributions
-from .configuration import Configuration, handlers, load
+from .configuration import DISABLED_NAMES, Configuration, handlers, load
 from .gate import check_in_place, judge
 from .writer import DROP_IN, CannotExtend, absent_edits, edited, foreign, present_edits, without_ours
 
@@ -101,7 +101,7 @@ def effective_digest(configuration: Configuration) -> str:
 
 
 def _obstacle(host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy) -> Optional[Problem]:
-    checks = (_unsupported_release, _missing_import, _disabled, _old_format, _read_only)
+    checks = (_unsupported_release, _missing_import, _disabled, _old_format, _open_link, _read_only)
     for check in checks:
         problem = check(host, service, configuration)
         if problem:
@@ -126,8 +126,7 @@ def _missing_import(_host: Host, service: Service, configuration: Configuration)
 def _disabled(_host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
     if not configuration.disabled:
         return None
-    return Problem("disabled_plugins names %s in the configuration under %s"
-                   % (", ".join(configuration.disabled), service.root),
+    return Problem("%s: disabled_plugins names %s" % (_disabler(configuration), ", ".join(configuration.disabled)),
                    "the CRI plugin, which Kubernetes talks to",
                    "take it out of disabled_plugins and restart containerd; the packages of Docker ship it that way")
 
@@ -142,6 +141,26 @@ def _old_format(_host: Host, service: Service, configuration: Configuration) -> 
                        "rewrite it as version 2 (containerd, docs/PLUGINS.md, 'Version header')")
     return Problem("%s: version = %d" % (service.root, configuration.version), wanted,
                    "correct the version; containerd refuses this one")
+
+
+def _disabler(configuration: Configuration) -> str:
+    """The files that take the CRI plugin out."""
+    return " and ".join(file.path for file in configuration.files
+                        if set(DISABLED_NAMES) & set(file.data.get("disabled_plugins", [])))
+
+
+def _open_link(host: Host, _service: Service, configuration: Configuration) -> Optional[Problem]:
+    """A link is followed, unless somebody else than root could bend it between our look and our write."""
+    for file in configuration.files:
+        target = host.resolve(file.path)
+        for name in (os.path.dirname(file.path), os.path.dirname(target)):
+            stat = host.stat(name)
+            if stat is not None and target != file.path and (stat.st_uid not in (0, os.geteuid())
+                                                             or stat.st_mode & 0o022):
+                return Problem("%s is a link to %s, and others than root may write to %s" % (file.path, target, name),
+                               "a configuration that root alone can change",
+                               "put the file itself in the link's place, or correct the owner and mode of %s" % name)
+    return None
 
 
 def _read_only(host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
