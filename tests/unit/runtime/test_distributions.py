@@ -93,7 +93,8 @@ def test_before_a_template_takes_it_and_gives_the_bytes_back(tmp_path: Path, own
     edit, = change_of(host, service_of("k3s")).edits
     assert edit.path == TEMPLATE and (edit.after or "").startswith(own or distributions.BASE)
     host.write(TEMPLATE, edit.after or "")
-    host.write(ROOT, RENDERED % "" + (edit.after or "").partition("}}\n")[2])
+    added = "\n".join(line for line in (edit.after or "").splitlines() if not line.startswith("{{")) + "\n"
+    host.write(ROOT, RENDERED % "" + added)
     assert change_of(host, service_of("k3s")).edits == ()
     gone, = change_of(host, service_of("k3s"), replace(PRESENT, present=False)).edits
     assert gone.after == own
@@ -176,3 +177,30 @@ def test_microk8s_takes_it_in_its_template(tmp_path: Path) -> None:
     assert change_of(host, service).edits == ()
     gone, = change_of(host, service, replace(PRESENT, present=False)).edits
     assert gone.after == text
+
+
+def test_microk8s_detects_nothing_itself(tmp_path: Path) -> None:
+    folder = "/var/snap/microk8s/current/args"
+    host = host_of(tmp_path, (folder + "/containerd.toml", "version = 2\n"),
+                   (folder + "/containerd-template.toml", "version = 2\n"), (BINARY, "#!/bin/sh\n"))
+    edit, = change_of(host, service_of("microk8s", folder + "/containerd.toml", (1, 7))).edits
+    assert BINARY in (edit.after or "")
+
+
+def test_a_program_that_is_found_first_is_named(tmp_path: Path) -> None:
+    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS), (BINARY, "#!/bin/sh\n"))
+    with pytest.raises(GpuOpsError, match="the next start will define the handler 'nvidia' with /usr/bin"):
+        change_of(host, service_of("k3s"), replace(PRESENT, handler_binary="/opt/nvidia-container-runtime"))
+
+
+def test_what_a_template_adds_repeats_no_table_of_the_rendered_file(tmp_path: Path) -> None:
+    section = '[plugins."io.containerd.grpc.v1.cri"'
+    rendered = ("version = 2\n%s]\n  stream_server_port = \"10010\"\n%s.containerd.runtimes.runc]\n"
+                "  runtime_type = \"io.containerd.runc.v2\"\n" % (section, section))
+    host = host_of(tmp_path, (ROOT, rendered))
+    change = change_of(host, service_of("k3s", release=(1, 7)))
+    assert section + "]" not in (change.edits[0].after or "")
+    assert '{{ if not (index .ExtraRuntimes "nvidia").BinaryName }}' in (change.edits[0].after or "")
+    # judged is what will be rendered, byte for byte, without the guard
+    lines = [line for line in (change.edits[0].after or "").splitlines() if not line.startswith("{{")]
+    assert change.preview[0].after == rendered + "\n".join(lines) + "\n"

@@ -99,22 +99,24 @@ def _rancher(host: Host, service: Service, configuration: Configuration, policy:
     default = "/etc/rancher/%s/config.yaml.d/%s.yaml" % (service.distribution, FILE)
     base = _without(configuration, drop_in)
     missing, coming = _missing(host, base, policy)
-    tables = _tables(base, service.release, replace(policy, default_handler=False)) if missing else {}
-    text, block = None, ""
-    if tables and service.release >= (2, 0) and is_imported(base, drop_in):
-        text = HEADER + "version = %d\n\n" % base.version + toml.render_tables(tables)
-    elif tables:
-        block = toml.render_tables(tables)
+    wanted = replace(policy, default_handler=False)
+    text, tables = None, {}
+    if missing and service.release >= (2, 0) and is_imported(base, drop_in):
+        text = HEADER + "version = %d\n\n" % base.version + toml.render_tables(_tables(base, service.release, wanted))
+    elif missing:
+        # what is rendered before has a header for the plugin's own settings, and TOML takes no second one: handlers
+        # are tables of their own, and NVIDIA's runtime injects CDI devices where containerd does not
+        tables = _tables(base, service.release, replace(wanted, cdi=False))
     edits = [
         _file(host, drop_in, text, service.root),
-        _template_edit(host, template, block),
+        _template_edit(host, template, _guarded(tables)),
         _file(host, default, HEADER + "default-runtime: %s\n" % policy.handler
               if policy.present and policy.default_handler else None),
     ]
     preview = [edits[0]]
-    if block:
+    if tables:
         root = configuration.files[0]
-        after = apply_tables(root.text, tables, root.path)
+        after = toml.with_block(toml.without_ours(root.text), toml.render_tables(tables))
         preview.append(Edit(root.path, root.text, after, None, None))
     return _change(edits, preview, coming)
 
@@ -155,9 +157,10 @@ def _microk8s(host: Host, service: Service, configuration: Configuration, policy
         raise GpuOpsError("no %s" % template, "the template that MicroK8s renders containerd's configuration from",
                           "reinstall MicroK8s, or name the runtime with 'runtime'")
     base = _without(configuration, "")
-    missing, _coming = _missing(host, base, policy)
-    wanted = policy.present and (missing or policy.default_handler)
-    tables = _tables(base, service.release, policy) if wanted else {}
+    for name, binary in policy.entries.items() if policy.present else ():
+        if name in handlers(base.cri()):
+            _check_same(base, name, handlers(base.cri())[name], binary)
+    tables = _tables(base, service.release, policy) if policy.present else {}
     after = apply_tables(text, tables, template)
     parameters = {"tables": [[list(table), dict(values)] for table, values in tables.items()]}
     edit = Edit(template, text, after, toml.our_lines(text) or None, toml.our_lines(after) or None, parameters)
@@ -174,10 +177,17 @@ def _missing(host: Host, base: Configuration, policy: RuntimePolicy) -> Tuple[Di
     for name, binary in policy.entries.items() if policy.present else ():
         if name in known:
             _check_same(base, name, known[name], binary)
+        elif not _found(host, name):
+            missing[name] = binary
         elif _found(host, name) == binary:
             coming = True
         else:
-            missing[name] = binary
+            raise GpuOpsError(
+                found="the next start will define the handler '%s' with %s, which is found first" % (name, _found(
+                    host, name)),
+                wanted="BinaryName = %s" % binary,
+                remedy="remove that program (it may be a leftover of the GPU Operator), or set handler_binary to it",
+            )
     return missing, coming
 
 
@@ -201,6 +211,16 @@ def _found(host: Host, name: str) -> str:
 
 def _tables(base: Configuration, release: Tuple[int, int], policy: RuntimePolicy) -> Dict[toml.Path, Dict[str, Any]]:
     return wanted_tables(base.cri(), base.cri_id, release, policy, False)
+
+
+def _guarded(tables: Mapping[toml.Path, Mapping[str, Any]]) -> str:
+    """Tables of handlers for a template, each left out when the program is found after all: twice is no TOML."""
+    blocks: Dict[str, Dict[toml.Path, Mapping[str, Any]]] = {}
+    for path, values in tables.items():
+        blocks.setdefault(path[path.index("runtimes") + 1], {})[path] = values
+    return "".join(
+        '{{ if not (index .ExtraRuntimes "%s").BinaryName }}\n%s{{ end }}\n' % (name, toml.render_tables(each))
+        for name, each in blocks.items())
 
 
 def _template_edit(host: Host, path: str, block: str) -> Edit:
