@@ -24,6 +24,7 @@ class Evidence:
     cdi_devices:    device names in that spec.
     cdi_version:    driver version whose libraries the spec mounts.
     cdi_conflicts:  files beside the spec that name devices of it.
+    runtime_older:  whether the runtime's process may not know its files.
     runtime:        name and version of the container runtime, '' when none runs.
     handlers:       runtime handlers in effect.
     handler:        the handler that GPU pods ask for.
@@ -41,6 +42,7 @@ class Evidence:
     handler: str
     expected_gpus: Optional[int]
     cdi_conflicts: Tuple[str, ...] = ()
+    runtime_older: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,9 +180,11 @@ def runtime_handler(evidence: Evidence) -> Check:
     if not evidence.runtime:
         return Check(name, FAILED, "no container runtime runs", "start containerd or CRI-O")
     if evidence.handler not in evidence.handlers:
-        handlers = ", ".join(evidence.handlers) or "none"
-        return Check(name, FAILED, "%s has the handlers %s" % (evidence.runtime, handlers),
-                     "configure it with container_runtime; restart it if the configuration is newer than the process")
+        seen = "%s has the handlers %s in effect" % (evidence.runtime, ", ".join(evidence.handlers) or "none")
+        if evidence.runtime_older:
+            return Check(name, FAILED, seen + "; its process is older than its configuration",
+                         "run container_runtime, which restarts it when the change matters")
+        return Check(name, FAILED, seen, "configure it with container_runtime")
     return Check(name, PASSED, "%s has the handler %s" % (evidence.runtime, evidence.handler))
 
 

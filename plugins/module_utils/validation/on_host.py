@@ -35,7 +35,7 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
     facts = host_facts(host)
     path = spec_path(host)
     spec = _spec(host, path)
-    runtime, handlers = _runtime(host, parameters["handler"])
+    runtime, handlers, older = _runtime(host, parameters["handler"])
     return Evidence(
         facts=facts,
         nvml=nvml_if_there(facts.driver_userspace),
@@ -47,6 +47,7 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
         handlers=handlers,
         handler=parameters["handler"],
         expected_gpus=parameters["expected_gpus"],
+        runtime_older=older,
         cdi_conflicts=conflicting(path, spec, elsewhere(host, path)) if spec else (),
     )
 
@@ -57,11 +58,17 @@ def _spec(host: Host, path: str) -> Any:
     return spec if isinstance(spec, Spec) and spec.names else None
 
 
-def _runtime(host: Host, handler: str) -> Tuple[str, Tuple[str, ...]]:
-    """(runtime and its version, handlers in effect): none is in effect while the process may not know the files."""
+def _runtime(host: Host, handler: str) -> Tuple[str, Tuple[str, ...], bool]:
+    """(runtime and its version, handlers in effect, whether its process may not know its files).
+
+    In effect is what the process itself says; one that does not tell knows the files if it is not older than they are.
+    """
     defaults = {name: option.get("default") for name, option in ARGUMENTS.items()}
     seen = observe(host, Journal(host), policy_of(dict(defaults, handler=handler)))
     if seen.service is None or not seen.service.active:
-        return "", ()
-    title = KINDS[seen.service.kind].title if seen.service.kind in KINDS else seen.service.kind
-    return "%s %d.%d" % (title, *seen.service.release), () if seen.pending else seen.handlers
+        return "", (), False
+    kind = KINDS.get(seen.service.kind)
+    told = kind.answer(host, seen.service).handlers if kind else None
+    handlers = tuple(sorted(filter(None, told))) if told else () if seen.pending else seen.handlers
+    title = kind.title if kind else seen.service.kind
+    return "%s %d.%d" % (title, *seen.service.release), handlers, seen.pending

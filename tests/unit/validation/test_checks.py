@@ -180,3 +180,12 @@ def test_a_second_file_with_the_same_devices_is_named() -> None:
 def test_a_plugin_that_keeps_a_mended_gpu_back_is_to_be_restarted() -> None:
     node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "7"}}}
     assert "delete the device plugin's pod" in allocatable(node, "nvidia.com/gpu", 8).remedy
+
+
+def test_a_runtime_that_is_older_than_its_files_is_told_apart() -> None:
+    def judged(older: bool) -> str:
+        checks = run_chain(evidence(handlers=("runc",), runtime_older=older))
+        return next(check for check in checks if check.name == "runtime_handler").evidence
+
+    assert "older than its configuration" in judged(True)
+    assert "older" not in judged(False)
