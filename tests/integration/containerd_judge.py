@@ -1,0 +1,313 @@
+#!/usr/bin/env python3
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What becomes of containerd configurations in our hands, or in those of nvidia-ctk, as containerd itself sees it.
+
+Reads a job (JSON) from its input and writes one outcome a case. Runs as root in mount and network namespaces of its
+own, so that /etc/containerd is an empty folder of this process, files lie at their real paths and a daemon may start:
+`run_jobs` starts it that way.
+"""
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import tomlkit
+import yaml
+
+HERE = Path(__file__).resolve().parent
+CORPUS = HERE / "corpus" / "containerd"
+INDEX = HERE / "corpus" / "containerd.yml"
+ETC = Path("/etc/containerd")
+ROOT = ETC / "config.toml"
+SOCKET = "/run/containerd/containerd.sock"
+EMPTIED = ("/etc/containerd", "/run", "/var/lib/containerd")
+# Who may read a file of a case: all, as packages leave them, unless it holds this password.
+SECRET = "s3cret"
+START_SECONDS = 15.0
+
+# The part that holds the program, and where it lies in it; the last generation is the newest released one.
+PROGRAMS: Dict[str, Tuple[str, str]] = {
+    "1.6": ("root-bookworm", "root/usr/bin/containerd"),
+    **{name: ("containerd-" + name, "bin/containerd") for name in ("1.7", "2.0", "2.1", "2.2", "2.3", "2.4")},
+}
+# Cases that are no file of the corpus
+NO_FILE, DEFAULT, DEFAULT_SYSTEMD = "no-file", "default", "default-systemd-cgroup"
+
+
+@dataclass
+class Outcome:
+    """
+    accepted: containerd reads the files as they were, and its CRI plugin starts with them (where it was started).
+    refused:  why nothing was done, '' if something was.
+    handler:  whether containerd knows the handler afterwards.
+    lost:     settings that changed and are not the handler's.
+    comments: how many comments of the root file are gone.
+    leaked:   files more open than the root that hold its secret.
+    cri:      what the daemon started with the new files says of CRI: 'ok', else what is wrong; '' if not started.
+    faults:   anything else that must not be.
+    """
+
+    case: str
+    release: str
+    accepted: bool = False
+    refused: str = ""
+    handler: bool = False
+    lost: List[str] = field(default_factory=list)
+    comments: int = 0
+    leaked: List[str] = field(default_factory=list)
+    cri: str = ""
+    faults: List[str] = field(default_factory=list)
+
+
+def case_names() -> List[str]:
+    files = [path.name[:-len(".toml")] if path.is_file() else path.name for path in CORPUS.iterdir()]
+    return [NO_FILE, DEFAULT, DEFAULT_SYSTEMD, *sorted(files)]
+
+
+def index() -> Dict[str, Dict[str, Any]]:
+    """{case: what is to become of it}, as the comment of the index tells."""
+    return dict(yaml.safe_load(INDEX.read_text()))
+
+
+def situation(case: str) -> str:
+    """What a case is, in words."""
+    if case not in (NO_FILE, DEFAULT, DEFAULT_SYSTEMD):
+        path = CORPUS / case / "config.toml" if (CORPUS / case).is_dir() else CORPUS / (case + ".toml")
+        comments = [line[2:] for line in path.read_text().splitlines() if line.startswith("# ")]
+        return next((line for line in comments if "=" not in line), "An empty file.")
+    return {NO_FILE: "No file at all.", DEFAULT: "What `containerd config default` prints.",
+            DEFAULT_SYSTEMD: "The same with systemd cgroups."}[case]
+
+
+def run_jobs(jobs: Sequence[Mapping[str, Any]], programs: Mapping[str, str], imports: Sequence[str]) -> List[Outcome]:
+    """Outcomes of all jobs, in a process a processor."""
+    lanes = [list(jobs[number::2]) for number in range(2)]
+
+    def lane(part: Sequence[Mapping[str, Any]]) -> List[Outcome]:
+        done = subprocess.run(
+            ["unshare", "--mount", "--net", "--propagation", "private", sys.executable, str(Path(__file__).resolve())],
+            input=json.dumps({"jobs": part, "programs": dict(programs)}), stdout=subprocess.PIPE, text=True, check=True,
+            env=dict(os.environ, PYTHONPATH=os.pathsep.join(imports)))
+        return [Outcome(**each) for each in json.loads(done.stdout)]
+
+    with ThreadPoolExecutor(len(lanes)) as pool:
+        return [outcome for part in pool.map(lane, lanes) for outcome in part]
+
+
+# In the namespaces
+
+
+def lay_out(case: str, binary: str) -> None:
+    """The files of a case, and nothing else, in /etc/containerd."""
+    for path in ETC.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if case in (DEFAULT, DEFAULT_SYSTEMD):
+        text = _said(binary, "config", "default")
+        if case == DEFAULT_SYSTEMD:
+            text = text.replace("SystemdCgroup = false", "SystemdCgroup = true")
+        ROOT.write_text(text)
+    elif (CORPUS / case).is_dir():
+        shutil.copytree(CORPUS / case, ETC, dirs_exist_ok=True)
+    elif case != NO_FILE:
+        shutil.copyfile(CORPUS / (case + ".toml"), ROOT)
+    for path in _files():
+        path.chmod(0o600 if SECRET in path.read_text() else 0o644)
+
+
+def snapshot() -> Dict[str, Tuple[int, bytes]]:
+    return {str(path): (path.stat().st_mode & 0o777, path.read_bytes()) for path in _files()}
+
+
+def dump(binary: str) -> Optional[Dict[str, Any]]:
+    """The effective configuration, None when containerd refuses the files; 1.x dumps built-in values only of a file."""
+    made = not ROOT.exists()
+    if made:
+        ROOT.write_text("version = 2\n")
+    done = subprocess.run([binary, "--config", str(ROOT), "config", "dump"], stdout=subprocess.PIPE,
+                          stderr=subprocess.DEVNULL, text=True, check=False)
+    if made:
+        ROOT.unlink()
+    if done.returncode:
+        return None
+    dumped: Dict[str, Any] = tomlkit.parse(done.stdout).unwrap()
+    dumped.pop("imports", None)
+    # A file of an older format is migrated in memory: its number says nothing of what is in effect.
+    dumped.pop("version", None)
+    return dumped
+
+
+def cri_after_start(binary: str, ctr: str) -> str:
+    """'ok' when the daemon starts with these files and its CRI plugin loads, else what is wrong."""
+    shutil.rmtree("/run/containerd", ignore_errors=True)
+    with open("/run/daemon.log", "w") as log:
+        daemon = subprocess.Popen([binary], stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline and daemon.poll() is None:
+            told = _said(ctr, "--address", SOCKET, "--timeout", "2s", "plugins", "ls")
+            states = [row[-1] for row in map(str.split, told.splitlines())
+                      if tuple(row[:2]) in (("io.containerd.grpc.v1", "cri"), ("io.containerd.cri.v1", "runtime"))]
+            if told:
+                return "ok" if states and set(states) == {"ok"} else "CRI does not load"
+            time.sleep(0.03)
+        return "containerd does not start"
+    finally:
+        daemon.terminate()
+        daemon.wait()
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Tuple[str, ...]]:
+    """Paths of settings that are not the same; absent and empty are."""
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    for path in sorted({*old, *new}):
+        if old.get(path) != new.get(path) and (old.get(path) or new.get(path)):
+            yield path
+
+
+def _leaves(data: Mapping[str, Any], prefix: Tuple[str, ...] = ()) -> Iterator[Tuple[Tuple[str, ...], Any]]:
+    for key, value in data.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, (*prefix, key))
+        else:
+            yield (*prefix, key), value
+
+
+def not_the_handlers(path: Tuple[str, ...], default: bool) -> bool:
+    inner = path[2:]
+    return not (path[0] == "plugins" and (
+        inner[:3] == ("containerd", "runtimes", "nvidia") or inner in (("enable_cdi",), ("cdi_spec_dirs",))
+        or default and inner == ("containerd", "default_runtime_name")))
+
+
+def known_handler(dumped: Mapping[str, Any]) -> bool:
+    sections = [section.get("containerd", {}) for section in dumped.get("plugins", {}).values()]
+    entries = [section["runtimes"]["nvidia"] for section in sections if "nvidia" in section.get("runtimes", {})]
+    return any(entry.get("options", {}).get("BinaryName") for entry in entries)
+
+
+def judge(outcome: Outcome, before: Mapping[str, Any], was: Mapping[str, Tuple[int, bytes]], binary: str,
+          default: bool) -> None:
+    """What the files that are there now make of the configuration that was."""
+    after = dump(binary)
+    if after is None:
+        outcome.lost = ["everything: containerd refuses the new files"]
+    else:
+        outcome.handler = known_handler(after)
+        outcome.lost = [".".join(path) for path in differences(before, after) if not_the_handlers(path, default)]
+    now = snapshot()
+    for path, (_mode, data) in was.items():
+        kept = now.get(path, (0, b""))[1].decode()
+        outcome.comments += sum(1 for words in re.findall(r"(?m)#.*$", data.decode()) if words.strip() not in kept)
+    if any(SECRET.encode() in data for _mode, data in was.values()):
+        outcome.leaked = [path for path, (mode, data) in now.items() if SECRET.encode() in data and mode & 0o077]
+
+
+class Ours:
+    """The collection's observation and edits, with the daemon given instead of asked of systemd."""
+
+    def __init__(self, release: str, binary: str, default: bool) -> None:
+        from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+        from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+        from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import model, policy
+        from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.kind import Containerd
+
+        self.host, self.kind, self.policy = Host(), Containerd(), policy
+        self.journal = Journal(self.host)
+        self.default = default
+        major, minor = (int(number) for number in release.split("."))
+        self.service = model.Service(
+            kind="containerd", distribution="", unit="containerd.service", active=True, pid=os.getpid(),
+            started=time.time() + 60, binary=binary, release=(major, minor), root=str(ROOT), socket=SOCKET)
+
+    def observe(self, state: str) -> Any:
+        parameters = {name: option.get("default") for name, option in self.policy.ARGUMENTS.items()}
+        wanted = self.policy.policy_of(dict(parameters, state=state, default_handler=self.default))
+        return self.kind.observe(self.host, self.journal, wanted, self.service)
+
+    def write(self, edits: Sequence[Any]) -> None:
+        for edit in edits:
+            if edit.after is None:
+                self.host.remove(edit.path)
+            else:
+                like = self.host.mode(edit.like) if edit.like else None
+                self.host.write(edit.path, edit.after, like or 0o644)
+
+
+def with_ours(outcome: Outcome, before: Mapping[str, Any], binary: str, ctr: str, job: Mapping[str, Any]) -> None:
+    from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+
+    was = snapshot()
+    ours = Ours(outcome.release, binary, job["default"])
+    try:
+        seen = ours.observe("present")
+        outcome.refused = seen.problem.found if seen.problem else ""
+    except GpuOpsError as error:
+        outcome.refused = error.found
+    if outcome.refused:
+        outcome.faults += [] if snapshot() == was else ["a refusal wrote"]
+        return
+    ours.write(seen.edits)
+    judge(outcome, before, was, binary, job["default"])
+    if ours.observe("present").edits:
+        outcome.faults.append("a second run would change something")
+    if job["start"]:
+        outcome.cri = cri_after_start(binary, ctr)
+    gone = ours.observe("absent")
+    ours.write(gone.edits)
+    outcome.faults += [] if snapshot() == was else ["removal does not give the bytes back"]
+
+
+def with_rival(outcome: Outcome, before: Mapping[str, Any], binary: str, ctr: str, job: Mapping[str, Any]) -> None:
+    was = snapshot()
+    more = ["--set-as-default"] if job["default"] else []
+    done = subprocess.run([job["rival"], "runtime", "configure", "--runtime=containerd", "--cdi.enabled", *more],
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if done.returncode:
+        outcome.refused = done.stdout.strip().splitlines()[-1]
+        outcome.faults += [] if snapshot() == was else ["a refusal wrote"]
+        return
+    judge(outcome, before, was, binary, job["default"])
+    if job["start"]:
+        outcome.cri = cri_after_start(binary, ctr)
+
+
+def one(job: Mapping[str, Any], programs: Mapping[str, str]) -> Outcome:
+    binary, ctr = programs[job["release"]], programs["ctr"]
+    outcome = Outcome(job["case"], job["release"])
+    lay_out(job["case"], binary)
+    before = dump(binary)
+    outcome.accepted = before is not None and (not job["start"] or cri_after_start(binary, ctr) == "ok")
+    (with_rival if job.get("rival") else with_ours)(outcome, before or {}, binary, ctr, job)
+    return outcome
+
+
+def _files() -> List[Path]:
+    return sorted(path for path in ETC.rglob("*") if path.is_file())
+
+
+def _said(*argv: str) -> str:
+    done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    return done.stdout if done.returncode == 0 else ""
+
+
+def main() -> None:
+    for folder in EMPTIED:
+        os.makedirs(folder, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    told = json.load(sys.stdin)
+    json.dump([asdict(one(job, told["programs"])) for job in told["jobs"]], sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
