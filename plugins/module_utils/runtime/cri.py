@@ -61,15 +61,14 @@ class CriStatus:
 
 
 class CriError(GpuOpsError):
-    """The runtime did not answer, or answered with an error. code: gRPC's status, -1 when it could not be told."""
+    """The runtime did not answer, or answered with an error."""
 
-    def __init__(self, socket_path: str, found: str, code: int = -1) -> None:
+    def __init__(self, socket_path: str, found: str) -> None:
         super().__init__(
             found="%s: %s" % (socket_path, found),
             wanted="an answer of the Container Runtime Interface",
             remedy="see the journal of the container runtime, and whether its CRI is switched on",
         )
-        self.code = code
 
 
 class CriClient:
@@ -104,24 +103,25 @@ class CriClient:
         return CriStatus(ready, problem, tuple(name for name in handlers if name), info)
 
     def running_containers(self) -> FrozenSet[str]:
-        # filter: { state: { state: CONTAINER_RUNNING } }
-        question = _embedded(1, _embedded(2, bytes([1 << 3, RUNNING])))
-        listed = [dict(fields(_bytes(value))) for number, value in fields(self.ask("ListContainers", question))
-                  if number == 1]
-        return frozenset(_text(each.get(1)) for each in listed if each.get(6, 0) == RUNNING)
+        # ContainerFilter { state: { state: CONTAINER_RUNNING } }
+        listed = self._containers(_embedded(2, bytes([1 << 3, RUNNING])))
+        return frozenset(name for name, state in listed.items() if state == RUNNING)
 
     def was_killed(self, container: str) -> bool:
         """Whether a container was lost or killed; one that is gone was removed by somebody who meant to."""
-        try:
-            answer = dict(fields(self.ask("ContainerStatus", _embedded(1, container.encode()))))
-        except CriError as error:
-            if error.code in (5, -1) and "not found" in error.found.lower() or error.code == 5:
-                return False
-            raise
-        status = dict(fields(_bytes(answer.get(1, b""))))
-        if status.get(3, 0) == RUNNING:
+        # ContainerFilter { id }
+        state = self._containers(_embedded(1, container.encode())).get(container)
+        if state is None or state == RUNNING:
             return False
+        answer = dict(fields(self.ask("ContainerStatus", _embedded(1, container.encode()))))
+        status = dict(fields(_bytes(answer.get(1, b""))))
         return status.get(3, 0) == UNKNOWN or status.get(7, 0) in KILLED
+
+    def _containers(self, chosen: bytes) -> Dict[str, int]:
+        """{id: state} of the containers that a ContainerFilter chooses."""
+        answer = self.ask("ListContainers", _embedded(1, chosen))
+        listed = [dict(fields(_bytes(value))) for number, value in fields(answer) if number == 1]
+        return {_text(each.get(1)): int(each.get(6, 0)) for each in listed}
 
     def ask(self, method: str, message: bytes = b"") -> bytes:
         """The answer's message to one request."""
@@ -202,8 +202,7 @@ class _Exchange:
 
     def _message(self) -> bytes:
         if len(self.answer) < 5:
-            code, told = grpc_error(self.trailers)
-            raise CriError(self.name, told or "it answered with an error", code)
+            raise CriError(self.name, grpc_message(self.trailers) or "it answered with an error")
         compressed, length = struct.unpack(">BI", self.answer[:5])
         if compressed or len(self.answer) < 5 + length:
             raise CriError(self.name, "an answer that is cut short or compressed")
@@ -228,11 +227,10 @@ class _Exchange:
         return taken
 
 
-def grpc_error(block: bytes) -> Tuple[int, str]:
-    """(grpc-status, grpc-message) of a header block, (-1, '') where they are not plain literals."""
-    code = re.search(rb"grpc-status[\x01-\x02](\d{1,2})", block)
+def grpc_message(block: bytes) -> str:
+    """The text of an error in a header block, '' where it is no plain literal."""
     message = re.search(rb"grpc-message(?:[\x01-\x7e]|\x7f[\x00-\x7f]|\x7f[\x80-\xff][\x00-\x7f])([ -~]+)", block)
-    return int(code.group(1)) if code else -1, message.group(1).decode() if message else ""
+    return message.group(1).decode() if message else ""
 
 
 def fields(message: bytes) -> Iterator[Field]:

@@ -146,6 +146,9 @@ class TestCri:
         status = embedded(1, b"id") + bytes([3 << 3, state]) + exit_code
         assert serve(told(embedded(1, status))).was_killed("id") is killed
 
+    def test_a_container_that_is_gone_was_removed(self, serve: Any) -> None:
+        assert serve(told(b"")).was_killed("id") is False
+
     def test_the_process_behind_a_socket(self, serve: Any, tmp_path: Path) -> None:
         client = serve(b"")
         assert cri.peer_pid(client.socket_path) == os.getpid()
