@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -155,8 +155,8 @@ class Kind:
         """Pure: the text of a file once an edit with these parameters is made; None takes the file away."""
         raise NotImplementedError
 
-    def apply_verb(self, service: Service) -> str:
-        """Pure: how the daemon learns of its files: RESTART, RELOAD or WAIT."""
+    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
+        """Pure: how the daemon learns of these edits: RESTART, RELOAD or WAIT. Without any: of files newer than it."""
         return RESTART
 
     def effective_digest(self, host: Host, service: Service) -> str:

@@ -3,7 +3,7 @@
 """Pure: the steps from a container runtime as it is to one with the handlers, in effect."""
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step, digest
@@ -39,7 +39,7 @@ def plan(observation: RuntimeObservation, policy: RuntimePolicy, facts: HostFact
         notes.append("The handler works once the container toolkit is installed.")
     steps = [_edit_step(edit, policy, service, kind) for edit in observation.edits]
     if (steps or observation.pending) and service.active:
-        steps.append(_apply_step(policy, service, kind, [step.id for step in steps]))
+        steps.append(_apply_step(policy, service, kind, observation.edits, [step.id for step in steps]))
     return Plan(steps=tuple(steps), notes=tuple(notes))
 
 
@@ -79,8 +79,10 @@ def _why(edit: Edit, policy: RuntimePolicy, kind: Kind) -> str:
     return "Only these lines are ours; the rest of the file stays as it is."
 
 
-def _apply_step(policy: RuntimePolicy, service: Service, kind: Kind, requires: List[str]) -> Step:
-    verb = kind.apply_verb(service)
+def _apply_step(
+    policy: RuntimePolicy, service: Service, kind: Kind, edits: Sequence[Edit], requires: List[str]
+) -> Step:
+    verb = kind.apply_verb(service, edits)
     because = {
         "restart": "%s reads its configuration at its start. Running containers go on.",
         "reload": "%s takes its configuration in without a restart.",

@@ -21,6 +21,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import
     MEMORY,
     RELOAD,
     RESTART,
+    Answer,
     RuntimeObservation,
     Service,
 )
@@ -148,8 +149,8 @@ def test_flags_that_exclude_the_file_are_named(arguments: List[str], conflicts: 
 
 def test_a_feature_needs_a_restart_and_a_runtime_does_not() -> None:
     before_cdi = configuration.settings({"nvidia": BINARY}, "", True, (24, 0))
-    assert not configuration.restart_needed(configuration.with_settings(FILE, "{}", before_cdi)[1])
-    assert configuration.restart_needed(configuration.with_settings(FILE, "{}", WANTED)[1])
+    assert not configuration.restart_needed(FILE, "{}", configuration.with_settings(FILE, "{}", before_cdi)[0])
+    assert configuration.restart_needed(FILE, "{}", configuration.with_settings(FILE, "{}", WANTED)[0])
 
 
 SERVICE = Service(kind="docker", distribution="", unit="docker.service", active=False, pid=0, started=0.0,
@@ -219,6 +220,24 @@ def test_a_foreign_runtime_is_taken_over_when_told_and_comes_back(tmp_path: Path
     assert host.read(FILE) == text
 
 
-def test_a_reload_is_enough_where_there_are_no_features() -> None:
-    assert Docker().apply_verb(SERVICE) == RELOAD
-    assert Docker().apply_verb(replace(SERVICE, release=(28, 5))) == RESTART
+def test_a_reload_is_enough_where_no_feature_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("%s._judge" % Docker.__module__, lambda *_: None)
+    for release, features, verb in (((20, 10), "", RELOAD), ((28, 5), "", RESTART),
+                                    ((28, 5), '"features": {"cdi": true}', RELOAD)):
+        host = host_with(tmp_path, "{%s}" % features)
+        service = replace(SERVICE, release=release, active=False)
+        edits = Docker().observe(host, Journal(host), PRESENT, service).edits
+        assert edits and Docker().apply_verb(service, edits) == verb
+
+
+@pytest.mark.parametrize("live_restore, containers, refused", [
+    ("", {"c1"}, True), ("", set(), False), ('"live-restore": true', {"c1"}, False)])
+def test_a_restart_that_would_end_containers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live_restore: str, containers: Any, refused: bool
+) -> None:
+    host, docker = host_with(tmp_path, "{%s}" % live_restore), Docker()
+    monkeypatch.setattr(docker, "answer", lambda *_: Answer("", frozenset(), frozenset(containers)))
+    monkeypatch.setattr("%s._judge" % Docker.__module__, lambda *_: None)
+    seen = docker.observe(host, Journal(host), PRESENT, replace(SERVICE, release=(28, 5), active=True))
+    assert bool(seen.problem) is refused
+    assert bool(seen.edits) is not refused

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, FrozenSet, Mapping, Optional
+from typing import Any, FrozenSet, Mapping, Optional, Sequence
 
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import digest
 from ..cri import CriStatus
-from ..model import RESTART, WAIT, Kind, Problem, RuntimeObservation, Service, pending
+from ..model import RESTART, WAIT, Edit, Kind, Problem, RuntimeObservation, Service, pending
 from ..policy import RuntimePolicy
 from . import distributions
 from .configuration import DISABLED_NAMES, Configuration, handlers, load
@@ -63,7 +63,7 @@ class Containerd(Kind):
             return distributions.edited(text, parameters["block"])
         return edited(path, text, {tuple(table): values for table, values in parameters["tables"]})
 
-    def apply_verb(self, service: Service) -> str:
+    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
         return WAIT if service.distribution == "k0s" else RESTART
 
     def effective_digest(self, host: Host, service: Service) -> str:

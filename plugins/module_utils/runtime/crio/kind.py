@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -54,7 +54,7 @@ class Crio(Kind):
         """CRI-O's other files are never edited."""
         return text
 
-    def apply_verb(self, service: Service) -> str:
+    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
         return RELOAD
 
     def effective_digest(self, host: Host, service: Service) -> str:

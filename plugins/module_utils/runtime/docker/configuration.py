@@ -132,9 +132,10 @@ def without_settings(path: str, text: Optional[str], record: Record) -> Optional
     return changed
 
 
-def restart_needed(record: Record) -> bool:
+def restart_needed(path: str, before: Optional[str], after: Optional[str]) -> bool:
     """dockerd takes runtimes and the default one by SIGHUP (daemon/reload.go of moby), features at its start only."""
-    return any(entry["path"][:1] == ["features"] for entry in record)
+    features = [parse(path, text or "").get("features", {}) for text in (before, after)]
+    return bool(features[0] != features[1])
 
 
 def _same_runtime(there: Any, wanted: Mapping[str, Any]) -> bool:

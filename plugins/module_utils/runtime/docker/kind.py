@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, Iterable, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Any, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -42,6 +42,10 @@ class Docker(Kind):
             edits = _edits(service, policy, text, record, wanted)
             for edit in edits:
                 _judge(host, service, edit)
+            if _restarts(edits) and service.active and not data.get("live-restore"):
+                problem = _ended_by_a_restart(service, self.answer(host, service).containers)
+            if problem:
+                return RuntimeObservation(service, problem)
         except GpuOpsError as error:
             return RuntimeObservation(service, Problem.of(error))
         return RuntimeObservation(
@@ -51,7 +55,6 @@ class Docker(Kind):
             pending=pending(host, journal, service, [service.root], self.effective_digest(host, service)),
             handlers=tuple(sorted(data.get("runtimes", {}))),
             cdi=bool(data.get("features", {}).get("cdi")) if service.release >= CDI_SINCE else None,
-            notes=_notes(service, policy, data),
         )
 
     def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
@@ -59,9 +62,8 @@ class Docker(Kind):
         wanted: List[Setting] = [(tuple(place), value) for place, value in parameters["settings"]]
         return configuration.with_settings(path, base, wanted)[0] if wanted else base
 
-    def apply_verb(self, service: Service) -> str:
-        """A reload takes runtimes; since 25.0 there may be a feature among the changes, which only a start takes."""
-        return RELOAD if service.release < CDI_SINCE else RESTART
+    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
+        return RESTART if _restarts(edits) else RELOAD
 
     def effective_digest(self, host: Host, service: Service) -> str:
         data = configuration.parse(service.root, host.read(service.root) or "")
@@ -158,10 +160,17 @@ def _judge(host: Host, service: Service, edit: Edit) -> None:
         )
 
 
-def _notes(service: Service, policy: RuntimePolicy, data: Mapping[str, Any]) -> Tuple[str, ...]:
-    if policy.present and service.release >= CDI_SINCE and not data.get("live-restore"):
-        return ("A restart of Docker ends its containers, because live-restore is off.",)
-    return ()
+def _restarts(edits: Sequence[Edit]) -> bool:
+    return any(configuration.restart_needed(edit.path, edit.before, edit.after) for edit in edits)
+
+
+def _ended_by_a_restart(service: Service, containers: AbstractSet[str]) -> Optional[Problem]:
+    if not containers:
+        return None
+    return Problem(
+        "%d running containers, and live-restore is off in %s: the restart that a change of 'features' takes would end "
+        "them" % (len(containers), service.root), "containers that go on",
+        "set \"live-restore\": true and reload Docker, or set cdi to false, which takes a reload alone")
 
 
 def _docker(host: Host, service: Service, *words: str) -> Optional[str]:
