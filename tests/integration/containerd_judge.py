@@ -49,7 +49,7 @@ class Outcome:
     """
     accepted: containerd reads the files as they were, and its CRI plugin starts with them (where it was started).
     refused:  why nothing was done, '' if something was.
-    handler:  whether containerd knows the handler afterwards.
+    handler:  whether containerd knows the handler afterwards, as one that NVIDIA's runtime can serve.
     lost:     settings that changed and are not the handler's.
     comments: how many comments of the root file are gone.
     leaked:   files more open than the root that hold its secret.
@@ -87,6 +87,12 @@ def situation(case: str) -> str:
         return next((line for line in comments if "=" not in line), "An empty file.")
     return {NO_FILE: "No file at all.", DEFAULT: "What `containerd config default` prints.",
             DEFAULT_SYSTEMD: "The same with systemd cgroups."}[case]
+
+
+def programs_of(shop: Any) -> Dict[str, str]:
+    """The program of every generation, and one `ctr` that asks them all, built where they are missing."""
+    found = {release: str(shop.build(part) / path) for release, (part, path) in PROGRAMS.items()}
+    return {**found, "ctr": str(shop.build("containerd-2.2") / "bin" / "ctr")}
 
 
 def run_jobs(jobs: Sequence[Mapping[str, Any]], programs: Mapping[str, str], imports: Sequence[str]) -> List[Outcome]:
@@ -190,9 +196,11 @@ def not_the_handlers(path: Tuple[str, ...], default: bool) -> bool:
 
 
 def known_handler(dumped: Mapping[str, Any]) -> bool:
+    """Whether there is a handler that NVIDIA's runtime can serve: shims of other types do not read BinaryName."""
     sections = [section.get("containerd", {}) for section in dumped.get("plugins", {}).values()]
     entries = [section["runtimes"]["nvidia"] for section in sections if "nvidia" in section.get("runtimes", {})]
-    return any(entry.get("options", {}).get("BinaryName") for entry in entries)
+    return any(entry.get("options", {}).get("BinaryName") and entry.get("runtime_type") == "io.containerd.runc.v2"
+               for entry in entries)
 
 
 def judge(outcome: Outcome, before: Mapping[str, Any], was: Mapping[str, Tuple[int, bytes]], binary: str,
@@ -277,6 +285,8 @@ def with_rival(outcome: Outcome, before: Mapping[str, Any], binary: str, ctr: st
         outcome.faults += [] if snapshot() == was else ["a refusal wrote"]
         return
     judge(outcome, before, was, binary, job["default"])
+    # The comment that begins each file is the corpus's own: a file that was written anew lost it too.
+    outcome.comments -= 1 if outcome.comments else 0
     if job["start"]:
         outcome.cri = cri_after_start(binary, ctr)
 
