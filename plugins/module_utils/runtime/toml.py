@@ -8,6 +8,9 @@ back. Whoever changes a text parses it again and compares.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
+import re
 from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -20,6 +23,9 @@ BEGIN = "# BEGIN gpuops.nvidia"
 END = "# END gpuops.nvidia"
 FORMER = "# former: "
 NO_END = " (the line before had no end)"
+
+# A bare key and a value that can only be on its line: no array, no inline table, no string of several lines
+_ON_ONE_LINE = re.compile(r"""\s*[A-Za-z0-9_-]+\s*=\s*(?:[^\s\[{"']|"(?!"")|'(?!''))""")
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,11 @@ def _open_table(total: Dict[str, Any], statement: Statement, seen: Set[Path]) ->
 
 
 def _set_key(total: Dict[str, Any], statement: Statement, snippet: str) -> Any:
-    value: Any = libraries.require("tomlkit").parse(snippet).unwrap()
+    value: Any = _read(snippet)
     for part in statement.path[statement.depth:]:
         value = value[part]
+    if isinstance(value, (dict, list)):
+        value = copy.deepcopy(value)
     _descend(total, statement.path[:-1])[statement.path[-1]] = value
     return value
 
@@ -277,7 +285,7 @@ def _top(lines: Sequence[str], stands: Sequence[Statement]) -> int:
 
 def _header_path(line: str) -> Path:
     opened = line.startswith("[[")
-    data: Any = libraries.require("tomlkit").parse(line).unwrap()
+    data: Any = _read(line)
     path: List[str] = []
     while isinstance(data, dict) and data:
         key = next(iter(data))
@@ -289,13 +297,19 @@ def _header_path(line: str) -> Path:
 
 
 def _key_path(line: str) -> Path:
-    data: Any = libraries.require("tomlkit").parse(line[:_equals(line)] + "= 0").unwrap()
+    data: Any = _read(line[:_equals(line)] + "= 0")
     path: List[str] = []
     while isinstance(data, dict):
         key = next(iter(data))
         path.append(key)
         data = data[key]
     return tuple(path)
+
+
+@functools.lru_cache(maxsize=8192)
+def _read(snippet: str) -> Any:
+    """What tomlkit makes of a statement, to be read only: a file before and after a change has most lines in common."""
+    return libraries.require("tomlkit").parse(snippet).unwrap()
 
 
 def _equals(line: str) -> int:
@@ -313,6 +327,8 @@ def _equals(line: str) -> int:
 
 def _last_line(lines: Sequence[str], first: int) -> int:
     """Last line of the statement that begins at a line: multi-line strings and arrays go on."""
+    if _ON_ONE_LINE.match(lines[first]):
+        return first
     text = "\n".join(lines[first:])
     position = _equals(text) + 1
     depth = 0
