@@ -9,6 +9,7 @@ own, so that /etc/containerd is an empty folder of this process, files lie at th
 """
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -74,6 +75,7 @@ def case_names() -> List[str]:
     return [NO_FILE, DEFAULT, DEFAULT_SYSTEMD, *sorted(files)]
 
 
+@functools.lru_cache(maxsize=None)
 def index() -> Dict[str, Dict[str, Any]]:
     """{case: what is to become of it}, as the comment of the index tells."""
     return dict(yaml.safe_load(INDEX.read_text()))
@@ -145,11 +147,17 @@ def dump(binary: str) -> Optional[Dict[str, Any]]:
         ROOT.unlink()
     if done.returncode:
         return None
-    dumped: Dict[str, Any] = tomlkit.parse(done.stdout).unwrap()
+    dumped = dict(_meaning(done.stdout))
     dumped.pop("imports", None)
     # A file of an older format is migrated in memory: its number says nothing of what is in effect.
     dumped.pop("version", None)
     return dumped
+
+
+@functools.lru_cache(maxsize=256)
+def _meaning(dumped: str) -> Dict[str, Any]:
+    """To be read only: many cases are the same configuration in effect."""
+    return dict(tomlkit.parse(dumped).unwrap())
 
 
 def cri_after_start(binary: str, ctr: str) -> str:
