@@ -170,12 +170,15 @@ def _no_common_module(gpus: Sequence[Gpu]) -> Optional[Impossible]:
 
 def _named(gpus: Sequence[Gpu], concerns: Callable[[Silicon], bool]) -> str:
     """The GPUs that a limit concerns, with the reason, in the words of a person."""
-    named = []
+    addresses: Dict[str, List[str]] = {}
     for gpu in gpus:
-        row = silicon_of(gpu.device_id)
-        if concerns(row):
-            named.append("GPU %s (10de:%s, %s: %s)" % (gpu.address, gpu.device_id, row.generation, _limits(row)))
-    return ", ".join(named)
+        if concerns(silicon_of(gpu.device_id)):
+            addresses.setdefault(gpu.device_id, []).append(gpu.address)
+    return ", ".join(
+        "GPU%s %s (10de:%s, %s: %s)" % ("s" if len(same) > 1 else "", " ".join(same), device_id,
+                                        silicon_of(device_id).generation, _limits(silicon_of(device_id)))
+        for device_id, same in addresses.items()
+    )
 
 
 def _limits(row: Silicon) -> str:

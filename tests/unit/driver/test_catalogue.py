@@ -48,6 +48,13 @@ def test_what_no_driver_can_do_is_said(ids: tuple, wanted: str, branch: int, sai
     assert impossible.remedy
 
 
+def test_equal_gpus_are_named_together() -> None:
+    impossible = catalogue.choose_module(facts(B200, B200, V100).gpus, "proprietary", 580).impossible
+    assert impossible is not None
+    assert impossible.found.count("Blackwell") == 1
+    assert all(gpu.address in impossible.found for gpu in facts(B200, B200).gpus)
+
+
 @given(st.integers(0, 0xFFFF), st.sampled_from(["auto", "open", "proprietary"]), st.integers(470, 630))
 def test_a_choice_is_one_that_the_silicon_allows(number: int, wanted: str, branch: int) -> None:
     device_id = "%04x" % number
