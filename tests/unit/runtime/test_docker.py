@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import json
+import socketserver
+import threading
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import pytest
 from hypothesis import given
@@ -29,7 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy impor
 
 FILE = configuration.FILE
 BINARY = "/usr/bin/nvidia-container-runtime"
-WANTED = configuration.settings({"nvidia": BINARY}, "nvidia", True, (28, 5))
+WANTED = configuration.settings({"nvidia": BINARY}, "nvidia", True, (27, 5), {})
 
 RICH = """{
   "log-driver": "json-file",
@@ -147,10 +150,35 @@ def test_flags_that_exclude_the_file_are_named(arguments: List[str], conflicts: 
     assert configuration.flag_conflicts(arguments, WANTED) == conflicts
 
 
-def test_a_feature_needs_a_restart_and_a_runtime_does_not() -> None:
-    before_cdi = configuration.settings({"nvidia": BINARY}, "", True, (24, 0))
-    assert not configuration.restart_needed(FILE, "{}", configuration.with_settings(FILE, "{}", before_cdi)[0])
-    assert configuration.restart_needed(FILE, "{}", configuration.with_settings(FILE, "{}", WANTED)[0])
+@pytest.mark.parametrize("release, before, after, causes", [
+    ((24, 0), "{}", '{"features": {"cdi": true}}', []),
+    ((27, 5), "{}", '{"features": {"cdi": true}}', ["features"]),
+    ((28, 2), "{}", '{"features": {"cdi": true}}', []),
+    ((28, 2), '{"features": {"cdi": false}}', '{"features": {"cdi": true}}', ["features"]),
+    ((28, 2), "{}", '{"runtimes": {"nvidia": {"path": "/x"}}, "default-runtime": "nvidia"}', []),
+    ((28, 2), '{"default-runtime": "nvidia"}', '{"default-runtime": "runc"}', []),
+    ((28, 2), '{"default-runtime": "nvidia"}', None, ["default-runtime"]),
+])
+def test_what_a_reload_does_not_bring_about(
+    release: Tuple[int, int], before: str, after: Optional[str], causes: List[str]
+) -> None:
+    assert configuration.restart_causes(FILE, before, after, release) == causes
+
+
+def test_the_feature_is_written_only_where_docker_needs_it() -> None:
+    def wanted(release: Tuple[int, int], text: str) -> List[Any]:
+        return configuration.settings({}, "", True, release, json.loads(text))
+
+    assert wanted((24, 0), "{}") == []
+    assert wanted((25, 0), "{}") == wanted((28, 2), '{"features": {"cdi": false}}') == [(("features", "cdi"), True)]
+    assert wanted((28, 2), "{}") == wanted((28, 1), '{"features": {"cdi": true}}') == []
+
+
+@pytest.mark.parametrize("text", ["\ufeff{}", '\ufeff\n{"debug": true}\n', "\ufeff", "\ufeff\n"])
+def test_a_byte_order_mark_stays(text: str) -> None:
+    changed, record = configuration.with_settings(FILE, text, WANTED)
+    assert (changed or "").startswith("\ufeff") or not text.strip("\ufeff\n")
+    assert configuration.without_settings(FILE, changed, record) == text
 
 
 SERVICE = Service(kind="docker", distribution="", unit="docker.service", active=False, pid=0, started=0.0,
@@ -222,12 +250,21 @@ def test_a_foreign_runtime_is_taken_over_when_told_and_comes_back(tmp_path: Path
 
 def test_a_reload_is_enough_where_no_feature_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("%s._judge" % Docker.__module__, lambda *_: None)
-    for release, features, verb in (((20, 10), "", RELOAD), ((28, 5), "", RESTART),
-                                    ((28, 5), '"features": {"cdi": true}', RELOAD)):
+    for release, features, verb in (((20, 10), "", RELOAD), ((27, 5), "", RESTART), ((28, 5), "", RELOAD),
+                                    ((27, 5), '"features": {"cdi": true}', RELOAD)):
         host = host_with(tmp_path, "{%s}" % features)
         service = replace(SERVICE, release=release, active=False)
         edits = Docker().observe(host, Journal(host), PRESENT, service).edits
         assert edits and Docker().apply_verb(service, edits) == verb
+
+
+def test_the_former_default_takes_a_restart_to_come_back(tmp_path: Path) -> None:
+    host = host_with(tmp_path, "{}")
+    journal = Journal(host)
+    apply(host, journal, Docker().observe(host, journal, PRESENT, SERVICE))
+    gone = Docker().observe(host, journal, replace(PRESENT, present=False), SERVICE)
+    assert Docker().apply_verb(SERVICE, gone.edits) == RESTART
+    assert "at its next start" in " ".join(gone.notes)
 
 
 @pytest.mark.parametrize("live_restore, containers, refused", [
@@ -238,6 +275,41 @@ def test_a_restart_that_would_end_containers_is_refused(
     host, docker = host_with(tmp_path, "{%s}" % live_restore), Docker()
     monkeypatch.setattr(docker, "answer", lambda *_: Answer("", frozenset(), frozenset(containers)))
     monkeypatch.setattr("%s._judge" % Docker.__module__, lambda *_: None)
-    seen = docker.observe(host, Journal(host), PRESENT, replace(SERVICE, release=(28, 5), active=True))
+    seen = docker.observe(host, Journal(host), PRESENT, replace(SERVICE, release=(27, 5), active=True))
     assert bool(seen.problem) is refused
     assert bool(seen.edits) is not refused
+
+
+class Daemon(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    """Answers as dockerd does, what it is told to."""
+
+    daemon_threads = True
+    answers: Dict[str, Any] = {}
+
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        answer = self.server.answers.get(self.path)  # type: ignore[attr-defined]
+        self.send_response(404 if answer is None else 200)
+        self.end_headers()
+        self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
+
+    def log_message(self, *_words: Any) -> None:
+        pass
+
+
+def test_the_daemon_is_asked_over_its_socket(tmp_path: Path) -> None:
+    host, service = Host(str(tmp_path)), replace(SERVICE, socket="/docker.sock")
+    assert "docker.sock" in Docker().answer(host, service).problem
+    with Daemon(str(tmp_path / "docker.sock"), Handler) as daemon:
+        threading.Thread(target=daemon.serve_forever, daemon=True).start()
+        daemon.answers = {
+            "/info": {"Runtimes": {"runc": {}, "nvidia": {}}}, "/containers/json": [{"Id": "a"}, {"Id": "b"}],
+            "/containers/c/json": {"State": {"Running": False, "ExitCode": 137}},
+            "/containers/d/json": {"State": {"Running": False, "ExitCode": 0}},
+        }
+        assert Docker().answer(host, service) == Answer("", frozenset({"runc", "nvidia"}), frozenset({"a", "b"}))
+        assert Docker().lost(host, service, ["c", "d", "gone"]) == ("c",)
+        daemon.answers = {"/info": b"no JSON"}
+        assert "/info" in Docker().answer(host, service).problem
+        daemon.shutdown()

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ...core.errors import GpuOpsError
 
 FILE = "/etc/docker/daemon.json"
+MARK = "\ufeff"
 BLANK = re.compile(r"[ \t\r\n]*")
 SCALAR = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?|true|false|null")
 
@@ -22,8 +23,9 @@ Path = Tuple[str, ...]
 Setting = Tuple[Path, Any]
 Record = List[Dict[str, Any]]
 
-# Docker injects CDI devices since 25.0, when the feature is on
+# Docker injects CDI devices since 25.0 when the feature is on, since 28.2 unless it is off (pull request 49963 of moby)
 CDI_SINCE = (25, 0)
+CDI_ON_SINCE = (28, 2)
 
 # dockerd refuses an option that is both a flag and in the file, but for 'runtimes', which it merges
 # (skipDuplicates in daemon/config/config.go of moby)
@@ -54,7 +56,7 @@ class BadPlace(ValueError):
 
 def parse(path: str, text: str) -> Dict[str, Any]:
     """The file as plain data; an empty one is like none. Raises GpuOpsError that names the line."""
-    if not text.strip():
+    if not text.strip().strip(MARK):
         return {}
     try:
         node = _document(text)
@@ -70,16 +72,27 @@ def parse(path: str, text: str) -> Dict[str, Any]:
     return dict(json.loads(text[node.start:node.end]))
 
 
-def settings(handlers: Mapping[str, str], default: str, cdi: bool, release: Tuple[int, int]) -> List[Setting]:
-    """What daemon.json has to say. handlers: binary by name; default: handler that is the default, '' for none."""
+def settings(
+    handlers: Mapping[str, str], default: str, cdi: bool, release: Tuple[int, int], base: Mapping[str, Any]
+) -> List[Setting]:
+    """What daemon.json has to say.
+
+    handlers: binary by name; default: handler that is the default, '' for none; base: the file without what is ours.
+    """
     wanted: List[Setting] = [
         (("runtimes", name), {"path": binary, "args": []}) for name, binary in handlers.items()
     ]
-    if cdi and release >= CDI_SINCE:
+    if cdi and release >= CDI_SINCE and not injects_cdi(base, release):
         wanted.append((("features", "cdi"), True))
     if default:
         wanted.append((("default-runtime",), default))
     return wanted
+
+
+def injects_cdi(data: Mapping[str, Any], release: Tuple[int, int]) -> bool:
+    """Whether a daemon of this release that starts with this file injects CDI devices."""
+    switch = _value(data, ("features", "cdi"), release >= CDI_ON_SINCE)
+    return release >= CDI_SINCE and switch is True
 
 
 def contradictions(data: Mapping[str, Any], wanted: Sequence[Setting]) -> List[str]:
@@ -110,7 +123,7 @@ def with_settings(path: str, text: Optional[str], wanted: Sequence[Setting]) -> 
     parse(path, text or "")
     record: Record = []
     changed = text
-    if not (text or "").strip() and wanted:
+    if not (text or "").strip().strip(MARK) and wanted:
         record.append({"path": [], "former": text})
         changed = "{}\n"
     for place, value in wanted:
@@ -132,10 +145,21 @@ def without_settings(path: str, text: Optional[str], record: Record) -> Optional
     return changed
 
 
-def restart_needed(path: str, before: Optional[str], after: Optional[str]) -> bool:
-    """dockerd takes runtimes and the default one by SIGHUP (daemon/reload.go of moby), features at its start only."""
-    features = [parse(path, text or "").get("features", {}) for text in (before, after)]
-    return bool(features[0] != features[1])
+def restart_causes(
+    path: str, before: Optional[str], after: Optional[str], release: Tuple[int, int]
+) -> List[str]:
+    """Keys whose change a SIGHUP does not bring about.
+
+    dockerd takes runtimes and the default one by it (daemon/reload_unix.go of moby), but only those that the file
+    names: a default that is no longer named stays. The CDI driver is registered at its start only.
+    """
+    former, now = (parse(path, text or "") for text in (before, after))
+    causes = []
+    if injects_cdi(former, release) != injects_cdi(now, release):
+        causes.append("features")
+    if "default-runtime" in former and "default-runtime" not in now:
+        causes.append("default-runtime")
+    return causes
 
 
 def _same_runtime(there: Any, wanted: Mapping[str, Any]) -> bool:
@@ -240,7 +264,8 @@ def _member(node: Node, key: str) -> Optional[Member]:
 
 
 def _document(text: str) -> Node:
-    node = _scan(text, _skip(text, 0))
+    # dockerd reads a file with a byte order mark, too
+    node = _scan(text, _skip(text, 1 if text.startswith(MARK) else 0))
     end = _skip(text, node.end)
     if end < len(text):
         raise BadPlace(end, "something stands behind the end of the object")

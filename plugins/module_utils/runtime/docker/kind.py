@@ -15,12 +15,13 @@ from ..model import MEMORY, RELOAD, RESTART, Answer, Edit, Kind, Problem, Runtim
 from ..policy import RuntimePolicy
 from . import configuration
 from .configuration import CDI_SINCE, Record, Setting
+from .engine import Engine
 
 # dockerd --validate came with 23.0
 VALIDATE_SINCE = (23, 0)
 KEYS = ("runtimes", "features", "default-runtime")
 # Exit codes of containers that a signal has ended: SIGKILL and SIGTERM
-KILLED = ("137", "143")
+KILLED = (137, 143)
 
 
 class Docker(Kind):
@@ -35,15 +36,15 @@ class Docker(Kind):
             data = configuration.parse(service.root, text or "")
             record = _record(journal, service, policy, data)
             base = configuration.without_settings(service.root, text, record)
-            wanted = _wanted(policy, service) if policy.present else []
+            wanted = _wanted(policy, service, base) if policy.present else []
             problem = _obstacle(service, policy, base, wanted)
             if problem:
                 return RuntimeObservation(service, problem)
             edits = _edits(service, policy, text, record, wanted)
             for edit in edits:
                 _judge(host, service, edit)
-            if _restarts(edits) and service.active and not data.get("live-restore"):
-                problem = _ended_by_a_restart(service, self.answer(host, service).containers)
+            if service.active and not data.get("live-restore"):
+                problem = _ended_by_a_restart(service, _causes(service, edits), self.answer(host, service).containers)
             if problem:
                 return RuntimeObservation(service, problem)
         except GpuOpsError as error:
@@ -54,7 +55,8 @@ class Docker(Kind):
             edits=edits,
             pending=pending(host, journal, service, [service.root], self.effective_digest(host, service)),
             handlers=tuple(sorted(data.get("runtimes", {}))),
-            cdi=bool(data.get("features", {}).get("cdi")) if service.release >= CDI_SINCE else None,
+            cdi=configuration.injects_cdi(data, service.release) if service.release >= CDI_SINCE else None,
+            notes=_notes(policy, edits),
         )
 
     def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
@@ -63,28 +65,28 @@ class Docker(Kind):
         return configuration.with_settings(path, base, wanted)[0] if wanted else base
 
     def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
-        return RESTART if _restarts(edits) else RELOAD
+        return RESTART if _causes(service, edits) else RELOAD
 
     def effective_digest(self, host: Host, service: Service) -> str:
         data = configuration.parse(service.root, host.read(service.root) or "")
         return digest([data.get(key) for key in KEYS])
 
     def answer(self, host: Host, service: Service) -> Answer:
-        known = _docker(host, service, "info", "--format", "{{json .Runtimes}}")
-        running = _docker(host, service, "ps", "--quiet", "--no-trunc")
-        if known is None or running is None:
-            return Answer("'docker info' does not answer")
-        return Answer("", frozenset(json.loads(known) or {}), frozenset(running.split()))
+        engine = Engine(host.path(service.socket))
+        try:
+            return Answer("", frozenset(engine.info().get("Runtimes") or {}), engine.running_containers())
+        except GpuOpsError as error:
+            return Answer(error.found)
 
     def lost(self, host: Host, service: Service, containers: Iterable[str]) -> Tuple[str, ...]:
-        names = tuple(containers)
-        told = [_docker(host, service, "inspect", "--format", "{{.State.ExitCode}}", name) for name in names]
-        return tuple(name for name, code in zip(names, told) if (code or "").strip() in KILLED)
+        engine = Engine(host.path(service.socket))
+        return tuple(name for name in containers if engine.exit_code(name) in KILLED)
 
 
-def _wanted(policy: RuntimePolicy, service: Service) -> List[Setting]:
+def _wanted(policy: RuntimePolicy, service: Service, base: Optional[str]) -> List[Setting]:
     default = policy.handler if policy.default_handler else ""
-    return configuration.settings(policy.entries, default, policy.cdi, service.release)
+    data = configuration.parse(service.root, base or "")
+    return configuration.settings(policy.entries, default, policy.cdi, service.release, data)
 
 
 def _record(journal: Journal, service: Service, policy: RuntimePolicy, data: Mapping[str, Any]) -> Record:
@@ -160,19 +162,24 @@ def _judge(host: Host, service: Service, edit: Edit) -> None:
         )
 
 
-def _restarts(edits: Sequence[Edit]) -> bool:
-    return any(configuration.restart_needed(edit.path, edit.before, edit.after) for edit in edits)
+def _causes(service: Service, edits: Sequence[Edit]) -> List[str]:
+    """What of these edits takes a restart."""
+    return [cause for edit in edits
+            for cause in configuration.restart_causes(edit.path, edit.before, edit.after, service.release)]
 
 
-def _ended_by_a_restart(service: Service, containers: AbstractSet[str]) -> Optional[Problem]:
-    if not containers:
+def _ended_by_a_restart(service: Service, causes: Sequence[str], containers: AbstractSet[str]) -> Optional[Problem]:
+    if not causes or not containers:
         return None
     return Problem(
-        "%d running containers, and live-restore is off in %s: the restart that a change of 'features' takes would end "
-        "them" % (len(containers), service.root), "containers that go on",
-        "set \"live-restore\": true and reload Docker, or set cdi to false, which takes a reload alone")
+        "%d running containers, and live-restore is off in %s: the restart that a change of '%s' takes would end them"
+        % (len(containers), service.root, "' and '".join(causes)), "containers that go on",
+        "set \"live-restore\": true and reload Docker, or stop the containers" + (
+            ", or set cdi to false, which takes a reload alone" if "features" in causes else ""))
 
 
-def _docker(host: Host, service: Service, *words: str) -> Optional[str]:
-    done = host.run(["docker", "--host", "unix://" + service.socket, *words], check=False, timeout=30)
-    return done.stdout if done.rc == 0 else None
+def _notes(policy: RuntimePolicy, edits: Sequence[Edit]) -> Tuple[str, ...]:
+    left = [edit for edit in edits
+            if not policy.present and "runtimes" not in configuration.parse(edit.path, edit.after or "")]
+    return tuple("dockerd forgets the runtime at its next start: it takes back none by a reload of a file that names "
+                 "no runtimes." for _edit in left)
