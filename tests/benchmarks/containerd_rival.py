@@ -38,6 +38,8 @@ from gpulab.parts.registry import workshop  # noqa: E402
 
 RESULTS = HERE / "results" / "containerd_rival.json"
 DOCUMENT = REPOSITORY / "docs" / "container-runtime.md"
+# Below it the document is written by hand
+MARK = "<!-- end of the generated part -->\n"
 KEPT = "handler added, all else kept"
 HEAD = """\
 # containerd's configuration: what is kept, what is lost
@@ -186,7 +188,7 @@ def render(result: Mapping[str, Any]) -> str:
     same = [case for case, told in by_case.items() if told and all(row[1:] == (KEPT, KEPT) for row in told)]
     table = ["| %s | %s | %s | %s |" % (title(case), *row)
              for case, told in by_case.items() if case not in same for row in told]
-    return head + "\n".join(lines) + "\n" + TAIL % {"same": len(same)} + "\n".join(table) + "\n"
+    return head + "\n".join(lines) + "\n" + TAIL % {"same": len(same)} + "\n".join(table) + "\n\n" + MARK
 
 
 def main() -> None:
@@ -194,7 +196,8 @@ def main() -> None:
     parser.add_argument("--render", action="store_true", help="write the document of the recorded run")
     if not parser.parse_args().render:
         RESULTS.write_text(json.dumps(measure(), indent=1) + "\n")
-    DOCUMENT.write_text(render(json.loads(RESULTS.read_text())))
+    by_hand = DOCUMENT.read_text().partition(MARK)[2]
+    DOCUMENT.write_text(render(json.loads(RESULTS.read_text())) + by_hand)
 
 
 if __name__ == "__main__":
