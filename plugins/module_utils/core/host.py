@@ -25,6 +25,16 @@ class Done:
     stderr: str
 
 
+@dataclass(frozen=True)
+class Ownership:
+    """Who may do what with a file: permission bits, owner, and its SELinux label, '' where it has none."""
+
+    mode: int
+    uid: int
+    gid: int
+    label: str = ""
+
+
 class CommandFailed(GpuOpsError):
     """A command ended with a code that was not expected; the result keeps its output."""
 
@@ -103,6 +113,13 @@ class Host:
         except FileNotFoundError:
             return None
 
+    def ownership(self, name: str) -> Optional[Ownership]:
+        """Permission bits, owner and SELinux label of a file, None when it is not there."""
+        try:
+            return _ownership(self.path(name))
+        except FileNotFoundError:
+            return None
+
     def stat(self, name: str) -> Optional[os.stat_result]:
         try:
             return os.stat(self.path(name))
@@ -117,13 +134,15 @@ class Host:
         text: str,
         mode: int = 0o644,
         check: Optional[Callable[[str], None]] = None,
+        ownership: Optional[Ownership] = None,
     ) -> None:
         """Write beside, check, rename. An existing file keeps its mode, owner and SELinux label.
 
+        ownership is what a new file gets in place of mode and the owner of this process.
         check is called with the path of the complete new file before it takes its place; what it raises leaves
         the old file as it was. A symbolic link is followed: its target is replaced, the link stays.
         """
-        self.write_bytes(name, text.encode("utf-8", "surrogateescape"), mode, check)
+        self.write_bytes(name, text.encode("utf-8", "surrogateescape"), mode, check, ownership)
 
     def write_bytes(
         self,
@@ -131,6 +150,7 @@ class Host:
         data: bytes,
         mode: int = 0o644,
         check: Optional[Callable[[str], None]] = None,
+        ownership: Optional[Ownership] = None,
     ) -> None:
         target = os.path.realpath(self.path(name))
         folder = os.path.dirname(target)
@@ -141,7 +161,7 @@ class Host:
         try:
             with os.fdopen(descriptor, "wb") as handle:
                 handle.write(data)
-                _take_after(target, handle.fileno(), mode)
+                _take_after(target, handle.fileno(), mode, ownership)
                 handle.flush()
                 os.fsync(handle.fileno())
             if check is not None:
@@ -285,21 +305,29 @@ def _unlink_if_there(path: str) -> None:
         return
 
 
-def _take_after(target: str, descriptor: int, mode: int) -> None:
-    """Give the new file the mode, owner and SELinux label of the one it replaces, or the mode asked for."""
+def _ownership(path: str) -> Ownership:
+    found = os.stat(path)
     try:
-        old = os.stat(target)
-    except FileNotFoundError:
-        os.fchmod(descriptor, mode)
-        return
-    os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
-    if os.geteuid() == 0:
-        os.fchown(descriptor, old.st_uid, old.st_gid)
-    try:
-        label = os.getxattr(target, "security.selinux")
+        label = os.getxattr(path, "security.selinux").decode("ascii", "surrogateescape")
     except OSError:
-        return
-    os.setxattr(descriptor, "security.selinux", label)
+        label = ""
+    return Ownership(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, label)
+
+
+def _take_after(target: str, descriptor: int, mode: int, new: Optional[Ownership]) -> None:
+    """Give the new file the mode, owner and SELinux label of the one it replaces, or those asked for."""
+    try:
+        wanted = _ownership(target)
+    except FileNotFoundError:
+        if new is None:
+            os.fchmod(descriptor, mode)
+            return
+        wanted = new
+    os.fchmod(descriptor, wanted.mode)
+    if os.geteuid() == 0:
+        os.fchown(descriptor, wanted.uid, wanted.gid)
+    if wanted.label:
+        os.setxattr(descriptor, "security.selinux", wanted.label.encode("ascii", "surrogateescape"))
 
 
 def _sync_folder(folder: str) -> None:

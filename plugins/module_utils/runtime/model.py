@@ -79,7 +79,7 @@ class Edit:
     shown_*:       what a plan may show of them.
     parameters:    how the change is worked out again on the file when it is made (see Kind.edited), JSON-able;
                    empty for a file that is wholly ours: shown_after is its text.
-    like:          a file whose mode and owner a new file of ours takes.
+    like:          a file whose mode, owner and SELinux label a new file of ours takes.
     """
 
     path: str
@@ -98,6 +98,8 @@ class RuntimeObservation:
     problem:  what stands against any change, None if nothing does.
     edits:    files to change, in the order of their writing, judged by the runtime's own program.
     pending:  whether the daemon may not know the files as they are.
+    leftover: files on record as changed by us in which nothing of ours is left: an earlier removal was killed.
+    restart:  whether a reload has proved not to be enough for the process that runs.
     handlers: handlers in the files as they are.
     cdi:      whether the runtime injects CDI devices itself, None when it cannot.
     notes:    what a person should know.
@@ -110,6 +112,8 @@ class RuntimeObservation:
     handlers: Tuple[str, ...] = ()
     cdi: Optional[bool] = None
     notes: Tuple[str, ...] = ()
+    leftover: Tuple[str, ...] = ()
+    restart: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the texts of files: they may hold registry credentials."""
@@ -121,6 +125,8 @@ class RuntimeObservation:
             "handlers": list(self.handlers),
             "cdi": self.cdi,
             "notes": list(self.notes),
+            "leftover": list(self.leftover),
+            "restart": self.restart,
         }
 
 
@@ -165,6 +171,10 @@ class Kind:
 
     def inspect(self, host: Host, service: Service) -> None:
         """Have the real program read the files in place. Raises GpuOpsError when the daemon would not start."""
+
+    def handlers(self, host: Host, service: Service) -> Optional[FrozenSet[str]]:
+        """Handlers that the files in place define; None where a kind does not tell."""
+        return None
 
     def answer(self, host: Host, service: Service) -> Answer:
         """Ask the running daemon, by the CRI where a kind has no other way."""

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from .detection import find
 from .kinds import KINDS
-from .model import Problem, RuntimeObservation
+from .model import MEMORY, Problem, RuntimeObservation
 from .policy import RuntimePolicy
 
 
@@ -34,4 +35,13 @@ def observe(host: Host, journal: Journal, policy: RuntimePolicy) -> RuntimeObser
         return replace(seen, edits=(), problem=Problem(
             "%s is not running" % service.unit, "a running %s, so that a change can be proved" % kind.title,
             "start it: systemctl start %s; journalctl -u %s says why it stopped" % (service.unit, service.unit)))
-    return seen
+    return replace(seen, leftover=_leftover(host, journal, policy, seen),
+                   restart=service.pid != 0 and journal.recall(MEMORY).get("deaf") == service.pid)
+
+
+def _leftover(host: Host, journal: Journal, policy: RuntimePolicy, seen: RuntimeObservation) -> Tuple[str, ...]:
+    if policy.present or seen.problem is not None:
+        return ()
+    edited = [edit.path for edit in seen.edits]
+    return tuple(original.path for original in journal.originals(MEMORY)
+                 if original.path not in edited and host.read_bytes(original.path) == original.content)

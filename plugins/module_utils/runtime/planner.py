@@ -3,18 +3,19 @@
 """Pure: the steps from a container runtime as it is to one with the handlers, in effect."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step, digest
 from .kinds import KINDS
-from .model import RELOAD, Edit, Kind, Problem, RuntimeObservation, Service
+from .model import RELOAD, RESTART, Edit, Kind, Problem, RuntimeObservation, Service
 from .policy import RuntimePolicy
 
 NAME = "runtime"
 WRITE = "runtime_config.write"
 EDIT = "runtime_config.edit"
 REMOVE = "runtime_config.remove"
+FORGET = "runtime_config.forget"
 # By the verb of Kind.apply_verb
 APPLY = {"restart": "runtime.restart", "reload": "runtime.reload", "wait": "runtime.wait"}
 
@@ -39,14 +40,15 @@ def plan(observation: RuntimeObservation, policy: RuntimePolicy, facts: HostFact
         notes.append("The handler works once the container toolkit is installed.")
     steps = [_edit_step(edit, policy, service, kind) for edit in observation.edits]
     if (steps or observation.pending) and service.active:
-        steps.append(_apply_step(policy, service, kind, observation.edits, [step.id for step in steps]))
+        steps.append(_apply_step(policy, observation, service, kind, [step.id for step in steps]))
+    steps.extend(_forget_step(path) for path in observation.leftover)
     return Plan(steps=tuple(steps), notes=tuple(notes))
 
 
 def _edit_step(edit: Edit, policy: RuntimePolicy, service: Service, kind: Kind) -> Step:
     # before, after: what the executor compares with, so that what is written is what was judged
     parameters: Dict[str, Any] = {
-        "kind": service.kind, "present": policy.present, "before": digest(edit.before), "after": digest(edit.after),
+        **_address(service), "present": policy.present, "before": digest(edit.before), "after": digest(edit.after),
     }
     if edit.after is None:
         action = REMOVE
@@ -80,14 +82,17 @@ def _why(edit: Edit, policy: RuntimePolicy, kind: Kind) -> str:
 
 
 def _apply_step(
-    policy: RuntimePolicy, service: Service, kind: Kind, edits: Sequence[Edit], requires: List[str]
+    policy: RuntimePolicy, observation: RuntimeObservation, service: Service, kind: Kind, requires: List[str]
 ) -> Step:
-    verb = kind.apply_verb(service, edits)
+    verb = kind.apply_verb(service, observation.edits)
     because = {
         "restart": "%s reads its configuration at its start. Running containers go on.",
         "reload": "%s takes its configuration in without a restart.",
         "wait": "%s is restarted by its distribution, which watches the files.",
     }[verb] % kind.title
+    if verb == RELOAD and observation.restart:
+        verb = RESTART
+        because = "%s did not take its configuration in by a reload. Running containers go on." % kind.title
     return Step(
         capability=NAME,
         action=APPLY[verb],
@@ -96,8 +101,24 @@ def _apply_step(
         "The configuration is newer than the daemon, which therefore does not know it yet.",
         disruption=Disruption.service_restart if verb == RELOAD else Disruption.runtime_restart,
         parameters={
-            "kind": service.kind, "runtime": service.distribution or service.kind, "root": service.root,
-            "socket": service.socket, "handlers": list(policy.entries) if policy.present else [],
+            **_address(service), "handlers": list(policy.entries) if policy.present else [],
+            "ours": list(policy.entries),
         },
         after=tuple(requires),
     )
+
+
+def _forget_step(path: str) -> Step:
+    return Step(
+        capability=NAME,
+        action=FORGET,
+        subject=path,
+        why="An earlier removal was cut short: nothing of ours is left in it, so its record goes too.",
+        change={"before": None, "after": None},
+    )
+
+
+def _address(service: Service) -> Dict[str, Any]:
+    """What an executor finds the same service by."""
+    return {"kind": service.kind, "runtime": service.distribution or service.kind, "root": service.root,
+            "socket": service.socket}

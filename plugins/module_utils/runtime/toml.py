@@ -3,7 +3,7 @@
 """TOML as text: where each statement stands, and lines of ours that go in and out without touching another byte.
 
 tomlkit says what a file means; the text is changed here, line by line, so that removing our lines gives the bytes
-back. Whoever changes a text parses it again and compares.
+back, ends of lines as the file has them. Whoever changes a text parses it again and compares.
 """
 from __future__ import annotations
 
@@ -23,6 +23,9 @@ BEGIN = "# BEGIN gpuops.nvidia"
 END = "# END gpuops.nvidia"
 FORMER = "# former: "
 NO_END = " (the line before had no end)"
+
+# What no TOML has outside of strings and comments, and every Go template
+_TEMPLATE = re.compile(r"^(?!\s*#).*?(\{\{.*?(?:\}\}|$))", re.MULTILINE)
 
 # A bare key and a value that can only be on its line: no array, no inline table, no string of several lines
 _ON_ONE_LINE = re.compile(r"""\s*[A-Za-z0-9_-]+\s*=\s*(?:[^\s\[{"']|"(?!"")|'(?!''))""")
@@ -63,7 +66,7 @@ def parse(path: str, text: str) -> Dict[str, Any]:
     total: Dict[str, Any] = {}
     seen: Set[Path] = set()
     closed: Set[Path] = set()
-    lines = text.split("\n")
+    lines = _bare_lines(text)
     try:
         for statement in statements(text):
             with _line(statement.first):
@@ -79,14 +82,41 @@ def parse(path: str, text: str) -> Dict[str, Any]:
                     if isinstance(_set_key(total, statement, snippet), dict):
                         closed.add(statement.path)
     except BadLine as error:
-        raise GpuOpsError(
-            found="%s:%d: %s" % (path, error.line, str(error).partition(" at line ")[0]),
-            wanted="valid TOML",
-            remedy="correct the file by hand ('containerd config dump' shows whether it is read); nothing was changed",
-            file=path,
-            line=error.line,
-        ) from error
+        raise _not_toml(path, text, error) from error
     return total
+
+
+def line_of(text: str, path: Path) -> int:
+    """The line, counted from 1, where a table or key begins; where it is not there, the next thing around it."""
+    stands = statements(text)
+    for length in range(len(path), 0, -1):
+        found = [each.first for each in stands if each.path[:length] == path[:length]]
+        if found:
+            return found[0] + 1
+    return 1
+
+
+def _not_toml(path: str, text: str, error: BadLine) -> GpuOpsError:
+    template = _TEMPLATE.search(text)
+    if template:
+        line = text.count("\n", 0, template.start(1)) + 1
+        return GpuOpsError(
+            found="%s:%d: '%s' belongs to a Go template, this is no TOML" % (path, line, template.group(1).strip()),
+            wanted="the configuration that the runtime reads, not what it is made from",
+            remedy="name the file that the distribution renders from the template, and the distribution with 'runtime' "
+                   "where it is not found; nothing was changed",
+            file=path,
+            line=line,
+        )
+    # tomlkit reads a NUL behind the last character
+    told = "the statement is not complete" if "'\\x00'" in str(error) else str(error).partition(" at line ")[0]
+    return GpuOpsError(
+        found="%s:%d: %s" % (path, error.line, told),
+        wanted="valid TOML",
+        remedy="correct the file by hand ('containerd config dump' shows whether it is read); nothing was changed",
+        file=path,
+        line=error.line,
+    )
 
 
 @contextlib.contextmanager
@@ -131,7 +161,7 @@ def _descend(table: Dict[str, Any], path: Path) -> Dict[str, Any]:
 
 def statements(text: str) -> List[Statement]:
     """Headers and keys of a file, in order. Raises BadLine."""
-    lines = text.split("\n")
+    lines = _bare_lines(text)
     found: List[Statement] = []
     table: Path = ()
     number = 0
@@ -178,19 +208,17 @@ def with_keys(text: str, table: Path, values: Mapping[str, Any]) -> Optional[str
     header = next((each for each in stands if each.table and each.path == table), None)
     if table and header is None:
         return None
-    lines = _lines(text)
+    lines, end = _lines(text), _line_end(text)
     for key, value in values.items():
         ours = "%s = %s" % (_bare_or_quoted(key), render_value(value))
         old = next((each for each in stands if not each.table and each.path == table + (key,)), None)
         if old is None:
             position = header.last + 1 if header else _top(lines, stands)
-            lines = _insert(lines, position, [BEGIN, ours, END])
+            lines = _insert(lines, position, [BEGIN, ours, END], end)
         else:
-            former = [FORMER + line.rstrip("\n") for line in lines[old.first:old.last + 1]]
+            former = [FORMER + line + ("" if line.endswith("\n") else end) for line in lines[old.first:old.last + 1]]
             ended = lines[old.last].endswith("\n")
-            lines[old.first:old.last + 1] = [
-                line + "\n" for line in [BEGIN, *former, ours]
-            ] + [END + ("\n" if ended else "")]
+            lines[old.first:old.last + 1] = [BEGIN + end, *former, ours + end, END + (end if ended else "")]
         stands = statements("".join(lines))
         header = next((each for each in stands if each.table and each.path == table), None)
     return "".join(lines)
@@ -198,9 +226,10 @@ def with_keys(text: str, table: Path, values: Mapping[str, Any]) -> Optional[str
 
 def with_block(text: str, block: str) -> str:
     """The text with a marked block at its end. A last line without an end gets one, which removal takes away."""
-    glue = "" if not text or text.endswith("\n") else "\n"
+    end = _line_end(text)
+    glue = "" if not text or text.endswith("\n") else end
     mark = BEGIN + (NO_END if glue else "")
-    return "%s%s%s\n%s%s\n" % (text, glue, mark, block, END)
+    return text + glue + ("%s\n%s%s\n" % (mark, block, END)).replace("\n", end)
 
 
 def without_ours(text: str) -> str:
@@ -221,13 +250,13 @@ def without_ours(text: str) -> str:
         elif bare == END:
             inside = False
             if former and not line.endswith("\n"):
-                former[-1] = former[-1][:-1]
+                former[-1] = former[-1].rstrip("\r\n")
             kept.extend(former)
         elif line.startswith(FORMER):
             former.append(line[len(FORMER):])
     if kept and len(kept) == without_end:
         # unless somebody has written behind it since
-        kept[-1] = kept[-1][:-1]
+        kept[-1] = kept[-1].rstrip("\r\n")
     return "".join(kept)
 
 
@@ -235,7 +264,7 @@ def our_lines(text: str) -> str:
     """Only our lines and the former ones beside them: what a plan may show of a file that holds secrets."""
     shown: List[str] = []
     inside = False
-    for line in text.split("\n"):
+    for line in _bare_lines(text):
         bare = line.strip()
         inside = inside or bare.startswith(BEGIN)
         if inside:
@@ -264,14 +293,23 @@ def _lines(text: str) -> List[str]:
     return [line + "\n" for line in text.split("\n")[:-1]] + [last for last in text.split("\n")[-1:] if last]
 
 
-def _insert(lines: List[str], position: int, new: Sequence[str]) -> List[str]:
+def _bare_lines(text: str) -> List[str]:
+    """Lines without their ends, whether LF or CRLF: TOML knows both."""
+    return text.replace("\r\n", "\n").split("\n")
+
+
+def _line_end(text: str) -> str:
+    return "\r\n" if text.partition("\n")[0].endswith("\r") and "\n" in text else "\n"
+
+
+def _insert(lines: List[str], position: int, new: Sequence[str], end: str) -> List[str]:
     """Lines at a position; a line before them without an end is the file's last and is given one by with_block only."""
     before, after = list(lines[:position]), list(lines[position:])
     ended = not before or before[-1].endswith("\n")
     if ended:
-        return before + [line + "\n" for line in new] + after
+        return before + [line + end for line in new] + after
     marked = [new[0] + NO_END, *new[1:]]
-    return before[:-1] + [before[-1] + "\n"] + [line + "\n" for line in marked] + after
+    return before[:-1] + [before[-1] + end] + [line + end for line in marked] + after
 
 
 def _top(lines: Sequence[str], stands: Sequence[Statement]) -> int:

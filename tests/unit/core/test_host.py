@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host, Ownership
 
 
 def test_a_write_keeps_mode_and_link(tmp_path: Path) -> None:
@@ -41,6 +41,32 @@ def test_new_files_get_the_mode_asked_for(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     host.write("/etc/secret", "x", mode=0o600)
     assert host.mode("/etc/secret") == 0o600
+
+
+def test_new_files_get_the_owner_asked_for_and_old_ones_keep_theirs(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    host.write("/etc/theirs", "x", mode=0o640)
+    if os.geteuid() == 0:
+        os.chown(tmp_path / "etc/theirs", 12, 34)
+    theirs = host.ownership("/etc/theirs")
+    assert theirs is not None and theirs.mode == 0o640
+    host.write("/etc/like-theirs", "x", ownership=theirs)
+    assert host.ownership("/etc/like-theirs") == theirs
+    host.write("/etc/theirs", "y", ownership=Ownership(0o600, 0, 0))
+    assert host.ownership("/etc/theirs") == theirs
+    assert host.ownership("/etc/none") is None
+
+
+def test_a_new_file_gets_the_label_asked_for(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    try:
+        os.setxattr(tmp_path, "security.selinux", b"system_u:object_r:etc_t:s0\0")
+    except OSError:
+        pytest.skip("labels cannot be set here")
+    label = "system_u:object_r:container_config_t:s0\0"
+    host.write("/a", "x", ownership=Ownership(0o600, os.getuid(), os.getgid(), label))
+    assert os.getxattr(tmp_path / "a", "security.selinux") == label.encode()
+    assert host.ownership("/a") == Ownership(0o600, os.getuid(), os.getgid(), label)
 
 
 def test_what_is_not_there_reads_as_nothing(tmp_path: Path) -> None:

@@ -178,7 +178,7 @@ class TestObstacles:
     def test_a_disabled_plugin_is_named_with_its_file(self, tmp_path: Path) -> None:
         files(tmp_path, {ROOT: "version = 2\nimports = ['/opt/a.toml']\n",
                          "/opt/a.toml": "version = 2\ndisabled_plugins = ['cri']\n"}, 2)
-        assert self.problem(tmp_path).found == "/opt/a.toml: disabled_plugins names cri"
+        assert self.problem(tmp_path).found == "/opt/a.toml:2: disabled_plugins names cri"
 
     def test_a_link_into_a_folder_that_others_may_write_to_is_refused(self, tmp_path: Path) -> None:
         files(tmp_path, {"/shared/config.toml": "version = 2\n"}, 2)
@@ -193,7 +193,7 @@ class TestObstacles:
         entry = "version = 2\n[%s.containerd.runtimes.nvidia.options]\nBinaryName = '/opt/x'\n" % CRI2
         files(tmp_path, {ROOT: entry}, 2)
         assert self.problem(tmp_path).found == (
-            "%s defines the handler 'nvidia' with BinaryName = \"/opt/x\"" % ROOT)
+            "%s:2 defines the handler 'nvidia' with BinaryName = \"/opt/x\"" % ROOT)
 
     @pytest.mark.parametrize("release", [(1, 7), (2, 2)])
     def test_a_foreign_handler_is_adopted_where_it_stands_and_comes_back(

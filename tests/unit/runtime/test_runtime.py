@@ -7,6 +7,8 @@ import os
 import socket
 import struct
 import threading
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
 
@@ -274,6 +276,7 @@ class Any_(model.Kind):
     def __init__(self) -> None:
         self.answers: List[model.Answer] = []
         self.gone: Tuple[str, ...] = ()
+        self.verb = model.RESTART
 
     def observe(self, host: Host, journal: Journal, policy: Any, service: model.Service) -> model.RuntimeObservation:
         root, ours = host.read(ROOT) or "", host.read(OURS)
@@ -287,8 +290,14 @@ class Any_(model.Kind):
     def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
         return (text or "").replace(LINE, "") + (LINE if parameters["line"] else "")
 
+    def apply_verb(self, service: model.Service, edits: Any) -> str:
+        return self.verb
+
     def effective_digest(self, host: Host, service: model.Service) -> str:
         return host.read(ROOT) or ""
+
+    def handlers(self, host: Host, service: model.Service) -> Optional[FrozenSet[str]]:
+        return frozenset({"runc", "nvidia"} if LINE in (host.read(ROOT) or "") else {"runc"})
 
     def answer(self, host: Host, service: model.Service) -> model.Answer:
         return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -298,15 +307,45 @@ class Any_(model.Kind):
 
 
 class Machine(Host):
-    """Counts the commands, and lets another hand write before a step."""
+    """Counts the commands; dies before one of its changes, or cannot write a file."""
 
     def __init__(self, root: str) -> None:
         super().__init__(root)
         self.commands: List[Tuple[str, ...]] = []
+        self.changes_left: Optional[int] = None
+        self.immutable = ""
+
+    def _change(self) -> None:
+        if self.changes_left is not None:
+            self.changes_left -= 1
+            if self.changes_left < 0:
+                raise KeyboardInterrupt
+
+    def write_bytes(self, name: str, *args: Any, **options: Any) -> None:
+        self._change()
+        if name == self.immutable:
+            raise PermissionError(1, "Operation not permitted", name)
+        super().write_bytes(name, *args, **options)
+
+    def append(self, name: str, text: str, mode: int = 0o600) -> None:
+        self._change()
+        super().append(name, text, mode)
+
+    def remove(self, name: str) -> None:
+        self._change()
+        super().remove(name)
+
+    def remove_empty_dir(self, name: str) -> None:
+        self._change()
+        super().remove_empty_dir(name)
 
     def systemctl(self, *words: str, timeout: float = 180) -> Done:
+        self._change()
         self.commands.append(words)
         return Done(words, 0, "", "")
+
+    def unit(self, name: str) -> Dict[str, str]:
+        return {"ActiveState": "active"}
 
     def run(self, argv: Any, *args: Any, **options: Any) -> Done:
         self.commands.append(tuple(argv))
@@ -314,6 +353,8 @@ class Machine(Host):
 
 
 SERVES = model.Answer("", frozenset({"nvidia", "runc"}), frozenset({"c1"}))
+WITHOUT = model.Answer("", frozenset({"runc"}), frozenset({"c1"}))
+SERVICE = model.Service("any", "", "any.service", True, 1, 0.0, "/bin/any", (2, 1), ROOT, "/run/any.sock")
 
 
 def without_handler(handlers: FrozenSet[str]) -> model.Answer:
@@ -324,28 +365,32 @@ class World:
     def __init__(self, host: Machine, kind: Any_) -> None:
         self.host = host
         self.kind = kind
+        self.service = SERVICE
         host.write(ROOT, "theirs\n", 0o600)
 
     def run(self, **options: Any) -> List[str]:
         return Run(Runtime(), parameters(**options), self.host, lambda _: HostFacts(toolkit="1")).apply().applied
 
-    def files(self) -> Dict[str, Tuple[bytes, int]]:
+    def files(self) -> Dict[str, Tuple[bytes, int, int]]:
         top = Path(self.host.root) / "etc"
-        return {str(path.relative_to(top)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mode)
-                for path in top.rglob("*")}
+        return {str(path.relative_to(top)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mode,
+                                             path.stat().st_uid) for path in top.rglob("*")}
+
+    def recorded(self) -> List[str]:
+        return [original.path for original in Journal(self.host).originals(model.MEMORY)]
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     kind = Any_()
-    kind.answers = [SERVES]
-    service = model.Service("any", "", "any.service", True, 1, 0.0, "/bin/any", (2, 1), ROOT, "/run/any.sock")
+    world = World(Machine(str(tmp_path)), kind)
+    kind.answers = Honest(world)
     monkeypatch.setitem(kinds.KINDS, "any", kind)
-    monkeypatch.setattr(observation, "find", lambda _host, _policy: service)
-    monkeypatch.setattr(executors, "again", lambda _host, _policy, _socket: service)
-    monkeypatch.setattr(executors, "READY_SECONDS", 0.5)
+    monkeypatch.setattr(observation, "find", lambda _host, _policy: world.service)
+    monkeypatch.setattr(executors, "again", lambda _host, _policy, _socket: world.service)
+    monkeypatch.setattr(executors, "READY_SECONDS", 0.2)
     monkeypatch.setattr(executors, "PAUSE_SECONDS", 0.01)
-    return World(Machine(str(tmp_path)), kind)
+    return world
 
 
 class TestExecutors:
@@ -379,6 +424,7 @@ class TestExecutors:
     def test_a_container_that_is_lost_is_found_and_one_that_ended_is_not(self, world: World) -> None:
         world.kind.answers = [SERVES, model.Answer("", SERVES.handlers, frozenset())]
         assert world.run()
+        world.kind.answers = Honest(world)
         world.run(state="absent")
         world.kind.gone = ("c1",)
         world.kind.answers = [SERVES, model.Answer("", SERVES.handlers, frozenset())]
@@ -414,33 +460,127 @@ class TestExecutors:
             world.run()
         assert world.host.read(ROOT) == "theirs, and more\n"
 
-    @pytest.mark.parametrize("survivors", [0, 1, 2])
     @pytest.mark.parametrize("state", ["present", "absent"])
-    def test_killed_between_any_two_steps_the_next_run_completes(
-        self, world: World, monkeypatch: pytest.MonkeyPatch, survivors: int, state: str
-    ) -> None:
-        delivered = world.files()
+    def test_killed_before_any_change_the_next_run_completes(self, world: World, state: str) -> None:
+        delivered = world.files(), world.recorded()
         world.run()
-        done = world.files()
-        if state == "present":
-            world.run(state="absent")
-        steps = iter(range(survivors))
+        installed = world.files(), world.recorded()
+        ends = {"present": installed, "absent": delivered}
+        for survivors in range(100):
+            world.run(state="absent" if state == "present" else "present")
+            world.host.changes_left = survivors
+            try:
+                world.run(state=state)
+                break
+            except KeyboardInterrupt:
+                world.host.changes_left = None
+            world.run(state=state)
+            assert (world.files(), world.recorded()) == ends[state], survivors
+            assert world.run(state=state) == []
+        assert survivors > 10
 
-        def mortal(executor: Any) -> Any:
-            def run(host: Host, journal: Journal, step: Any) -> None:
-                if next(steps, None) is None:
-                    raise KeyboardInterrupt
-                executor(host, journal, step)
-            return run
+    def test_a_removal_asks_the_daemon_whether_the_handler_has_left(self, world: World) -> None:
+        world.run()
+        installed = world.files()
+        world.kind.answers = [SERVES]
+        with pytest.raises(GpuOpsError) as caught:
+            world.run(state="absent")
+        assert "still knows the handlers nvidia" in caught.value.found
+        assert "the files were put back and any is up again" in caught.value.remedy
+        assert world.files() == installed
+
+    def test_a_handler_that_somebody_elses_lines_define_may_stay(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.run()
+        world.kind.answers = [SERVES]
+        monkeypatch.setattr(world.kind, "handlers", lambda _host, _service: frozenset({"runc", "nvidia"}))
+        assert len(world.run(state="absent")) == 3
+
+    def test_handlers_that_are_wanted_no_more_have_to_leave(self, world: World) -> None:
+        both = model.Answer("", frozenset({"nvidia", "runc", "own"}), frozenset())
+        world.kind.answers = [both]
+        world.run(handlers={"own": "/opt/own"})
+        world.host.write(ROOT, "theirs, and more\n")
+        with pytest.raises(GpuOpsError) as caught:
+            world.run()
+        assert "still knows the handlers own" in caught.value.found
+
+    def test_a_removal_that_is_undone_gives_owner_and_mode_back(self, world: World) -> None:
+        world.run()
+        if os.geteuid() == 0:
+            os.chown(world.host.path(OURS), 12, 34)
+        os.chmod(world.host.path(OURS), 0o640)
+        installed = world.files()
+        world.kind.answers = [SERVES]
+        with pytest.raises(GpuOpsError):
+            world.run(state="absent")
+        assert world.files() == installed
+
+    def test_a_reload_that_is_not_enough_is_undone_and_the_next_plan_restarts(self, world: World) -> None:
+        delivered = world.files()
+        world.kind.verb = model.RELOAD
+        world.kind.answers = [WITHOUT]
+        with pytest.raises(GpuOpsError) as caught:
+            world.run()
+        assert "run again, and the plan will be to restart any.service" in caught.value.remedy
+        assert [words[0] for words in world.host.commands] == ["reload", "reload"]
+        assert world.files() == delivered
+
+        world.kind.answers = Honest(world)
+        assert world.run()[-1] == "runtime/runtime.restart/any.service"
+        world.run(state="absent")
+        assert world.host.commands[-1][0] == "reload"
+
+    def test_a_file_that_cannot_be_written_stops_the_run_and_what_was_written_goes(self, world: World) -> None:
+        delivered = world.files()
+        world.host.immutable = ROOT
+        with pytest.raises(GpuOpsError) as caught:
+            world.run()
+        assert caught.value.found == ROOT + ": it cannot be written: Operation not permitted"
+        assert "lsattr" in caught.value.remedy
+        assert "nothing of this run was left behind" in caught.value.remedy
+        assert world.files() == delivered
+        world.host.immutable = ""
+        assert len(world.run()) == 3
+
+    def test_a_file_that_cannot_be_put_back_is_named(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        def down(host: Host, service: model.Service) -> model.Answer:
+            world.host.immutable = ROOT
+            return model.Answer("down")
+
+        monkeypatch.setattr(world.kind, "answer", down)
+        with pytest.raises(GpuOpsError) as caught:
+            world.run()
+        assert ROOT + " could not be put back" in caught.value.remedy
+
+    def test_what_a_killed_run_wrote_and_the_daemon_came_up_with_is_not_undone_later(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def killed(*_words: str, **_options: Any) -> Done:
+            raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            for action, executor in list(executors.EXECUTORS.items()):
-                patch.setitem(executors.EXECUTORS, action, mortal(executor))
+            patch.setattr(world.host, "systemctl", killed)
             with pytest.raises(KeyboardInterrupt):
-                world.run(state=state)
-        world.run(state=state)
-        assert world.files() == (done if state == "present" else delivered)
-        assert world.run(state=state) == []
+                world.run()
+        world.service = replace(SERVICE, pid=2, started=time.time())
+        installed = world.files()
+        world.kind.answers = [SERVES]
+        with pytest.raises(GpuOpsError):
+            world.run(state="absent")
+        assert world.files() == installed
+
+
+class Honest(List[model.Answer]):
+    """Knows the handlers that its files define."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__([SERVES])
+        self.world = world
+
+    def __getitem__(self, _index: Any) -> Any:
+        return SERVES if LINE in (self.world.host.read(ROOT) or "") else WITHOUT
 
 
 class Failing(List[model.Answer]):

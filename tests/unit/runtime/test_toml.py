@@ -53,7 +53,8 @@ tables = st.lists(
 
 @st.composite
 def files(draw: st.DrawFn) -> str:
-    """A root file of format version 2, with comments in odd places, perhaps without an end to its last line."""
+    """A root file of format version 2, with comments in odd places, perhaps without an end to its last line, perhaps
+    with lines that end as Windows ends them."""
     lines: List[str] = [draw(blanks), "version = 2" + draw(comments) + "\n"]
     top = draw(st.lists(top_keys, unique_by=lambda key: key.split("=")[0]))
     for key in top:
@@ -67,13 +68,14 @@ def files(draw: st.DrawFn) -> str:
         lines.append(draw(blanks) + indent + header + draw(comments) + "\n")
         lines.extend(draw(blanks) + indent + "  " + key + draw(comments) + "\n" for key in keys)
     text = "".join(lines)
-    return text[:-1] if draw(st.booleans()) else text
+    text = text[:-1] if draw(st.booleans()) else text
+    return text.replace("\n", "\r\n") if draw(st.booleans()) else text
 
 
 def comments_of(text: str) -> List[str]:
     """Comment lines that are not ours, the kept former lines seen as what they were."""
     shown = [line[len(toml.FORMER):] if line.startswith(toml.FORMER) else line for line in text.split("\n")]
-    return [line.split("#", 1)[1] for line in shown if "#" in line and "gpuops.nvidia" not in line]
+    return [line.split("#", 1)[1].rstrip("\r") for line in shown if "#" in line and "gpuops.nvidia" not in line]
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,6 +85,7 @@ def test_applied_and_removed_gives_the_bytes_back(text: str) -> None:
     assert changed != text
     assert toml.is_closed(changed)
     assert toml.without_ours(changed) == text
+    assert changed.count("\r") == (changed.count("\n") if "\r" in text else 0)
 
 
 @settings(max_examples=60, deadline=None)
@@ -145,7 +148,11 @@ def test_statements_see_through_strings_and_arrays() -> None:
     ("a = { b = 1 }\n[a.c]\n", 2, "inline table"),
     ("a = 1\n[a.c]\n", 2, "no table"),
     ("a = '''\nnever closed\n", 1, ""),
-    ("{{ template \"base\" . }}\n", 1, ""),
+    ("{{ template \"base\" . }}\n", 1, "Go template"),
+    ("version = 2\n# {{ no }}\n[a]\n{{- if .B }}\nb = 1\n", 4, "'{{- if .B }}' belongs to a Go template"),
+    ("# {{ a comment }}\nversion =\n", 2, "is not complete"),
+    ("version = 2\r\nb =\r\n", 2, ""),
+    ("a = 1\rb = 2\n", 1, ""),
 ])
 def test_a_broken_file_is_named_with_its_line(text: str, line: int, word: str) -> None:
     with pytest.raises(GpuOpsError) as caught:
@@ -169,5 +176,21 @@ def test_what_somebody_writes_behind_our_lines_moves_nothing_and_stays(text: str
     changed = writer.apply_tables(text, TABLES, "config.toml") + behind
     assert writer.apply_tables(changed, TABLES, "config.toml") == changed
     bare = toml.without_ours(changed)
-    assert bare == (text if text.endswith("\n") else text + "\n") + behind
+    end = "\r\n" if "\r" in text else "\n"
+    assert bare == (text if text.endswith("\n") else text + end) + behind
     toml.parse("config.toml", bare)
+
+
+def test_lines_that_end_differently_keep_their_ends() -> None:
+    text = "version = 2\r\n[%s]\n  enable_cdi = false\r\n[debug]\nlevel = 'info'" % CRI
+    changed = writer.apply_tables(text, TABLES, "config.toml")
+    assert toml.without_ours(changed) == text
+    assert toml.parse("", changed)["plugins"][SECTION[1]]["enable_cdi"] is True
+
+
+@pytest.mark.parametrize(("path", "line"), [
+    (("version",), 2), (("plugins", "a", "b"), 5), (("plugins", "a"), 4), (("plugins", "a", "none"), 4),
+    (("plugins",), 4), (("none",), 1),
+])
+def test_the_line_of_a_table_or_key(path: toml.Path, line: int) -> None:
+    assert toml.line_of("# first\nversion = 2\n\n[plugins.a]\nb = 1\n[plugins.a.c]\nd = 1\n", path) == line

@@ -11,14 +11,20 @@ import copy
 import fnmatch
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ...core.errors import GpuOpsError
 from ...core.host import Host
 from .. import toml
 
 CRI2 = "io.containerd.grpc.v1.cri"
 CRI3 = "io.containerd.cri.v1.runtime"
 DISABLED_NAMES = ("cri", CRI2, CRI3)
+# What we read of a file, and of which type it has to be for containerd to read it too
+TYPES: Tuple[Tuple[str, type, str], ...] = (
+    ("version", int, "a number"), ("imports", list, "a list of paths"), ("disabled_plugins", list, "a list of names"),
+    ("plugins", dict, "tables"),
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,10 @@ class File:
     path: str
     text: str
     data: Mapping[str, Any]
+
+    def place(self, *path: str) -> str:
+        """The file with the line of a table or key."""
+        return "%s:%d" % (self.path, toml.line_of(self.text, path))
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,24 @@ class Configuration:
         ]
         return named[-1] if named else ""
 
+    def place_of(self, handler: str) -> str:
+        """File and line of a handler."""
+        path = self.source_of(handler)
+        return next((file.place("plugins", self.cri_id, "containerd", "runtimes", handler)
+                     for file in self.files if file.path == path), "")
+
+    def place_of_default(self) -> str:
+        """File and line of the default handler's name, '' when no file has one."""
+        found = [file.place("plugins", name, "containerd", "default_runtime_name")
+                 for file in self.files for name in (CRI2, CRI3)
+                 if "default_runtime_name" in _section(file.data, name).get("containerd", {})]
+        return found[-1] if found else ""
+
+    def importer_of(self, missing: str) -> str:
+        """File and line of the import of a file that is not there."""
+        return next((file.place("imports") for file in self.files
+                     if missing in [_absolute(file.path, pattern) for pattern in file.data.get("imports", [])]), "")
+
     def but(self, changed: Mapping[str, Any]) -> Configuration:
         """The configuration with other texts of its files; a text of None takes the file away."""
         files = []
@@ -99,12 +127,13 @@ def load(host: Host, root: str, major: int) -> Configuration:
         path = waiting.pop(0)
         if path in [file.path for file in files]:
             continue
-        text = host.read(path)
+        text = _text(host, path)
         if text is None:
             if files:
                 missing.append(path)
             continue
         file = File(path, text, toml.parse(path, text))
+        _check_types(file)
         files.append(file)
         for pattern in file.data.get("imports", []):
             waiting.extend(_imported(host, path, pattern))
@@ -144,8 +173,40 @@ def _runtimes(section: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _imported(host: Host, importer: str, pattern: str) -> List[str]:
-    path = os.path.normpath(os.path.join(os.path.dirname(importer), pattern))
+    path = _absolute(importer, pattern)
     return host.glob(path) if "*" in path else [path]
+
+
+def _absolute(importer: str, pattern: str) -> str:
+    return os.path.normpath(os.path.join(os.path.dirname(importer), pattern))
+
+
+def _text(host: Host, path: str) -> Optional[str]:
+    try:
+        return host.read(path)
+    except OSError as error:
+        raise GpuOpsError(
+            found="%s cannot be read: %s" % (path, error.strerror),
+            wanted="a configuration file of containerd",
+            remedy="put the file there, or name it with 'config_file'; nothing was changed",
+            file=path,
+        ) from error
+
+
+def _check_types(file: File) -> None:
+    for name, kind, wanted in TYPES:
+        value = file.data.get(name)
+        entries = value if isinstance(value, list) else []
+        if value is None or type(value) is kind and all(isinstance(entry, str) for entry in entries):
+            continue
+        raise GpuOpsError(
+            found="%s: %s = %s" % (file.place(name), name, toml.render_value(value)
+                                   if isinstance(value, (str, int)) else "another type"),
+            wanted="%s: %s" % (name, wanted),
+            remedy="correct the file: containerd does not start with it; nothing was changed",
+            file=file.path,
+            line=toml.line_of(file.text, (name,)),
+        )
 
 
 def _merge_into(total: Dict[str, Any], section: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ EMPTY: Tuple[Any, ...] = (None, "", False, 0, [], {})
 def judge(host: Host, binary: str, configuration: Configuration, edits: Sequence[Edit], policy: RuntimePolicy) -> None:
     """Raises GpuOpsError when containerd cannot read the configuration, or when the edits change more than they say."""
     before = effective(host, binary, configuration, {})
-    _check_default(before, "the configuration as it is")
+    _check_default(before, configuration.place_of_default() or "the configuration as it is")
     after = effective(host, binary, configuration, {edit.path: edit.after for edit in edits})
     ours = set(handlers(configuration.cri())) - set(handlers(without_ours(configuration).cri())) | set(policy.entries)
     _check_default(after, "the configuration with our change")
@@ -41,7 +41,8 @@ def judge(host: Host, binary: str, configuration: Configuration, edits: Sequence
 
 def check_in_place(host: Host, binary: str, configuration: Configuration) -> None:
     """Raises GpuOpsError when containerd would not start with the files as they are."""
-    _check_default(effective(host, binary, configuration, {}), "the configuration in place")
+    _check_default(effective(host, binary, configuration, {}),
+                   configuration.place_of_default() or "the configuration in place")
 
 
 def effective(
@@ -96,12 +97,20 @@ def _dump(host: Host, binary: str, files: Sequence[Tuple[str, str]], root: str) 
 
 
 def _with_imports(text: str, imports: Optional[Sequence[str]]) -> str:
+    """The text with other imports, on the line of the former ones where there is one: containerd tells lines too."""
     lines = text.split("\n")
+    first = None
     for statement in reversed(toml.statements(text)):
         if not statement.table and statement.path == ("imports",):
             lines[statement.first:statement.last + 1] = [""] * (statement.last + 1 - statement.first)
-    bare = "\n".join(lines)
-    return bare if imports is None else "imports = %s\n%s" % (toml.render_value(list(imports)), bare)
+            first = statement.first
+    if imports is not None:
+        if first is None:
+            first = 0
+            if lines[0].strip() and not lines[0].lstrip().startswith("#"):
+                lines.insert(0, "")
+        lines[first] = "imports = %s" % toml.render_value(list(imports))
+    return "\n".join(lines)
 
 
 def _check_default(dumped: Mapping[str, Any], what: str) -> None:

@@ -19,7 +19,7 @@ from ..policy import RuntimePolicy
 from . import distributions
 from .configuration import DISABLED_NAMES, Configuration, handlers, load
 from .gate import check_in_place, judge
-from .writer import DROP_IN, CannotExtend, absent_edits, edited, foreign, present_edits, without_ours
+from .writer import DROP_IN, CannotExtend, absent_edits, edited, foreign, present_edits
 
 KUBELET = "/var/lib/kubelet/config.yaml"
 
@@ -69,6 +69,9 @@ class Containerd(Kind):
     def effective_digest(self, host: Host, service: Service) -> str:
         return effective_digest(load(host, service.root, service.release[0]))
 
+    def handlers(self, host: Host, service: Service) -> Optional[FrozenSet[str]]:
+        return frozenset(handlers(load(host, service.root, service.release[0]).cri()))
+
     def inspect(self, host: Host, service: Service) -> None:
         check_in_place(host, service.binary, load(host, service.root, service.release[0]))
 
@@ -87,10 +90,17 @@ def _plain(
     """The edits of a containerd whose root file is nobody's but the user's."""
     ours = host.read(DROP_IN)
     edits = tuple(
-        present_edits(configuration, ours, service.root, policy, service.release, _systemd_cgroup(host))
+        present_edits(configuration, ours, service.root, policy, service.release, _systemd_cgroup(host),
+                      _most_closed(host, service, configuration))
         if policy.present else absent_edits(configuration, ours)
     )
     return distributions.Change(edits, edits)
+
+
+def _most_closed(host: Host, service: Service, configuration: Configuration) -> str:
+    """The file whose mode a new file of ours takes: of the root and the one that our handler is like."""
+    paths = [service.root, *filter(None, (configuration.source_of(name) for name in ("runc", "crun")))]
+    return min(paths, key=lambda path: bin(host.mode(path) or 0o7777).count("1"))
 
 
 def effective_digest(configuration: Configuration) -> str:
@@ -115,15 +125,15 @@ def _unsupported_release(_host: Host, service: Service, _configuration: Configur
     return Problem("containerd %d.%d" % service.release, "containerd 1.6 or newer", "upgrade containerd")
 
 
-def _missing_import(_host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
+def _missing_import(_host: Host, _service: Service, configuration: Configuration) -> Optional[Problem]:
     if not configuration.missing:
         return None
     return Problem("%s imports %s, which is not there: containerd will not start again"
-                   % (service.root, ", ".join(configuration.missing)),
+                   % (configuration.importer_of(configuration.missing[0]), ", ".join(configuration.missing)),
                    "imports that are there", "put the file back or take it out of 'imports'")
 
 
-def _disabled(_host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
+def _disabled(_host: Host, _service: Service, configuration: Configuration) -> Optional[Problem]:
     if not configuration.disabled:
         return None
     return Problem("%s: disabled_plugins names %s" % (_disabler(configuration), ", ".join(configuration.disabled)),
@@ -135,17 +145,18 @@ def _old_format(_host: Host, service: Service, configuration: Configuration) -> 
     supported = (2,) if service.release < (2, 0) else (2, 3) if service.release < (2, 3) else (2, 3, 4)
     if configuration.version == 0 or configuration.version in supported:
         return None
+    place = configuration.files[0].place("version")
     wanted = "version = %s for containerd %d.%d" % (" or ".join(map(str, supported)), *service.release)
     if configuration.version == 1:
-        return Problem("%s is of format version 1 (it has no 'version' key, or says 1)" % service.root, wanted,
+        return Problem("%s: format version 1 (there is no 'version' key, or it says 1)" % place, wanted,
                        "rewrite it as version 2 (containerd, docs/PLUGINS.md, 'Version header')")
-    return Problem("%s: version = %d" % (service.root, configuration.version), wanted,
+    return Problem("%s: version = %d" % (place, configuration.version), wanted,
                    "correct the version; containerd refuses this one")
 
 
 def _disabler(configuration: Configuration) -> str:
-    """The files that take the CRI plugin out."""
-    return " and ".join(file.path for file in configuration.files
+    """Files, with their lines, that take the CRI plugin out."""
+    return " and ".join(file.place("disabled_plugins") for file in configuration.files
                         if set(DISABLED_NAMES) & set(file.data.get("disabled_plugins", [])))
 
 
@@ -177,10 +188,9 @@ def _read_only(host: Host, service: Service, configuration: Configuration) -> Op
 def _foreign_handler(configuration: Configuration, policy: RuntimePolicy) -> Optional[Problem]:
     if policy.adopt:
         return None
-    base = without_ours(configuration)
     for name, difference in foreign(configuration, policy).items():
         return Problem(
-            "%s defines the handler '%s' with %s" % (base.source_of(name), name, difference),
+            "%s defines the handler '%s' with %s" % (configuration.place_of(name), name, difference),
             "BinaryName = %s" % policy.entries[name],
             "take that entry out (it may be a leftover of the GPU Operator or of nvidia-ctk), choose another handler, "
             "or let 'adopt' take it over")

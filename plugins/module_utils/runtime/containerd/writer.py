@@ -129,9 +129,12 @@ def adoptions(base: Configuration, policy: RuntimePolicy) -> Dict[str, Tables]:
 
 def present_edits(
     configuration: Configuration, ours: Optional[str], root: str, policy: RuntimePolicy,
-    release: Tuple[int, int], systemd_cgroup: bool
+    release: Tuple[int, int], systemd_cgroup: bool, like: str = ""
 ) -> List[Edit]:
-    """Edits that bring the handler. ours: text of our drop-in now. Raises CannotExtend."""
+    """Edits that bring the handler. Raises CannotExtend.
+
+    ours: text of our drop-in now, like: the file that it is to be as open as, '' for the root.
+    """
     base = without_ours(configuration)
     version = base.version or (3 if release >= (2, 0) else 2)
     tables = wanted_tables(base.cri(), base.cri_id, release, policy, systemd_cgroup)
@@ -142,7 +145,7 @@ def present_edits(
         tables = {}
         if not is_imported(base, DROP_IN):
             top[()]["imports"] = [*base.imports, DROP_IN_IMPORT]
-    edits = [] if drop_in == ours else [Edit(DROP_IN, ours, drop_in, ours, drop_in, like=root)]
+    edits = [] if drop_in == ours else [Edit(DROP_IN, ours, drop_in, ours, drop_in, like=like or root)]
     adopted = adoptions(base, policy) if policy.adopt else {}
     if not configuration.files:
         if drop_in or tables:
