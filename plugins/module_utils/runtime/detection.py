@@ -110,6 +110,18 @@ def kubelet_endpoint(host: Host) -> str:
     return _socket_of(_configured(host, KUBELET_CONFIG))
 
 
+def kubelet_uses_systemd(host: Host) -> bool:
+    """Whether the kubelet's cgroup driver is systemd: runtime and kubelet have to agree."""
+    told, paths = [], []
+    for words in _kubelets(host):
+        told.append(option(words, "--cgroup-driver"))
+        paths.append(option(words, "--config"))
+    for path in paths or [KUBELET_CONFIG]:
+        match = re.search(r"(?m)^cgroupDriver:\s*[\"']?(\w+)", host.read(path) or "") if path else None
+        told.append(match.group(1) if match else "")
+    return next((each for each in told if each), "") == "systemd"
+
+
 def option(words: Sequence[str], *names: str) -> str:
     """Value of a command line's option, '' when it is not given."""
     for position, word in enumerate(words):

@@ -7,21 +7,21 @@ The edits are worked out here because containerd itself has to judge them, on a 
 from __future__ import annotations
 
 import os
-import re
+from dataclasses import replace
 from typing import Any, FrozenSet, Mapping, Optional, Sequence
 
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import digest
 from ..cri import CriStatus
-from ..model import RESTART, WAIT, Edit, Kind, Problem, RuntimeObservation, Service, pending
+from ..detection import kubelet_uses_systemd
+from ..model import RESTART, WAIT, Answer, Edit, Kind, Problem, RuntimeObservation, Service, pending
 from ..policy import RuntimePolicy
-from . import distributions
+from . import distributions, k0s, rancher
+from .change import Change
 from .configuration import DISABLED_NAMES, Configuration, handlers, load
 from .gate import check_in_place, judge
 from .writer import DROP_IN, CannotExtend, absent_edits, edited, foreign, present_edits
-
-KUBELET = "/var/lib/kubelet/config.yaml"
 
 
 class Containerd(Kind):
@@ -37,8 +37,8 @@ class Containerd(Kind):
             return RuntimeObservation(service, problem)
         try:
             change = (
-                distributions.change(host, service, configuration, policy) if service.distribution
-                else _plain(host, service, configuration, policy)
+                distributions.change(host, service, configuration, policy, kubelet_uses_systemd(host))
+                if service.distribution else _plain(host, service, configuration, policy)
             )
             if change.preview:
                 judge(host, service.binary, configuration, change.preview, policy)
@@ -60,7 +60,7 @@ class Containerd(Kind):
 
     def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
         if "block" in parameters:
-            return distributions.edited(text, parameters["block"])
+            return rancher.edited(text, parameters["block"])
         return edited(path, text, {tuple(table): values for table, values in parameters["tables"]})
 
     def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
@@ -70,10 +70,17 @@ class Containerd(Kind):
         return effective_digest(load(host, service.root, service.release[0]))
 
     def handlers(self, host: Host, service: Service) -> Optional[FrozenSet[str]]:
-        return frozenset(handlers(load(host, service.root, service.release[0]).cri()))
+        found = frozenset(handlers(load(host, service.root, service.release[0]).cri()))
+        return found | rancher.detected(host, service) if service.distribution in ("k3s", "rke2") else found
 
     def inspect(self, host: Host, service: Service) -> None:
         check_in_place(host, service.binary, load(host, service.root, service.release[0]))
+
+    def answer(self, host: Host, service: Service) -> Answer:
+        answer = super().answer(host, service)
+        if answer.problem or service.distribution != "k0s" or not k0s.is_waited_for(host, service):
+            return answer
+        return replace(answer, problem="k0s has not restarted containerd since %s changed" % k0s.FOLDER)
 
     def running_handlers(self, status: CriStatus) -> Optional[FrozenSet[str]]:
         """1.x tells them in the configuration that it shows, 2.x in the status itself as well."""
@@ -86,15 +93,15 @@ class Containerd(Kind):
 
 def _plain(
     host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy
-) -> distributions.Change:
+) -> Change:
     """The edits of a containerd whose root file is nobody's but the user's."""
     ours = host.read(DROP_IN)
     edits = tuple(
-        present_edits(configuration, ours, service.root, policy, service.release, _systemd_cgroup(host),
+        present_edits(configuration, ours, service.root, policy, service.release, kubelet_uses_systemd(host),
                       _most_closed(host, service, configuration))
         if policy.present else absent_edits(configuration, ours)
     )
-    return distributions.Change(edits, edits)
+    return Change(edits, edits)
 
 
 def _most_closed(host: Host, service: Service, configuration: Configuration) -> str:
@@ -116,7 +123,8 @@ def _obstacle(host: Host, service: Service, configuration: Configuration, policy
         problem = check(host, service, configuration)
         if problem:
             return problem
-    return _foreign_handler(configuration, policy) if policy.present else None
+    # a distribution says where its generated file has a handler from
+    return _foreign_handler(configuration, policy) if policy.present and not service.distribution else None
 
 
 def _unsupported_release(_host: Host, service: Service, _configuration: Configuration) -> Optional[Problem]:
@@ -195,9 +203,3 @@ def _foreign_handler(configuration: Configuration, policy: RuntimePolicy) -> Opt
             "take that entry out (it may be a leftover of the GPU Operator or of nvidia-ctk), choose another handler, "
             "or let 'adopt' take it over")
     return None
-
-
-def _systemd_cgroup(host: Host) -> bool:
-    """The kubelet's cgroup driver: runtime and kubelet have to agree."""
-    match = re.search(r"(?m)^cgroupDriver:\s*[\"']?(\w+)", host.read(KUBELET) or "")
-    return match is not None and match.group(1) == "systemd"

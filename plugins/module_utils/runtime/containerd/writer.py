@@ -105,7 +105,11 @@ def difference_from(entry: Mapping[str, Any], binary: str) -> str:
 
 def foreign(configuration: Configuration, policy: RuntimePolicy) -> Dict[str, str]:
     """{handler: how it differs} of the wanted handlers that somebody else defined otherwise."""
-    known = handlers(without_ours(configuration).cri())
+    return differing(handlers(without_ours(configuration).cri()), policy)
+
+
+def differing(known: Mapping[str, Any], policy: RuntimePolicy) -> Dict[str, str]:
+    """{handler: how it differs} of the wanted handlers that are among these otherwise."""
     told = {name: difference_from(known[name], binary) for name, binary in policy.entries.items() if name in known}
     return {name: difference for name, difference in told.items() if difference}
 
@@ -118,13 +122,20 @@ def adoptions(base: Configuration, policy: RuntimePolicy) -> Dict[str, Tables]:
     known = handlers(base.cri())
     found: Dict[str, Tables] = {}
     for name in foreign(base, policy):
-        handler: toml.Path = ("plugins", base.cri_id, "containerd", "runtimes", name)
-        spelt = [key for key in known[name].get("options", {}) if key.lower() == "binaryname"] or ["BinaryName"]
-        tables = found.setdefault(base.source_of(name), {})
-        if not known[name].get("runtime_type", "").startswith("io.containerd.runc."):
-            tables[handler] = {"runtime_type": RUNC_TYPE}
-        tables[handler + ("options",)] = dict.fromkeys(spelt, policy.entries[name])
+        found.setdefault(base.source_of(name), {}).update(
+            adopting(("plugins", base.cri_id), name, known[name], policy.entries[name]))
     return found
+
+
+def adopting(section: toml.Path, name: str, entry: Mapping[str, Any], binary: str) -> Tables:
+    """What makes somebody else's handler the wanted one."""
+    handler = section + ("containerd", "runtimes", name)
+    spelt = [key for key in entry.get("options", {}) if key.lower() == "binaryname"] or ["BinaryName"]
+    tables: Tables = {}
+    if not entry.get("runtime_type", "").startswith("io.containerd.runc."):
+        tables[handler] = {"runtime_type": RUNC_TYPE}
+    tables[handler + ("options",)] = dict.fromkeys(spelt, binary)
+    return tables
 
 
 def present_edits(

@@ -1,0 +1,295 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""k3s and RKE2: config.toml is rendered at each start of the service, with the handlers whose programs are found.
+
+Files in config-v3.toml.d or config.toml.d join in where the rendered file imports them; before, a template beside it
+does (k3s documentation, 'Configuring containerd' and 'Alternative Container Runtime Support'). Which handler is the
+default is an option of the service.
+"""
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+
+from ...core.errors import GpuOpsError
+from ...core.host import Host
+from .. import toml
+from ..detection import option
+from ..model import Edit, Service
+from ..policy import RuntimePolicy
+from .change import (
+    FILE,
+    HEADER,
+    Change,
+    change_of,
+    check_read_last,
+    drop_in_text,
+    foreign_handler,
+    overrides,
+    whole_file,
+    without,
+)
+from .configuration import Configuration, handlers, is_imported
+from .writer import Tables, apply_tables, differing, wanted_tables
+
+BASE = '{{ template "base" . }}\n'
+# Releases that know this template carry containerd 1.7 (v1.24.17, v1.25.13, v1.26.8, v1.27.5 and v1.28.1 of k3s)
+BASE_SINCE = (1, 7)
+# Handlers that k3s and RKE2 define themselves when they find the program, and where they look before their PATH
+# (pkg/agent/containerd/runtimes.go and config_linux.go of k3s)
+DETECTED = {
+    "nvidia": "nvidia-container-runtime",
+    "nvidia-cdi": "nvidia-container-runtime.cdi",
+    "nvidia-experimental": "nvidia-container-runtime-experimental",
+}
+SEARCHED_FIRST = "/usr/local/nvidia/toolkit"
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OPENING = ("if", "range", "with", "define", "block")
+ACTION = re.compile(r"\{\{-?\s*(?:/\*.*?\*/|(\w+)?.*?)\s*-?\}\}", re.DOTALL)
+DEFAULT_RUNTIME = re.compile(r"(?m)^[\"']?default-runtime[\"']?\s*:\s*[\"']?([^\"'\s#]+)")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where this service keeps what joins its rendered configuration."""
+
+    drop_in: str
+    template: str
+    options: str
+
+    @classmethod
+    def of(cls, service: Service, version: int, words: List[str]) -> Layout:
+        stem = os.path.join(os.path.dirname(service.root), "config-v3.toml" if version >= 3 else "config.toml")
+        options = option(words, "--config", "-c") or "/etc/rancher/%s/config.yaml" % service.distribution
+        return cls("%s.d/%s.toml" % (stem, FILE), stem + ".tmpl", options)
+
+    @property
+    def default(self) -> str:
+        """Our file of options: those of <options>.d are read after it, by their names, and the last one counts."""
+        return "%s.d/%s.yaml" % (self.options, FILE)
+
+
+def change(host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy) -> Change:
+    words = _command_line(host, service)
+    layout = Layout.of(service, configuration.version, words)
+    base = without(configuration, layout.drop_in)
+    joins = service.release >= (2, 0) and is_imported(base, layout.drop_in)
+    missing, coming = _missing(host, service, base, policy, layout, joins)
+    wanted = replace(policy, default_handler=False, handlers=tuple(missing.items()))
+    tables = _handler_tables(base, service, replace(wanted, cdi=policy.cdi and joins), tuple(missing))
+    if policy.adopt and joins:
+        tables.update(overrides(handlers(base.cri()), base.cri_id, policy))
+    tables = tables if policy.present else {}
+    edits = [
+        whole_file(host, layout.drop_in, drop_in_text(base.version, tables) if joins else None, service.root),
+        _template_edit(host, service, layout.template, {} if joins else tables),
+        whole_file(host, layout.default, _default(host, service, policy, layout, words)),
+    ]
+    rendered = {} if joins else dict(tables)
+    if edits[2].after is not None:
+        rendered["plugins", base.cri_id, "containerd"] = {"default_runtime_name": policy.handler}
+    return change_of(edits, [edits[0], _rendered(configuration, rendered)], coming)
+
+
+def detected(host: Host, service: Service) -> FrozenSet[str]:
+    """Handlers that the next start of the service defines itself."""
+    return frozenset(name for name in DETECTED if _found(host, service, name))
+
+
+def edited(text: Optional[str], block: str) -> Optional[str]:
+    """A Go template with our block at its end, or without any; None when nothing but ours was in it."""
+    base = toml.without_ours(text or "")
+    if block:
+        return toml.with_block(base or BASE, block)
+    return None if base == BASE else base
+
+
+def unbalanced(text: str) -> Optional[Tuple[int, str]]:
+    """(line, what is wrong) of a Go template behind whose end nothing can be added."""
+    open_at: List[int] = []
+    position = 0
+    for match in ACTION.finditer(text):
+        stray = text.find("{{", position, match.start())
+        if stray >= 0:
+            return _line(text, stray), "'{{' is not closed"
+        position = match.end()
+        if match.group(1) in OPENING:
+            open_at.append(match.start())
+        elif match.group(1) == "end":
+            if not open_at:
+                return _line(text, match.start()), "'end' ends nothing"
+            open_at.pop()
+    stray = text.find("{{", position)
+    if stray >= 0:
+        return _line(text, stray), "'{{' is not closed"
+    return (_line(text, open_at[-1]), "it has no 'end'") if open_at else None
+
+
+# Handlers
+
+
+def _missing(
+    host: Host, service: Service, base: Configuration, policy: RuntimePolicy, layout: Layout, joins: bool
+) -> Tuple[Dict[str, str], bool]:
+    """(handlers that we have to bring, whether the distribution brings others at its next start)."""
+    known = handlers(base.cri())
+    adopts = policy.adopt and joins
+    missing: Dict[str, str] = {}
+    coming = False
+    for name, binary in policy.entries.items() if policy.present else ():
+        found = "" if name in known else _found(host, service, name)
+        difference = differing(known, policy).get(name, "")
+        if difference and not adopts:
+            raise foreign_handler(_place(host, base, layout, name), name, difference, binary, _remedy(policy, joins))
+        if difference:
+            check_read_last(host, layout.drop_in, name, base.cri_id)
+        if name in known:
+            continue
+        if found and found != binary and not adopts:
+            raise GpuOpsError(
+                found="the next start will define the handler '%s' with %s, which is found first" % (name, found),
+                wanted="BinaryName = %s" % binary,
+                remedy="remove that program (it may be a leftover of the GPU Operator), or set handler_binary to it",
+            )
+        if found == binary:
+            coming = True
+        else:
+            missing[name] = binary
+    return missing, coming
+
+
+def _handler_tables(
+    base: Configuration, service: Service, policy: RuntimePolicy, names: Tuple[str, ...]
+) -> Tables:
+    """Tables of the handlers that we bring, and with policy.cdi the settings that CDI needs.
+
+    A template has a header for these settings already, and TOML takes no second one: there handlers are all that goes
+    in, and NVIDIA's runtime injects CDI devices where containerd does not.
+    """
+    tables = wanted_tables(base.cri(), base.cri_id, service.release, policy, False)
+    return {table: values for table, values in tables.items()
+            if "runtimes" not in table or table[table.index("runtimes") + 1] in names}
+
+
+def _found(host: Host, service: Service, name: str) -> str:
+    """Program of a handler that k3s or RKE2 will find at its next start, '' if none."""
+    program = DETECTED.get(name, "")
+    variables = (host.read("/proc/%d/environ" % service.pid) or "").split("\0") if service.pid else []
+    path = next((each[len("PATH="):] for each in variables if each.startswith("PATH=")), PATH)
+    places = ["%s/%s" % (folder, program) for folder in (SEARCHED_FIRST, *path.split(":")) if folder]
+    return next((place for place in places if program and host.is_executable(place)), "")
+
+
+def _place(host: Host, base: Configuration, layout: Layout, name: str) -> str:
+    """File, with its line, where somebody has defined a handler: a template is where a person can change it."""
+    line = _own_line(host.read(layout.template) or "", name)
+    return "%s:%d" % (layout.template, line) if line else base.place_of(name)
+
+
+def _remedy(policy: RuntimePolicy, joins: bool) -> str:
+    told = ("k3s and RKE2 define it for the program that they find first, such as a leftover of the GPU Operator, or "
+            "somebody's template or drop-in does: take that out, or set handler_binary to its path")
+    if joins:
+        return told + ", or let 'adopt' take it over"
+    return told + ("; 'adopt' needs a rendered file that imports drop-ins" if policy.adopt else "")
+
+
+# The template
+
+
+def _template_edit(host: Host, service: Service, path: str, tables: Tables) -> Edit:
+    text, block = host.read(path), _guarded(tables)
+    if block:
+        _check_template(service, path, toml.without_ours(text) if text is not None else BASE, tables)
+    after = edited(text, block) if block or text is not None else None
+    shown = [toml.our_lines(each) or None if each is not None else None for each in (text, after)]
+    return Edit(path, text, after, shown[0], shown[1], {"block": block})
+
+
+def _check_template(service: Service, path: str, text: str, tables: Tables) -> None:
+    problem = unbalanced(text)
+    for name in sorted({table[table.index("runtimes") + 1] for table in tables}):
+        line = _own_line(text, name)
+        if line and problem is None:
+            problem = line, "it defines the handler '%s' itself, under a condition" % name
+    if problem is None and service.release < BASE_SINCE and re.search(r'\{\{-?\s*template\s+"base"', text):
+        problem = 1, "k3s with containerd %d.%d knows no template \"base\"" % service.release
+    if problem:
+        raise GpuOpsError(
+            found="%s:%d: a Go template that cannot be extended: %s" % (path, *problem),
+            wanted="a template that further lines can follow",
+            remedy='start it with {{ template "base" . }} and add the handler there by hand; nothing was changed',
+            file=path,
+            line=problem[0],
+        )
+
+
+def _own_line(text: str, name: str) -> int:
+    """Line of a template that defines a handler, 0 when none does."""
+    own = re.search(r"runtimes\s*\.\s*['\"]?%s['\"]?\s*[.\]]" % re.escape(name), toml.without_ours(text))
+    return _line(text, own.start()) if own else 0
+
+
+def _guarded(tables: Tables) -> str:
+    """Tables of handlers for a template, each left out when the program is found after all: twice is no TOML."""
+    blocks: Dict[str, Dict[toml.Path, Mapping[str, Any]]] = {}
+    for path, values in tables.items():
+        blocks.setdefault(path[path.index("runtimes") + 1], {})[path] = values
+    return "".join(
+        '{{ if not (index .ExtraRuntimes "%s").BinaryName }}\n%s{{ end }}\n' % (name, toml.render_tables(each))
+        for name, each in blocks.items())
+
+
+def _rendered(configuration: Configuration, tables: Tables) -> Edit:
+    """The rendered file as it will be: what the template adds comes behind all else, as one block."""
+    root = configuration.files[0]
+    base = toml.without_ours(root.text)
+    handlers_of_ours = {table: values for table, values in tables.items() if "runtimes" in table}
+    rest = {table: values for table, values in tables.items() if table not in handlers_of_ours}
+    after = apply_tables(base, rest, root.path) if rest else base
+    if handlers_of_ours:
+        after = toml.with_block(after, toml.render_tables(handlers_of_ours))
+    return Edit(root.path, root.text, after if tables else root.text, None, None)
+
+
+# The default
+
+
+def _default(
+    host: Host, service: Service, policy: RuntimePolicy, layout: Layout, words: List[str]
+) -> Optional[str]:
+    """Text of our file of options, None where none is wanted or others name the handler the default already."""
+    if not policy.present or not policy.default_handler:
+        return None
+    flag = option(words, "--default-runtime")
+    files = [path for suffix in ("yaml", "yml") for path in host.glob("%s.d/*.%s" % (layout.options, suffix))]
+    told: List[Tuple[str, str]] = []
+    for path in [layout.options, *sorted(files)]:
+        text = host.read(path) or ""
+        told.extend(("%s:%d" % (path, _line(text, match.start(1))), match.group(1))
+                    for match in DEFAULT_RUNTIME.finditer(text) if path != layout.default)
+    later = [each for each in told if each[0].rpartition(":")[0] > layout.default and each[1] != policy.handler]
+    if flag and flag != policy.handler:
+        later = [("the command line of %s" % service.unit, flag)]
+    if later:
+        raise GpuOpsError(
+            found="%s: default-runtime is %s" % later[-1],
+            wanted="default-runtime %s, which we would set in %s" % (policy.handler, layout.default),
+            remedy="take it out there: it beats our file; or leave default_handler off",
+        )
+    if flag or told and told[-1][1] == policy.handler:
+        return None
+    return HEADER + "default-runtime: %s\n" % policy.handler
+
+
+def _command_line(host: Host, service: Service) -> List[str]:
+    """Words of the unit's command: k3s hides those of its process, which may hold its token."""
+    done = host.run(["systemctl", "show", service.unit, "--property", "ExecStart"], check=False)
+    argv = re.search(r"argv\[\]=(.*?) ; ", done.stdout)
+    return argv.group(1).split() if argv else []
+
+
+def _line(text: str, position: int) -> int:
+    return text.count("\n", 0, position) + 1
