@@ -92,6 +92,14 @@ def test_order_indentation_and_neighbours_stay() -> None:
     assert list(json.loads(changed)) == list(json.loads(RICH))
 
 
+@pytest.mark.parametrize("words, kept", [
+    (["-H", "fd://", "--config-file", "/a", "--debug"], ["-H", "fd://", "--debug"]),
+    (["--config-file=/a"], []), ([], []),
+])
+def test_a_flag_is_left_out(words: List[str], kept: List[str]) -> None:
+    assert configuration.without_flag(words, "--config-file") == kept
+
+
 def test_what_others_wrote_since_is_left_to_them() -> None:
     changed, record = configuration.with_settings(FILE, RICH, WANTED)
     data = json.loads(changed or "")

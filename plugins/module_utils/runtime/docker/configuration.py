@@ -118,6 +118,17 @@ def flag_conflicts(arguments: Sequence[str], wanted: Sequence[Setting]) -> List[
     ]
 
 
+def without_flag(words: Sequence[str], flag: str) -> List[str]:
+    """A command line's words without a flag and its value."""
+    kept: List[str] = []
+    skip = False
+    for word in words:
+        if not skip and word != flag and not word.startswith(flag + "="):
+            kept.append(word)
+        skip = word == flag
+    return kept
+
+
 def with_settings(path: str, text: Optional[str], wanted: Sequence[Setting]) -> Tuple[Optional[str], Record]:
     """The text with the settings, and the record that takes them back. Raises GpuOpsError for a broken file."""
     parse(path, text or "")

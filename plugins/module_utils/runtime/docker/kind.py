@@ -145,21 +145,31 @@ def _shown(service: Service, text: Optional[str]) -> Optional[str]:
 
 
 def _judge(host: Host, service: Service, edit: Edit) -> None:
-    """dockerd itself reads a copy of the new file."""
-    if service.release < VALIDATE_SINCE or edit.after is None:
+    """dockerd itself reads a copy of the new file, with its own flags: what both say contradicts."""
+    told = _complaint(host, service, edit.after)
+    if not told:
         return
+    before = _complaint(host, service, edit.before)
+    raise GpuOpsError(
+        found="dockerd refuses %s %s: %s" % (edit.path, "as it is" if before else "with our change", before or told),
+        wanted="a configuration that dockerd reads",
+        remedy="correct the file by hand until 'dockerd --validate --config-file %s' succeeds; nothing was changed"
+               % edit.path,
+        file=edit.path,
+    )
+
+
+def _complaint(host: Host, service: Service, text: Optional[str]) -> str:
+    """What dockerd says against a file, '' if nothing."""
+    if service.release < VALIDATE_SINCE or text is None:
+        return ""
     with host.scratch() as scratch:
         copy = os.path.join(scratch, "daemon.json")
-        host.write(copy, edit.after, 0o600)
-        done = host.run([service.binary, "--validate", "--config-file", copy], check=False)
-    if done.rc != 0:
-        raise GpuOpsError(
-            found="dockerd refuses %s with our change: %s"
-                  % (edit.path, (done.stderr or done.stdout).strip().replace(copy, edit.path)),
-            wanted="a configuration that dockerd reads",
-            remedy="correct the file by hand until 'dockerd --validate --config-file %s' succeeds; nothing was "
-                   "changed" % edit.path,
-        )
+        with open(copy, "w", encoding="utf-8", errors="surrogateescape", newline="") as handle:
+            handle.write(text)
+        flags = configuration.without_flag(service.arguments[1:], "--config-file")
+        done = host.run([service.binary, *flags, "--validate", "--config-file", copy], check=False)
+    return (done.stderr or done.stdout).strip().replace(copy, service.root) if done.rc else ""
 
 
 def _causes(service: Service, edits: Sequence[Edit]) -> List[str]:
