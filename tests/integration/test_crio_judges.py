@@ -113,11 +113,11 @@ def test_only_the_handler_comes_and_goes(
     before = lay_out(tmp_path / "etc", CORPUS[name])
     assert writer.conflict(before, wanted) == ("", "")
     text = writer.wanted_text(before, wanted, gate.built_in(host, crio, before))
-    gate.judge(host, crio, before, text, wanted)
+    gate.judge(host, crio, before, {writer.our_paths(before)[0]: text}, wanted)
     assert text is not None
     assert "s3cret" not in text
 
-    target = Path(writer.drop_in_path(before))
+    target = Path(writer.our_paths(before)[0])
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text)
     there = load(tmp_path / "etc")
@@ -133,7 +133,7 @@ def test_only_the_handler_comes_and_goes(
         assert got.get(key, "") == source.get(key, "") or not source.get(key)
     assert writer.wanted_text(there, wanted, gate.built_in(host, crio, there)) == text
 
-    gate.judge(host, crio, there, None, wish(program))
+    gate.judge(host, crio, there, {str(target): None}, wish(program))
     target.unlink()
     assert load(tmp_path / "etc").files == before.files
 
@@ -145,7 +145,7 @@ def test_where_nvidia_ctk_loses_the_monitor_we_do_not(
     """nvidia-ctk reads crio.conf alone (its default source): the monitor that a file of the folder names is lost."""
     before = lay_out(tmp_path / "etc", CORPUS[name])
     text = writer.wanted_text(before, wish(program), gate.built_in(Host(), crio, before)) or ""
-    ours = entry_of(gate.effective(Host(), crio, before.but({writer.drop_in_path(before): text})))
+    ours = entry_of(gate.effective(Host(), crio, before.but({writer.our_paths(before)[0]: text})))
     rival = tmp_path / "rival.toml"
     subprocess.run([nvidia_ctk, "runtime", "configure", "--runtime=crio", "--config=%s" % (tmp_path / "etc/crio.conf"),
                     "--drop-in-config=%s" % rival, "--nvidia-runtime-path=%s" % program], check=True,

@@ -113,7 +113,8 @@ def _not_toml(path: str, text: str, error: BadLine) -> GpuOpsError:
     return GpuOpsError(
         found="%s:%d: %s" % (path, error.line, told),
         wanted="valid TOML",
-        remedy="correct the file by hand ('containerd config dump' shows whether it is read); nothing was changed",
+        remedy="correct the file by hand ('containerd config dump' or 'crio config' shows whether it is read); nothing "
+               "was changed",
         file=path,
         line=error.line,
     )

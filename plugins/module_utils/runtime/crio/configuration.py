@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""CRI-O's configuration as the daemon reads it: crio.conf, then every file below crio.conf.d, and what they mean.
+"""CRI-O's configuration as the daemon reads it: crio.conf, every file below crio.conf.d, then its command line.
 
 Rules of pkg/config of CRI-O: the folder is walked in lexical order whatever a file is called (a stray backup counts
 too); a later value replaces an earlier one; an entry of crio.runtime.runtimes is replaced whole.
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import copy
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ...core.host import Host
 from .. import toml
+from .daemon import Daemon
 
 ROOT = "/etc/crio/crio.conf"
 FOLDER = "/etc/crio/crio.conf.d"
+COMMAND_LINE = "the command line of CRI-O"
+MONITOR = "conmon"
 # What CRI-O's packages bring for low-level runtimes, where no file names the runtime
 DEFAULT_HANDLERS = ("crun", "runc")
 
@@ -42,33 +45,50 @@ class File:
 
 @dataclass(frozen=True)
 class Configuration:
-    """files: in the order in which they are read; crio.conf, when it is there, is the first."""
+    """
+    files:   in the order in which they are read; crio.conf, when it is there, is the first.
+    daemon:  how the daemon was started.
+    monitor: where the daemon finds conmon in its PATH, '' if it does not.
+    """
 
     root: str
     folder: str
     files: Tuple[File, ...]
+    daemon: Daemon = Daemon()
+    monitor: str = ""
 
     def runtime(self) -> Dict[str, Any]:
         """The table crio.runtime in effect, built-in values not filled in."""
         total: Dict[str, Any] = {}
         for file in self.files:
             total.update(copy.deepcopy({key: value for key, value in file.runtime().items() if key != "runtimes"}))
+        if self.daemon.option("default-runtime"):
+            total["default_runtime"] = self.daemon.option("default-runtime")
         total["runtimes"] = self.handlers()
         return total
 
     def handlers(self) -> Dict[str, Any]:
-        """The handlers that files define, each as its last file has it."""
+        """The handlers that are defined, each as it is said last."""
         total: Dict[str, Any] = {}
         for file in self.files:
             total.update(copy.deepcopy(file.handlers()))
+        total.update(self.daemon.handlers())
         return total
 
+    def monitor_of_all(self) -> str:
+        """The monitor that one old setting gives every handler, '' if it does not."""
+        return self.daemon.option(MONITOR) or str(self.runtime().get(MONITOR) or "")
+
     def source_of(self, handler: str) -> str:
-        """The last file that defines a handler, '' if none does."""
+        """What defines a handler last, '' if nothing does."""
+        if handler in self.daemon.handlers():
+            return COMMAND_LINE
         return next((file.path for file in reversed(self.files) if handler in file.handlers()), "")
 
     def source_of_default(self) -> str:
-        """The last file that names the default handler, '' if none does."""
+        """What names the default handler last, '' if nothing does."""
+        if self.daemon.option("default-runtime"):
+            return COMMAND_LINE
         return next((file.path for file in reversed(self.files) if "default_runtime" in file.runtime()), "")
 
     def but(self, changed: Mapping[str, Optional[str]]) -> Configuration:
@@ -76,19 +96,22 @@ class Configuration:
         texts: Dict[str, Optional[str]] = {file.path: file.text for file in self.files}
         texts.update(changed)
         names = sorted(texts, key=lambda path: (path != self.root, path.split("/")))
-        return Configuration(self.root, self.folder, tuple(
+        return replace(self, files=tuple(
             File(path, text, toml.parse(path, text))
             for path, text in ((path, texts[path]) for path in names) if text is not None))
 
 
-def load(host: Host, root: str = ROOT, folder: str = FOLDER) -> Configuration:
+def load(host: Host, root: str = ROOT, folder: str = FOLDER, daemon: Optional[Daemon] = None) -> Configuration:
     """Read what CRI-O reads, in its order. Raises GpuOpsError that names a broken file's line."""
+    daemon = daemon or Daemon()
     files: List[File] = []
     for path in [root, *_below(host, folder)]:
         text = host.read(path)
         if text is not None:
             files.append(File(path, text, toml.parse(path, text)))
-    return Configuration(root, folder, tuple(files))
+    places = ("%s/%s" % (place.rstrip("/"), MONITOR) for place in daemon.path if place.startswith("/"))
+    return Configuration(root, folder, tuple(files), daemon,
+                         next((place for place in places if host.is_executable(place)), ""))
 
 
 def low_level_runtimes(configuration: Configuration) -> Tuple[str, ...]:
@@ -98,10 +121,10 @@ def low_level_runtimes(configuration: Configuration) -> Tuple[str, ...]:
     """
     known = configuration.handlers()
     default = str(configuration.runtime().get("default_runtime", ""))
-    paths = [known[name].get("runtime_path", "") for name in (default, *DEFAULT_HANDLERS)
-             if isinstance(known.get(name), dict)]
-    found = [path for path in paths if os.path.basename(path) in DEFAULT_HANDLERS and path.startswith("/")]
-    return tuple(dict.fromkeys(found))
+    told = [known[name].get("runtime_path", "") for name in (default, *DEFAULT_HANDLERS)
+            if isinstance(known.get(name), dict)]
+    paths = [configuration.daemon.absolute(path) for path in told]
+    return tuple(dict.fromkeys(path for path in paths if os.path.basename(path) in DEFAULT_HANDLERS))
 
 
 def _below(host: Host, folder: str) -> List[str]:

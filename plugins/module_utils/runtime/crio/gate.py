@@ -15,7 +15,7 @@ from ...core.host import Host
 from .. import toml
 from ..policy import RuntimePolicy
 from .configuration import Configuration
-from .writer import drop_in_path, without_ours
+from .writer import without_ours
 
 Path = Tuple[str, ...]
 RUNTIMES: Path = ("crio", "runtime", "runtimes")
@@ -24,13 +24,15 @@ PROBE = "gpuops-probe"
 DEFAULT: Path = ("crio", "runtime", "default_runtime")
 
 
-def judge(host: Host, binary: str, configuration: Configuration, text: Optional[str], policy: RuntimePolicy) -> None:
-    """Raises GpuOpsError when CRI-O cannot read the files, or when our file changes more than its handler.
+def judge(
+    host: Host, binary: str, configuration: Configuration, changes: Mapping[str, Optional[str]], policy: RuntimePolicy
+) -> None:
+    """Raises GpuOpsError when CRI-O cannot read the files, or when our change does more than to give or take handlers.
 
-    text: of our file as it is to be, None for no file.
+    changes: {path: text} of our file as it is to be, None for no file.
     """
     before = effective(host, binary, configuration)
-    after = effective(host, binary, configuration.but({drop_in_path(configuration): text}))
+    after = effective(host, binary, configuration.but(changes))
     ours = set(configuration.handlers()) - set(without_ours(configuration).handlers())
     ours |= set(policy.entries)
     foreign = [
@@ -61,7 +63,8 @@ def effective(host: Host, binary: str, configuration: Configuration) -> Dict[Pat
                 _put(root, file.text)
             else:
                 _put(os.path.join(folder, os.path.relpath(file.path, configuration.folder)), file.text)
-        done = host.run([binary, "--config", root, "--config-dir", folder, "config"], check=False)
+        done = host.run([binary, "--config", root, "--config-dir", folder, *configuration.daemon.overrides(), "config"],
+                        check=False)
         told = done.stderr.replace(folder, configuration.folder).replace(root, configuration.root)
     if done.rc != 0:
         raise GpuOpsError(

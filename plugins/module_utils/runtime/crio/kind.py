@@ -1,29 +1,30 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""CRI-O as a kind of container runtime: one file of ours in its folder, and a reload that it answers while it runs."""
+"""CRI-O as a kind of container runtime: one file of ours in its folder, and a restart, over which containers go on."""
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import digest
-from ..detection import option
-from ..model import RELOAD, Edit, Kind, Problem, RuntimeObservation, Service, pending
+from ..cri import CriClient
+from ..model import RESTART, Answer, Edit, Kind, Problem, RuntimeObservation, Service, pending
 from ..policy import RuntimePolicy
 from . import gate
-from .configuration import FOLDER, ROOT, Configuration, load
-from .writer import conflict, drop_in_path, has_source, wanted_text
+from .configuration import COMMAND_LINE, FOLDER, ROOT, Configuration, load
+from .daemon import Daemon, started_as
+from .writer import OCI, conflict, finds_monitor, has_source, monitor_of, our_paths, wanted
 
-# The first release in which a reload takes up handlers
+# No older one was looked at
 OLDEST = (1, 28)
 SUFFIXES = (".conf", ".toml")
 
 
 class Crio(Kind):
-    """A reload (SIGHUP) makes CRI-O read handlers, their default and the CDI folders again (pkg/config/reload.go)."""
+    """CRI-O 1.28 and newer."""
 
     name = "crio"
     title = "CRI-O"
@@ -35,8 +36,8 @@ class Crio(Kind):
             if problem is not None:
                 return RuntimeObservation(service, problem)
             edits = _edits(host, service, configuration, policy)
-            for edit in edits:
-                gate.judge(host, service.binary, configuration, edit.after, policy)
+            if edits:
+                gate.judge(host, service.binary, configuration, {edit.path: edit.after for edit in edits}, policy)
         except GpuOpsError as error:
             return RuntimeObservation(service, Problem.of(error))
         return RuntimeObservation(
@@ -44,7 +45,7 @@ class Crio(Kind):
             problem=None,
             edits=edits,
             pending=pending(host, journal, service, [file.path for file in configuration.files],
-                            _digest(configuration)),
+                            _digest(configuration)) or _runs_with_others(host, service, configuration, policy),
             handlers=tuple(sorted(configuration.handlers())),
             cdi=True,
             notes=_notes(configuration),
@@ -55,17 +56,42 @@ class Crio(Kind):
         return text
 
     def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
-        return RELOAD
+        """A reload (SIGHUP) is not enough: CRI-O then shows the new handlers and starts no pod with them.
+
+        server.New keeps one copy of the configuration, which a reload changes, and the part that runs containers
+        another (cri-o issue 10202); and a reload forgets what the command line says (issue 7586).
+        """
+        return RESTART
 
     def effective_digest(self, host: Host, service: Service) -> str:
         return _digest(_load(host, service))
 
+    def handlers(self, host: Host, service: Service) -> Optional[FrozenSet[str]]:
+        return frozenset(_load(host, service).handlers())
+
     def inspect(self, host: Host, service: Service) -> None:
         gate.effective(host, service.binary, _load(host, service))
 
+    def answer(self, host: Host, service: Service) -> Answer:
+        """CRI-O leaves a handler out whose program is not there; the file has it, for the day when it comes."""
+        told = super().answer(host, service)
+        if told.problem or told.handlers is None:
+            return told
+        waiting = {name for name, entry in _load(host, service).handlers().items() if not _is_there(host, entry)}
+        return Answer("", told.handlers | waiting, told.containers)
+
 
 def _load(host: Host, service: Service) -> Configuration:
-    return load(host, service.root or ROOT, option(service.arguments, "--config-dir", "-d") or FOLDER)
+    daemon = _daemon(host, service)
+    told = daemon.absolute(daemon.option("config"))
+    root = told if service.root == ROOT and told else service.root
+    return load(host, root or ROOT, daemon.absolute(daemon.option("config-dir")) or FOLDER, daemon)
+
+
+def _daemon(host: Host, service: Service) -> Daemon:
+    process = "/proc/%d" % service.pid
+    environment = host.read(process + "/environ") if service.pid else None
+    return started_as(service.arguments, environment or "", host.link(process + "/cwd") or "/")
 
 
 def _digest(configuration: Configuration) -> str:
@@ -76,16 +102,44 @@ def _digest(configuration: Configuration) -> str:
 def _edits(
     host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy
 ) -> Tuple[Edit, ...]:
-    path = drop_in_path(configuration)
-    before, after = host.read(path), None
-    if policy.present:
-        own = {} if has_source(configuration) else gate.built_in(host, service.binary, configuration)
-        after = wanted_text(configuration, policy, own)
-    if before == after:
-        return ()
+    """What is written comes before what is removed, so that a handler is never missing between the two."""
+    needed = policy.present and not has_source(configuration)
+    own = gate.built_in(host, service.binary, configuration) if needed else {}
     # What we take over from a handler is as open as the file that defines it
-    like = configuration.source_of("runc") or configuration.source_of("crun")
-    return (Edit(path, before, after, before, after, like=like if like != path else ""),)
+    source = configuration.source_of("runc") or configuration.source_of("crun")
+    like = source if source not in (*our_paths(configuration), COMMAND_LINE) else ""
+    changes = [(path, host.read(path), text) for path, text in wanted(configuration, policy, own).items()]
+    edits = [Edit(path, before, after, before, after, like=like) for path, before, after in changes if before != after]
+    return tuple(sorted(edits, key=lambda edit: edit.after is None))
+
+
+def _runs_with_others(
+    host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy
+) -> bool:
+    """Whether the running daemon has other handlers of our names than its files, or one of them for its default.
+
+    So a run that was killed after it took our file away is completed by the next, and a handler that waited for its
+    program comes into effect.
+    """
+    if not service.active:
+        return False
+    try:
+        status = CriClient(host.path(service.socket)).status()
+    except GpuOpsError:
+        return False
+    defined = configuration.handlers()
+    there = {name for name in policy.entries if name in defined and _is_there(host, defined[name])}
+    config = status.topic("config")
+    told = config.get("crio") if isinstance(config, dict) else None
+    default = told.get("DefaultRuntime") if isinstance(told, dict) else None
+    others = status.handlers and there != set(status.handlers) & set(policy.entries)
+    return bool(others or default in policy.entries and default != configuration.runtime().get("default_runtime"))
+
+
+def _is_there(host: Host, entry: Any) -> bool:
+    """Whether the program of a handler is there, where the handler names one."""
+    path = entry.get("runtime_path") if isinstance(entry, dict) else None
+    return not path or host.stat(str(path)) is not None
 
 
 def _obstacle(host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy) -> Optional[Problem]:
@@ -102,15 +156,35 @@ def _obstacle(host: Host, service: Service, configuration: Configuration, policy
     if not service.active:
         return Problem("%s is not running" % service.unit, "a running CRI-O, so that a change can be proved",
                        "start it: systemctl start %s" % service.unit)
-    path, told = conflict(configuration, policy)
+    return _foreign_value(configuration, policy) or _no_monitor(configuration)
+
+
+def _foreign_value(configuration: Configuration, policy: RuntimePolicy) -> Optional[Problem]:
+    source, told = conflict(configuration, policy)
     if not told:
         return None
+    if source == COMMAND_LINE:
+        remedy = "take the option out of the unit of CRI-O (CRIO_CONFIG_OPTIONS, a drop-in), or choose another handler"
+    elif policy.adopt:
+        remedy = "rename the file: it is read after any name that ours has, so it wins"
+    else:
+        remedy = ("take that out of the file (it may be a leftover of the GPU Operator, of nvidia-ctk or a backup: "
+                  "CRI-O reads every file of the folder whatever it is called), choose another handler, or let 'adopt' "
+                  "take it over")
+    return Problem("%s has %s" % (source, told),
+                   "; ".join("%s: runtime_path = %s" % pair for pair in policy.entries.items()), remedy)
+
+
+def _no_monitor(configuration: Configuration) -> Optional[Problem]:
+    """A handler without a monitor keeps the whole of CRI-O from starting (RuntimeConfig.Validate of pkg/config)."""
+    known = configuration.handlers()
+    if finds_monitor(configuration) or monitor_of(known, configuration):
+        return None
     return Problem(
-        "%s has %s" % (path, told),
-        "; ".join("%s: runtime_path = %s" % pair for pair in policy.entries.items()),
-        "take that out of the file (it may be a leftover of the GPU Operator, of nvidia-ctk or a backup: CRI-O reads "
-        "every file of the folder whatever it is called), or choose another handler",
-    )
+        "conmon is in none of %s, and no handler of type %s names another" % (
+            ", ".join(configuration.daemon.path), " or ".join(each for each in OCI if each)),
+        "the monitor of containers, which CRI-O needs for a handler to start with",
+        "install conmon, or name it: monitor_path = ... in a handler runc below %s" % configuration.folder)
 
 
 def _notes(configuration: Configuration) -> Tuple[str, ...]:

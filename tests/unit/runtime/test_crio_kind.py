@@ -1,0 +1,266 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""CRI-O as it runs: its options, its answers, its own judgement, and what is to be done."""
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import cri, model, policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.crio import configuration, kind, writer
+
+PID = 77
+CONMON = "/usr/libexec/crio/conmon"
+PACKAGED = "".join(
+    "[crio.runtime.runtimes.%s]\nruntime_path = '/usr/libexec/crio/%s'\nmonitor_path = '%s'\n" % (name, name, CONMON)
+    for name in ("crun", "runc")
+)
+PACKAGES_FILE = configuration.FOLDER + "/10-crio.conf"
+# `crio config`: files merged, one value a line, the built-in handler beside others; refuses and spoils on demand
+STUB = """#!%s
+import json, os, sys, tomllib
+root, folder = sys.argv[2], sys.argv[4]
+runtime, runtimes = {}, {"crun": {"runtime_root": "/run/crun"}}
+for path in [root] + sorted(os.path.join(top, name) for top, _, names in os.walk(folder) for name in names):
+    with open(path, "rb") as handle:
+        data = tomllib.load(handle).get("crio", {}).get("runtime", {})
+    runtimes.update(data.pop("runtimes", {}))
+    runtime.update(data)
+if runtime.get("conmon_cgroup") == "refused":
+    sys.exit('time="" level=fatal msg="cgroup refused"')
+if runtime.get("log_level") == "spoiled" and "nvidia" in runtimes:
+    runtime["log_level"] = "lost"
+runtime["told"] = sys.argv[5:-1]
+print("[crio.runtime]")
+for key, value in runtime.items():
+    print(key, "=", json.dumps(value))
+for name, entry in runtimes.items():
+    print("[crio.runtime.runtimes.%%s]" %% name)
+    for key, value in entry.items():
+        print(key, "=", json.dumps(value))
+"""
+
+
+class Client:
+    """The CRI of a daemon with these handlers; None: nobody answers."""
+
+    handlers: Optional[Tuple[str, ...]] = ("crun", "runc")
+    default = "crun"
+
+    def __init__(self, socket: str) -> None:
+        self.socket = socket
+
+    def status(self) -> cri.CriStatus:
+        if self.handlers is None:
+            raise cri.CriError(self.socket, "nobody")
+        info = {"config": json.dumps({"crio": {"DefaultRuntime": self.default}})}
+        return cri.CriStatus(True, "", self.handlers, info)
+
+    def running_containers(self) -> Any:
+        return frozenset({"c1"})
+
+
+class World:
+    def __init__(self, top: Path) -> None:
+        self.host = Host(str(top / "root"))
+        self.journal = Journal(self.host)
+        self.binary = top / "crio"
+        self.binary.write_text(STUB % sys.executable)
+        self.binary.chmod(0o755)
+        self.words: Tuple[str, ...] = ()
+        # no file is newer than the daemon
+        self.started = time.time() + 100
+        self.put(PACKAGES_FILE, PACKAGED)
+
+    def put(self, path: str, text: str = "", mode: int = 0o644) -> None:
+        self.host.write(path, text, mode)
+
+    def service(self, **changes: Any) -> model.Service:
+        values: Dict[str, Any] = {
+            "kind": "crio", "distribution": "", "unit": "crio.service", "active": True, "pid": PID,
+            "started": self.started, "binary": str(self.binary), "release": (1, 34), "root": configuration.ROOT,
+            "socket": "/run/crio/crio.sock", "arguments": ("/usr/bin/crio", *self.words),
+        }
+        return model.Service(**{**values, **changes})
+
+    def see(self, **options: Any) -> model.RuntimeObservation:
+        parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
+        wanted = policy.policy_of({**parameters, **options})
+        return kind.Crio().observe(self.host, self.journal, wanted, self.service())
+
+    def make(self, edits: Any) -> None:
+        for edit in edits:
+            if edit.after is None:
+                self.host.remove(edit.path)
+            else:
+                self.put(edit.path, edit.after)
+
+    def installed(self) -> None:
+        """The toolkit's program is there."""
+        self.put("/usr/bin/nvidia-container-runtime", "", 0o755)
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Any:
+    class Own(Client):
+        pass
+
+    for module in (kind, model):
+        monkeypatch.setattr(module, "CriClient", Own)
+    return Own
+
+
+@pytest.fixture
+def world(tmp_path: Path, client: Any) -> World:
+    world = World(tmp_path)
+    return world
+
+
+def test_one_file_as_open_as_the_one_it_takes_from_and_a_restart(world: World) -> None:
+    seen = world.see()
+    assert seen.problem is None
+    (edit,) = seen.edits
+    assert (edit.path, edit.before, edit.like) == (writer.DROP_IN, None, PACKAGES_FILE)
+    assert (edit.shown_after, dict(edit.parameters)) == (edit.after, {})
+    assert (seen.pending, seen.handlers, seen.cdi) == (False, ("crun", "runc"), True)
+    assert kind.Crio().apply_verb(world.service(), seen.edits) == model.RESTART
+    assert kind.Crio().edited("/any", "text", {}) == "text"
+
+
+def test_a_daemon_that_does_not_know_its_files_is_restarted(world: World, client: Any) -> None:
+    world.installed()
+    world.make(world.see().edits)
+    seen = world.see()
+    assert (seen.edits, seen.pending) == ((), True)
+    client.handlers = ("crun", "runc", "nvidia")
+    assert not world.see().pending
+    # the same, told by the time of the file
+    world.started = time.time() - 100
+    assert world.see().pending
+    digest = kind.Crio().effective_digest(world.host, world.service())
+    world.journal.remember(model.MEMORY, {"verified": {"pid": PID, "digest": digest}})
+    assert not world.see().pending
+    client.handlers = None
+    assert not world.see().pending
+
+
+def test_a_handler_waits_for_its_program(world: World, client: Any) -> None:
+    world.make(world.see().edits)
+    assert not world.see().pending
+    answer = kind.Crio().answer(world.host, world.service())
+    assert answer == model.Answer("", frozenset({"crun", "runc", "nvidia"}), frozenset({"c1"}))
+    world.installed()
+    assert world.see().pending
+    assert kind.Crio().answer(world.host, world.service()).handlers == {"crun", "runc"}
+    client.handlers = None
+    assert "nobody" in kind.Crio().answer(world.host, world.service()).problem
+
+
+def test_a_removal_ends_when_the_daemon_has_forgotten(world: World, client: Any) -> None:
+    world.installed()
+    world.make(world.see().edits)
+    client.handlers = ("crun", "runc", "nvidia")
+    assert kind.Crio().handlers(world.host, world.service()) == {"crun", "runc", "nvidia"}
+    seen = world.see(state="absent")
+    assert [edit.after for edit in seen.edits] == [None]
+    world.make(seen.edits)
+    assert kind.Crio().handlers(world.host, world.service()) == {"crun", "runc"}
+    # killed here: the next run restarts
+    seen = world.see(state="absent")
+    assert (seen.edits, seen.pending) == ((), True)
+    client.handlers = ("crun", "runc")
+    assert not world.see(state="absent").pending
+    client.default = "nvidia"
+    assert world.see(state="absent").pending
+
+
+def test_what_others_say_is_refused_or_taken_over(world: World) -> None:
+    leftover = configuration.FOLDER + "/99-nvidia.toml"
+    world.put(leftover, "[crio.runtime.runtimes.nvidia]\nruntime_path = '/usr/bin/nvidia-container-runtime'\n")
+    problem = world.see().problem
+    assert problem is not None
+    assert leftover in problem.found and "no monitor_path" in problem.found and "adopt" in problem.remedy
+    (edit,) = world.see(adopt=True).edits
+    assert edit.path.endswith(writer.LATE_NAME)
+    world.make([edit])
+    # and back to the usual name, first written and then removed
+    world.host.remove(leftover)
+    assert [(edit.path.rsplit("/", 1)[1], edit.after is None) for edit in world.see().edits] == [
+        (writer.DROP_IN_NAME, False), (writer.LATE_NAME, True)]
+    world.put(configuration.FOLDER + "/zzzz.conf", "[crio.runtime.runtimes.nvidia]\nruntime_path = '/opt/x'\n")
+    problem = world.see(adopt=True).problem
+    assert problem is not None and "rename the file" in problem.remedy
+
+
+def test_the_command_line_is_respected_and_handed_on(world: World) -> None:
+    world.words = ("--runtimes", "nvidia:/opt/x:/run/x")
+    problem = world.see(adopt=True).problem
+    assert problem is not None
+    assert configuration.COMMAND_LINE in problem.found and "unit" in problem.remedy
+    world.words = ("--config-dir", "/srv/crio", "--default-runtime=crun")
+    world.put("/srv/crio/10.conf", PACKAGED)
+    (edit,) = world.see().edits
+    assert edit.path == "/srv/crio/" + writer.DROP_IN_NAME
+    judged = kind.gate.effective(world.host, str(world.binary), kind._load(world.host, world.service()))
+    assert judged[("crio", "runtime", "told")] == ["--default-runtime=crun"]
+
+
+def test_the_environment_stands_for_options(world: World) -> None:
+    world.put("/proc/%d/environ" % PID, "CONTAINER_CONFIG=/srv/crio.conf\0CONTAINER_CONFIG_DIR=/srv/d\0")
+    world.put("/srv/crio.conf", PACKAGED)
+    (edit,) = world.see().edits
+    assert (edit.path, edit.like) == ("/srv/d/" + writer.DROP_IN_NAME, "/srv/crio.conf")
+
+
+def test_without_a_monitor_crio_would_not_start(world: World) -> None:
+    world.host.remove(PACKAGES_FILE)
+    problem = world.see().problem
+    assert problem is not None and "conmon is in none of" in problem.found
+    world.put("/usr/bin/conmon", "", 0o755)
+    (edit,) = world.see().edits
+    # CRI-O's own crun is what it takes over from
+    assert 'runtime_root = "/run/crun"' in (edit.after or "")
+    assert "monitor_path" not in (edit.after or "")
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    ("[crio.runtime]\nconmon_cgroup = 'refused'\n", "cgroup refused"),
+    ("[crio.runtime]\nlog_level = 'spoiled'\n", "would also change crio.runtime.log_level"),
+    ("[crio.runtime\n", "20.conf:1: "),
+])
+def test_the_judge_has_the_last_word(world: World, text: str, told: str) -> None:
+    world.put(configuration.FOLDER + "/20.conf", text)
+    problem = world.see().problem
+    assert problem is not None and told in problem.found
+
+
+@pytest.mark.parametrize(("changes", "told"), [
+    ({"release": (1, 27)}, "CRI-O 1.27"), ({"active": False, "pid": 0}, "crio.service is not running"),
+])
+def test_what_cannot_be_configured_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch, changes: Dict[str, Any], told: str
+) -> None:
+    service = world.service(**changes)
+    monkeypatch.setattr(world, "service", lambda: service)
+    problem = world.see().problem
+    assert problem is not None and told in problem.found
+    assert world.see(state="absent").problem is None
+
+
+def test_a_stray_file_is_told_and_a_broken_one_stops_a_restart(world: World) -> None:
+    stray = configuration.FOLDER + "/10-crio.conf.~"
+    world.put(stray, "")
+    notes: List[str] = list(world.see().notes)
+    assert len(notes) == 1 and stray in notes[0]
+    kind.Crio().inspect(world.host, world.service())
+    world.put(stray, "[")
+    with pytest.raises(GpuOpsError):
+        kind.Crio().inspect(world.host, world.service())
