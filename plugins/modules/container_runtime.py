@@ -12,12 +12,26 @@ description:
   - The runtime is the one behind the kubelet's socket, asked of its process.
   - On containerd 2.x in a file of its own that the root file imports; on 1.6 and 1.7, which replace a plugin's whole
     section, in marked lines of the file that holds the section.
+  - On k3s and RKE2 nothing is written when the distribution finds the handler itself; else a drop-in, or a template
+    where the rendered file imports none. Which handler is the default is an option of their service, set in a file
+    of its own beside C(config.yaml).
+  - k0s applies the file itself. The task waits until it has restarted containerd.
+  - On MicroK8s in marked lines of the template that it renders containerd's configuration from.
+  - For Docker in C(daemon.json), in the order and layout that it has; dockerd reads a copy, together with its own
+    flags, and a reload brings the handler into effect. Switching CDI on, which Docker has on by itself since 28.2,
+    and giving a former default back take a restart. Where that would end containers, because C(live-restore) is off,
+    it is refused.
   - A handler is like C(runc), base specification and cgroup driver included, whatever the default handler is.
   - Before anything is written, the runtime's own program reads a scratch copy, before and after; the change of its
     effective configuration has to be the handlers alone. A file that another program changes meanwhile stops the run,
     and what it had written is put back.
   - The daemon is restarted only when its effective configuration changes. When its CRI does not answer again, lacks
-    the handlers, or containers that ran before are lost, the files are put back and it is restarted with them.
+    the handlers, still knows those that were taken out, or containers that ran before are lost, the files are put back
+    with their owner and mode, and it is restarted with them.
+  - CRI-O and Docker take their files in by a reload. One that was not enough is undone and never followed by a restart
+    in the same run; the next plan asks for the restart under its own name, so that O(allowed_disruption) decides.
+  - Line ends are kept as they are, CRLF too. A new file gets the mode, owner and SELinux label of the most closed of
+    the files that it was made from.
   - A symbolic link in the place of a file is followed; its target is replaced and the link stays.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -66,6 +80,8 @@ options:
       - Whether handlers of these names that somebody else has defined otherwise are taken over. With V(false) they are
         refused.
       - The lines that were there stay beside ours as comments, and come back with O(state=absent).
+      - On k3s, RKE2 and k0s a file of ours overrides theirs, so theirs stays as it is. A handler of a k3s or RKE2
+        template cannot be taken over where the rendered file imports no drop-ins.
     type: bool
     default: false
   config_file:
