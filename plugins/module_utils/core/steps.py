@@ -74,7 +74,7 @@ def service_step(
     after: Optional[str] = None,
     requires: Tuple[str, ...] = (),
 ) -> Step:
-    """systemctl VERB UNIT; verb is start, stop, restart, reload, enable, disable, mask or unmask."""
+    """systemctl VERB UNIT; verb is start, stop, restart, reload, enable or disable. None of them reloads systemd."""
     return Step(
         capability=capability,
         action="service.%s" % verb,
@@ -155,7 +155,10 @@ def restore_file(host: Host, journal: Journal, step: Step) -> None:
 
 
 def control_service(host: Host, journal: Journal, step: Step) -> None:
-    host.systemctl(step.action.split(".", 1)[1], step.subject)
+    """systemctl(1): 'enable' and 'disable' reload the manager, which takes GPUs from running containers whose device
+    rules systemd does not know (NVIDIA/nvidia-container-toolkit, issue 48). The next boot reads the links anyway."""
+    verb = step.action.split(".", 1)[1]
+    host.systemctl(verb, *(["--no-reload"] if verb in ("enable", "disable") else []), step.subject)
 
 
 def run_argv(host: Host, journal: Journal, step: Step) -> None:
@@ -169,6 +172,6 @@ def generic_executors() -> Dict[str, Executor]:
         "file.remove": remove_file,
         "file.restore": restore_file,
     }
-    for verb in ("start", "stop", "restart", "reload", "enable", "disable", "mask", "unmask"):
+    for verb in ("start", "stop", "restart", "reload", "enable", "disable"):
         executors["service.%s" % verb] = control_service
     return executors

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation import executors, observation, planner
@@ -291,3 +291,26 @@ class TestHost:
         assert journal.recall("activation") == {"unloaded": ["nvidia_drm"]}
         executors.load_module(host, journal, replace(unload, action="module.load"))
         assert journal.recall("activation") == {}
+
+
+@pytest.mark.parametrize(("answers", "enabled"), [
+    # All at once, in order
+    ({(PERSISTENCED, UNIT): "disabled\nenabled\n"}, {UNIT}),
+    # The manager still has a unit whose file is gone: the answer has a line less, so each is asked
+    ({(PERSISTENCED, UNIT): "enabled\n", (PERSISTENCED,): "", (UNIT,): "enabled\n"}, {UNIT}),
+])
+def test_a_unit_that_systemd_has_not_read_yet_is_known_by_its_file(
+    tmp_path: Path, answers: Dict[Tuple[str, ...], str], enabled: Any
+) -> None:
+    class Systemd(Host):
+        def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+            if argv[1] == "is-enabled":
+                return Done(argv, 1, answers[tuple(argv[2:])], "")
+            return Done(argv, 0, "\n\n".join("Id=%s\nLoadState=%s\nActiveState=inactive" % (
+                name, "loaded" if name == PERSISTENCED else "not-found") for name in argv[4:]), "")
+
+    host = Systemd(str(tmp_path))
+    host.write(UNIT_FILE, "")
+    seen = observation._services(host)
+    assert {name for name, state in seen.items() if state.known} == {PERSISTENCED, UNIT}
+    assert {name for name, state in seen.items() if state.enabled} == enabled

@@ -12,7 +12,7 @@ from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, Host
 from ...core.journal import Journal
 from ...core.plan import Step
-from ...core.steps import Executor, control_service, restore_file, run_argv, write_file
+from ...core.steps import Executor, control_service, restore_file, run_argv
 from ..reboot import ACTION, refuse_to_reboot
 from .planner import REMOVE_NODES
 
@@ -103,21 +103,10 @@ def disable_service(host: Host, journal: Journal, step: Step) -> None:
     _forget(journal, "enabled", step.subject)
 
 
-def write_and_tell(host: Host, journal: Journal, step: Step) -> None:
-    write_file(host, journal, step)
-    _reload_units(host, step)
-
-
-def restore_and_tell(host: Host, journal: Journal, step: Step) -> None:
+def restore_and_forget(host: Host, journal: Journal, step: Step) -> None:
     restore_file(host, journal, step)
-    _reload_units(host, step)
     for key in ("stopped", "unloaded"):
         _put(journal, key, [])
-
-
-def _reload_units(host: Host, step: Step) -> None:
-    if step.subject.endswith(".service"):
-        host.systemctl("daemon-reload")
 
 
 def _note(journal: Journal, key: str, name: str) -> None:
@@ -148,7 +137,6 @@ def executors() -> Dict[str, Executor]:
         "service.start": start_service,
         "service.enable": enable_service,
         "service.disable": disable_service,
-        "file.write": write_and_tell,
-        "file.restore": restore_and_tell,
+        "file.restore": restore_and_forget,
         ACTION: refuse_to_reboot,
     }

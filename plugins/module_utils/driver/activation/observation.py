@@ -147,16 +147,28 @@ def _holder(host: Host, pid: int, devices: List[str]) -> Holder:
 
 
 def _services(host: Host) -> Dict[str, Service]:
-    """States of all units, asked for in one command."""
+    """States of all units. Which are enabled is asked apart: 'show' repeats what the manager knew at its last reload,
+    and a unit file that was written since then it may not know at all."""
     names = list(SERVICES) + [UNIT]
-    done = host.run(["systemctl", "show", "--property", "Id,LoadState,UnitFileState,ActiveState"] + names, check=False)
-    states: Dict[str, Service] = {}
-    for block in done.stdout.split("\n\n"):
-        pairs = dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
-        if pairs.get("Id") in names:
-            states[pairs["Id"]] = Service(
-                known=pairs.get("LoadState") == "loaded",
-                enabled=pairs.get("UnitFileState") in ("enabled", "enabled-runtime"),
-                active=pairs.get("ActiveState") in ("active", "activating", "reloading"),
-            )
-    return states
+    done = host.run(["systemctl", "show", "--property", "Id,LoadState,ActiveState"] + names, check=False)
+    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+              for block in done.stdout.split("\n\n")]
+    known = [pairs["Id"] for pairs in blocks if pairs.get("Id") in names and pairs.get("LoadState") == "loaded"]
+    if host.exists(UNIT_FILE) and UNIT not in known:
+        known.append(UNIT)
+    enabled = _enabled(host, known)
+    return {
+        pairs["Id"]: Service(
+            known=pairs["Id"] in known,
+            enabled=pairs["Id"] in enabled,
+            active=pairs.get("ActiveState") in ("active", "activating", "reloading"),
+        ) for pairs in blocks if pairs.get("Id") in names
+    }
+
+
+def _enabled(host: Host, units: List[str]) -> Tuple[str, ...]:
+    """Of units that there are, those that a boot starts. A unit whose file is gone gets no line in the answer."""
+    lines = host.run(["systemctl", "is-enabled", *units], check=False).stdout.split() if units else []
+    if len(lines) != len(units):
+        return tuple(unit for unit in units if len(units) > 1 and _enabled(host, [unit]))
+    return tuple(unit for unit, state in zip(units, lines) if state in ("enabled", "enabled-runtime"))
