@@ -8,33 +8,57 @@ module: cdi_spec
 short_description: Keep a CDI specification that describes the GPUs of the host
 version_added: 0.1.0
 description:
-  - Compares C(/var/run/cdi/nvidia.yaml) with the loaded driver, its files and device nodes, and the UUIDs of GPUs and
-    MIG devices, and generates it anew with C(nvidia-ctk) when it is stale.
-  - Programs that the specification runs for a container are looked for too.
-  - Enables the toolkit's units that generate it at boot, because C(/var/run) is empty then. The manager is not reloaded
-    for it, because a C(systemctl daemon-reload) can take the GPUs from running containers of the toolkit's legacy mode.
+  - Compares C(/var/run/cdi/nvidia.yaml) with the loaded driver, its files and device nodes, and the GPUs and MIG
+    devices by UUID, or by index where the specification names no UUID, and generates it anew with C(nvidia-ctk) when
+    it is stale. M(gpuops.nvidia.gpu_validation) judges it by the same rules.
+  - Programs that the specification runs for a container are looked for too. After a change of the container toolkit it
+    is made anew, as another toolkit writes other hooks.
+  - Enables the toolkit's units that generate it at boot, because C(/var/run) is empty then. Toolkits before 1.18 have
+    no such units; C(gpuops-nvidia-cdi.service) does it for them, before the container runtime starts.
+  - Keeps links under C(/dev/char) to the device nodes, see O(device_links).
+  - Nothing of this reloads the manager, because a C(systemctl daemon-reload) can take the GPUs from running containers.
   - Names other files under C(/etc/cdi) and C(/var/run/cdi) that describe GPUs. One in the same folder with the same
-    names costs containers their GPUs; M(gpuops.nvidia.gpu_validation) fails for it. It is not removed.
-  - Respects C(/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env), the environment of those units; its variables for
-    C(nvidia-ctk cdi generate) count here too, and the file that it names is the one that is kept.
+    names costs containers their GPUs; M(gpuops.nvidia.gpu_validation) fails for it. See O(remove_others).
+  - Respects C(/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env), the environment of the toolkit's units; its
+    variables for C(nvidia-ctk cdi generate) count here too, and the file that it names is the one that is kept.
   - What was generated is read by C(nvidia-ctk cdi list) before it takes its place.
-  - Waits, and says for what, while no driver is loaded.
+  - Waits, and says for what, while no driver is loaded, or while every GPU is in MIG mode and none has a MIG device.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
   state:
     description:
       - V(present) keeps the specification.
-      - V(absent) removes it if we generated it, and disables the units that we enabled.
+      - V(absent) removes it if we generated it, and the links if we made them, disables the units that we enabled, and
+        puts back the files that O(remove_others) removed.
     type: str
     choices: [present, absent]
     default: present
   refresh_at_boot:
     description:
-      - Whether to enable C(nvidia-cdi-refresh.path) and C(nvidia-cdi-refresh.service).
-      - The toolkit brings them since 1.18.
+      - Whether to enable C(nvidia-cdi-refresh.path) and C(nvidia-cdi-refresh.service), which the toolkit brings since
+        1.18, or else C(gpuops-nvidia-cdi.service).
     type: bool
     default: true
+  device_links:
+    description:
+      - Whether to keep links under C(/dev/char) to the device nodes of GPUs, their control nodes and those of MIG
+        devices, at every boot by C(gpuops-nvidia-cdi.service), and by a rule of udev when the driver is loaded later.
+      - With the systemd cgroup driver, runc 1.1.3 to 1.1.6 (1.1.5 is that of Debian 12) and systemd before 240 need
+        them. Without them the next C(systemctl daemon-reload), which many packages cause, takes the GPU from running
+        containers, which then say "Failed to initialize NVML". Newer ones do without.
+      - Containers of the toolkit's legacy mode lose their GPUs all the same; the mode V(cdi) of
+        M(gpuops.nvidia.container_toolkit) is the remedy.
+    type: bool
+    default: true
+  remove_others:
+    description:
+      - Whether to remove every other file of the kind C(nvidia.com/gpu) under C(/etc/cdi) and C(/var/run/cdi), such as
+        what C(nvidia-ctk cdi generate) once left under C(/etc/cdi). Otherwise they are named.
+      - Their names stay in use; those that a driver or a MIG layout of the past had give containers files and devices
+        that are not there.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - gpuops.nvidia.writer
 seealso:
@@ -45,6 +69,10 @@ seealso:
 EXAMPLES = r"""
 - name: Describe the GPUs for containers
   gpuops.nvidia.cdi_spec:
+
+- name: Describe them in this one file alone
+  gpuops.nvidia.cdi_spec:
+    remove_others: true
 """
 
 RETURN = r"""

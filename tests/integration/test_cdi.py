@@ -1,42 +1,121 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The CDI specification of a real host: stale ones are renewed, twins are named, and systemd is not reloaded for it."""
+"""The CDI specification of a host follows driver, MIG layout, toolkit and boots, and systemd is not reloaded for it.
+
+Two GPU hosts in this order: what a converged run leaves alone, what makes a specification stale, boots, and the way
+back. Each test leaves the hosts converged.
+"""
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, List
 
 import pytest
 from laboratory import Fleet, new_lab
 
 from gpulab.topology import parse
 
-HOST = "gpu"
+HOST, MIG = "gpu", "mig"
 SPEC = "/run/cdi/nvidia.yaml"
+GENERATE = "cdi/cdi.generate//var/run/cdi/nvidia.yaml"
+LINK = "cdi/links.create//dev/char"
 ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
+LEFTOVER = "/etc/cdi/nvidia.yaml"
+CONTAINERD = "/etc/containerd/config.toml"
+OTHER_DRIVER = "595.91.07"
 
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lab = new_lab("cdi")
-    lab.up(parse({"name": "cdi", "control_plane": False, "hosts": [{"name": HOST, "board": "l40s", "gpus": 2}]},
-                 "test_cdi.py"))
+    lab.up(parse({"name": "cdi", "control_plane": False, "hosts": [
+        {"name": HOST, "board": "l40s", "gpus": 2}, {"name": MIG, "board": "a100-80gb-sxm", "gpus": 2},
+    ]}, "test_cdi.py"))
     fleet = Fleet(lab, tmp_path_factory.mktemp("cdi"))
     fleet.play("gpuops.nvidia.site")
     yield fleet
     lab.down()
 
 
-def module(fleet: Fleet, name: str) -> Dict[str, Any]:
-    return fleet.tasks(HOST, [{"gpuops.nvidia." + name: {}}]).result(HOST, name)
+def module(fleet: Fleet, name: str, host: str = HOST, **options: Any) -> Dict[str, Any]:
+    return fleet.tasks(host, [{"gpuops.nvidia." + name: options}]).result(host, name)
+
+
+def shell(fleet: Fleet, words: str, host: str = HOST) -> str:
+    return fleet.say(host, "sh", "-c", words)
+
+
+def reloads(fleet: Fleet, host: str = HOST) -> int:
+    """How often systemd has read its units again since the boot."""
+    return int(shell(fleet, "journalctl -b _PID=1 | grep -c Reloading", host))
+
+
+def nodes(fleet: Fleet, host: str = HOST) -> List[str]:
+    return shell(fleet, "ls /dev/nvidia[0-9]* /dev/nvidiactl /dev/nvidia-uvm /dev/nvidia-uvm-tools "
+                        "/dev/nvidia-caps/nvidia-cap* 2>/dev/null", host).split()
+
+
+def linked(fleet: Fleet, host: str = HOST) -> List[str]:
+    """Device nodes that a link of their own numbers leads to."""
+    return shell(fleet, "for node in %s; do [ \"$(readlink -f /dev/char/$((0x$(stat -c %%t $node))):"
+                        "$((0x$(stat -c %%T $node))))\" = $node ] && echo $node; done"
+                 % " ".join(nodes(fleet, host)), host).split()
+
+
+def devices(fleet: Fleet, host: str = HOST) -> List[str]:
+    """Devices by UUID that container runtimes see in the specification."""
+    names = fleet.say(host, "nvidia-ctk", "--quiet", "cdi", "list").split()
+    return [name.split("=")[1] for name in names if "GPU-" in name or "MIG-" in name]
+
+
+def test_a_converged_run_changes_nothing_and_does_not_reload_systemd(fleet: Fleet) -> None:
+    before = {host: reloads(fleet, host) for host in (HOST, MIG)}
+    assert fleet.play("gpuops.nvidia.site").changes() == []
+    assert {host: reloads(fleet, host) for host in (HOST, MIG)} == before
+    assert all(before.values())
+
+
+def test_every_device_node_has_its_link(fleet: Fleet) -> None:
+    assert len(nodes(fleet)) >= 5
+    assert linked(fleet) == nodes(fleet)
+    shell(fleet, "rm $(find /dev/char -lname /dev/nvidiactl); ln -sf /dev/nvidia-uvm /dev/char/400:0")
+    assert module(fleet, "cdi_spec")["applied"] == [LINK]
+    assert linked(fleet) == nodes(fleet)
+    assert shell(fleet, "ls /dev/char/400:0") == ""
+    assert module(fleet, "cdi_spec")["changed"] is False
 
 
 def test_a_specification_of_another_driver_or_of_lost_programs_is_renewed(fleet: Fleet) -> None:
     fresh = fleet.say(HOST, "cat", SPEC)
     for stale in ("s/\\.so\\.[0-9.]*$/.so.580.1/", "s,/usr/bin/nvidia-cdi-hook,/opt/nvidia-cdi-hook,", "s/GPU-/GPU-0/"):
         fleet.say(HOST, "sed", "-i", stale, SPEC)
-        assert module(fleet, "cdi_spec")["applied"] == ["cdi/cdi.generate//var/run/cdi/nvidia.yaml"], stale
+        assert "cdi_spec" in module(fleet, "gpu_validation")["msg"]
+        assert module(fleet, "cdi_spec")["applied"] == [GENERATE], stale
         assert fleet.say(HOST, "cat", SPEC) == fresh
     assert module(fleet, "cdi_spec")["changed"] is False
+
+
+def test_a_specification_from_before_the_toolkit_is_renewed(fleet: Fleet) -> None:
+    shell(fleet, "cp -p /usr/bin/nvidia-ctk /usr/bin/copy && mv /usr/bin/copy /usr/bin/nvidia-ctk")
+    done = module(fleet, "cdi_spec")
+    assert done["applied"] == [GENERATE]
+    assert "before container toolkit 1.20.1" in done["text"]
+    assert module(fleet, "cdi_spec")["changed"] is False
+
+
+def test_names_by_index_alone_are_judged_alike(fleet: Fleet) -> None:
+    fleet.lab.host(HOST).ssh(["sh", "-c", "cat > " + ENVIRONMENT],
+                             feed="NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES=index\n")
+    fleet.say(HOST, "rm", SPEC)
+    assert module(fleet, "cdi_spec")["applied"] == [GENERATE]
+    assert devices(fleet) == []
+    assert not module(fleet, "gpu_validation").get("failed")
+    assert module(fleet, "cdi_spec")["changed"] is False
+    fleet.say(HOST, "sed", "-i", 's/name: "1"/name: "7"/', SPEC)
+    assert "it lacks 1" in module(fleet, "gpu_validation")["msg"]
+    assert module(fleet, "cdi_spec")["applied"] == [GENERATE]
+    shell(fleet, "rm %s %s" % (ENVIRONMENT, SPEC))
+    assert module(fleet, "cdi_spec")["applied"] == [GENERATE]
+    assert len(devices(fleet)) == 2
 
 
 def test_a_second_file_with_the_same_devices_is_named_and_left(fleet: Fleet) -> None:
@@ -44,18 +123,104 @@ def test_a_second_file_with_the_same_devices_is_named_and_left(fleet: Fleet) -> 
     assert "copy.yaml" in module(fleet, "cdi_spec")["plan"]["notes"][0]
     verdict = module(fleet, "gpu_validation")
     assert verdict["failed"] and "copy.yaml" in verdict["msg"]
-    fleet.say(HOST, "rm", "/run/cdi/copy.yaml")
+    assert module(fleet, "cdi_spec", remove_others=True)["applied"] == ["cdi/file.remove//var/run/cdi/copy.yaml"]
     assert not module(fleet, "gpu_validation").get("failed")
 
 
 def test_a_unit_is_enabled_without_a_reload_of_systemd(fleet: Fleet) -> None:
-    count = "journalctl -b _PID=1 | grep -c Reloading"
     fleet.say(HOST, "systemctl", "disable", "nvidia-cdi-refresh.path")
-    before = fleet.say(HOST, "sh", "-c", count)
+    before = reloads(fleet)
     assert module(fleet, "cdi_spec")["applied"] == ["cdi/service.enable/nvidia-cdi-refresh.path"]
-    assert fleet.say(HOST, "sh", "-c", count) == before
-    assert int(before) > 0
+    assert reloads(fleet) == before
     assert fleet.say(HOST, "systemctl", "is-enabled", "nvidia-cdi-refresh.path") == "enabled"
+
+
+def test_validation_asks_the_daemon_and_not_the_file(fleet: Fleet) -> None:
+    assert not module(fleet, "gpu_validation").get("failed")
+    shell(fleet, "cp -p %s /root/with-the-handler" % CONTAINERD)
+    assert module(fleet, "container_runtime", state="absent")["changed"] is True
+    # Older than the daemon, so that nothing but the daemon's own word tells that it does not know the file
+    shell(fleet, "cp -p /root/with-the-handler %s; touch -d '1 hour ago' %s" % (CONTAINERD, CONTAINERD))
+    verdict = module(fleet, "gpu_validation")
+    assert verdict["failed"] and "handlers runc in effect" in verdict["msg"], verdict["msg"]
+    fleet.say(HOST, "systemctl", "restart", "containerd")
+    assert not module(fleet, "gpu_validation").get("failed")
+    shell(fleet, "rm /root/with-the-handler")
+    assert not module(fleet, "container_runtime").get("failed")
+
+
+def test_after_a_mig_change_the_mig_devices_are_in_it(fleet: Fleet) -> None:
+    before = reloads(fleet, MIG)
+    shell(fleet, "nvidia-smi -i 0 -mig 1 && nvidia-smi mig -i 0 -cgi 14,14,19 -C", MIG)
+    made = [word.rstrip(")") for word in fleet.say(MIG, "nvidia-smi", "-L").split() if word.startswith("MIG-")]
+    assert len(made) == 3
+    assert made[0] in module(fleet, "gpu_validation", MIG)["msg"]
+    assert module(fleet, "cdi_spec", MIG)["applied"] == [GENERATE]
+    assert set(made) < set(devices(fleet, MIG))
+    assert len(devices(fleet, MIG)) == 4
+    assert linked(fleet, MIG) == nodes(fleet, MIG) and any("nvidia-cap" in node for node in nodes(fleet, MIG))
+    assert not module(fleet, "gpu_validation", MIG).get("failed")
+    assert module(fleet, "cdi_spec", MIG)["changed"] is False
+
+    shell(fleet, "nvidia-smi -i 1 -mig 1 && nvidia-smi mig -i 1 -cgi 9 -C", MIG)
+    assert module(fleet, "cdi_spec", MIG)["applied"] == [GENERATE]
+    assert len(devices(fleet, MIG)) == 4 and not [name for name in devices(fleet, MIG) if name.startswith("GPU-")]
+    assert not module(fleet, "gpu_validation", MIG).get("failed")
+    assert reloads(fleet, MIG) == before
+
+
+def test_gpus_in_mig_mode_without_devices_are_waited_for(fleet: Fleet) -> None:
+    shell(fleet, "nvidia-smi mig -dci; nvidia-smi mig -dgi; rm " + SPEC, MIG)
+    waiting = module(fleet, "cdi_spec", MIG)
+    assert waiting["changed"] is False and "waits for MIG devices" in waiting["plan"]["notes"][-1]
+    shell(fleet, "nvidia-smi mig -i 0 -cgi 9,9 -C; nvidia-smi -i 1 -mig 0", MIG)
+    assert module(fleet, "cdi_spec", MIG)["applied"] == [GENERATE]
+    assert len(devices(fleet, MIG)) == 3
+
+
+def test_after_a_boot_it_describes_what_is_left(fleet: Fleet) -> None:
+    """Ampere keeps the MIG mode over a power cycle, and no board keeps its MIG devices."""
+    fleet.lab.reboot(MIG)
+    shell(fleet, "systemctl is-system-running --wait", MIG)
+    assert devices(fleet, MIG) == shell(fleet, "nvidia-smi --query-gpu=uuid --format=csv,noheader -i 1", MIG).split()
+    assert linked(fleet, MIG) == nodes(fleet, MIG)
+    assert module(fleet, "cdi_spec", MIG)["changed"] is False
+    assert not module(fleet, "gpu_validation", MIG).get("failed")
+
+
+def test_a_toolkit_without_units_gets_ours_and_it_is_right_after_a_boot(fleet: Fleet) -> None:
+    shell(fleet, "systemctl disable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service;"
+                 " mkdir /root/units; mv $(find /lib/systemd/system -name 'nvidia-cdi-refresh.*') /root/units;"
+                 " systemctl daemon-reload")
+    before = reloads(fleet)
+    assert module(fleet, "cdi_spec")["applied"] == [
+        "cdi/file.write//etc/systemd/system/gpuops-nvidia-cdi.service"]
+    assert reloads(fleet) == before
+    fresh = fleet.say(HOST, "cat", SPEC)
+    fleet.lab.reboot(HOST)
+    shell(fleet, "systemctl is-system-running --wait")
+    assert fleet.say(HOST, "systemctl", "show", "gpuops-nvidia-cdi.service", "--property", "Result") == "Result=success"
+    assert fleet.say(HOST, "cat", SPEC) == fresh
+    assert linked(fleet) == nodes(fleet)
+    assert module(fleet, "cdi_spec")["changed"] is False
+    assert not module(fleet, "gpu_validation").get("failed")
+    shell(fleet, "mv /root/units/* /lib/systemd/system; rmdir /root/units; systemctl daemon-reload")
+    assert not module(fleet, "cdi_spec").get("failed")
+    assert "cdi generate" not in fleet.say(HOST, "cat", "/etc/systemd/system/gpuops-nvidia-cdi.service")
+
+
+def test_a_specification_is_stale_after_the_exchange_of_the_driver(fleet: Fleet) -> None:
+    fleet.say(HOST, "systemctl", "stop", "nvidia-cdi-refresh.path")
+    exchange = [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.gpu_driver", "tasks_from": part}}
+                for part in ("main", "activate")]
+    played = fleet.tasks(HOST, exchange, gpu_driver_version=OTHER_DRIVER)
+    assert played.code == 0, played.failures()
+    told = module(fleet, "gpu_validation")["msg"]
+    assert "cdi_spec" in told and "is stale" in told
+    assert GENERATE in module(fleet, "cdi_spec")["applied"]
+    assert "libcuda.so." + OTHER_DRIVER in fleet.say(HOST, "cat", SPEC)
+    assert linked(fleet) == nodes(fleet)
+    assert not module(fleet, "gpu_validation").get("failed")
 
 
 def test_names_that_the_refresh_unit_is_told_to_write_are_ours_too(fleet: Fleet) -> None:
@@ -65,10 +230,25 @@ def test_names_that_the_refresh_unit_is_told_to_write_are_ours_too(fleet: Fleet)
     assert not module(fleet, "cdi_spec").get("failed")
     names = fleet.say(HOST, "nvidia-ctk", "--quiet", "cdi", "list").split()
     assert "nvidia.com/gpu=0" not in names
-    assert len([name for name in names if "GPU-" in name]) == 2
+    assert len(devices(fleet)) == 2
 
 
-def test_uninstall_leaves_nothing_in_run(fleet: Fleet) -> None:
+def test_a_leftover_in_the_other_folder_goes_when_asked(fleet: Fleet) -> None:
+    shell(fleet, "mkdir -p /etc/cdi; sed s/GPU-/GPU-9/ %s > %s" % (SPEC, LEFTOVER))
+    assert LEFTOVER in module(fleet, "cdi_spec")["plan"]["notes"][0]
+    assert module(fleet, "cdi_spec", remove_others=True)["applied"] == ["cdi/file.remove/" + LEFTOVER]
+    assert shell(fleet, "ls " + LEFTOVER) == ""
+
+
+def test_uninstall_leaves_nothing_behind(fleet: Fleet) -> None:
     assert fleet.say(HOST, "ls", "/run/nvidia/validations") == "driver-ready\ntoolkit-ready"
+    before = reloads(fleet)
+    assert "cdi/links.remove//dev/char" in module(fleet, "cdi_spec", state="absent")["applied"]
+    assert reloads(fleet) == before
+    assert fleet.say(HOST, "ls", LEFTOVER) == LEFTOVER
     fleet.play("gpuops.nvidia.uninstall")
-    assert fleet.say(HOST, "sh", "-c", "ls -d /run/nvidia /run/cdi/*") == ""
+    for host in (HOST, MIG):
+        assert shell(fleet, "ls -d /run/nvidia /run/cdi/*; find /dev/char -lname '*nvidia*';"
+                            " find /etc/systemd /etc/udev -name 'gpuops-nvidia*' -o -name '*gpuops-nvidia.rules'",
+                     host) == ""
+        assert fleet.say(host, "systemctl", "is-system-running") == "running"

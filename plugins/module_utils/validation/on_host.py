@@ -9,7 +9,7 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.node import host_facts
 from ..hardware.report import nvml_if_there
-from ..runtime.cdi.observation import conflicting, elsewhere, spec_path
+from ..runtime.cdi.observation import conflicting, elsewhere, spec_path, stale
 from ..runtime.cdi.spec import Spec, read_spec
 from ..runtime.kinds import KINDS
 from ..runtime.observation import observe
@@ -36,13 +36,15 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
     path = spec_path(host)
     spec = _spec(host, path)
     runtime, handlers, older = _runtime(host, parameters["handler"])
+    nvml = nvml_if_there(facts.driver_userspace)
     return Evidence(
         facts=facts,
-        nvml=nvml_if_there(facts.driver_userspace),
+        nvml=nvml,
         device_nodes=tuple(name for name in host.list("/dev") if name.startswith("nvidia")),
         cdi_spec=path if spec else "",
-        cdi_devices=spec.names if spec else (),
+        cdi_devices=spec.devices if spec else 0,
         cdi_version=spec.driver if spec else "",
+        cdi_stale=stale(host, spec, nvml) if spec else (),
         runtime=runtime,
         handlers=handlers,
         handler=parameters["handler"],

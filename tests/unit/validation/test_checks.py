@@ -50,7 +50,7 @@ def evidence(**changes: Any) -> Evidence:
         nvml=NvmlReading(driver_version=VERSION, gpus=(gpu(0), gpu(1))),
         device_nodes=("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"),
         cdi_spec="/var/run/cdi/nvidia.yaml",
-        cdi_devices=("0", "1", "GPU-0", "GPU-1", "all"),
+        cdi_devices=2,
         cdi_version=VERSION,
         runtime="containerd 1.7.24",
         handlers=("runc", "nvidia"),
@@ -88,8 +88,8 @@ def test_a_healthy_host_passes_everything() -> None:
         ("fabric", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, fabric_status=999)))}),
         ("device_nodes", {"device_nodes": ("nvidia0", "nvidiactl", "nvidia-uvm")}),
         ("cdi_spec", {"cdi_spec": ""}),
-        ("cdi_spec", {"cdi_devices": ("GPU-0",)}),
-        ("cdi_spec", {"cdi_version": "550.54.15"}),
+        ("cdi_spec", {"cdi_stale": ("it lacks GPU-1",)}),
+        ("cdi_spec", {"cdi_conflicts": ("/var/run/cdi/copy.yaml",)}),
         ("runtime_handler", {"handlers": ("runc",)}),
         ("runtime_handler", {"runtime": ""}),
     ],
@@ -112,12 +112,6 @@ def test_a_lost_gpu_is_named_with_its_address() -> None:
 
 def test_what_needs_nvml_is_not_judged_without_it() -> None:
     assert verdicts(evidence(nvml=NvmlReading(error="no driver")))["fabric"] == "skipped"
-
-
-def test_a_gpu_in_mig_mode_is_asked_for_its_mig_devices() -> None:
-    mig = NvmlReading(gpus=(gpu(0), gpu(1, mig_current=1, mig_devices=("MIG-a",))))
-    assert verdicts(evidence(nvml=mig))["cdi_spec"] == "failed"
-    assert verdicts(evidence(nvml=mig, cdi_devices=("GPU-0", "MIG-a")))["cdi_spec"] == "passed"
 
 
 def test_status_files_follow_the_checks(tmp_path: Any) -> None:

@@ -1,21 +1,23 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Generate and remove the CDI specification."""
+"""Generate and remove the CDI specification, and the links under /dev/char."""
 from __future__ import annotations
 
-from typing import Dict, Sequence
+from typing import Any, Dict, Sequence
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor
-from .observation import REFRESH_SERVICE, refresh_environment
-from .planner import GENERATE, NAME, REMOVE
+from . import links
+from .observation import GENERATOR, REFRESH_SERVICE, refresh_environment
+from .planner import GENERATE, LINK, NAME, REMOVE, UNLINK
 from .spec import KIND, read_spec
 
-GENERATOR = ("nvidia-ctk", "--quiet", "cdi", "generate", "--format")
-LISTER = ("nvidia-ctk", "--quiet", "cdi", "list", "--spec-dir")
+GENERATE_COMMAND = (GENERATOR, "--quiet", "cdi", "generate", "--format")
+LIST_COMMAND = (GENERATOR, "--quiet", "cdi", "list", "--spec-dir")
+LINK_COMMAND = (GENERATOR, "--quiet", *links.COMMAND)
 
 
 def generate(host: Host, journal: Journal, step: Step) -> None:
@@ -23,26 +25,26 @@ def generate(host: Host, journal: Journal, step: Step) -> None:
     # nvidia-smi creates the device nodes of MIG devices, which a module of the kernel cannot (its unit does the same)
     host.run(["nvidia-smi", "-L"], check=False)
     kind = "json" if step.subject.endswith(".json") else "yaml"
-    text = host.run([*GENERATOR, kind], env=refresh_environment(host)).stdout
+    text = host.run([*GENERATE_COMMAND, kind], env=refresh_environment(host)).stdout
     made = read_spec(text)
     wanted = step.change["after"]
-    if made.kind != KIND or made.gpus < 1:
+    if made.kind != KIND or made.devices < 1:
         raise GpuOpsError(
-            found="a specification of kind '%s' with %d GPUs from nvidia-ctk" % (made.kind, made.gpus),
-            wanted="%d GPUs of kind %s" % (wanted["gpus"], KIND),
+            found="a specification of kind '%s' with %d devices from nvidia-ctk" % (made.kind, made.devices),
+            wanted="the devices of %d GPUs, of kind %s" % (wanted["gpus"], KIND),
             remedy="run 'nvidia-ctk --debug cdi generate' and 'nvidia-smi -L' on this host",
         )
     _judge(host, text, made.names, kind)
     host.write(step.subject, text)
     _forgive_refresh(host)
-    journal.remember(NAME, {"generated": True})
+    _note(journal, generated=True)
 
 
 def _judge(host: Host, text: str, names: Sequence[str], kind: str) -> None:
     """The library that container runtimes read specifications with must see every device."""
     with host.scratch() as folder:
         host.write("%s/nvidia.%s" % (folder, kind), text)
-        listed = host.run([*LISTER, folder], check=False)
+        listed = host.run([*LIST_COMMAND, folder], check=False)
     unseen = [name for name in names if "%s=%s" % (KIND, name) not in listed.stdout.split()]
     if unseen:
         raise GpuOpsError(
@@ -61,17 +63,26 @@ def _forgive_refresh(host: Host) -> None:
 
 def remove(host: Host, journal: Journal, step: Step) -> None:
     host.remove(step.subject)
-    journal.remember(NAME, {})
+    _note(journal, generated=False)
 
 
-def enable(host: Host, journal: Journal, step: Step) -> None:
-    """systemctl(1): these verbs reload the manager, and a reload takes GPUs from containers of the legacy mode."""
-    host.systemctl(step.action.split(".", 1)[1], "--no-reload", step.subject)
+def link(host: Host, journal: Journal, step: Step) -> None:
+    """nvidia-ctk leaves a link that is there as it is, so those with an old number go before."""
+    for name in links.misleading(host):
+        host.remove(name)
+    _note(journal, linked=True)
+    host.run(LINK_COMMAND)
 
 
-EXECUTORS: Dict[str, Executor] = {
-    GENERATE: generate,
-    REMOVE: remove,
-    "service.enable": enable,
-    "service.disable": enable,
-}
+def unlink(host: Host, journal: Journal, step: Step) -> None:
+    for name in links.ours(host):
+        host.remove(name)
+    _note(journal, linked=False)
+
+
+def _note(journal: Journal, **facts: Any) -> None:
+    known = dict(journal.recall(NAME), **facts)
+    journal.remember(NAME, {name: value for name, value in known.items() if value})
+
+
+EXECUTORS: Dict[str, Executor] = {GENERATE: generate, REMOVE: remove, LINK: link, UNLINK: unlink}

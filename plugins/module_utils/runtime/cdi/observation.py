@@ -4,12 +4,17 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ...core.host import Host
 from ...core.journal import Journal
+from ...core.plan import Step
+from ...core.steps import restore_steps
+from ...hardware.node import toolkit_version
 from ...hardware.nvml import NvmlReading, read_nvml
+from . import links
+from .boot import RULE_FILE, UNIT_FILE, WANTS
 from .policy import CdiPolicy
 from .spec import KIND, PATH, Spec, outdated, read_spec
 
@@ -17,6 +22,9 @@ REFRESH_SERVICE = "nvidia-cdi-refresh.service"
 REFRESH_ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 REFRESH_UNITS = ("nvidia-cdi-refresh.path", REFRESH_SERVICE)
+GENERATOR = "nvidia-ctk"
+# Where the toolkit's packages put it
+GENERATOR_PATH = "/usr/bin/" + GENERATOR
 
 
 @dataclass(frozen=True)
@@ -26,27 +34,47 @@ class CdiObservation:
     spec:            what it describes, None when it is absent.
     driver:          version of the driver that answered, '' when none did.
     reasons:         why the specification does not describe the devices that answered.
-    toolkit:         whether nvidia-ctk is installed.
+    toolkit:         version of the installed toolkit, '' if none.
     units:           (unit, is there, is enabled, is active) of the toolkit's refresh units.
     elsewhere:       other files that describe GPUs under the same kind.
     conflicting:     those of them that the container runtime gives no GPUs for: same folder, same names.
     generated:       whether we wrote the specification.
-    enabled_by_us:   refresh units that we enabled.
+    enabled_by_us:   units that we enabled (only read when the specification is not wanted).
+    loaded:          version of the loaded driver, '' if none.
+    made_before:     whether the installed toolkit came after the specification.
+    undivided:       whether every GPU that answers is in MIG mode and has no MIG device.
+    unlinked:        device nodes without a right link under /dev/char.
+    links:           links under /dev/char to device nodes, where we made them.
+    generator:       path of nvidia-ctk.
+    files:           {path: text or None} of our own files for the boot.
+    boot_enabled:    whether our own unit is enabled.
+    texts:           {path: text} of elsewhere.
+    restore:         steps that put back the files we changed (only read when the specification is not wanted).
     """
 
     path: str
     spec: Optional[Spec]
     driver: str
     reasons: Tuple[str, ...]
-    toolkit: bool
+    toolkit: str
     units: Tuple[Tuple[str, bool, bool, bool], ...]
     elsewhere: Tuple[str, ...]
     generated: bool
     enabled_by_us: Tuple[str, ...]
     conflicting: Tuple[str, ...] = ()
+    loaded: str = ""
+    made_before: bool = False
+    undivided: bool = False
+    unlinked: Tuple[str, ...] = ()
+    links: Tuple[str, ...] = ()
+    generator: str = GENERATOR_PATH
+    files: Mapping[str, Optional[str]] = field(default_factory=dict)
+    boot_enabled: bool = False
+    texts: Mapping[str, str] = field(default_factory=dict)
+    restore: Tuple[Step, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
+        return dict(asdict(self), restore=[step.to_dict() for step in self.restore])
 
 
 def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
@@ -55,32 +83,52 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
     spec = read_spec(text) if text is not None else None
     reading = read_nvml() if policy.present else NvmlReading()
     others = elsewhere(host, path)
+    memory = journal.recall("cdi")
+    generator = host.which(GENERATOR)
     return CdiObservation(
         path=path,
         spec=spec,
         driver=reading.driver_version,
-        reasons=tuple(_reasons(host, spec, reading)) if spec else (),
-        toolkit=host.which("nvidia-ctk") is not None,
+        reasons=stale(host, spec, reading) if spec else (),
+        toolkit=toolkit_version(host),
         units=tuple(_unit(host, name) for name in REFRESH_UNITS),
         elsewhere=tuple(others),
         conflicting=conflicting(path, spec, others) if spec else (),
-        generated=bool(journal.recall("cdi").get("generated")),
+        generated=bool(memory.get("generated")),
         enabled_by_us=() if policy.present else _enabled_by_us(journal),
+        loaded=(host.read("/sys/module/nvidia/version") or "").strip(),
+        made_before=_made_before(host, path, generator),
+        undivided=_undivided(reading),
+        unlinked=links.unlinked(host) + links.misleading(host),
+        links=links.ours(host) if memory.get("linked") else (),
+        generator=generator or GENERATOR_PATH,
+        files={name: host.read(name) for name in (UNIT_FILE, RULE_FILE)},
+        boot_enabled=host.link(WANTS) is not None,
+        texts={name: host.read(name) or "" for name in others} if policy.remove_others else {},
+        restore=() if policy.present else tuple(restore_steps("cdi", host, journal)),
     )
 
 
-def _reasons(host: Host, spec: Spec, reading: NvmlReading) -> Tuple[str, ...]:
+def stale(host: Host, spec: Spec, reading: NvmlReading) -> Tuple[str, ...]:
+    """Why a specification does not describe the host's devices and files as they are."""
     gone = [path for path in (*spec.nodes, *spec.sources, *spec.hooks) if not host.exists(path)]
     reasons = ["it names %s, which is not there" % path for path in gone[:1]]
     if reading.error or not reading.driver_version:
         return tuple(reasons)
     if spec.driver and spec.driver != reading.driver_version:
         reasons.append("it is for driver %s, %s is loaded" % (spec.driver, reading.driver_version))
+    return tuple(reasons + outdated(spec, [gpu for gpu in reading.gpus if not gpu.error]))
+
+
+def _undivided(reading: NvmlReading) -> bool:
     answering = [gpu for gpu in reading.gpus if not gpu.error]
-    instances = {uuid for gpu in answering for uuid in gpu.mig_devices}
-    whole = {gpu.uuid for gpu in answering if not gpu.mig_devices}
-    reasons.extend(outdated(spec, whole | instances, {gpu.uuid for gpu in answering} | instances, len(answering)))
-    return tuple(reasons)
+    return bool(answering) and all(gpu.mig_current and not gpu.mig_devices for gpu in answering)
+
+
+def _made_before(host: Host, path: str, generator: Optional[str]) -> bool:
+    """The time of change tells when a package put a program there; its time of modification is that of its build."""
+    program, spec = host.stat(generator) if generator else None, host.stat(path)
+    return program is not None and spec is not None and program.st_ctime > spec.st_mtime
 
 
 def _unit(host: Host, name: str) -> Tuple[str, bool, bool, bool]:

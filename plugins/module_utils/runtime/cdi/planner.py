@@ -3,29 +3,41 @@
 """Pure: the steps to a CDI specification that describes the devices, now and after a boot."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 from ...core.facts import HostFacts
 from ...core.plan import Disruption, Plan, Step
-from ...core.steps import service_step
-from .observation import CdiObservation
+from ...core.steps import file_step, service_step
+from ...core.versions import version_key
+from . import boot, links
+from .observation import REFRESH_ENVIRONMENT, CdiObservation
 from .policy import CdiPolicy
 
 NAME = "cdi"
 GENERATE = "cdi.generate"
 REMOVE = "cdi.remove"
+LINK = "links.create"
+UNLINK = "links.remove"
+# The toolkit has brought refresh units since then (its release notes)
+UNITS_SINCE = (1, 18)
 
 
 def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Plan:
     if not policy.present:
         return Plan(steps=tuple(_removal(observation)))
-    notes = [_note(observation, path) for path in observation.elsewhere]
+    notes = [] if policy.remove_others else [_note(observation, path) for path in observation.elsewhere]
     waits_for = _waits_for(facts)
     if waits_for:
         return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]))
-    steps = _generation(observation, facts)
-    if policy.refresh_at_boot:
-        steps.extend(_unit_steps(observation))
+    steps = _others_steps(observation, policy)
+    if observation.undivided and observation.driver == facts.driver_loaded:
+        notes.append("The CDI specification waits for MIG devices: every GPU is in MIG mode, and none has one.")
+    else:
+        steps.extend(_generation(observation, facts))
+    steps.extend(_link_steps(observation, policy, facts))
+    if policy.refresh_at_boot and _has_units(observation, facts):
+        steps.extend(_unit_steps(observation, facts))
+    steps.extend(_boot_steps(observation, policy, facts))
     return Plan(steps=tuple(steps), notes=tuple(notes))
 
 
@@ -34,6 +46,22 @@ def _note(observation: CdiObservation, path: str) -> str:
         return "%s names the same devices as %s: containers get none of them until one file is removed." % (
             path, observation.path)
     return "%s describes GPUs under the same kind; names that only it has stay in use." % path
+
+
+def _others_steps(observation: CdiObservation, policy: CdiPolicy) -> List[Step]:
+    if not policy.remove_others:
+        return []
+    return [file_step(NAME, path, observation.texts[path], None,
+                      "It describes GPUs too, and nobody keeps it up to date.") for path in observation.elsewhere]
+
+
+def _link_steps(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> List[Step]:
+    """A driver that is still to be loaded makes its nodes anew, perhaps with other numbers."""
+    if not policy.device_links or (facts.driver_loaded == observation.loaded and not observation.unlinked):
+        return []
+    return [Step(NAME, LINK, links.FOLDER,
+                 "A reload of systemd takes a GPU from running containers where the link of its device is missing.",
+                 change={"before": None, "after": {"links": "to NVIDIA's device nodes"}})]
 
 
 def _waits_for(facts: HostFacts) -> str:
@@ -69,17 +97,31 @@ def _generation(observation: CdiObservation, facts: HostFacts) -> List[Step]:
 def _reasons(observation: CdiObservation, facts: HostFacts) -> List[str]:
     if observation.spec is None:
         return ["there is none"]
-    # Said in the same words before the exchange of a driver and after it, as the plan of then is held to that of now.
+    # Said in the same words before an exchange and after it, as the plan of then is held to that of now.
     if observation.spec.driver and observation.spec.driver != facts.driver_loaded:
         return ["it is for driver %s" % observation.spec.driver]
+    if observation.made_before or not _is_installed(observation, facts.toolkit):
+        return ["it was made before container toolkit %s came" % facts.toolkit]
     return list(observation.reasons) if observation.driver == facts.driver_loaded else []
 
 
-def _unit_steps(observation: CdiObservation) -> List[Step]:
+def _is_installed(observation: CdiObservation, toolkit: str) -> bool:
+    """Debian writes '~' where the version of a candidate has '-'."""
+    return observation.toolkit.replace("~", "-") == toolkit.replace("~", "-")
+
+
+def _has_units(observation: CdiObservation, facts: HostFacts) -> bool:
+    """Whether the toolkit that will be there brings refresh units."""
+    if _is_installed(observation, facts.toolkit):
+        return any(is_there for _unit, is_there, _is_enabled, _is_active in observation.units)
+    return version_key(facts.toolkit) >= UNITS_SINCE
+
+
+def _unit_steps(observation: CdiObservation, facts: HostFacts) -> List[Step]:
     """A package that is not installed yet brings the units, and may enable them before we come to it."""
     steps = []
     for unit, is_there, is_enabled, is_active in observation.units:
-        if not is_there and observation.toolkit:
+        if not is_there and _is_installed(observation, facts.toolkit):
             continue
         if not is_enabled:
             steps.append(service_step(NAME, "enable", unit, "/var/run is empty after a boot; the unit fills it again.",
@@ -90,12 +132,45 @@ def _unit_steps(observation: CdiObservation) -> List[Step]:
     return steps
 
 
+def _boot_steps(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> List[Step]:
+    """Our own unit, for what the toolkit's units do not do or where it brings none."""
+    generates = policy.refresh_at_boot and not _has_units(observation, facts)
+    if not generates and not policy.device_links:
+        return _boot_removal(observation)
+    text = boot.unit_text(observation.generator, REFRESH_ENVIRONMENT, observation.path if generates else "",
+                          policy.device_links)
+    steps = []
+    for path, wanted in ((boot.UNIT_FILE, text), (boot.RULE_FILE, boot.RULE)):
+        if observation.files.get(path) != wanted:
+            steps.append(file_step(NAME, path, observation.files.get(path), wanted,
+                                   "A boot, or a driver loaded later, finds /dev and /var/run without them."))
+    if not observation.boot_enabled:
+        requires: Tuple[str, ...] = tuple(step.id for step in steps)
+        steps.append(service_step(NAME, "enable", boot.UNIT, "It runs before the container runtime at every boot.",
+                                  Disruption.none, "not enabled", "enabled", requires))
+    return steps
+
+
+def _boot_removal(observation: CdiObservation) -> List[Step]:
+    steps = []
+    if observation.boot_enabled:
+        steps.append(service_step(NAME, "disable", boot.UNIT, "It has nothing to do any more.",
+                                  Disruption.none, "enabled", "not enabled"))
+    steps.extend(file_step(NAME, path, text, None, "It has nothing to do any more.")
+                 for path, text in observation.files.items() if text is not None)
+    return steps
+
+
 def _removal(observation: CdiObservation) -> List[Step]:
+    there = {unit: is_there and is_enabled for unit, is_there, is_enabled, _is_active in observation.units}
+    there[boot.UNIT] = observation.boot_enabled
     steps = [
         service_step(NAME, "disable", unit, "We enabled it.", Disruption.none, "enabled", "not enabled")
-        for unit, is_there, is_enabled, _is_active in observation.units
-        if unit in observation.enabled_by_us and is_there and is_enabled
+        for unit, is_enabled in there.items() if unit in observation.enabled_by_us and is_enabled
     ]
+    if observation.links:
+        steps.append(Step(NAME, UNLINK, links.FOLDER, "We made them.",
+                          change={"before": {"links": "to NVIDIA's device nodes"}, "after": None}))
     if observation.spec is not None and observation.generated:
         steps.append(
             Step(
@@ -106,4 +181,4 @@ def _removal(observation: CdiObservation) -> List[Step]:
                 change={"before": {"driver": observation.spec.driver, "gpus": observation.spec.gpus}, "after": None},
             )
         )
-    return steps
+    return steps + list(observation.restore)

@@ -9,6 +9,8 @@ from typing import Any, Dict, Mapping
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
     "refresh_at_boot": {"type": "bool", "default": True},
+    "device_links": {"type": "bool", "default": True},
+    "remove_others": {"type": "bool", "default": False},
 }
 
 
@@ -16,12 +18,21 @@ ARGUMENTS: Dict[str, Any] = {
 class CdiPolicy:
     """
     present:         whether a specification of the GPUs is wanted; otherwise ours is removed.
-    refresh_at_boot: whether the toolkit's refresh units are to be enabled: /var/run is empty after a boot.
+    refresh_at_boot: whether it is to be generated at boot: /var/run is empty then, and the devices may be others.
+    device_links:    whether links under /dev/char are to lead to NVIDIA's device nodes, now and after a boot.
+    remove_others:   whether other files that describe GPUs under the same kind are to go.
     """
 
     present: bool
     refresh_at_boot: bool
+    device_links: bool = True
+    remove_others: bool = False
 
 
 def policy_of(parameters: Mapping[str, Any]) -> CdiPolicy:
-    return CdiPolicy(parameters["state"] == "present", parameters["refresh_at_boot"])
+    return CdiPolicy(
+        present=parameters["state"] == "present",
+        refresh_at_boot=parameters["refresh_at_boot"],
+        device_links=parameters["device_links"],
+        remove_others=parameters["remove_others"],
+    )

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Iterable, List, Tuple
+from typing import List, Sequence, Set, Tuple
+
+from ...hardware.nvml import NvmlGpu
 
 PATH = "/var/run/cdi/nvidia.yaml"
 KIND = "nvidia.com/gpu"
@@ -20,6 +22,9 @@ _HOOK = re.compile(r'^\s*(?:- )?"?path"?: "?(/(?!dev/)[^",\n]+)"?,?$', re.M)
 _SOURCE = re.compile(r'^\s*(?:- )?"?hostPath"?: "?(/[^",\n]+)"?,?$', re.M)
 _KIND = re.compile(r'^\s*"?kind"?: "?([^",\s]+)"?,?$', re.M)
 _DRIVER = re.compile(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)$")
+# A GPU's name by the strategies 'index' and 'type-index', and a MIG device's (nvidia-ctk cdi generate)
+_GPU_INDEX = re.compile(r"(?:gpu)?(\d+)$")
+_MIG_INDEX = re.compile(r"(?:mig)?(\d+:\d+)$")
 
 
 @dataclass(frozen=True)
@@ -49,9 +54,20 @@ class Spec:
         return tuple(name for name in self.names if name.startswith(("GPU-", "MIG-")))
 
     @property
+    def indices(self) -> Tuple[str, ...]:
+        """Devices by index: '0' is a GPU, '0:1' a MIG device; which strategy wrote them does not matter."""
+        found = [pattern.match(name) for name in self.names for pattern in (_GPU_INDEX, _MIG_INDEX)]
+        return _unique([match.group(1) for match in found if match])
+
+    @property
+    def devices(self) -> int:
+        """Number of devices, GPUs and MIG devices, by index or by UUID."""
+        return len(self.indices) or len(self.uuids)
+
+    @property
     def gpus(self) -> int:
         """Number of whole GPUs, by index or by UUID."""
-        return len([name for name in self.names if name.isdigit()]) or \
+        return len([name for name in self.indices if ":" not in name]) or \
             len([name for name in self.names if name.startswith("GPU-")])
 
 
@@ -66,18 +82,27 @@ def read_spec(text: str) -> Spec:
     )
 
 
-def outdated(spec: Spec, required: Iterable[str], known: Iterable[str], gpus: int) -> List[str]:
-    """Why a specification does not describe the devices: UUIDs that have to be in it, that may be in it, GPU count."""
-    reasons = []
+def outdated(spec: Spec, gpus: Sequence[NvmlGpu]) -> List[str]:
+    """Why a specification does not describe the GPUs that answer: by UUID, or by index where it names no UUID.
+
+    nvidia-ctk leaves out a GPU in MIG mode and describes its MIG devices instead.
+    """
     if spec.uuids:
-        missing = sorted(set(required) - set(spec.uuids))
-        gone = sorted(set(spec.uuids) - set(known))
-        if missing:
-            reasons.append("it lacks %s" % ", ".join(missing))
-        if gone:
-            reasons.append("it names %s, which %s not there" % (", ".join(gone), "is" if len(gone) == 1 else "are"))
-    elif spec.gpus != gpus:
-        reasons.append("it names %d GPUs, there are %d" % (spec.gpus, gpus))
+        wanted = {gpu.uuid for gpu in gpus if not gpu.mig_current}
+        wanted.update(uuid for gpu in gpus for uuid in gpu.mig_devices)
+        return _difference(set(spec.uuids), wanted, wanted.union(gpu.uuid for gpu in gpus))
+    wanted = {str(gpu.index) for gpu in gpus if not gpu.mig_current}
+    wanted.update("%d:%d" % (gpu.index, number) for gpu in gpus for number in range(len(gpu.mig_devices)))
+    return _difference(set(spec.indices), wanted, wanted.union(str(gpu.index) for gpu in gpus))
+
+
+def _difference(named: Set[str], wanted: Set[str], known: Set[str]) -> List[str]:
+    reasons = []
+    missing, gone = sorted(wanted - named), sorted(named - known)
+    if missing:
+        reasons.append("it lacks %s" % ", ".join(missing))
+    if gone:
+        reasons.append("it names %s, which %s not there" % (", ".join(gone), "is" if len(gone) == 1 else "are"))
     return reasons
 
 

@@ -1,0 +1,51 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Links under /dev/char to NVIDIA's device nodes: their driver makes nodes that udev knows nothing of.
+
+runc 1.1.3 to 1.1.6 tells systemd of a container's device only if its link is there (opencontainers/runc, pull request
+3845), and systemd before 240 looks at the link as well. Where it is missing, the next reload of systemd takes the GPU
+from a running container (NVIDIA/nvidia-container-toolkit, issue 48).
+"""
+from __future__ import annotations
+
+import os
+import stat
+from typing import Tuple
+
+from ...core.host import Host
+
+FOLDER = "/dev/char"
+COMMAND = ("system", "create-dev-char-symlinks", "--create-all")
+# What that command links; nodes of NVSwitches and IMEX channels it leaves alone
+NODES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
+         "/dev/nvidia-caps/nvidia-cap[0-9]*")
+
+
+def unlinked(host: Host) -> Tuple[str, ...]:
+    """Device nodes without a link that leads to them."""
+    nodes = [(node, _number(host, node)) for pattern in NODES for node in host.glob(pattern)]
+    return tuple(node for node, number in nodes if number and _target(host, "%s/%s" % (FOLDER, number)) != node)
+
+
+def misleading(host: Host) -> Tuple[str, ...]:
+    """Links to device nodes that have another number by now: the driver is given its majors at every load."""
+    numbers = {link: _number(host, _target(host, link)) for link in ours(host)}
+    return tuple(link for link, number in numbers.items() if number and number != os.path.basename(link))
+
+
+def ours(host: Host) -> Tuple[str, ...]:
+    """Every link to a device node of NVIDIA's, there or not."""
+    links = ["%s/%s" % (FOLDER, name) for name in host.list(FOLDER)]
+    return tuple(link for link in links if _target(host, link).startswith("/dev/nvidia"))
+
+
+def _target(host: Host, link: str) -> str:
+    return "" if host.link(link) is None else host.resolve(link)
+
+
+def _number(host: Host, node: str) -> str:
+    """'major:minor' of a device node, '' when it is none."""
+    seen = host.stat(node)
+    if seen is None or not stat.S_ISCHR(seen.st_mode):
+        return ""
+    return "%d:%d" % (os.major(seen.st_rdev), os.minor(seen.st_rdev))
