@@ -56,6 +56,7 @@ class Outcome:
     leaked:   files more open than the root that hold its secret.
     cri:      what the daemon started with the new files says of CRI: 'ok', else what is wrong; '' if not started.
     faults:   anything else that must not be.
+    kills:    how many beginnings of a run the daemon was started with.
     """
 
     case: str
@@ -68,6 +69,7 @@ class Outcome:
     leaked: List[str] = field(default_factory=list)
     cri: str = ""
     faults: List[str] = field(default_factory=list)
+    kills: int = 0
 
 
 def case_names() -> List[str]:
@@ -115,11 +117,15 @@ def run_jobs(jobs: Sequence[Mapping[str, Any]], programs: Mapping[str, str], imp
 # In the namespaces
 
 
-def lay_out(case: str, binary: str) -> None:
-    """The files of a case, and nothing else, in /etc/containerd."""
+def lay_out(case: str, binary: str, files: Optional[Mapping[str, str]] = None) -> None:
+    """The files of a case, or these, and nothing else, in /etc/containerd."""
     for path in ETC.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if case in (DEFAULT, DEFAULT_SYSTEMD):
+    if files is not None:
+        for name, content in files.items():
+            Path(name).parent.mkdir(parents=True, exist_ok=True)
+            Path(name).write_text(content)
+    elif case in (DEFAULT, DEFAULT_SYSTEMD):
         text = _said(binary, "config", "default")
         if case == DEFAULT_SYSTEMD:
             text = text.replace("SystemdCgroup = false", "SystemdCgroup = true")
@@ -134,6 +140,15 @@ def lay_out(case: str, binary: str) -> None:
 
 def snapshot() -> Dict[str, Tuple[int, bytes]]:
     return {str(path): (path.stat().st_mode & 0o777, path.read_bytes()) for path in _files()}
+
+
+def put_back(was: Mapping[str, Tuple[int, bytes]]) -> None:
+    for path in _files():
+        path.unlink()
+    for name, (mode, data) in was.items():
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(data)
+        Path(name).chmod(mode)
 
 
 def dump(binary: str) -> Optional[Dict[str, Any]]:
@@ -231,7 +246,7 @@ def judge(outcome: Outcome, before: Mapping[str, Any], was: Mapping[str, Tuple[i
 class Ours:
     """The collection's observation and edits, with the daemon given instead of asked of systemd."""
 
-    def __init__(self, release: str, binary: str, default: bool) -> None:
+    def __init__(self, release: str, binary: str, **options: Any) -> None:
         from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
         from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
         from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import model, policy
@@ -239,7 +254,7 @@ class Ours:
 
         self.host, self.kind, self.policy = Host(), Containerd(), policy
         self.journal = Journal(self.host)
-        self.default = default
+        self.options = options
         major, minor = (int(number) for number in release.split("."))
         self.service = model.Service(
             kind="containerd", distribution="", unit="containerd.service", active=True, pid=os.getpid(),
@@ -247,7 +262,7 @@ class Ours:
 
     def observe(self, state: str) -> Any:
         parameters = {name: option.get("default") for name, option in self.policy.ARGUMENTS.items()}
-        wanted = self.policy.policy_of(dict(parameters, state=state, default_handler=self.default))
+        wanted = self.policy.policy_of(dict(parameters, state=state, **self.options))
         return self.kind.observe(self.host, self.journal, wanted, self.service)
 
     def write(self, edits: Sequence[Any]) -> None:
@@ -255,15 +270,14 @@ class Ours:
             if edit.after is None:
                 self.host.remove(edit.path)
             else:
-                like = self.host.mode(edit.like) if edit.like else None
-                self.host.write(edit.path, edit.after, like or 0o644)
+                self.host.write(edit.path, edit.after, ownership=self.host.ownership(edit.like) if edit.like else None)
 
 
 def with_ours(outcome: Outcome, before: Mapping[str, Any], binary: str, ctr: str, job: Mapping[str, Any]) -> None:
     from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
     was = snapshot()
-    ours = Ours(outcome.release, binary, job["default"])
+    ours = Ours(outcome.release, binary, default_handler=job["default"])
     try:
         seen = ours.observe("present")
         outcome.refused = seen.problem.found if seen.problem else ""
@@ -281,6 +295,28 @@ def with_ours(outcome: Outcome, before: Mapping[str, Any], binary: str, ctr: str
     gone = ours.observe("absent")
     ours.write(gone.edits)
     outcome.faults += [] if snapshot() == was else ["removal does not give the bytes back"]
+
+
+def with_kills(outcome: Outcome, binary: str, ctr: str) -> None:
+    """Every beginning of a run, as a kill leaves it: containerd starts with it, and the same run again completes it."""
+    delivered = snapshot()
+    ours = Ours(outcome.release, binary, default_handler=True, adopt=True, handlers={"nvidia-cdi": ""})
+    ours.write(ours.observe("present").edits)
+    installed = snapshot()
+    outcome.handler = installed != delivered
+    for state, first, last in (("present", delivered, installed), ("absent", installed, delivered)):
+        put_back(first)
+        edits = ours.observe(state).edits
+        for count in range(len(edits) + 1):
+            put_back(first)
+            ours.write(edits[:count])
+            outcome.kills += 1
+            told = cri_after_start(binary, ctr)
+            ours.write(ours.observe(state).edits)
+            complete = snapshot() == last and not ours.observe(state).edits
+            if told != "ok" or not complete:
+                outcome.faults.append("%s, killed after %d of %d writes: %s, %s" % (
+                    state, count, len(edits), told, "completed" if complete else "not completed"))
 
 
 def with_rival(outcome: Outcome, before: Mapping[str, Any], binary: str, ctr: str, job: Mapping[str, Any]) -> None:
@@ -302,7 +338,10 @@ def with_rival(outcome: Outcome, before: Mapping[str, Any], binary: str, ctr: st
 def one(job: Mapping[str, Any], programs: Mapping[str, str]) -> Outcome:
     binary, ctr = programs[job["release"]], programs["ctr"]
     outcome = Outcome(job["case"], job["release"])
-    lay_out(job["case"], binary)
+    lay_out(job["case"], binary, job.get("files"))
+    if job.get("kill"):
+        with_kills(outcome, binary, ctr)
+        return outcome
     before = dump(binary)
     outcome.accepted = before is not None and (not job["start"] or cri_after_start(binary, ctr) == "ok")
     (with_rival if job.get("rival") else with_ours)(outcome, before or {}, binary, ctr, job)
