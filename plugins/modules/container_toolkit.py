@@ -15,8 +15,14 @@ description:
     there; so the toolkit never runs with values that are not wanted.
   - That script also drops the file's comments. Where somebody else's file is there, and at every upgrade, its text is
     kept in C(/var/lib/gpuops) and put back once the packages are installed, also by the run that follows a killed one.
+    What somebody has edited in between stays as he left it.
   - A value of C(nvidia-container-cli.ldconfig) that is not on the host is refused, as NVIDIA's runtime would start no
     container with it.
+  - A value of another type than the toolkit reads is refused likewise; keys that it does not know, and ignores, are
+    named. Where the wanted version is installed already, its C(nvidia-container-runtime) reads a scratch copy of the
+    new file before it is written.
+  - The scripts of the packages call C(systemctl daemon-reload), which nobody can prevent; see the option
+    O(gpuops.nvidia.cdi_spec#module:device_links). Nothing else here reloads the manager.
   - A converged host is recognised without network.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -67,11 +73,20 @@ options:
     default: false
   low_level_runtimes:
     description:
-      - Absolute paths of the runtimes that start the containers; the first one that exists is used.
-      - Empty, C(runc) and C(crun) are looked for, and a list that somebody chose stays.
+      - Absolute paths of the runtimes that start the containers; the first one that exists is used, and one of them has
+        to exist.
+      - Empty, those are taken that the container runtime behind the kubelet's socket uses, such as
+        C(/usr/libexec/crio/crun), which is in no directory of its C(PATH); where none runs, C(runc) and C(crun) are
+        looked for. A list that somebody else chose stays.
     type: list
     elements: str
     default: []
+  settings:
+    description:
+      - Further values of C(config.toml), by dotted keys or as tables.
+      - A key that the toolkit does not know is refused. A value that is not asked for any more stays in the file.
+    type: dict
+    default: {}
   allow_vulnerable:
     description: Accept a version that is known to let a container out.
     type: bool
@@ -96,6 +111,12 @@ EXAMPLES = r"""
     version: 1.20.1
     repository_url: https://mirror.example.org/libnvidia-container/stable/deb/$(ARCH)
     repository_key: https://mirror.example.org/libnvidia-container/gpgkey
+
+- name: Install it and keep a log of the containers that it starts
+  gpuops.nvidia.container_toolkit:
+    settings:
+      nvidia-container-runtime.debug: /var/log/nvidia-container-runtime.log
+      nvidia-container-runtime.log-level: debug
 """
 
 RETURN = r"""

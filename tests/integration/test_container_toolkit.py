@@ -67,3 +67,82 @@ def test_comments_survive_install_upgrade_and_removal(fleet: Fleet) -> None:
 
     assert not toolkit(fleet, state="absent").get("failed")
     assert settings(fleet) == MINE.strip()
+
+
+def failure(result: Dict[str, Any]) -> str:
+    assert result["failed"], result
+    return str(result["msg"])
+
+
+def write(fleet: Fleet, text: str) -> None:
+    fleet.lab.host(HOST).ssh(["sh", "-c", "mkdir -p $(dirname %s); cat > %s" % (SETTINGS, SETTINGS)], feed=text)
+
+
+def test_the_runtimes_are_those_of_the_running_daemon(fleet: Fleet) -> None:
+    assert not toolkit(fleet).get("failed")
+    assert 'runtimes = ["/usr/sbin/runc"]' in settings(fleet)
+
+    # The daemon's own PATH decides, and what an earlier run wrote is no choice of a person's
+    override = "/run/systemd/system/containerd.service.d"
+    fleet.say(HOST, "sh", "-c", "mkdir -p /opt/low %s; cp /usr/sbin/runc /opt/low;"
+                                "printf '[Service]\\nEnvironment=PATH=/opt/low:/usr/sbin:/usr/bin\\n' > %s/path.conf;"
+                                "systemctl daemon-reload; systemctl restart containerd" % (override, override))
+    assert toolkit(fleet)["applied"] == ["toolkit/file.write/" + SETTINGS]
+    assert 'runtimes = ["/opt/low/runc"]' in settings(fleet)
+    assert toolkit(fleet)["changed"] is False
+    fleet.say(HOST, "sh", "-c", "rm -r /opt/low %s; systemctl daemon-reload; systemctl restart containerd" % override)
+    assert toolkit(fleet)["changed"] is True
+    assert 'runtimes = ["/usr/sbin/runc"]' in settings(fleet)
+
+    fleet.say(HOST, "sed", "-i", "s,/usr/sbin/runc,/usr/bin/true,", SETTINGS)
+    assert toolkit(fleet)["changed"] is False
+    assert toolkit(fleet, low_level_runtimes=["/usr/sbin/runc"])["changed"] is True
+    assert "/gone/runc" in failure(toolkit(fleet, low_level_runtimes=["/gone/runc"]))
+
+
+def test_what_the_toolkit_would_ignore_or_refuse_is_refused_before_a_write(fleet: Fleet) -> None:
+    before = settings(fleet)
+    assert "log-level" in failure(toolkit(fleet, settings={"nvidia-container-runtime.loglevel": "debug"}))
+    assert "true or false" in failure(toolkit(fleet, settings={"disable-require": "perhaps"}))
+    assert settings(fleet) == before
+
+    wanted = {"nvidia-container-runtime": {"log-level": "debug", "debug": "/var/log/gpu.log"}}
+    assert toolkit(fleet, settings=wanted)["changed"] is True
+    assert 'log-level = "debug"' in settings(fleet)
+    assert toolkit(fleet, settings=wanted)["changed"] is False
+    assert fleet.say(HOST, "ls", "/var/log/gpu.log") == ""
+
+    # Valid TOML, and more than the toolkit's own parser can bear
+    write(fleet, '"" = 1\n' + before)
+    assert "nvidia-container-runtime does not take" in failure(toolkit(fleet, settings=wanted))
+    assert settings(fleet) == '"" = 1\n' + before
+    write(fleet, "[nvidia-container-runtime]\nruntimes = 'runc'\n")
+    assert "a list of strings" in failure(toolkit(fleet))
+    write(fleet, before + "\n")
+    assert toolkit(fleet)["changed"] is False
+
+
+@pytest.mark.parametrize("edit", ["", "# by the night shift\n"])
+def test_an_edit_after_a_killed_upgrade_stays(fleet: Fleet, edit: str) -> None:
+    assert not toolkit(fleet).get("failed")
+    mine = "# by the day shift\n" + settings(fleet) + "\n"
+    write(fleet, mine)
+    assert toolkit(fleet)["changed"] is False
+    # As a run that was killed after the packages' script leaves it
+    fleet.lab.host(HOST).ssh(["python3", "-"], feed="""
+import json
+path = "/var/lib/gpuops/memory.json"
+with open(path) as file:
+    memory = json.load(file)
+memory.setdefault("toolkit", {})["configuration"] = %r
+with open(path, "w") as file:
+    json.dump(memory, file)
+""" % mine)
+    fleet.say(HOST, "nvidia-ctk", "--quiet", "config", "--config-file=" + SETTINGS, "--in-place")
+    assert "day shift" not in settings(fleet)
+    if edit:
+        write(fleet, edit + settings(fleet) + "\n")
+    assert not toolkit(fleet).get("failed")
+    text = settings(fleet)
+    assert ("day shift" in text, "night shift" in text) == (not edit, bool(edit))
+    assert toolkit(fleet)["changed"] is False

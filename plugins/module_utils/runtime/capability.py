@@ -21,6 +21,7 @@ from .cdi import policy as cdi_policy
 from .model import RuntimeObservation
 from .policy import RuntimePolicy
 from .toolkit import executors as toolkit_executors
+from .toolkit import judge as toolkit_judge
 from .toolkit import observation as toolkit_observation
 from .toolkit import planner as toolkit_planner
 from .toolkit import policy as toolkit_policy
@@ -38,7 +39,7 @@ class Toolkit(Capability[toolkit_policy.ToolkitPolicy, toolkit_observation.Toolk
     def observe(
         self, host: Host, journal: Journal, policy: toolkit_policy.ToolkitPolicy
     ) -> toolkit_observation.ToolkitObservation:
-        return toolkit_observation.observe(host, journal, policy)
+        return toolkit_judge.observe(host, journal, policy)
 
     def plan(
         self,

@@ -5,22 +5,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_steps, write_file
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
+    file_step,
+    restore_steps,
+    write_file,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import Service
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.toolkit import (
     catalogue,
     configuration,
     executors,
+    low_level,
     observation,
     planner,
     policy,
+    rewriting,
 )
 
 URL = "https://nvidia.github.io/libnvidia-container/stable/deb/amd64"
@@ -53,6 +60,7 @@ def bare(**changes: Any) -> observation.ToolkitObservation:
             configuration=None,
             settings=dict(configuration.DEFAULTS),
             runtimes=("/usr/sbin/runc",),
+            executable=("/usr/sbin/runc",),
         ),
         **changes,
     )
@@ -72,6 +80,26 @@ def converged(version: str = "1.20.1-1", **changes: Any) -> observation.ToolkitO
         ),
         **changes,
     )
+
+
+def covers(text: str, settings: Dict[Any, Any]) -> bool:
+    found = configuration.read_settings("f", text)
+    return all(found[key] == value for key, value in settings.items())
+
+
+class WithToolkit(Host):
+    """A host whose nvidia-ctk rewrites every configuration to this text."""
+
+    def __init__(self, root: str, rewriting: str) -> None:
+        super().__init__(root)
+        self.rewriting = rewriting
+
+    def which(self, program: str) -> Optional[str]:
+        return "/usr/bin/nvidia-ctk" if program == "nvidia-ctk" else super().which(program)
+
+    def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+        assert list(argv[:3]) == ["nvidia-ctk", "--quiet", "config"]
+        return Done(argv, 0, self.rewriting, "")
 
 
 def actions(made: Any) -> List[str]:
@@ -103,15 +131,54 @@ def test_settings_that_somebody_changed_come_back_with_his_comments() -> None:
     assert "# by hand" in step.change["after"]
     assert "# for now" in step.change["after"]
     assert 'log-level = "debug"' in step.change["after"]
-    assert configuration.read_settings("f", step.change["after"]) == SAFE
+    assert covers(step.change["after"], SAFE)
 
 
 def test_a_list_of_runtimes_that_somebody_chose_stays() -> None:
     chosen = dict(SAFE)
     chosen[configuration.RUNTIMES] = ["/opt/crun"]
     assert planner.plan(converged(settings=chosen), wish(), FACTS).steps == ()
-    made = planner.plan(converged(settings=chosen), wish(low_level_runtimes=["/usr/bin/runc"]), FACTS)
+    asked = wish(low_level_runtimes=["/usr/bin/runc"])
+    made = planner.plan(converged(settings=chosen, executable=("/usr/bin/runc",)), asked, FACTS)
     assert actions(made) == ["file.write " + catalogue.CONFIGURATION]
+    (refusal,) = planner.plan(converged(settings=chosen, executable=()), asked, FACTS).refusals
+    assert "/usr/bin/runc" in refusal.found
+    (note,) = planner.plan(converged(settings=chosen, executable=()), wish(), FACTS).notes
+    assert "/opt/crun" in note
+
+
+def test_a_list_that_we_wrote_follows_the_container_runtime() -> None:
+    other = ("/usr/libexec/crio/crun",)
+    assert planner.plan(converged(runtimes=other), wish(), FACTS).steps == ()
+    (step,) = planner.plan(converged(runtimes=other, runtimes_ours=True), wish(), FACTS).steps
+    assert covers(step.change["after"], {configuration.RUNTIMES: list(other)})
+
+
+def write_of(host: Host, journal: Journal, before: Optional[str], after: str) -> None:
+    step = file_step("toolkit", catalogue.CONFIGURATION, before, after, "")
+    journal.note("started", step, "p")
+    executors.write(host, journal, step)
+    journal.note("done", step, "p")
+
+
+def test_whose_list_it_is_is_known_from_the_journal(tmp_path: Path) -> None:
+    host, mine = Host(str(tmp_path)), '[nvidia-container-runtime]\nruntimes = ["/opt/runc"]\n'
+    journal = Journal(host)
+    host.write(catalogue.CONFIGURATION, mine)
+    changed = mine + 'mode = "cdi"\n'
+    write_of(host, journal, mine, changed)
+    assert not observation._is_ours(observation._writes(journal), ["/opt/runc"])
+    write_of(host, journal, changed, changed.replace("/opt", "/usr/sbin"))
+    assert observation._is_ours(observation._writes(journal), ["/usr/sbin/runc"])
+    assert not observation._is_ours(observation._writes(journal), ["/opt/runc"])
+
+
+def test_a_file_that_changed_after_the_plan_is_not_written(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    host.write(catalogue.CONFIGURATION, "# somebody's\n")
+    with pytest.raises(GpuOpsError, match="another program"):
+        write_of(host, Journal(host), "", "x = 1\n")
+    assert host.read(catalogue.CONFIGURATION) == "# somebody's\n"
 
 
 def test_a_repository_that_somebody_configured_is_used_and_left_alone() -> None:
@@ -182,12 +249,13 @@ def test_the_file_comes_back_as_it_was(tmp_path: Path) -> None:
     assert host.read(catalogue.CONFIGURATION) == text
 
 
+REWRITTEN = '#accept = true\n[nvidia-container-runtime]\nmode = "cdi"\n'
 COMMENTED = "# by hand\n[nvidia-container-runtime]\nmode = \"cdi\" # agreed\n"
 
 
 @pytest.mark.parametrize("installed", [None, "1.19.1-1"])
 def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) -> None:
-    host = Host(str(tmp_path))
+    host = WithToolkit(str(tmp_path), REWRITTEN)
     journal = Journal(host)
     host.write(catalogue.CONFIGURATION, COMMENTED)
     seen = bare(installed=dict.fromkeys(catalogue.PACKAGES, installed), configuration=COMMENTED,
@@ -200,7 +268,7 @@ def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) 
     executors.keep(host, journal, kept)
 
     # Killed while the packages come, after the script has written the file anew: the next plan still has the text.
-    host.write(catalogue.CONFIGURATION, '#accept = true\n[nvidia-container-runtime]\nmode = "cdi"\n')
+    host.write(catalogue.CONFIGURATION, REWRITTEN)
     waiting = journal.recall("toolkit")[observation.KEPT]
     half = replace(seen, configuration=host.read(catalogue.CONFIGURATION), kept=waiting,
                    settings=configuration.read_settings("f", waiting))
@@ -212,7 +280,7 @@ def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) 
     executors.put_back(host, journal, again[-1])
     text = host.read(catalogue.CONFIGURATION) or ""
     assert "# by hand" in text and "# agreed" in text
-    assert configuration.read_settings("f", text) == SAFE
+    assert covers(text, SAFE)
     assert journal.recall("toolkit") == {}
 
 
@@ -220,9 +288,141 @@ def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) 
 def test_a_file_that_we_made_is_completed_by_the_first_install_and_kept_by_an_upgrade(
     installed: Any, kept: bool
 ) -> None:
-    seen = bare(configuration="", created=True, settings=dict(SAFE),
+    seen = bare(configuration="", created=True, as_made=True, settings=dict(SAFE),
                 installed=dict.fromkeys(catalogue.PACKAGES, installed))
     assert ("settings.keep " + catalogue.CONFIGURATION in actions(planner.plan(seen, wish(), FACTS))) is kept
+
+
+def test_an_edit_after_a_killed_run_stays(tmp_path: Path) -> None:
+    host = WithToolkit(str(tmp_path), REWRITTEN)
+    journal = Journal(host)
+    journal.remember("toolkit", {observation.KEPT: COMMENTED})
+    edited = "# by the night shift\n" + COMMENTED.replace('"cdi"', '"legacy"')
+    assert rewriting.is_rewritten(host, REWRITTEN, COMMENTED) and rewriting.is_rewritten(host, COMMENTED, COMMENTED)
+    assert not rewriting.is_rewritten(host, edited, COMMENTED)
+
+    host.write(catalogue.CONFIGURATION, edited)
+    seen = converged(superseded=True, configuration=edited, settings=configuration.read_settings("f", edited))
+    made = planner.plan(seen, wish(), FACTS)
+    assert [step.action for step in made.steps] == ["file.write", "settings.put_back"]
+    assert "the edit stays" in made.notes[0]
+    for step in made.steps:
+        executors.EXECUTORS[step.action](host, journal, step)
+    text = host.read(catalogue.CONFIGURATION) or ""
+    assert "# by the night shift" in text and "# agreed" in text and covers(text, SAFE)
+    assert journal.recall("toolkit") == {}
+
+    upgrade = replace(seen, installed=dict.fromkeys(catalogue.PACKAGES, "1.19.1-1"),
+                      offered=dict.fromkeys(catalogue.PACKAGES, OFFERED))
+    assert [step.action for step in planner.plan(upgrade, wish(), FACTS).steps][-4:] == [
+        "file.write", "settings.keep", "packages.install", "settings.put_back"]
+
+
+def test_an_edit_while_the_packages_come_stays(tmp_path: Path) -> None:
+    host = WithToolkit(str(tmp_path), REWRITTEN)
+    journal = Journal(host)
+    journal.remember("toolkit", {observation.KEPT: COMMENTED})
+    host.write(catalogue.CONFIGURATION, "# mine\n")
+    executors.put_back(host, journal, planner._put_back(COMMENTED, ()))
+    assert (host.read(catalogue.CONFIGURATION), journal.recall("toolkit")) == ("# mine\n", {})
+
+
+def test_further_settings_are_written_by_either_way_of_naming() -> None:
+    dotted = wish(settings={"nvidia-container-runtime.log-level": "debug"})
+    assert dotted == wish(settings={"nvidia-container-runtime": {"log-level": "debug"}})
+    (step,) = planner.plan(converged(), dotted, FACTS).steps
+    assert covers(step.change["after"], {("nvidia-container-runtime", "log-level"): "debug"})
+    seen = converged(settings={**SAFE, ("nvidia-container-runtime", "log-level"): "debug"})
+    assert planner.plan(seen, dotted, FACTS).steps == ()
+
+
+@pytest.mark.parametrize(("settings", "told"), [
+    ({"nvidia-container-runtime.loglevel": "debug"}, "'nvidia-container-runtime.log-level'"),
+    ({"nvidia-container-runtime": {"log-levle": "debug"}}, "'nvidia-container-runtime.log-level'"),
+    ({"log-level": "debug"}, "'nvidia-container-runtime.log-level'"),
+    ({"nvidia-container-runtime.mode": "cdi"}, "set mode"),
+    ({"disable-require": "yes"}, "true or false"),
+    ({"nvidia-container-runtime.modes.cdi.spec-dirs": "/etc/cdi"}, "a list of strings"),
+    ({"nvidia-container-cli": "x"}, "use '"),
+])
+def test_a_setting_that_the_toolkit_does_not_know_is_refused(settings: Dict[str, Any], told: str) -> None:
+    with pytest.raises(GpuOpsError) as caught:
+        wish(settings=settings)
+    assert told in str(caught.value)
+
+
+def test_a_value_of_another_type_in_the_file_is_refused_and_an_unknown_key_is_named() -> None:
+    with pytest.raises(GpuOpsError, match="nvidia-container-runtime.runtimes"):
+        configuration.read_settings("f", "[nvidia-container-runtime]\nruntimes = 'runc'\n")
+    with pytest.raises(GpuOpsError, match="a table"):
+        configuration.read_settings("f", "nvidia-container-runtime = 'runc'\n")
+    assert configuration.unknown_keys("f", "disable-require = true\n[features]\nspelt-wrong = true\n") == (
+        "features.spelt-wrong",)
+    (note,) = planner.plan(converged(unknown=("features.spelt-wrong",)), wish(), FACTS).notes
+    assert "ignores" in note
+
+
+def test_what_the_real_runtime_says_stops_the_change() -> None:
+    (refusal,) = planner.plan(converged(objection="invalid config value"), wish(), FACTS).refusals
+    assert "invalid config value" in refusal.found
+
+
+def test_the_words_of_the_real_runtime_are_told(tmp_path: Path) -> None:
+    class WithRuntime(Host):
+        def which(self, program: str) -> Optional[str]:
+            return "/usr/bin/" + program
+
+        def run(self, argv: Any, *_words: Any, **options: Any) -> Done:
+            text = self.read(options["env"]["NVIDIA_CTK_CONFIG_FILE_PATH"]) or ""
+            assert 'debug = "/dev/null"' in text
+            return Done(argv, 1, "", 'level=error msg="error loading config: (1, 1): no"' if "bad" in text
+                        else 'level=error msg="no runtime binary found from candidate list"')
+
+    host = WithRuntime(str(tmp_path))
+    assert rewriting.objection(host, "# bad\n[nvidia-container-runtime]\ndebug = '/var/log/x'\n") == "(1, 1): no"
+    assert rewriting.objection(host, "# good\n") == ""
+
+
+def containerd_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, *programs: str) -> Host:
+    host = Host(str(tmp_path))
+    host.write("/etc/containerd/config.toml", text)
+    host.write("/proc/42/environ", "A=b\0PATH=/opt/bin:/usr/bin\0")
+    for program in programs:
+        host.write(program, "", mode=0o755)
+    service = Service("containerd", "", "containerd.service", True, 42, 0.0, "/usr/bin/containerd", (1, 7),
+                      "/etc/containerd/config.toml", "/run/containerd/containerd.sock")
+    monkeypatch.setattr(low_level, "find", lambda _host, _policy: service)
+    return host
+
+
+CRI = 'version = 2\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.%s]\n'
+OPTIONS = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.%s.options]\n%s = "%s"\n'
+
+
+@pytest.mark.parametrize(("text", "programs", "found"), [
+    ("version = 2\n", ["/opt/bin/runc", "/usr/bin/runc"], ("/opt/bin/runc",)),
+    (CRI % "runc" + OPTIONS % ("runc", "BinaryName", "/usr/libexec/runc"), ["/usr/libexec/runc"],
+     ("/usr/libexec/runc",)),
+    (CRI % "runc" + OPTIONS % ("runc", "binaryName", "crun"), ["/usr/bin/crun"], ("/usr/bin/crun",)),
+    (CRI % "crun" + OPTIONS % ("crun", "BinaryName", "/opt/crun"), ["/opt/crun", "/opt/bin/runc"], ("/opt/crun",)),
+    (CRI % "runc" + OPTIONS % ("runc", "BinaryName", "/usr/bin/nvidia-container-runtime"), ["/opt/bin/runc"],
+     ("/opt/bin/runc",)),
+    (CRI % "runc" + OPTIONS % ("runc", "BinaryName", "/gone/runc"), ["/opt/bin/runc"], ()),
+    ("version = 2\n[broken", ["/opt/bin/runc"], ()),
+])
+def test_the_runtimes_in_use_are_those_of_the_daemon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, programs: List[str], found: Any
+) -> None:
+    assert low_level.in_use(containerd_host(tmp_path, monkeypatch, text, *programs)) == found
+
+
+def test_a_folder_of_one_release_is_named_by_what_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = "/var/lib/rancher/k3s/data/%s/bin" % ("0f" * 32)
+    host = containerd_host(tmp_path, monkeypatch, "version = 2\n", release + "/runc")
+    host.write("/proc/42/environ", "PATH=%s\0" % release)
+    assert low_level.in_use(host) == (release + "/runc",)
+    (tmp_path / "var/lib/rancher/k3s/data/current").symlink_to("0f" * 32)
+    assert low_level.in_use(host) == ("/var/lib/rancher/k3s/data/current/bin/runc",)
 
 
 def test_every_known_vulnerability_of_a_version_is_named() -> None:

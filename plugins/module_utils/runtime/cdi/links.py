@@ -40,7 +40,9 @@ def ours(host: Host) -> Tuple[str, ...]:
 
 
 def _target(host: Host, link: str) -> str:
-    return "" if host.link(link) is None else host.resolve(link)
+    """What a link names, there or not; '' when it is none. There are a hundred links a GPU that can do MIG."""
+    named = host.link(link)
+    return "" if named is None else os.path.normpath(os.path.join(FOLDER, named))
 
 
 def _number(host: Host, node: str) -> str:

@@ -44,7 +44,7 @@ class CdiObservation:
     made_before:     whether the installed toolkit came after the specification.
     undivided:       whether every GPU that answers is in MIG mode and has no MIG device.
     unlinked:        device nodes without a right link under /dev/char.
-    links:           links under /dev/char to device nodes, where we made them.
+    links:           links under /dev/char to device nodes, where we made them (only read when they are not wanted).
     generator:       path of nvidia-ctk.
     files:           {path: text or None} of our own files for the boot.
     boot_enabled:    whether our own unit is enabled.
@@ -100,7 +100,7 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
         made_before=_made_before(host, path, generator),
         undivided=_undivided(reading),
         unlinked=links.unlinked(host) + links.misleading(host),
-        links=links.ours(host) if memory.get("linked") else (),
+        links=links.ours(host) if memory.get("linked") and not policy.present else (),
         generator=generator or GENERATOR_PATH,
         files={name: host.read(name) for name in (UNIT_FILE, RULE_FILE)},
         boot_enabled=host.link(WANTS) is not None,

@@ -37,4 +37,50 @@ PIN = "/etc/apt/preferences.d/%s" % NAME
 CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
 LOW_LEVEL_RUNTIMES = ("runc", "crun")
 
-DEBIAN_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
+# Every key of the configuration and the type of its value (api/config/v1 of NVIDIA/nvidia-container-toolkit 1.20.1).
+# The programs ignore other keys without a word, so a slip of the pen would have no effect and no error.
+KEYS = {
+    "accept-nvidia-visible-devices-as-volume-mounts": bool,
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": bool,
+    "disable-require": bool,
+    "features.allow-cuda-compat-libs-from-container": bool,
+    "features.allow-ldconfig-from-container": bool,
+    "features.allow-unknown-oci-spec-fields": bool,
+    "features.disable-cuda-compat-lib-hook": bool,
+    "features.disable-imex-channel-creation": bool,
+    "features.ignore-imex-channel-requests": bool,
+    "features.no-additional-gids-for-device-nodes": bool,
+    "nvidia-container-cli.debug": str,
+    "nvidia-container-cli.environment": list,
+    "nvidia-container-cli.ldcache": str,
+    "nvidia-container-cli.ldconfig": str,
+    "nvidia-container-cli.load-kmods": bool,
+    "nvidia-container-cli.no-cgroups": bool,
+    "nvidia-container-cli.no-pivot": bool,
+    "nvidia-container-cli.path": str,
+    "nvidia-container-cli.root": str,
+    "nvidia-container-cli.user": str,
+    "nvidia-container-runtime-hook.path": str,
+    "nvidia-container-runtime-hook.skip-mode-detection": bool,
+    "nvidia-container-runtime.debug": str,
+    "nvidia-container-runtime.log-level": str,
+    "nvidia-container-runtime.mode": str,
+    "nvidia-container-runtime.modes.cdi.annotation-prefixes": list,
+    "nvidia-container-runtime.modes.cdi.default-kind": str,
+    "nvidia-container-runtime.modes.cdi.spec-dirs": list,
+    "nvidia-container-runtime.modes.csv.compat-container-root": str,
+    "nvidia-container-runtime.modes.csv.mount-spec-path": str,
+    "nvidia-container-runtime.modes.jit-cdi.nvcdi-disable-hooks": list,
+    "nvidia-container-runtime.modes.jit-cdi.nvcdi-feature-flags": list,
+    "nvidia-container-runtime.modes.legacy.cuda-compat-mode": str,
+    "nvidia-container-runtime.runtimes": list,
+    "nvidia-ctk.path": str,
+    "supported-driver-capabilities": str,
+    "swarm-resource": str,
+}
+# Those with an option of their own
+OPTIONS = {
+    "accept-nvidia-visible-devices-envvar-when-unprivileged": "accept_envvar_when_unprivileged",
+    "nvidia-container-runtime.mode": "mode",
+    "nvidia-container-runtime.runtimes": "low_level_runtimes",
+}

@@ -3,10 +3,12 @@
 """/etc/nvidia-container-runtime/config.toml: what is in effect, and the same file with other values."""
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional, Tuple
+import difflib
+from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Tuple
 
 from ...core import libraries
 from ...core.errors import GpuOpsError
+from . import catalogue
 
 Key = Tuple[str, ...]
 
@@ -17,6 +19,7 @@ DEFAULTS: Dict[Key, Any] = {
     ("nvidia-container-runtime", "runtimes"): ["runc", "crun"],
 }
 RUNTIMES: Key = ("nvidia-container-runtime", "runtimes")
+DEBUG: Key = ("nvidia-container-runtime", "debug")
 LDCONFIG: Key = ("nvidia-container-cli", "ldconfig")
 LDCONFIG_FROM_CONTAINER: Key = ("features", "allow-ldconfig-from-container")
 
@@ -25,14 +28,73 @@ STOCK_RUNTIMES = (["runc", "crun"], ["docker-runc", "runc", "crun"], ["docker-ru
 
 
 def read_settings(path: str, text: str) -> Dict[Key, Any]:
-    """The values in effect of the keys that we manage. Raises GpuOpsError that names the line of a broken file."""
+    """The values that a file sets, and those in effect of the keys that we manage anyhow.
+
+    Raises GpuOpsError that names the line of a broken file, or the key whose value NVIDIA's runtime refuses.
+    """
     data = _parse(path, text).unwrap()
     _refuse_ldconfig_of_containers(path, data)
-    effective = {}
-    for key, default in DEFAULTS.items():
-        value = _value(data, key)
-        effective[key] = default if value is None else value
-    return effective
+    given = {}
+    for key, value in _leaves(data):
+        if any(name.startswith(".".join(key) + ".") for name in catalogue.KEYS):
+            raise GpuOpsError(found="%s: %s = %r" % (path, ".".join(key), value), wanted="a table",
+                              remedy="correct it; NVIDIA's runtime would start no container with it")
+        if ".".join(key) in catalogue.KEYS:
+            given[key] = value
+    for key, value in given.items():
+        _check_type("%s: %s" % (path, ".".join(key)), ".".join(key), value)
+    return {**DEFAULTS, **given}
+
+
+def unknown_keys(path: str, text: str) -> Tuple[str, ...]:
+    """Keys that no program of the toolkit reads."""
+    return tuple(".".join(key) for key, _value in _leaves(_parse(path, text).unwrap())
+                 if ".".join(key) not in catalogue.KEYS)
+
+
+def wanted_settings(given: Mapping[str, Any]) -> Dict[Key, Any]:
+    """An option's values, by dotted keys or by tables. Raises GpuOpsError for what the toolkit does not know."""
+    wanted: Dict[Key, Any] = {}
+    for key, value in _leaves(given):
+        name = ".".join(key)
+        if name in catalogue.OPTIONS:
+            raise GpuOpsError(
+                found="settings: %s" % name, wanted="this value in its own option",
+                remedy="set %s" % catalogue.OPTIONS[name])
+        if name not in catalogue.KEYS:
+            raise GpuOpsError(
+                found="settings: %s" % name,
+                wanted="a key of config.toml that the container toolkit %s knows" % catalogue.DEFAULT_VERSION,
+                remedy="use %s; the toolkit ignores keys that it does not know" % _alike(name))
+        _check_type("settings: %s" % name, name, value)
+        wanted[tuple(name.split("."))] = value
+    return wanted
+
+
+def _alike(name: str) -> str:
+    alike = difflib.get_close_matches(name, catalogue.KEYS, 3, 0.5) or \
+        [key for key in catalogue.KEYS if key.rsplit(".", 1)[-1] == name.rsplit(".", 1)[-1]]
+    return " or ".join("'%s'" % key for key in alike or sorted(catalogue.KEYS))
+
+
+def _leaves(table: Mapping[str, Any], above: Key = ()) -> Iterator[Tuple[Key, Any]]:
+    for name, value in table.items():
+        key = above + tuple(str(name).split("."))
+        if isinstance(value, Mapping) and ".".join(key) not in catalogue.KEYS:
+            yield from _leaves(value, key)
+        else:
+            yield key, value
+
+
+def _check_type(found: str, name: str, value: Any) -> None:
+    wanted = catalogue.KEYS[name]
+    members: Iterable[Any] = value if isinstance(value, list) else ()
+    if not isinstance(value, wanted) or not all(isinstance(member, str) for member in members):
+        raise GpuOpsError(
+            found="%s = %r" % (found, value),
+            wanted={bool: "true or false", str: "a string", list: "a list of strings"}[wanted],
+            remedy="correct the value; NVIDIA's runtime would start no container with it",
+        )
 
 
 def with_settings(path: str, text: Optional[str], settings: Mapping[Key, Any]) -> str:

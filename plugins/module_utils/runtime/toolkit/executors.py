@@ -8,12 +8,25 @@ from __future__ import annotations
 
 from typing import Dict
 
+from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
-from ...core.steps import Executor
+from ...core.steps import Executor, write_file
+from .catalogue import CONFIGURATION
 from .observation import KEPT
 from .planner import KEEP, NAME, PUT_BACK
+from .rewriting import is_rewritten
+
+
+def write(host: Host, journal: Journal, step: Step) -> None:
+    if step.subject == CONFIGURATION and host.read(CONFIGURATION) != step.change["before"]:
+        raise GpuOpsError(
+            found="%s was changed by another program after the plan was made" % CONFIGURATION,
+            wanted="the file that the plan was made for",
+            remedy="run again; the change is kept then",
+        )
+    write_file(host, journal, step)
 
 
 def keep(host: Host, journal: Journal, step: Step) -> None:
@@ -21,9 +34,12 @@ def keep(host: Host, journal: Journal, step: Step) -> None:
 
 
 def put_back(host: Host, journal: Journal, step: Step) -> None:
-    if host.read(step.subject) != step.change["after"]:
-        host.write(step.subject, step.change["after"])
-    journal.remember(NAME, {name: value for name, value in journal.recall(NAME).items() if name != KEPT})
+    """Over what the packages' script left; what somebody has written meanwhile stays."""
+    memory = journal.recall(NAME)
+    text = host.read(CONFIGURATION)
+    if text is None or is_rewritten(host, text, memory.get(KEPT, step.change["after"])):
+        host.write(CONFIGURATION, step.change["after"])
+    journal.remember(NAME, {name: value for name, value in memory.items() if name != KEPT})
 
 
-EXECUTORS: Dict[str, Executor] = {KEEP: keep, PUT_BACK: put_back}
+EXECUTORS: Dict[str, Executor] = {KEEP: keep, PUT_BACK: put_back, "file.write": write}

@@ -13,8 +13,10 @@ from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import restore_steps
 from . import catalogue
-from .configuration import Key, read_settings
+from .configuration import RUNTIMES, STOCK_RUNTIMES, Key, read_settings, unknown_keys
+from .low_level import in_use
 from .policy import ToolkitPolicy
+from .rewriting import is_rewritten
 
 # What the journal remembers for the toolkit: config.toml as it has to be once the packages are there
 KEPT = "configuration"
@@ -32,9 +34,16 @@ class ToolkitObservation:
     offered:        versions on offer of each package, None when the repository need not be read.
     configuration:  text of config.toml, None when absent.
     kept:           text of config.toml that waits to be put back after the packages, None when none does.
+    superseded:     whether a text waited that is not put back, because somebody has edited the file since.
     created:        whether config.toml was not there before our first change of it.
+    as_made:        whether it is as our last change left it, or as the packages' script completed that (only read
+                    while packages are missing).
     settings:       values in effect in config.toml, or in the text that waits.
-    runtimes:       absolute paths of the low-level runtimes that are there.
+    unknown:        its keys that the toolkit ignores.
+    objection:      what NVIDIA's runtime says against the file as it is to be, '' when nothing.
+    runtimes:       absolute paths of the low-level runtimes that the container runtime uses, or that are there.
+    runtimes_ours:  whether the list of runtimes in effect is one that we wrote.
+    executable:     those of the wanted low-level runtimes, or else of the file's, that are there.
     restore:        steps that put back the files we changed (only read when the toolkit is not wanted).
     removable:      packages of ours that can go (likewise).
     """
@@ -52,7 +61,13 @@ class ToolkitObservation:
     settings: Mapping[Key, Any]
     runtimes: Tuple[str, ...]
     kept: Optional[str] = None
+    superseded: bool = False
     created: bool = False
+    as_made: bool = False
+    unknown: Tuple[str, ...] = ()
+    objection: str = ""
+    runtimes_ours: bool = False
+    executable: Tuple[str, ...] = ()
     restore: Tuple[Step, ...] = ()
     removable: Mapping[str, str] = field(default_factory=dict)
 
@@ -68,7 +83,13 @@ class ToolkitObservation:
             "settings": {".".join(key): value for key, value in self.settings.items()},
             "runtimes": list(self.runtimes),
             "kept": self.kept,
+            "superseded": self.superseded,
             "created": self.created,
+            "as_made": self.as_made,
+            "unknown": list(self.unknown),
+            "objection": self.objection,
+            "runtimes_ours": self.runtimes_ours,
+            "executable": list(self.executable),
             "restore": [step.to_dict() for step in self.restore],
             "removable": dict(self.removable),
         }
@@ -81,6 +102,10 @@ def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObser
     configured_in = _configured_in(host, url)
     configuration = host.read(catalogue.CONFIGURATION)
     kept = journal.recall("toolkit").get(KEPT)
+    superseded = kept is not None and configuration is not None and not is_rewritten(host, configuration, kept)
+    kept = None if superseded else kept
+    settings = _settings(configuration if kept is None else kept) if policy.present else {}
+    writes = _writes(journal)
     sources, key = host.read(catalogue.SOURCES), host.read(catalogue.KEYRING)
     wanted_key, offered = "", None
     if policy.present and policy.source == "repository" and has_apt:
@@ -106,14 +131,46 @@ def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObser
         wanted_key=wanted_key,
         offered=offered,
         configuration=configuration,
-        settings=_settings(configuration if kept is None else kept) if policy.present else {},
+        settings=settings,
         kept=kept,
+        superseded=superseded,
         created=any(original.path == catalogue.CONFIGURATION and original.content is None
                     for original in journal.originals("toolkit")),
-        runtimes=tuple(path for path in map(host.which, catalogue.LOW_LEVEL_RUNTIMES) if path),
+        as_made=_is_as_made(host, configuration, writes) if None in packages.values() else False,
+        unknown=unknown_keys(catalogue.CONFIGURATION, configuration or "") if policy.present else (),
+        runtimes=_runtimes(host) if policy.present and not policy.low_level_runtimes else (),
+        runtimes_ours=_is_ours(writes, settings.get(RUNTIMES)),
+        executable=tuple(name for name in policy.low_level_runtimes or settings.get(RUNTIMES, ())
+                         if (host.is_executable(name) if name.startswith("/") else host.which(name))),
         restore=restore,
         removable=removable,
     )
+
+
+def _writes(journal: Journal) -> List[Mapping[str, Any]]:
+    """{'before', 'after'} of every change of ours of config.toml, oldest first."""
+    return [event["step"]["change"] for event in journal.events()
+            if event["event"] == "done" and event["step"]["capability"] == "toolkit"
+            and event["step"]["action"] == "file.write" and event["step"]["subject"] == catalogue.CONFIGURATION]
+
+
+def _is_as_made(host: Host, text: Optional[str], writes: List[Mapping[str, Any]]) -> bool:
+    return bool(writes) and text is not None and is_rewritten(host, text, writes[-1]["after"])
+
+
+def _is_ours(writes: List[Mapping[str, Any]], runtimes: Any) -> bool:
+    """Whether a list of runtimes is that of our last change of it; one that we found and left is somebody's choice."""
+    if runtimes is None or runtimes in STOCK_RUNTIMES:
+        return False
+    for change in reversed(writes):
+        before, after = (_settings(change[side])[RUNTIMES] for side in ("before", "after"))
+        if before != after:
+            return bool(after == runtimes)
+    return False
+
+
+def _runtimes(host: Host) -> Tuple[str, ...]:
+    return in_use(host) or tuple(path for path in map(host.which, catalogue.LOW_LEVEL_RUNTIMES) if path)
 
 
 def _settings(text: Optional[str]) -> Mapping[Key, Any]:

@@ -31,14 +31,15 @@ def plan(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFact
         steps.extend(_repository_steps(observation, policy))
         if observation.configured_in:
             notes.append("%s names %s already; it is left as it is." % (observation.configured_in, observation.url))
-    wanted = _wanted_configuration(observation, policy)
+    notes.extend(_notes(observation, policy))
+    wanted = wanted_configuration(observation, policy)
     # The package's post-install script completes this file and keeps the values it finds, so it is written first:
     # the toolkit never runs with settings that are not wanted.
     if observation.kept is None:
         steps.extend(_configuration_steps(observation, wanted))
     if policy.source == "repository":
         steps.extend(_package_steps(observation, policy, wanted, tuple(step.id for step in steps)))
-    if observation.kept is not None or any(step.action == KEEP for step in steps):
+    if observation.kept is not None or observation.superseded or any(step.action == KEEP for step in steps):
         steps.append(_put_back(wanted or "", tuple(step.id for step in steps)))
     return Plan(steps=tuple(steps), notes=tuple(notes))
 
@@ -54,7 +55,42 @@ def version_after(observation: ToolkitObservation, policy: ToolkitPolicy) -> Opt
     return next((version for version in common if matches(version, policy.version)), None)
 
 
+def is_installed(observation: ToolkitObservation, policy: ToolkitPolicy) -> bool:
+    """Whether the programs on the host are those that the policy wants."""
+    return policy.source == "preinstalled" or \
+        all(matches(version, policy.version) for version in observation.installed.values())
+
+
+def _notes(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[str]:
+    notes = []
+    if observation.superseded:
+        notes.append("%s was edited after a run that did not end; the edit stays." % catalogue.CONFIGURATION)
+    if observation.unknown:
+        notes.append("%s sets %s, which the container toolkit %s does not know and ignores." % (
+            catalogue.CONFIGURATION, ", ".join(observation.unknown), catalogue.DEFAULT_VERSION))
+    if not _runtimes(observation, policy) and not observation.executable:
+        notes.append("%s: none of the runtimes %s is on this host, so NVIDIA's runtime starts no container." % (
+            catalogue.CONFIGURATION, ", ".join(observation.settings[RUNTIMES])))
+    return notes
+
+
 def _refusals(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFacts) -> List[Refusal]:
+    refusals = _package_refusals(observation, policy, facts)
+    if policy.low_level_runtimes and not observation.executable:
+        refusals.append(Refusal(
+            NAME, "low_level_runtimes: none of %s is a program on this host" % ", ".join(policy.low_level_runtimes),
+            "the runtime that starts the containers",
+            "correct the paths, or leave the option out: those that the container runtime uses are taken then"))
+    if observation.objection:
+        refusals.append(Refusal(
+            NAME, "nvidia-container-runtime does not take the new %s: %s"
+            % (catalogue.CONFIGURATION, observation.objection),
+            "a configuration with which it starts containers",
+            "correct the value in the file or in settings; nothing was changed"))
+    return refusals
+
+
+def _package_refusals(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFacts) -> List[Refusal]:
     if policy.source == "preinstalled":
         return _preinstalled_refusals(policy, facts)
     if all(matches(version, policy.version) for version in observation.installed.values()):
@@ -134,10 +170,10 @@ def _changed_settings(observation: ToolkitObservation, policy: ToolkitPolicy) ->
     runtimes = _runtimes(observation, policy)
     if runtimes:
         wanted[RUNTIMES] = runtimes
-    return {key: value for key, value in wanted.items() if observation.settings[key] != value}
+    return {key: value for key, value in wanted.items() if observation.settings.get(key) != value}
 
 
-def _wanted_configuration(observation: ToolkitObservation, policy: ToolkitPolicy) -> Optional[str]:
+def wanted_configuration(observation: ToolkitObservation, policy: ToolkitPolicy) -> Optional[str]:
     """config.toml as it has to be, None when it may stay absent."""
     text = observation.configuration if observation.kept is None else observation.kept
     changed = _changed_settings(observation, policy)
@@ -155,7 +191,7 @@ def _keeps(observation: ToolkitObservation) -> bool:
     """Whether the post-install script could cost somebody a comment: in a file that we made for it there is none."""
     unfinished = any(version is None for version in observation.installed.values())
     return observation.kept is None and observation.configuration is not None and not (
-        observation.created and unfinished)
+        observation.created and observation.as_made and unfinished)
 
 
 def _keep(wanted: str, requires: Tuple[str, ...]) -> Step:
@@ -181,10 +217,10 @@ def _put_back(wanted: str, requires: Tuple[str, ...]) -> Step:
 
 
 def _runtimes(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[str]:
-    """Low-level runtimes to write: those asked for; else, over a stock list only, those that are there."""
+    """Low-level runtimes to write: those asked for; else those in use, over a stock list or one that we wrote."""
     if policy.low_level_runtimes:
         return list(policy.low_level_runtimes)
-    if observation.settings[RUNTIMES] in STOCK_RUNTIMES:
+    if observation.settings[RUNTIMES] in STOCK_RUNTIMES or observation.runtimes_ours:
         return list(observation.runtimes)
     return []
 
@@ -199,7 +235,7 @@ def _package_steps(
     steps = [_keep(wanted, requires)] if wanted is not None and _keeps(observation) else []
     steps.append(packages_step(
         NAME, "container toolkit %s" % version, wrong, dict.fromkeys(wrong, version),
-        "The packages of the toolkit need each other in one exact version.",
+        "The packages of the toolkit need each other in one exact version. Their scripts reload systemd.",
         requires=requires + tuple(step.id for step in steps), manager="apt", update_cache=True,
         allow_downgrade=policy.allow_downgrade))
     return steps
@@ -211,8 +247,9 @@ def _removal(observation: ToolkitObservation) -> List[Step]:
         steps.append(packages_step(NAME, "container toolkit", observation.removable,
                                    dict.fromkeys(observation.removable), "They came in with the toolkit.",
                                    manager="apt", purge=True))
-    if observation.kept is not None:
-        steps.append(_put_back(observation.kept, tuple(step.id for step in steps)))
+    waiting = observation.configuration if observation.superseded else observation.kept
+    if waiting is not None:
+        steps.append(_put_back(waiting, tuple(step.id for step in steps)))
     return steps + list(observation.restore)
 
 

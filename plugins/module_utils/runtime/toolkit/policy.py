@@ -9,6 +9,7 @@ from typing import Any, Dict, Mapping, Tuple
 from ...core.errors import GpuOpsError
 from ...core.versions import version_key
 from . import catalogue
+from .configuration import wanted_settings
 
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
@@ -19,6 +20,7 @@ ARGUMENTS: Dict[str, Any] = {
     "mode": {"type": "str", "default": "cdi", "choices": ["cdi", "auto", "legacy"]},
     "accept_envvar_when_unprivileged": {"type": "bool", "default": False},
     "low_level_runtimes": {"type": "list", "elements": "str", "default": []},
+    "settings": {"type": "dict", "default": {}},
     "allow_vulnerable": {"type": "bool", "default": False},
     "allow_downgrade": {"type": "bool", "default": False},
 }
@@ -33,7 +35,7 @@ class ToolkitPolicy:
     repository_url:     apt repository; '$(ARCH)' stands for Debian's name of the architecture.
     repository_key:     its key: URL, path on the host or ASCII-armoured text.
     settings:           {(table, ..., key): value} wanted in config.toml.
-    low_level_runtimes: absolute paths to use, none: those that are found.
+    low_level_runtimes: absolute paths to use, none: those that the container runtime uses.
     """
 
     present: bool
@@ -57,6 +59,7 @@ def policy_of(parameters: Mapping[str, Any]) -> ToolkitPolicy:
         settings={
             ("accept-nvidia-visible-devices-envvar-when-unprivileged",): parameters["accept_envvar_when_unprivileged"],
             ("nvidia-container-runtime", "mode"): parameters["mode"],
+            **wanted_settings(parameters["settings"] or {}),
         },
         low_level_runtimes=tuple(parameters["low_level_runtimes"]),
         allow_vulnerable=parameters["allow_vulnerable"],
