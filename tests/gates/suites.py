@@ -167,4 +167,7 @@ def _molecule(bench: Bench) -> None:
 
 
 def _integration(bench: Bench) -> None:
-    bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "tests/integration"], cwd=REPOSITORY)
+    # Two at a time: booting and waiting leave a processor idle. Those that share a laboratory stay together.
+    side_by_side: List[Word] = ["--numprocesses", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+    bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", *side_by_side, "tests/integration"],
+                 cwd=REPOSITORY)

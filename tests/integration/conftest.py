@@ -3,7 +3,7 @@
 """One laboratory, and its states in the order in which they follow each other: bare, installed, uninstalled.
 
 Makes `ansible_collections.gpuops.nvidia` importable too. A test asks for the state that it needs; what it does to the
-hosts it undoes. So the long way is gone once.
+hosts it undoes. So the long way is gone once. Other files have laboratories of their own and may run beside it.
 """
 from __future__ import annotations
 
@@ -18,18 +18,21 @@ from workspace import collections_root
 
 sys.path.insert(0, str(collections_root()))
 
-# Tests that need a bare host come before those that need an installed one, and the way back comes last.
-ORDER = ("test_laboratory", "test_check_mode", "test_site", "test_pods", "test_faults", "test_upgrade",
-         "test_uninstall", "test_killed")
+# Tests that need a bare host come before those that need an installed one, and the way back comes last. This is also
+# the longest way, so that it begins first.
+ACCEPTANCE = ("test_check_mode", "test_site", "test_pods", "test_faults", "test_upgrade", "test_uninstall")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         name = item.path.stem
-        return ORDER.index(name) if name in ORDER else len(ORDER)
+        return ACCEPTANCE.index(name) if name in ACCEPTANCE else len(ACCEPTANCE)
 
-    if os.geteuid() != 0:
-        for item in items:
+    for item in items:
+        name = item.path.stem
+        item.add_marker(pytest.mark.xdist_group("acceptance" if name in ACCEPTANCE else name))
+        if os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="boots hosts: needs root"))
     items.sort(key=place)
 
