@@ -29,6 +29,12 @@ SUPERVISOR_PATH = Path(__file__).resolve().parents[1]
 SANDBOX_IMAGE = "registry.k8s.io/pause:3.10"
 SSH_SECONDS = 60.0
 
+# By runtime: the folder beside a host's files that holds its images, where the host sees it, and the runtime's socket.
+STORES: Dict[str, Tuple[str, str, str]] = {
+    "containerd": ("containerd", "/var/lib/containerd", "/run/containerd/containerd.sock"),
+    "cri-o": ("containers", "/var/lib/containers", "/run/crio/crio.sock"),
+}
+
 # Their configuration is version 2; later ones read version 3.
 OLD_CONTAINERDS = ("debian", "1.7")
 
@@ -54,6 +60,7 @@ class HostParts:
     containerd: Optional[Path]
     store: Optional[Path]
     package_key: Path
+    crio: Optional[Path] = None
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps({key: value and str(value) for key, value in asdict(self).items()}, indent=2))
@@ -106,6 +113,10 @@ class Host:
         return "gpulab.%s.%s" % (self.lab, self.name)
 
     @property
+    def _store(self) -> Tuple[str, str, str]:
+        return STORES[self.spec.runtime]
+
+    @property
     def identity(self) -> uuid.UUID:
         """The same at every `up`, as a machine keeps its serial number."""
         return uuid.uuid5(uuid.NAMESPACE_DNS, "%s.%s.gpulab" % (self.name, self.lab))
@@ -124,13 +135,13 @@ class Host:
 
     def prepare(self, parts: HostParts, membership: Optional[Membership]) -> None:
         """Write a bare host. Not called while the host runs."""
-        for name in ("upper", "work", "root", "silicon", "containerd", "kubelet", "conf"):
+        for name in ("upper", "work", "root", "silicon", self._store[0], "kubelet", "conf"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         if parts.silicon and self.spec.board:
             from . import silicon
             silicon.write_board(self.silicon, self.spec.board, self.spec.gpus)
         if parts.store:
-            copy_store(parts.store, self.directory / "containerd")
+            copy_store(parts.store, self.directory / self._store[0])
         self._write_boot_settings(membership)
         self._write_identity(parts)
         self._write_runtime(parts)
@@ -142,11 +153,11 @@ class Host:
     def wipe(self) -> None:
         """Throw away everything that the host wrote since it was delivered."""
         (self.directory / "machine.json").unlink(missing_ok=True)
-        for name in ("upper", "work", "silicon", "containerd", "kubelet", "conf"):
+        for name in ("upper", "work", "silicon", self._store[0], "kubelet", "conf"):
             remove_tree(self.directory / name)
 
     def _machine(self, parts: HostParts) -> Machine:
-        binds = {"silicon": "/var/lib/gpusim", "containerd": "/var/lib/containerd", "kubelet": "/var/lib/kubelet"}
+        binds = {"silicon": "/var/lib/gpusim", self._store[0]: self._store[1], "kubelet": "/var/lib/kubelet"}
         readonly: Dict[Path, str] = {self.directory / "conf": "/etc/gpulab"}
         if parts.silicon:
             readonly[parts.silicon / "gpusim"] = "/usr/lib/gpusim"
@@ -156,7 +167,8 @@ class Host:
             readonly[parts.containerd / "bin"] = "/usr/local/lib/containerd"
         return Machine(
             machine="%s-%s" % (self.lab, self.name), hostname=self.name, bridge=self.network.bridge,
-            cgroup=self.cgroup, uuid=str(self.identity), layers=(str(parts.layer), str(parts.root)),
+            cgroup=self.cgroup, uuid=str(self.identity),
+            layers=tuple(str(layer) for layer in (parts.crio, parts.layer, parts.root) if layer),
             binds=tuple("%s:%s" % (self.directory / name, inside) for name, inside in binds.items()),
             binds_readonly=tuple("%s:%s" % pair for pair in readonly.items()))
 
@@ -200,6 +212,8 @@ class Host:
         return "%s %s" % (self.address, self._host_key().with_suffix(".pub").read_text().strip())
 
     def _write_runtime(self, parts: HostParts) -> None:
+        if self.spec.runtime != "containerd":
+            return
         values = {"sandbox": SANDBOX_IMAGE, "restrict_oom": "false" if has_capability(CAP_SYS_RESOURCE) else "true"}
         if parts.containerd:
             self._fill("etc/systemd/system/containerd.service", "containerd.service", {})
@@ -215,7 +229,8 @@ class Host:
         self._link("etc/systemd/system/multi-user.target.wants/kubelet.service", "/etc/systemd/system/kubelet.service")
         kubelet = self.directory / "kubelet"
         (kubelet / "pki").mkdir(exist_ok=True)
-        shutil.copyfile(TEMPLATES / "kubelet-config.yaml", kubelet / "config.yaml")
+        (kubelet / "config.yaml").write_text(string.Template(
+            (TEMPLATES / "kubelet-config.yaml").read_text()).substitute({"socket": self._store[2]}))
         shutil.copyfile(membership.certificate, kubelet / "pki" / "kubelet.crt")
         shutil.copyfile(membership.key, kubelet / "pki" / "kubelet.key")
         (kubelet / "pki" / "kubelet.key").chmod(0o600)
@@ -333,13 +348,13 @@ def remove_tree(path: Path) -> None:
 
 
 def copy_store(store: Path, target: Path) -> None:
-    """Give a host its images: contents by hard link (containerd never rewrites them), databases as copies.
+    """Give a host its images: contents by hard link (no runtime rewrites them), databases and locks as copies.
 
     A store that is there already, from a lab that was killed half-way, is made anew.
     """
     remove_tree(target)
     run(["cp", "-al", store, target])
-    for database in sorted(target.rglob("*.db")):
+    for database in sorted([*target.rglob("*.db"), *target.rglob("*.lock")]):
         copy = database.with_suffix(".copy")
         shutil.copy2(database, copy)
         os.replace(copy, database)

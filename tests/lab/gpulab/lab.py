@@ -17,9 +17,10 @@ from . import network as networks
 from .aptrepo import KEY_PART, PUBLIC_KEY
 from .cache import Workshop
 from .control_plane import ControlPlane
-from .hosts import Host, HostParts, in_parallel, remove_tree
+from .hosts import STORES, Host, HostParts, in_parallel, remove_tree
 from .limits import raise_limits
 from .network import Network
+from .parts import crio
 from .parts.registry import workshop
 from .parts.stores import store_name
 from .paths import RunPaths, running_labs
@@ -268,12 +269,18 @@ def parts_of(topology: Topology) -> List[str]:
         if spec.board:
             names.append("silicon")
         if spec.join:
-            names.append(store_name(spec.image, spec.containerd))
+            names.append(_store(spec))
+        if spec.runtime == "cri-o":
+            names.append(crio.LAYER)
         if spec.containerd != "debian":
             names.append("containerd-%s" % spec.containerd)
     if topology.control_plane:
         names.append("kubernetes")
     return sorted(set(names))
+
+
+def _store(spec: HostSpec) -> str:
+    return crio.store_part(spec.image) if spec.runtime == "cri-o" else store_name(spec.image, spec.containerd)
 
 
 def _host_parts(shop: Workshop, spec: HostSpec) -> HostParts:
@@ -283,13 +290,15 @@ def _host_parts(shop: Workshop, spec: HostSpec) -> HostParts:
         silicon=shop.path("silicon") if spec.board else None,
         kubernetes=shop.path("kubernetes") if spec.join else None,
         containerd=shop.path("containerd-%s" % spec.containerd) if spec.containerd != "debian" else None,
-        store=shop.path(store_name(spec.image, spec.containerd)) / "containerd" if spec.join else None,
-        package_key=shop.path(KEY_PART.name) / PUBLIC_KEY)
+        store=shop.path(_store(spec)) / STORES[spec.runtime][0] if spec.join else None,
+        package_key=shop.path(KEY_PART.name) / PUBLIC_KEY,
+        crio=shop.path(crio.LAYER) if spec.runtime == "cri-o" else None)
 
 
 def _describe(spec: HostSpec) -> str:
     board = "%d x %s" % (spec.gpus, spec.board) if spec.board else "no GPU"
-    return "%s, %s, containerd %s%s" % (spec.image, board, spec.containerd, ", joins" if spec.join else "")
+    runtime = "containerd %s" % spec.containerd if spec.runtime == "containerd" else "CRI-O"
+    return "%s, %s, %s%s" % (spec.image, board, runtime, ", joins" if spec.join else "")
 
 
 def inventory_text(lab: Lab, hosts: Sequence[Host]) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 TOPOLOGIES = Path(__file__).resolve().parents[1] / "topologies"
 IMAGES = ("bookworm",)
+RUNTIMES = ("containerd", "cri-o")
 CONTAINERDS = ("debian", "1.7", "2.2", "2.3")
 MAX_HOSTS = 8
 
@@ -28,6 +29,7 @@ class HostSpec:
     gpus: int = 0
     join: bool = True
     containerd: str = "debian"
+    runtime: str = "containerd"
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def parse(document: Any, where: str, default_name: str = "topology") -> Topology
 
 
 def _host(entry: Any, where: str, control_plane: bool) -> HostSpec:
-    table = _table(entry, where, ("name", "image", "board", "gpus", "join", "containerd"))
+    table = _table(entry, where, ("name", "image", "board", "gpus", "join", "containerd", "runtime"))
     name = _typed(table, "name", str, "", where)
     if not _HOST_NAME.match(name):
         raise TopologyError("%s: name %r is not a host name (lower case letters, digits, hyphens)" % (where, name))
@@ -97,8 +99,12 @@ def _host(entry: Any, where: str, control_plane: bool) -> HostSpec:
     join = _typed(table, "join", bool, control_plane, where)
     if join and not control_plane:
         raise TopologyError("%s: join is true, but control_plane is false: there is no cluster to join" % where)
-    return HostSpec(name, _choice(table, "image", IMAGES, where), board, gpus, join,
-                    _choice(table, "containerd", CONTAINERDS, where))
+    runtime = _choice(table, "runtime", RUNTIMES, where)
+    containerd = _choice(table, "containerd", CONTAINERDS, where)
+    if runtime != "containerd" and containerd != CONTAINERDS[0]:
+        raise TopologyError("%s: containerd is %r with runtime %s; give the version of a runtime that the host runs"
+                            % (where, containerd, runtime))
+    return HostSpec(name, _choice(table, "image", IMAGES, where), board, gpus, join, containerd, runtime)
 
 
 def _table(document: Any, where: str, known: Tuple[str, ...]) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Tuple
 
@@ -128,6 +129,24 @@ def test_without_the_capability_containerd_leaves_oom_scores_alone(
         monkeypatch.setattr(hosts, "has_capability", lambda number, able=able: able)
         host.prepare(HostParts.load(host.parts_file), None)
         assert "restrict_oom_score_adj = %s\n" % word in upper(host, "etc/containerd/config.toml").read_text()
+
+
+def test_a_host_with_cri_o_has_its_layer_its_store_and_its_socket(prepared: Tuple[Host, Host], tmp_path: Path) -> None:
+    (tmp_path / "store/storage.lock").write_text("lock")
+    parts = HostParts.load(prepared[0].parts_file)
+    host = Host("test", HostSpec("one", runtime="cri-o"), 0, NETWORK, SPECS)
+    host.wipe()
+    paths = [tmp_path / name for name in ("ca", "kubeconfig", "certificate", "key")]
+    host.prepare(replace(parts, crio=tmp_path / "crio"), Membership(*paths, "10.210.7.1:6443", "10.96.0.1"))
+    machine = Machine.load(host.directory)
+    assert [Path(layer).name for layer in machine.layers] == ["crio", "layer", "root"]
+    assert "%s:/var/lib/containers" % (host.directory / "containers") in machine.binds
+    assert not [bind for bind in machine.binds if "containerd" in bind]
+    assert "Endpoint: unix:///run/crio/crio.sock\n" in (host.directory / "kubelet/config.yaml").read_text()
+    assert not upper(host, "etc/containerd").exists()
+    own, shared = host.directory / "containers", tmp_path / "store"
+    assert (own / "storage.lock").stat().st_ino != (shared / "storage.lock").stat().st_ino
+    assert (own / "blob").stat().st_ino == (shared / "blob").stat().st_ino
 
 
 def test_the_inventory_is_what_ansible_needs(prepared: Tuple[Host, Host]) -> None:

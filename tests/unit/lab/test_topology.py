@@ -57,6 +57,8 @@ def test_a_running_lab_reads_back_what_it_recorded() -> None:
     ({"hosts": [{"name": "a", "board": "t4", "gpus": "8"}]}, "gpus must be int, found '8'"),
     ({"hosts": [{"name": "a", "image": "sarge"}]}, "image is 'sarge'; there are: bookworm"),
     ({"hosts": [{"name": "a", "containerd": 1.5}]}, "containerd is '1.5'; there are: debian, 1.7"),
+    ({"hosts": [{"name": "a", "runtime": "docker"}]}, "runtime is 'docker'; there are: containerd, cri-o"),
+    ({"hosts": [{"name": "a", "runtime": "cri-o", "containerd": "2.2"}]}, "containerd is '2.2' with runtime cri-o"),
     ({"control_plane": False, "hosts": [{"name": "a", "join": True}]}, "there is no cluster to join"),
     ({"control_plane": "yes", "hosts": [{"name": "a"}]}, "control_plane must be bool"),
 ])
@@ -68,7 +70,7 @@ def test_mistakes_are_named(document: Any, message: str) -> None:
 
 
 def test_an_unknown_topology_lists_the_known_ones() -> None:
-    with pytest.raises(TopologyError, match="bare, containerds, demo"):
+    with pytest.raises(TopologyError, match="bare, containerds, cri-o, demo"):
         load("no-such")
 
 
@@ -80,3 +82,9 @@ def test_an_unknown_host_lists_the_known_ones() -> None:
 def test_the_version_of_containerd_may_be_written_as_a_number() -> None:
     entry: Dict[str, Any] = {"name": "a", "containerd": 2.2}
     assert parse({"hosts": [entry]}, "here").hosts[0].containerd == "2.2"
+
+
+def test_a_host_with_cri_o_needs_its_layer_and_its_store() -> None:
+    names = parts_of(load("cri-o"))
+    assert {"cri-o-layer", "store-bookworm-cri-o", "kubernetes", "silicon"} <= set(names)
+    assert not [name for name in names if name.startswith(("containerd", "store-bookworm-debian"))]

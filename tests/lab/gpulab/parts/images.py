@@ -89,7 +89,8 @@ class Rootfs:
                 self.link("usr/bin/" + name, "busybox")
 
     def _put(self, path: str, content: bytes, mode: int) -> None:
-        self.directory(path.rsplit("/", 1)[0])
+        if "/" in path:
+            self.directory(path.rsplit("/", 1)[0])
         self._files[path] = (content, mode)
 
     def layer(self) -> bytes:

@@ -12,10 +12,10 @@ from ..cache import Job, Part
 HOST_FILES = Path(__file__).resolve().parents[2] / "host" / "layer"
 
 
-def _build_layer(job: Job) -> None:
-    """Copy the files with the modes of an installed system, whatever the checkout's umask was."""
-    for source in sorted(HOST_FILES.rglob("*")):
-        target = job.out / source.relative_to(HOST_FILES)
+def copy_tree(tree: Path, out: Path) -> None:
+    """Copy files with the modes of an installed system, whatever the checkout's umask was."""
+    for source in sorted(tree.rglob("*")):
+        target = out / source.relative_to(tree)
         if source.is_symlink():
             target.symlink_to(source.readlink())
         elif source.is_dir():
@@ -24,7 +24,11 @@ def _build_layer(job: Job) -> None:
         else:
             shutil.copyfile(source, target)
             target.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
-    job.out.chmod(0o755)
+    out.chmod(0o755)
+
+
+def _build_layer(job: Job) -> None:
+    copy_tree(HOST_FILES, job.out)
 
 
 PARTS: Tuple[Part, ...] = (
