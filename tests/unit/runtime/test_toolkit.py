@@ -416,6 +416,22 @@ def test_the_runtimes_in_use_are_those_of_the_daemon(
     assert low_level.in_use(containerd_host(tmp_path, monkeypatch, text, *programs)) == found
 
 
+def test_cri_os_own_runtime_is_taken_from_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = containerd_host(tmp_path, monkeypatch, "", "/usr/libexec/crio/crun", "/usr/libexec/crio/runc")
+    service = Service("crio", "", "crio.service", True, 42, 0.0, "/usr/bin/crio", (1, 34), "/etc/crio/crio.conf",
+                      "/run/crio/crio.sock")
+    monkeypatch.setattr(low_level, "find", lambda _host, _policy: service)
+    host.write("/etc/crio/crio.conf.d/10-crio.conf", """
+[crio.runtime]
+default_runtime = "crun"
+[crio.runtime.runtimes.crun]
+runtime_path = "/usr/libexec/crio/crun"
+[crio.runtime.runtimes.runc]
+runtime_path = "/usr/libexec/crio/runc"
+""")
+    assert low_level.in_use(host) == ("/usr/libexec/crio/crun", "/usr/libexec/crio/runc")
+
+
 def test_a_folder_of_one_release_is_named_by_what_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = "/var/lib/rancher/k3s/data/%s/bin" % ("0f" * 32)
     host = containerd_host(tmp_path, monkeypatch, "version = 2\n", release + "/runc")

@@ -15,7 +15,7 @@ from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ..containerd import configuration as containerd
 from ..crio import configuration as crio
-from ..detection import find
+from ..detection import find, option
 from ..model import Service
 from ..policy import ARGUMENTS, policy_of
 from .catalogue import LOW_LEVEL_RUNTIMES
@@ -41,7 +41,8 @@ def in_use(host: Host) -> Tuple[str, ...]:
 def _named(host: Host, service: Service) -> Tuple[str, ...]:
     """Programs as the configuration has them: absolute, or a bare name."""
     if service.kind == "crio":
-        return crio.low_level_runtimes(crio.load(host, service.root or crio.ROOT)) or LOW_LEVEL_RUNTIMES
+        folder = option(service.arguments, "--config-dir", "-d") or crio.FOLDER
+        return crio.low_level_runtimes(crio.load(host, service.root or crio.ROOT, folder)) or LOW_LEVEL_RUNTIMES
     if service.kind == "containerd":
         known = containerd.handlers(containerd.load(host, service.root, service.release[0]).cri())
         return tuple(_program(known[name], name) for name in LOW_LEVEL_RUNTIMES if name in known) or ("runc",)
