@@ -5,23 +5,31 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
+import command_count
 import pytest
+from laboratory import new_lab
 from workspace import collections_root, venv
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import toml
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import gate
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive
 from gpulab.lab import Lab
 from gpulab.topology import parse
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="boots hosts: needs root")
 
-HOSTS = {"c16": "debian", "c22": "2.2"}
+HOSTS = {"c16": "debian", "c17": "1.7", "c23": "2.3"}
 EVERY_HOST = pytest.mark.parametrize("host", list(HOSTS))
+# Marked lines in the user's file, and a file of our own beside it
+BOTH_WAYS = ("c16", "c23")
+EITHER_WAY = pytest.mark.parametrize("host", BOTH_WAYS)
 ROOT = "/etc/containerd/config.toml"
 PACKAGES = "http://packages.gpulab:8480/libnvidia-container"
 TOOLKIT = {"repository_url": PACKAGES + "/stable/deb/$(ARCH)", "repository_key": PACKAGES + "/gpgkey"}
@@ -50,9 +58,11 @@ class World:
         self.lab = lab
         self.folder = folder
 
-    def module(self, host: str, name: str, check: bool = False, **options: Any) -> Dict[str, Any]:
+    def module(
+        self, host: str, name: str, check: bool = False, environment: Optional[Mapping[str, str]] = None, **options: Any
+    ) -> Dict[str, Any]:
         """Result of a module on a host."""
-        tasks = [{"gpuops.nvidia." + name: options}]
+        tasks = [{"gpuops.nvidia." + name: options, "environment": dict(environment or {})}]
         book = self.folder / "play.json"
         book.write_text(json.dumps([{"hosts": host, "gather_facts": False, "tasks": tasks}]))
         bundle = next((venv() / "lib").glob("python3*/site-packages"))
@@ -104,8 +114,7 @@ class World:
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    lab = Lab("runtimetest")
-    lab.down()
+    lab = new_lab("runtimetest")
     lab.up(parse({"name": "runtimes", "control_plane": True, "hosts": [
         {"name": name, "board": "l40s", "gpus": 1, "containerd": version} for name, version in HOSTS.items()
     ]}, "test_container_runtime.py"))
@@ -155,7 +164,7 @@ def put(world: World, host: str, text: str, mode: str = "0600") -> None:
     world.say(host, "systemctl", "restart", "containerd")
 
 
-@EVERY_HOST
+@EITHER_WAY
 def test_a_users_settings_stay_and_come_back(clean: World, host: str) -> None:
     put(clean, host, user_text(clean, host))
     files, before = clean.files(host), clean.effective(host)
@@ -177,10 +186,6 @@ def test_a_users_settings_stay_and_come_back(clean: World, host: str) -> None:
         assert clean.say(host, "stat", "-c", "%a %u %g", path).strip() == "600 0 0"
     assert "s3cret" not in clean.say(host, "sh", "-c", "cat /etc/containerd/conf.d/* /var/lib/gpuops/journal.jsonl")
 
-    daemon = clean.daemon(host)
-    assert clean.runtime(host)["changed"] is False
-    assert clean.daemon(host) == daemon
-
     clean.runtime(host, state="absent")
     assert clean.files(host) == files
     assert clean.effective(host) == before
@@ -188,7 +193,85 @@ def test_a_users_settings_stay_and_come_back(clean: World, host: str) -> None:
     assert clean.runtime(host, state="absent")["changed"] is False
 
 
-@EVERY_HOST
+@EITHER_WAY
+def test_a_converged_host_costs_no_command_and_no_restart(clean: World, host: str) -> None:
+    watched = command_count.watch(clean.lab, host)
+    assert clean.runtime(host, environment=watched)["changed"]
+    words = [" ".join(argv) for argv in command_count.commands(clean.lab, host)]
+    assert sum(line.endswith("config dump") for line in words) == 3
+    assert [line for line in words if line.startswith("systemctl")] == ["systemctl restart containerd.service"]
+    daemon = clean.daemon(host)
+    for _again in range(2):
+        assert clean.runtime(host, environment=watched)["changed"] is False
+        assert command_count.commands(clean.lab, host) == []
+        assert clean.daemon(host) == daemon
+        # A later edit that changes nothing of ours, such as a comment, asks for no command either
+        clean.say(host, "sh", "-c", "echo '# seen' >> " + ROOT)
+
+
+def kill_runs(world: World, host: str) -> Dict[str, Any]:
+    """What becomes of runs on a host that are killed before each of their changes."""
+    there = Path("/proc/%d/root/root/kills" % (world.lab.host(host).init_pid or 0))
+    inner = Path("ansible_collections", "gpuops", "nvidia", "plugins", "module_utils")
+    shutil.copytree(collections_root() / inner, there / inner, ignore=shutil.ignore_patterns("__pycache__"))
+    (there / "libraries.zip").write_bytes(archive()[0])
+    shutil.copy(Path(__file__).parent / "runtime_kills.py", there)
+    # So many restarts in a row are no fault here
+    world.say(host, "sh", "-c", "mkdir -p /etc/systemd/system/containerd.service.d; printf '[Unit]\\n"
+                                "StartLimitIntervalSec=0\\n' > /etc/systemd/system/containerd.service.d/limit.conf; "
+                                "systemctl daemon-reload")
+    root = world.say(host, "cat", ROOT)
+    foreign = "%s[%s.containerd.runtimes.nvidia]\nruntime_type = 'io.containerd.runc.v2'\n" \
+              "[%s.containerd.runtimes.nvidia.options]\nBinaryName = '/opt/old' # theirs\n"
+    if HOSTS[host].startswith("2"):
+        table = "plugins.'io.containerd.cri.v1.runtime'"
+        files = {ROOT: root.replace("version = 3\n", "version = 3\nimports = ['/etc/containerd/site.toml']\n", 1),
+                 "/etc/containerd/site.toml": foreign % ("version = 3\n", table, table)}
+    else:
+        table = 'plugins."io.containerd.grpc.v1.cri"'
+        files = {ROOT: foreign % (root, table, table)}
+    options = {"adopt": True, "default_handler": True, "handlers": {"nvidia-cdi": ""}}
+    done = world.lab.host(host).ssh(["python3", "/root/kills/runtime_kills.py"],
+                                    feed=json.dumps({"files": files, "options": options}))
+    return dict(json.loads(done.stdout))
+
+
+def test_killed_before_any_change_containerd_starts_and_the_next_run_completes(world: World) -> None:
+    for host in BOTH_WAYS:
+        world.restore(host)
+    try:
+        with ThreadPoolExecutor(len(BOTH_WAYS)) as pool:
+            found = dict(zip(BOTH_WAYS, pool.map(lambda host: kill_runs(world, host), BOTH_WAYS)))
+    finally:
+        for host in BOTH_WAYS:
+            world.restore(host)
+            world.say(host, "rm", "-f", "/etc/containerd/site.toml")
+    for host, told in found.items():
+        assert told["faults"] == [], host
+        assert min(told["changes"].values()) >= 8, host
+
+
+@pytest.mark.parametrize("host", ["c23"])
+def test_what_the_host_does_not_allow_is_refused_untouched(clean: World, host: str) -> None:
+    folder = os.path.dirname(ROOT)
+    template = "printf '{{ template \"base\" . }}\\n' >> " + ROOT
+    for prepare, undo, told in (
+        ("systemctl stop containerd", "systemctl start containerd", "containerd.service is not running"),
+        ("mount --bind %s %s; mount -o remount,bind,ro %s" % (folder, folder, folder), "umount " + folder,
+         ROOT + " lies on a file system that is mounted read-only"),
+        (template, "true", "' belongs to a Go template"),
+    ):
+        clean.say(host, "sh", "-c", prepare)
+        files, daemon = clean.files(host), clean.daemon(host)
+        for check in (True, False):
+            result = clean.module(host, "container_runtime", check)
+            assert result["failed"] and told in result["found"], prepare
+            assert result["remedy"]
+        assert (clean.files(host), clean.daemon(host)) == (files, daemon)
+        clean.say(host, "sh", "-c", undo)
+
+
+@EITHER_WAY
 def test_a_broken_file_is_refused_untouched_with_its_line(clean: World, host: str) -> None:
     text = clean.say(host, "cat", ROOT)
     clean.say(host, "sh", "-c", "printf '[broken\\n' >> %s" % ROOT)
@@ -217,7 +300,7 @@ def test_a_pod_goes_on_through_the_restart(clean: World, host: str) -> None:
     clean.lab.kubectl(["delete", "pod", "stays-" + host, "--wait=false"])
 
 
-@EVERY_HOST
+@EITHER_WAY
 def test_a_restart_that_was_put_off_is_remembered(clean: World, host: str) -> None:
     daemon = clean.daemon(host)
     result = clean.runtime(host, allowed_disruption="service_restart")
@@ -226,12 +309,9 @@ def test_a_restart_that_was_put_off_is_remembered(clean: World, host: str) -> No
     again = clean.runtime(host)
     assert again["applied"] == ["runtime/runtime.restart/containerd.service"]
     assert clean.daemon(host) != daemon
-    # A later edit that changes nothing of ours, such as a comment, asks for no restart
-    clean.say(host, "sh", "-c", "echo '# seen' >> " + ROOT)
-    assert clean.runtime(host)["changed"] is False
 
 
-@EVERY_HOST
+@EITHER_WAY
 def test_a_runtime_that_does_not_come_up_gets_its_files_back(clean: World, host: str) -> None:
     clean.say(host, "sh", "-c", "mkdir -p /etc/systemd/system/containerd.service.d; printf '%s\\n' '[Service]' "
                                 "\"ExecStartPre=/bin/sh -c '! grep -rq nvidia-container-runtime /etc/containerd'\" "
@@ -247,7 +327,7 @@ def test_a_runtime_that_does_not_come_up_gets_its_files_back(clean: World, host:
     assert clean.ready(host)
 
 
-@pytest.mark.parametrize("host", ["c16", "c22"])
+@EITHER_WAY
 def test_the_toolkit_comes_configured_and_goes_without_a_trace(clean: World, host: str) -> None:
     files = clean.files(host)
     planned = clean.module(host, "container_toolkit", check=True, **TOOLKIT)
