@@ -168,6 +168,6 @@ def _molecule(bench: Bench) -> None:
 
 def _integration(bench: Bench) -> None:
     # Two at a time: booting and waiting leave a processor idle. Those that share a laboratory stay together.
-    side_by_side: List[Word] = ["--numprocesses", "2", "--dist", "loadgroup", "--no-loadscope-reorder"]
+    side_by_side: List[Word] = ["--numprocesses", "2", "--dist", "loadscope", "--no-loadscope-reorder"]
     bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", *side_by_side, "tests/integration"],
                  cwd=REPOSITORY)

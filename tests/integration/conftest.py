@@ -10,11 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping
 
 import pytest
 from laboratory import DEMO_HOSTS, Fleet, Played, Tree, new_lab
 from workspace import collections_root
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 sys.path.insert(0, str(collections_root()))
 
@@ -23,18 +26,27 @@ sys.path.insert(0, str(collections_root()))
 ACCEPTANCE = ("test_check_mode", "test_site", "test_pods", "test_faults", "test_upgrade", "test_uninstall")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: List[pytest.Item]) -> None:
     def place(item: pytest.Item) -> int:
         name = item.path.stem
         return ACCEPTANCE.index(name) if name in ACCEPTANCE else len(ACCEPTANCE)
 
-    for item in items:
-        name = item.path.stem
-        item.add_marker(pytest.mark.xdist_group("acceptance" if name in ACCEPTANCE else name))
-        if os.geteuid() != 0:
+    if os.geteuid() != 0:
+        for item in items:
             item.add_marker(pytest.mark.skip(reason="boots hosts: needs root"))
     items.sort(key=place)
+
+
+class ByLaboratory(LoadScopeScheduling):
+    """Tests that share a laboratory go to one worker: those of the long way, and each other file."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        name = Path(nodeid.split("::", 1)[0]).stem
+        return "acceptance" if name in ACCEPTANCE else name
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByLaboratory:
+    return ByLaboratory(config, log)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import pytest
+from laboratory import new_lab
 from workspace import collections_root, venv
 
 from gpulab.lab import Lab
@@ -31,8 +32,7 @@ OWN_LEFTOVERS = ("/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-",
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    lab = Lab("drivertest")
-    lab.down()
+    lab = new_lab("drivertest")
     lab.up(parse({"name": "driver", "control_plane": False,
                   "hosts": [{"name": "gpu", "board": "a100-80gb-sxm", "gpus": 2},
                             {"name": "volta", "board": "v100", "gpus": 1},

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Iterator
 
 import pytest
+from laboratory import new_lab
 
 from gpulab import cgroups
 from gpulab.lab import Lab
@@ -26,8 +27,7 @@ COMMAND = Path(__file__).resolve().parents[1] / "lab" / "lab"
 
 @pytest.fixture(scope="module")
 def lab() -> Iterator[Lab]:
-    lab = Lab("selftest")
-    lab.down()
+    lab = new_lab("selftest")
     lab.up("bare")
     yield lab
     lab.down()
@@ -109,8 +109,7 @@ def test_a_host_that_lost_its_supervisor_is_booted_anew(lab: Lab) -> None:
 
 @pytest.mark.parametrize("seconds", [0.6, 1.0, 1.4, 2.0])
 def test_a_killed_up_can_be_continued_and_removed(seconds: float) -> None:
-    lab = Lab("crashed")
-    lab.down()
+    lab = new_lab("crashed")
     environment = {**os.environ, "GPULAB_NAME": lab.name}
     process = subprocess.Popen([sys.executable, str(COMMAND), "up", "bare"], env=environment,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -127,8 +126,7 @@ def test_a_killed_up_can_be_continued_and_removed(seconds: float) -> None:
 
 
 def test_labs_run_side_by_side(lab: Lab) -> None:
-    other = Lab("neighbour")
-    other.down()
+    other = new_lab("neighbour")
     try:
         other.up(load("bare"))
         assert other.host("gpu").address != lab.host("gpu").address
