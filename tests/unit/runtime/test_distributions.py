@@ -98,11 +98,11 @@ def test_where_the_rendered_file_imports_a_folder_the_file_goes_there(tmp_path: 
     assert [(edit.path, edit.after) for edit in gone.edits] == [(DROP_IN, None)]
 
 
-@pytest.mark.parametrize("own", [None, '{{ template "base" . }}\n[debug]\n  level = "debug"'])
+@pytest.mark.parametrize("own", [None, rancher.BASE, '{{ template "base" . }}\n[debug]\n  level = "debug"'])
 def test_before_a_template_takes_it_and_gives_the_bytes_back(tmp_path: Path, own: Optional[str]) -> None:
     host = host_of(tmp_path, (ROOT, RENDERED % ""), (TEMPLATE, own))
     edit, = change_of(host, service_of("k3s")).edits
-    assert edit.path == TEMPLATE and (edit.after or "").startswith(own or rancher.BASE)
+    assert edit.path == TEMPLATE and (edit.after or "").startswith(own or rancher.OWN_BASE)
     host.write(TEMPLATE, edit.after or "")
     added = "\n".join(line for line in (edit.after or "").splitlines() if not line.startswith("{{")) + "\n"
     host.write(ROOT, RENDERED % "" + added)
@@ -208,6 +208,12 @@ def test_a_program_is_searched_as_the_service_does(tmp_path: Path) -> None:
     assert change_of(host, service_of("k3s"), wanted) == Change(pending=True)
     edit, = change_of(host, service_of("k3s"), replace(PRESENT, adopt=True)).edits
     assert edit.path == DROP_IN
+
+
+def test_a_template_that_renders_no_found_handler_gets_ours_without_a_condition(tmp_path: Path) -> None:
+    host = host_of(tmp_path, (ROOT, RENDERED % ""), (TEMPLATE, RENDERED % ""))
+    edit, = change_of(host, service_of("k3s")).edits
+    assert "{{" not in (edit.after or "") and BINARY in (edit.after or "")
 
 
 def test_an_old_k3s_knows_no_base(tmp_path: Path) -> None:
@@ -378,5 +384,6 @@ def test_what_a_template_adds_repeats_no_table_of_the_rendered_file(tmp_path: Pa
     assert section + "]" not in (change.edits[0].after or "")
     assert '{{ if not (index .ExtraRuntimes "nvidia").BinaryName }}' in (change.edits[0].after or "")
     # judged is what will be rendered, byte for byte, without the guard
-    lines = [line for line in (change.edits[0].after or "").splitlines() if not line.startswith("{{")]
+    added = (change.edits[0].after or "").replace(rancher.OWN_BASE, "")
+    lines = [line for line in added.splitlines() if not line.startswith("{{")]
     assert change.preview[0].after == rendered + "\n".join(lines) + "\n"

@@ -35,6 +35,8 @@ from .configuration import Configuration, handlers, is_imported
 from .writer import Tables, apply_tables, differing, wanted_tables
 
 BASE = '{{ template "base" . }}\n'
+# A template of ours, told from one of the user's that says the same
+OWN_BASE = HEADER + BASE
 # Releases that know this template carry containerd 1.7 (v1.24.17, v1.25.13, v1.26.8, v1.27.5 and v1.28.1 of k3s)
 BASE_SINCE = (1, 7)
 # Handlers that k3s and RKE2 define themselves when they find the program, and where they look before their PATH
@@ -48,6 +50,9 @@ SEARCHED_FIRST = "/usr/local/nvidia/toolkit"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OPENING = ("if", "range", "with", "define", "block")
 ACTION = re.compile(r"\{\{-?\s*(?:/\*.*?\*/|(\w+)?.*?)\s*-?\}\}", re.DOTALL)
+USES_BASE = re.compile(r'\{\{-?\s*template\s+"base"')
+# A template that defines the handlers whose programs are found, by itself or by the distribution's own
+RENDERS_FOUND = re.compile(USES_BASE.pattern + r"|\.ExtraRuntimes")
 DEFAULT_RUNTIME = re.compile(r"(?m)^[\"']?default-runtime[\"']?\s*:\s*[\"']?([^\"'\s#]+)")
 
 
@@ -102,8 +107,8 @@ def edited(text: Optional[str], block: str) -> Optional[str]:
     """A Go template with our block at its end, or without any; None when nothing but ours was in it."""
     base = toml.without_ours(text or "")
     if block:
-        return toml.with_block(base or BASE, block)
-    return None if base == BASE else base
+        return toml.with_block(base or OWN_BASE, block)
+    return None if base == OWN_BASE else base
 
 
 def unbalanced(text: str) -> Optional[Tuple[int, str]]:
@@ -200,9 +205,11 @@ def _remedy(policy: RuntimePolicy, joins: bool) -> str:
 
 
 def _template_edit(host: Host, service: Service, path: str, tables: Tables) -> Edit:
-    text, block = host.read(path), _guarded(tables)
+    text = host.read(path)
+    base = BASE if text is None else toml.without_ours(text)
+    block = _guarded(tables) if RENDERS_FOUND.search(base) else toml.render_tables(tables)
     if block:
-        _check_template(service, path, toml.without_ours(text) if text is not None else BASE, tables)
+        _check_template(service, path, base, tables)
     after = edited(text, block) if block or text is not None else None
     shown = [toml.our_lines(each) or None if each is not None else None for each in (text, after)]
     return Edit(path, text, after, shown[0], shown[1], {"block": block})
@@ -214,7 +221,7 @@ def _check_template(service: Service, path: str, text: str, tables: Tables) -> N
         line = _own_line(text, name)
         if line and problem is None:
             problem = line, "it defines the handler '%s' itself, under a condition" % name
-    if problem is None and service.release < BASE_SINCE and re.search(r'\{\{-?\s*template\s+"base"', text):
+    if problem is None and service.release < BASE_SINCE and USES_BASE.search(text):
         problem = 1, "k3s with containerd %d.%d knows no template \"base\"" % service.release
     if problem:
         raise GpuOpsError(

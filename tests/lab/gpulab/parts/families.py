@@ -70,6 +70,7 @@ _TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit"
 _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _NFD = "sigs.k8s.io/node-feature-discovery"
 _CRI_O = "github.com/cri-o/cri-o"
+_MOBY = "github.com/moby/moby/v2"
 _CONTAINERD_1 = "github.com/containerd/containerd"
 _CONTAINERD_2 = "github.com/containerd/containerd/v2"
 
@@ -151,6 +152,18 @@ FAMILIES: Tuple[Family, ...] = (
             (_CRI_O + "/cmd/crio", _CRI_O + "/test/copyimg"),
             # Neither the headers of btrfs nor those of gpgme are wanted for what a laboratory host does.
             tags="exclude_graphdriver_btrfs btrfs_noversion containers_image_openpgp"),),
+    ),
+    Family(
+        "docker", "the Docker Engine, moby v2.0.0-beta.24 (of the line of Docker 29)",
+        LAB / "docker",
+        (Target(
+            _commands(_MOBY, ("dockerd", "docker-proxy")), tags="exclude_graphdriver_btrfs",
+            ldflags=("-X %s/dockerversion.Version=29.0.0-beta.24" % _MOBY,)),),
+    ),
+    Family(
+        "k3s-render", "what k3s makes of a containerd template: Go's text/template and its data",
+        LAB / "k3s",
+        (Target((".",), output="k3s-render"),),
     ),
     Family(
         "dcgm", "the laboratory's stand-in for the DCGM exporter",

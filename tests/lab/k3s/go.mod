@@ -1,0 +1,3 @@
+module gpuops.nvidia/lab/k3s
+
+go 1.24
