@@ -30,7 +30,7 @@ options:
     description:
       - V(present) keeps the specification.
       - V(absent) removes it if we generated it, and the links if we made them, disables the units that we enabled, and
-        puts back the files that O(remove_others) removed.
+        puts back the files under C(/etc/cdi) that O(remove_others) removed.
     type: str
     choices: [present, absent]
     default: present

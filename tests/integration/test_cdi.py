@@ -123,7 +123,7 @@ def test_a_second_file_with_the_same_devices_is_named_and_left(fleet: Fleet) -> 
     assert "copy.yaml" in module(fleet, "cdi_spec")["plan"]["notes"][0]
     verdict = module(fleet, "gpu_validation")
     assert verdict["failed"] and "copy.yaml" in verdict["msg"]
-    assert module(fleet, "cdi_spec", remove_others=True)["applied"] == ["cdi/file.remove//var/run/cdi/copy.yaml"]
+    assert module(fleet, "cdi_spec", remove_others=True)["applied"] == ["cdi/cdi.discard//var/run/cdi/copy.yaml"]
     assert not module(fleet, "gpu_validation").get("failed")
 
 

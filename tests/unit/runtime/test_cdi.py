@@ -206,10 +206,12 @@ def test_gpus_in_mig_mode_without_devices_are_waited_for() -> None:
 
 
 def test_other_specifications_go_when_asked_and_come_back() -> None:
-    seen = replace(FRESH, elsewhere=("/etc/cdi/old.yaml",), texts={"/etc/cdi/old.yaml": "kind: nvidia.com/gpu\n"})
-    assert len(planner.plan(seen, WISH, FACTS).notes) == 1
+    texts = dict.fromkeys(("/etc/cdi/old.yaml", "/var/run/cdi/old.yaml"), "kind: nvidia.com/gpu\n")
+    seen = replace(FRESH, elsewhere=tuple(texts), texts=texts)
+    assert len(planner.plan(seen, WISH, FACTS).notes) == 2
     made = planner.plan(seen, policy.CdiPolicy(True, True, remove_others=True), FACTS)
-    assert ([step.id for step in made.steps], made.notes) == (["cdi/file.remove//etc/cdi/old.yaml"], ())
+    assert ([step.id for step in made.steps], made.notes) == (
+        ["cdi/file.remove//etc/cdi/old.yaml", "cdi/cdi.discard//var/run/cdi/old.yaml"], ())
 
 
 def character_devices(host: Host, numbers: Dict[str, str]) -> None:

@@ -12,7 +12,7 @@ from ...core.plan import Step
 from ...core.steps import Executor
 from . import links
 from .observation import GENERATOR, REFRESH_SERVICE, refresh_environment
-from .planner import GENERATE, LINK, NAME, REMOVE, UNLINK
+from .planner import DISCARD, GENERATE, LINK, NAME, REMOVE, UNLINK
 from .spec import KIND, read_spec
 
 GENERATE_COMMAND = (GENERATOR, "--quiet", "cdi", "generate", "--format")
@@ -66,6 +66,10 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
     _note(journal, generated=False)
 
 
+def discard(host: Host, journal: Journal, step: Step) -> None:
+    host.remove(step.subject)
+
+
 def link(host: Host, journal: Journal, step: Step) -> None:
     """nvidia-ctk leaves a link that is there as it is, so those with an old number go before."""
     for name in links.misleading(host):
@@ -85,4 +89,6 @@ def _note(journal: Journal, **facts: Any) -> None:
     journal.remember(NAME, {name: value for name, value in known.items() if value})
 
 
-EXECUTORS: Dict[str, Executor] = {GENERATE: generate, REMOVE: remove, LINK: link, UNLINK: unlink}
+EXECUTORS: Dict[str, Executor] = {
+    GENERATE: generate, REMOVE: remove, DISCARD: discard, LINK: link, UNLINK: unlink,
+}

@@ -16,6 +16,7 @@ from .policy import CdiPolicy
 NAME = "cdi"
 GENERATE = "cdi.generate"
 REMOVE = "cdi.remove"
+DISCARD = "cdi.discard"
 LINK = "links.create"
 UNLINK = "links.remove"
 # The toolkit has brought refresh units since then (its release notes)
@@ -51,8 +52,13 @@ def _note(observation: CdiObservation, path: str) -> str:
 def _others_steps(observation: CdiObservation, policy: CdiPolicy) -> List[Step]:
     if not policy.remove_others:
         return []
-    return [file_step(NAME, path, observation.texts[path], None,
-                      "It describes GPUs too, and nobody keeps it up to date.") for path in observation.elsewhere]
+    why = "It describes GPUs too, and nobody keeps it up to date."
+    return [
+        # What a boot takes away anyhow is not kept to be put back
+        Step(NAME, DISCARD, path, why, change={"before": observation.texts[path], "after": None})
+        if path.startswith(("/run/", "/var/run/")) else file_step(NAME, path, observation.texts[path], None, why)
+        for path in observation.elsewhere
+    ]
 
 
 def _link_steps(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> List[Step]:
