@@ -93,7 +93,7 @@ def test_up_leaves_alone_what_runs(lab: Lab) -> None:
 
 
 def test_another_topology_is_refused_with_the_way_out(lab: Lab) -> None:
-    with pytest.raises(LabError, match="lab --name selftest down"):
+    with pytest.raises(LabError, match="lab --name %s down" % lab.name):
         lab.up("single")
 
 
