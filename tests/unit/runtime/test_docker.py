@@ -229,6 +229,19 @@ def test_the_kind_brings_and_takes_back(tmp_path: Path, text: Optional[str]) -> 
     assert host.read(FILE) == text
 
 
+def test_a_handler_of_an_earlier_policy_goes_with_it(tmp_path: Path) -> None:
+    host = host_with(tmp_path, RICH)
+    journal, docker = Journal(host), Docker()
+    more = replace(PRESENT, handler="gpu", handlers=(("nvidia-legacy", BINARY + ".legacy"),))
+    apply(host, journal, docker.observe(host, journal, more, SERVICE))
+    journal.remember(MEMORY, {"handlers": list(more.entries)})
+    apply(host, journal, docker.observe(host, journal, PRESENT, SERVICE))
+    assert set(json.loads(host.read(FILE) or "")["runtimes"]) == {"kata", "nvidia"}
+    journal.remember(MEMORY, {"handlers": ["nvidia"]})
+    apply(host, journal, docker.observe(host, journal, replace(PRESENT, present=False), SERVICE))
+    assert host.read(FILE) == RICH
+
+
 def test_what_is_not_ours_is_not_taken_back(tmp_path: Path) -> None:
     host = host_with(tmp_path, json.dumps({"runtimes": {"nvidia": {"path": BINARY}}}))
     observation = Docker().observe(host, Journal(host), replace(PRESENT, present=False), SERVICE)

@@ -97,10 +97,12 @@ def _record(journal: Journal, service: Service, policy: RuntimePolicy, data: Map
     content = kept[0].content
     original = None if content is None else content.decode("utf-8", "surrogateescape")
     runtimes = data.get("runtimes", {})
-    ours: List[Setting] = [(("runtimes", name), runtimes[name]) for name in policy.entries if name in runtimes]
+    # those of this policy, and those that the last one brought
+    names = {**policy.entries, **dict.fromkeys(journal.recall(MEMORY).get("handlers", ()))}
+    ours: List[Setting] = [(("runtimes", name), runtimes[name]) for name in names if name in runtimes]
     if data.get("features", {}).get("cdi") is True:
         ours.append((("features", "cdi"), True))
-    if data.get("default-runtime") in policy.entries:
+    if data.get("default-runtime") in names:
         ours.append((("default-runtime",), data["default-runtime"]))
     return configuration.with_settings(service.root, original, ours)[1]
 
