@@ -23,6 +23,23 @@ LEFTOVER = "/etc/cdi/nvidia.yaml"
 CONTAINERD = "/etc/containerd/config.toml"
 OTHER_DRIVER = "595.91.07"
 
+# A container that is given the first GPU, its control groups kept by systemd; it needs no image
+PROBE = """
+import json, subprocess
+subprocess.run(["runc", "spec"], check=True)
+with open("config.json") as file:
+    spec = json.load(file)
+process, linux = spec["process"], spec["linux"]
+process.update(terminal=False, args=["sleep", "60"], rlimits=[])
+spec["root"] = {"path": "rootfs"}
+spec["mounts"] = [mount for mount in spec["mounts"] if mount["type"] != "cgroup"]
+linux["cgroupsPath"] = "system.slice:gpu:probe"
+linux["maskedPaths"] = linux["readonlyPaths"] = []
+linux["resources"]["devices"].append({"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rw"})
+with open("config.json", "w") as file:
+    json.dump(spec, file)
+"""
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
@@ -82,6 +99,28 @@ def test_every_device_node_has_its_link(fleet: Fleet) -> None:
     assert linked(fleet) == nodes(fleet)
     assert shell(fleet, "ls /dev/char/400:0") == ""
     assert module(fleet, "cdi_spec")["changed"] is False
+
+
+def device_rules(fleet: Fleet) -> str:
+    """What systemd allows a container that is given /dev/nvidia0."""
+    return shell(fleet, "cd /root/probe && runc --systemd-cgroup run --detach probe < /dev/null > log 2>&1 || cat log;"
+                        " systemctl show gpu-probe.scope --property DeviceAllow; runc delete --force probe")
+
+
+def test_systemd_knows_a_containers_gpu_by_the_link(fleet: Fleet) -> None:
+    """runc 1.1.5, which Debian 12 has: what systemd does not know is gone after its next reload."""
+    assert fleet.say(HOST, "runc", "--version").startswith("runc version 1.1.5")
+    shell(fleet, "mkdir -p /root/probe/rootfs && mount --bind / /root/probe/rootfs")
+    fleet.lab.host(HOST).ssh(["sh", "-c", "cd /root/probe && python3 -"], feed=PROBE)
+    try:
+        assert "/dev/char/195:0 rw" in device_rules(fleet)
+        shell(fleet, "rm /dev/char/195:0")
+        rules = device_rules(fleet)
+        assert "/dev/char/1:3" in rules and "/dev/char/195:0" not in rules
+        assert module(fleet, "cdi_spec")["applied"] == [LINK]
+        assert "/dev/char/195:0 rw" in device_rules(fleet)
+    finally:
+        shell(fleet, "umount /root/probe/rootfs && rm -r /root/probe")
 
 
 def test_a_specification_of_another_driver_or_of_lost_programs_is_renewed(fleet: Fleet) -> None:
