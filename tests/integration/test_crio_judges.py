@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
@@ -14,8 +15,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Hos
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.crio import configuration, gate, writer
 from gpulab.parts.registry import workshop
-
-NVIDIA = gate.RUNTIMES + ("nvidia",)
 
 
 def entry(name: str, **values: str) -> str:
@@ -91,8 +90,8 @@ def load(folder: Path) -> configuration.Configuration:
     return configuration.load(Host(), str(folder / "crio.conf"), str(folder / "crio.conf.d"))
 
 
-def entry_of(dumped: Dict[Tuple[str, ...], Any]) -> Dict[str, Any]:
-    return {path[-1]: value for path, value in dumped.items() if path[:-1] == NVIDIA}
+def entry_of(dumped: Dict[Tuple[str, ...], Any], handler: str = "nvidia") -> Dict[str, Any]:
+    return {path[-1]: value for path, value in dumped.items() if path[:-1] == gate.RUNTIMES + (handler,)}
 
 
 @pytest.fixture
@@ -138,25 +137,48 @@ def test_only_the_handler_comes_and_goes(
     assert load(tmp_path / "etc").files == before.files
 
 
-@pytest.mark.parametrize("name", list(CORPUS))
-def test_where_nvidia_ctk_loses_the_monitor_we_do_not(
-    name: str, crio: str, nvidia_ctk: str, program: Path, tmp_path: Path
-) -> None:
-    """nvidia-ctk reads crio.conf alone (its default source): the monitor that a file of the folder names is lost."""
-    before = lay_out(tmp_path / "etc", CORPUS[name])
+# What a handler needs of the one that it stands in for
+TAKEN_OVER = ("runtime_root", "monitor_path", "monitor_cgroup", "monitor_env", "allowed_annotations")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "container-runtime.md"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Settings of runc (else crun) that the handler lacks: ours, and that of nvidia-ctk."""
+
+    ours: List[str]
+    theirs: List[str]
+
+
+def loss(name: str, crio: str, nvidia_ctk: str, program: Path, folder: Path) -> Loss:
+    """nvidia-ctk as it is called by default: it reads crio.conf alone."""
+    before = lay_out(folder / "etc", CORPUS[name])
     text = writer.wanted_text(before, wish(program), gate.built_in(Host(), crio, before)) or ""
-    ours = entry_of(gate.effective(Host(), crio, before.but({writer.our_paths(before)[0]: text})))
-    rival = tmp_path / "rival.toml"
-    subprocess.run([nvidia_ctk, "runtime", "configure", "--runtime=crio", "--config=%s" % (tmp_path / "etc/crio.conf"),
+    rival = folder / "rival.toml"
+    subprocess.run([nvidia_ctk, "runtime", "configure", "--runtime=crio", "--config=%s" % (folder / "etc/crio.conf"),
                     "--drop-in-config=%s" % rival, "--nvidia-runtime-path=%s" % program], check=True,
                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    theirs = entry_of(gate.effective(Host(), crio, before.but({before.folder + "/99-nvidia.toml": rival.read_text()})))
-    wanted: List[str] = [str(each["monitor_path"]) for each in
-                         (before.handlers().get(name, {}) for name in ("runc", "crun")) if each.get("monitor_path")]
-    if wanted:
-        assert ours["monitor_path"] == wanted[0]
-        in_root = any("monitor_path" in file.text for file in before.files if file.path == before.root)
-        assert (theirs.get("monitor_path", "") != "") is in_root
+    base = gate.effective(Host(), crio, before)
+    sources = (entry_of(base, handler) for handler in ("runc", "crun"))
+    source = next((each for each in sources if each and each.get("runtime_type", "") in ("", "oci")), {})
+    files = ((writer.our_paths(before)[0], text), (before.folder + "/99-nvidia.toml", rival.read_text()))
+    entries = [entry_of(gate.effective(Host(), crio, before.but(dict([file])))) for file in files]
+    return Loss(*([key for key in TAKEN_OVER if source.get(key) and not entry.get(key)] for entry in entries))
+
+
+def test_what_nvidia_ctk_loses_and_we_do_not(
+    crio: str, nvidia_ctk: str, program: Path, tmp_path: Path
+) -> None:
+    losses = {name: loss(name, crio, nvidia_ctk, program, tmp_path / str(number))
+              for number, name in enumerate(CORPUS)}
+    assert {name: each.ours for name, each in losses.items() if each.ours} == {}
+    counts = {"no monitor": 0, "other settings lost": 0, "nothing lost": 0}
+    for each in losses.values():
+        counts["no monitor" if "monitor_path" in each.theirs else "other settings lost" if each.theirs
+               else "nothing lost"] += 1
+    page = PAGE.read_text()
+    assert counts == {told: int(page.partition("| nvidia-ctk: %s | " % told)[2].split(" ", 1)[0]) for told in counts}
+    assert "%d configurations of CRI-O" % len(CORPUS) in page
 
 
 @pytest.mark.parametrize(("text", "told"), [
