@@ -74,7 +74,6 @@ COLUMNS = (
 TAIL = """
 ## Not better, or worse
 
-- Files with CRLF line ends are refused by the collection although containerd reads them; nvidia-ctk configures them.
 - An inline table of the whole CRI section is refused by the collection on 1.x; nvidia-ctk configures it.
 - A switched-off CRI plugin and an existing handler with another binary are refused by the collection, with the file and
   the remedy. On 2.x nvidia-ctk adds its handler to the first all the same; it redirects the second without a word.
