@@ -291,6 +291,8 @@ def test_what_nvidia_ctk_writes_stops_crio_and_can_be_taken_over(toolkit: World)
     assert toolkit.done(adopt=True)["applied"][0] == "runtime/runtime_config.write/" + LATE
     assert "nvidia" in toolkit.handlers()
     assert list(different(files, toolkit.files())) == [LATE]
+    refused = toolkit.module(state="absent")
+    assert refused["failed"] and "CRI-O would not start again" in refused["msg"] and leftover in refused["msg"]
     toolkit.sh("rm " + leftover)
     assert [step.split("/", 2)[1] for step in toolkit.done()["applied"]] == [
         "runtime_config.write", "runtime_config.remove", "runtime.restart"]

@@ -79,6 +79,8 @@ class World:
         # no file is newer than the daemon
         self.started = time.time() + 100
         self.put(PACKAGES_FILE, PACKAGED)
+        for program in (CONMON, "/usr/libexec/crio/crun", "/usr/libexec/crio/runc"):
+            self.put(program, "", 0o755)
 
     def put(self, path: str, text: str = "", mode: int = 0o644) -> None:
         self.host.write(path, text, mode)
@@ -231,6 +233,46 @@ def test_without_a_monitor_crio_would_not_start(world: World) -> None:
     assert "monitor_path" not in (edit.after or "")
 
 
+OTHER = "[crio.runtime.runtimes.other]\nruntime_path = '/usr/libexec/crio/runc'\n"
+
+
+@pytest.mark.parametrize(("text", "told"), [
+    (OTHER, "the handler 'other' with no monitor_path"),
+    (OTHER + "monitor_path = '/opt/conmon'\n", "the monitor /opt/conmon, which is not there"),
+    (OTHER + "monitor_path = 'usr/libexec/crio/conmon'\n", ""),
+    (OTHER + "runtime_type = 'vm'\n", ""),
+    (OTHER.replace("crio/runc", "crio/gone"), ""),
+    (OTHER.replace("crio/runc", "crio/gone") + "[crio.runtime]\ndefault_runtime = 'other'\n",
+     "a program that is not there, and is the default"),
+    ("[crio.runtime.runtimes.other]\nmonitor_path = '%s'\n[crio.runtime]\ndefault_runtime = 'other'\n" % CONMON,
+     "a program that is not there, and is the default"),
+    ("[crio.runtime.runtimes.other]\ninherit_default_runtime = true\nmonitor_path = '%s'\n" % CONMON, ""),
+    ("[crio.runtime]\nconmon = '/opt/conmon'\n", "the monitor /opt/conmon, which is not there"),
+])
+def test_a_crio_that_would_not_start_again_is_left_alone(world: World, text: str, told: str) -> None:
+    """Whatever somebody else has written since CRI-O was started: our restart is not to bring it to light."""
+    world.make(world.see().edits)
+    world.put(configuration.FOLDER + "/40-other.conf", text)
+    for options in ({"state": "absent"}, {"handlers": {"nvidia-cdi": ""}}):
+        problem = world.see(**options).problem
+        assert (problem is not None) is bool(told)
+        assert problem is None or problem.found.startswith("CRI-O would not start again: ") and told in problem.found
+    if told:
+        with pytest.raises(GpuOpsError):
+            kind.Crio().inspect(world.host, world.service())
+
+
+def test_a_default_whose_program_is_to_come_is_planned_but_not_started_with(world: World) -> None:
+    seen = world.see(default_handler=True)
+    assert seen.problem is None
+    world.make(seen.edits)
+    with pytest.raises(GpuOpsError) as caught:
+        kind.Crio().inspect(world.host, world.service())
+    assert "a program that is not there, and is the default" in caught.value.found
+    world.installed()
+    kind.Crio().inspect(world.host, world.service())
+
+
 @pytest.mark.parametrize(("text", "told"), [
     ("[crio.runtime]\nconmon_cgroup = 'refused'\n", "cgroup refused"),
     ("[crio.runtime]\nlog_level = 'spoiled'\n", "would also change crio.runtime.log_level"),
@@ -253,6 +295,33 @@ def test_what_cannot_be_configured_is_refused(
     problem = world.see().problem
     assert problem is not None and told in problem.found
     assert world.see(state="absent").problem is None
+
+
+def test_links_are_no_files_of_ours_and_no_folders_of_crios(world: World, tmp_path: Path) -> None:
+    folder = tmp_path / "root" / configuration.FOLDER.lstrip("/")
+    ours = folder / writer.DROP_IN_NAME
+    ours.symlink_to("../elsewhere.conf")
+    for state in ("present", "absent"):
+        problem = world.see(state=state).problem
+        assert problem is not None and "is a link to ../elsewhere.conf, which is no file" in problem.found
+    world.put("/etc/crio/elsewhere.conf", "")
+    problem = world.see().problem
+    assert problem is not None and problem.found.endswith("99-gpuops-nvidia.conf is a link to ../elsewhere.conf")
+    ours.unlink()
+    (folder / "20-site").symlink_to("/etc")
+    problem = world.see().problem
+    assert problem is not None and "20-site is a link to /etc, which is no file" in problem.found
+
+
+def test_a_converged_host_costs_a_question_and_no_program(
+    world: World, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.installed()
+    world.make(world.see().edits)
+    client.handlers = ("crun", "runc", "nvidia")
+    monkeypatch.setattr(world.host, "run", lambda *_words, **_options: pytest.fail("a program was run"))
+    seen = world.see()
+    assert (seen.problem, seen.edits, seen.pending) == (None, (), False)
 
 
 def test_a_stray_file_is_told_and_a_broken_one_stops_a_restart(world: World) -> None:

@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from ...core.errors import GpuOpsError
 from ...core.host import Host
 from .. import toml
 from .daemon import Daemon
@@ -106,9 +107,15 @@ def load(host: Host, root: str = ROOT, folder: str = FOLDER, daemon: Optional[Da
     daemon = daemon or Daemon()
     files: List[File] = []
     for path in [root, *_below(host, folder)]:
-        text = host.read(path)
+        text = None if host.is_dir(path) else host.read(path)
         if text is not None:
             files.append(File(path, text, toml.parse(path, text)))
+        elif path != root:
+            raise GpuOpsError(
+                found="%s is a link to %s, which is no file" % (path, host.link(path)),
+                wanted="files below %s: CRI-O does not start with anything else there" % folder,
+                remedy="take the link away, or put the file there that it is for; nothing was changed",
+            )
     places = ("%s/%s" % (place.rstrip("/"), MONITOR) for place in daemon.path if place.startswith("/"))
     return Configuration(root, folder, tuple(files), daemon,
                          next((place for place in places if host.is_executable(place)), ""))

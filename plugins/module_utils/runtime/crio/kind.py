@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -13,7 +13,7 @@ from ...core.plan import digest
 from ..cri import CriClient
 from ..model import RESTART, Answer, Edit, Kind, Problem, RuntimeObservation, Service, pending
 from ..policy import RuntimePolicy
-from . import gate
+from . import gate, startup
 from .configuration import COMMAND_LINE, FOLDER, ROOT, Configuration, load
 from .daemon import Daemon, started_as
 from .writer import OCI, conflict, finds_monitor, has_source, monitor_of, our_paths, wanted
@@ -36,16 +36,22 @@ class Crio(Kind):
             if problem is not None:
                 return RuntimeObservation(service, problem)
             edits = _edits(host, service, configuration, policy)
+            changes = {edit.path: edit.after for edit in edits}
             if edits:
-                gate.judge(host, service.binary, configuration, {edit.path: edit.after for edit in edits}, policy)
+                gate.judge(host, service.binary, configuration, changes, policy)
         except GpuOpsError as error:
             return RuntimeObservation(service, Problem.of(error))
+        is_pending = (
+            pending(host, journal, service, [file.path for file in configuration.files], _digest(configuration))
+            or _runs_with_others(host, service, configuration, policy)
+        )
+        if service.active and (edits or is_pending):
+            problem = startup.obstacle(host, configuration.but(changes), policy.entries if policy.present else ())
         return RuntimeObservation(
             service=service,
-            problem=None,
+            problem=problem,
             edits=edits,
-            pending=pending(host, journal, service, [file.path for file in configuration.files],
-                            _digest(configuration)) or _runs_with_others(host, service, configuration, policy),
+            pending=is_pending,
             handlers=tuple(sorted(configuration.handlers())),
             cdi=True,
             notes=_notes(configuration),
@@ -70,14 +76,19 @@ class Crio(Kind):
         return frozenset(_load(host, service).handlers())
 
     def inspect(self, host: Host, service: Service) -> None:
-        gate.effective(host, service.binary, _load(host, service))
+        configuration = _load(host, service)
+        gate.effective(host, service.binary, configuration)
+        problem = startup.obstacle(host, configuration)
+        if problem is not None:
+            raise GpuOpsError(problem.found, problem.wanted, problem.remedy)
 
     def answer(self, host: Host, service: Service) -> Answer:
         """CRI-O leaves a handler out whose program is not there; the file has it, for the day when it comes."""
         told = super().answer(host, service)
         if told.problem or told.handlers is None:
             return told
-        waiting = {name for name, entry in _load(host, service).handlers().items() if not _is_there(host, entry)}
+        configuration = _load(host, service)
+        waiting = set(configuration.handlers()) - _with_program(host, configuration)
         return Answer("", told.handlers | waiting, told.containers)
 
 
@@ -127,8 +138,7 @@ def _runs_with_others(
         status = CriClient(host.path(service.socket)).status()
     except GpuOpsError:
         return False
-    defined = configuration.handlers()
-    there = {name for name in policy.entries if name in defined and _is_there(host, defined[name])}
+    there = _with_program(host, configuration) & set(policy.entries)
     config = status.topic("config")
     told = config.get("crio") if isinstance(config, dict) else None
     default = told.get("DefaultRuntime") if isinstance(told, dict) else None
@@ -136,10 +146,10 @@ def _runs_with_others(
     return bool(others or default in policy.entries and default != configuration.runtime().get("default_runtime"))
 
 
-def _is_there(host: Host, entry: Any) -> bool:
-    """Whether the program of a handler is there, where the handler names one."""
-    path = entry.get("runtime_path") if isinstance(entry, dict) else None
-    return not path or host.stat(str(path)) is not None
+def _with_program(host: Host, configuration: Configuration) -> Set[str]:
+    """Handlers whose program is there: those that CRI-O keeps at its start."""
+    return {name for name, entry in configuration.handlers().items()
+            if isinstance(entry, dict) and startup.has_program(host, configuration, name, entry)}
 
 
 def _obstacle(host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy) -> Optional[Problem]:
@@ -149,6 +159,10 @@ def _obstacle(host: Host, service: Service, configuration: Configuration, policy
     if os.statvfs(host.path(folder)).f_flag & os.ST_RDONLY:
         return Problem("%s lies on a file system that is mounted read-only" % configuration.folder,
                        "a folder that can be written", "configure the handler where the system image is made")
+    for path in our_paths(configuration):
+        if host.link(path) is not None:
+            return Problem("%s is a link to %s" % (path, host.link(path)), "a file of ours, or none",
+                           "take the link away; what it leads to is not ours")
     if not policy.present:
         return None
     if service.release < OLDEST:
