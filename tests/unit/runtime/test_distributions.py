@@ -133,6 +133,18 @@ DEFAULT = replace(PRESENT, default_handler=True)
 OPTIONS = "/etc/rancher/k3s/config.yaml"
 
 
+def test_a_default_of_ours_goes_together_with_its_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told_to(monkeypatch)
+    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS))
+    for edit in change_of(host, service_of("k3s"), DEFAULT).edits:
+        host.write(edit.path, edit.after or "")
+    host.write(ROOT, RENDERED % IMPORTS + "[" + CRI3 + ".containerd]\n  default_runtime_name = \"nvidia\"\n")
+    gone = change_of(host, service_of("k3s"), replace(DEFAULT, present=False))
+    assert [edit.after for edit in gone.edits] == [None, None]
+    # what containerd judges has no handler, and no default of that name either
+    assert 'default_runtime_name = "runc"' in (gone.preview[-1].after or "")
+
+
 @pytest.mark.parametrize("path, text, words", [
     (OPTIONS, "", ("--default-runtime=nvidia",)),
     (OPTIONS, "token: x\n'default-runtime': \"nvidia\" # GPUs\n", ()),

@@ -46,6 +46,7 @@ DETECTED = {
     "nvidia-cdi": "nvidia-container-runtime.cdi",
     "nvidia-experimental": "nvidia-container-runtime-experimental",
 }
+BUILT_IN = "runc"
 SEARCHED_FIRST = "/usr/local/nvidia/toolkit"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OPENING = ("if", "range", "with", "define", "block")
@@ -92,10 +93,8 @@ def change(host: Host, service: Service, configuration: Configuration, policy: R
         _template_edit(host, service, layout.template, {} if joins else tables),
         whole_file(host, layout.default, _default(host, service, policy, layout, words)),
     ]
-    rendered = {} if joins else dict(tables)
-    if edits[2].after is not None:
-        rendered["plugins", base.cri_id, "containerd"] = {"default_runtime_name": policy.handler}
-    return change_of(edits, [edits[0], _rendered(configuration, rendered)], coming)
+    rendered = _rendered(configuration, {} if joins else tables, _default_then(base, edits[2], policy))
+    return change_of(edits, [edits[0], rendered], coming)
 
 
 def detected(host: Host, service: Service) -> FrozenSet[str]:
@@ -249,16 +248,16 @@ def _guarded(tables: Tables) -> str:
         for name, each in blocks.items())
 
 
-def _rendered(configuration: Configuration, tables: Tables) -> Edit:
+def _rendered(configuration: Configuration, tables: Tables, default: str) -> Edit:
     """The rendered file as it will be: what the template adds comes behind all else, as one block."""
     root = configuration.files[0]
-    base = toml.without_ours(root.text)
-    handlers_of_ours = {table: values for table, values in tables.items() if "runtimes" in table}
-    rest = {table: values for table, values in tables.items() if table not in handlers_of_ours}
-    after = apply_tables(base, rest, root.path) if rest else base
-    if handlers_of_ours:
-        after = toml.with_block(after, toml.render_tables(handlers_of_ours))
-    return Edit(root.path, root.text, after if tables else root.text, None, None)
+    after = toml.without_ours(root.text)
+    if default:
+        section = ("plugins", configuration.cri_id, "containerd")
+        after = apply_tables(after, {section: {"default_runtime_name": default}}, root.path)
+    if tables:
+        after = toml.with_block(after, toml.render_tables(tables))
+    return Edit(root.path, root.text, after, None, None)
 
 
 # The default
@@ -289,6 +288,14 @@ def _default(
     if flag or told and told[-1][1] == policy.handler:
         return None
     return HEADER + "default-runtime: %s\n" % policy.handler
+
+
+def _default_then(base: Configuration, options: Edit, policy: RuntimePolicy) -> str:
+    """The default that will be rendered once our file of options is as it shall be, '' for the one that is."""
+    if options.after is not None:
+        return policy.handler
+    rendered = base.cri().get("containerd", {}).get("default_runtime_name")
+    return BUILT_IN if options.before is not None and rendered == policy.handler else ""
 
 
 def _command_line(host: Host, service: Service) -> List[str]:
