@@ -123,6 +123,11 @@ def test_systemd_knows_a_containers_gpu_by_the_link(fleet: Fleet) -> None:
         shell(fleet, "umount /root/probe/rootfs && rm -r /root/probe")
 
 
+def test_udev_reads_the_rule_without_complaint(fleet: Fleet) -> None:
+    said = shell(fleet, "udevadm test --action=add /sys/class/net/lo 2>&1 | grep gpuops").splitlines()
+    assert said == ["Reading rules file: /etc/udev/rules.d/71-gpuops-nvidia.rules"]
+
+
 def test_a_specification_of_another_driver_or_of_lost_programs_is_renewed(fleet: Fleet) -> None:
     fresh = fleet.say(HOST, "cat", SPEC)
     for stale in ("s/\\.so\\.[0-9.]*$/.so.580.1/", "s,/usr/bin/nvidia-cdi-hook,/opt/nvidia-cdi-hook,", "s/GPU-/GPU-0/"):

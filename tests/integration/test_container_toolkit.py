@@ -10,7 +10,7 @@ from laboratory import Fleet, assert_journal_is_plan, new_lab
 
 from gpulab.topology import parse
 
-HOST = "gpu"
+HOST, CRIO = "gpu", "crio"
 SETTINGS = "/etc/nvidia-container-runtime/config.toml"
 PACKAGES = "http://packages.gpulab:8480/libnvidia-container"
 TOOLKIT = {"repository_url": PACKAGES + "/stable/deb/$(ARCH)", "repository_key": PACKAGES + "/gpgkey"}
@@ -25,8 +25,9 @@ log-level = "debug" # until ticket 7 is closed
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lab = new_lab("toolkit")
-    lab.up(parse({"name": "toolkit", "control_plane": False, "hosts": [{"name": HOST, "board": "l40s", "gpus": 1}]},
-                 "test_container_toolkit.py"))
+    lab.up(parse({"name": "toolkit", "control_plane": False, "hosts": [
+        {"name": HOST, "board": "l40s", "gpus": 1}, {"name": CRIO, "board": "l40s", "gpus": 1, "runtime": "cri-o"},
+    ]}, "test_container_toolkit.py"))
     yield Fleet(lab, tmp_path_factory.mktemp("toolkit"))
     lab.down()
 
@@ -100,7 +101,18 @@ def test_the_runtimes_are_those_of_the_running_daemon(fleet: Fleet) -> None:
     assert "/gone/runc" in failure(toolkit(fleet, low_level_runtimes=["/gone/runc"]))
 
 
+def test_cri_o_keeps_its_runtime_outside_of_path(fleet: Fleet) -> None:
+    wanted = "/usr/libexec/crio/runc"
+    assert fleet.say(CRIO, "systemctl", "is-active", "crio") == "active"
+    played = fleet.tasks(CRIO, [{"gpuops.nvidia.container_toolkit": TOOLKIT}])
+    assert not played.result(CRIO, "container_toolkit").get("failed"), played.failures()
+    assert 'runtimes = ["%s"]' % wanted in fleet.say(CRIO, "cat", SETTINGS)
+    assert "runc version" in fleet.say(CRIO, "env", "-i", "/usr/bin/nvidia-container-runtime", "--version")
+    assert fleet.tasks(CRIO, [{"gpuops.nvidia.container_toolkit": TOOLKIT}]).changed[CRIO] == 0
+
+
 def test_what_the_toolkit_would_ignore_or_refuse_is_refused_before_a_write(fleet: Fleet) -> None:
+    assert not toolkit(fleet).get("failed")
     before = settings(fleet)
     assert "log-level" in failure(toolkit(fleet, settings={"nvidia-container-runtime.loglevel": "debug"}))
     assert "true or false" in failure(toolkit(fleet, settings={"disable-require": "perhaps"}))
