@@ -145,6 +145,12 @@ def test_a_default_of_ours_goes_together_with_its_handler(tmp_path: Path, monkey
     assert 'default_runtime_name = "runc"' in (gone.preview[-1].after or "")
 
 
+def test_the_file_of_the_last_start_is_not_inspected_before_the_next(tmp_path: Path) -> None:
+    host = host_of(tmp_path, (ROOT, "version = 3\n[" + CRI3 + ".containerd]\n  default_runtime_name = \"nvidia\"\n"))
+    for name in distributions.RENDERED_AT_START:
+        kind.Containerd().inspect(host, service_of(name))
+
+
 @pytest.mark.parametrize("path, text, words", [
     (OPTIONS, "", ("--default-runtime=nvidia",)),
     (OPTIONS, "token: x\n'default-runtime': \"nvidia\" # GPUs\n", ()),

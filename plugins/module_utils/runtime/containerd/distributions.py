@@ -10,6 +10,9 @@ from . import k0s, microk8s, rancher
 from .change import Change
 from .configuration import Configuration
 
+# Their root file is made anew at each start of the service
+RENDERED_AT_START = ("k3s", "rke2", "microk8s")
+
 
 def change(
     host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy, systemd_cgroup: bool

@@ -74,6 +74,9 @@ class Containerd(Kind):
         return found | rancher.detected(host, service) if service.distribution in ("k3s", "rke2") else found
 
     def inspect(self, host: Host, service: Service) -> None:
+        if service.distribution in distributions.RENDERED_AT_START:
+            # what lies there is of the last start; what the next one renders was judged before the change
+            return
         check_in_place(host, service.binary, load(host, service.root, service.release[0]))
 
     def answer(self, host: Host, service: Service) -> Answer:
