@@ -73,6 +73,12 @@ def test_a_detected_handler_needs_no_file(tmp_path: Path) -> None:
     assert change_of(host, service_of("k3s")) == Change()
 
 
+@pytest.mark.parametrize("name", ["k3s", "rke2", "k0s", "microk8s"])
+def test_a_service_that_was_never_started_is_named(tmp_path: Path, name: str) -> None:
+    with pytest.raises(GpuOpsError, match="k3s-agent.service has not been started yet"):
+        change_of(Host(str(tmp_path)), service_of(name))
+
+
 def test_a_handler_that_the_next_start_detects_needs_a_restart_alone(tmp_path: Path) -> None:
     host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS), (BINARY, "#!/bin/sh\n"))
     assert change_of(host, service_of("k3s")) == Change(pending=True)

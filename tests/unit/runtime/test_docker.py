@@ -334,3 +334,16 @@ def test_the_daemon_is_asked_over_its_socket(tmp_path: Path) -> None:
         daemon.answers = {"/info": b"no JSON"}
         assert "/info" in Docker().answer(host, service).problem
         daemon.shutdown()
+
+
+def test_live_restore_may_be_a_flag_and_folders_of_cdi_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docker = Docker()
+    monkeypatch.setattr(docker, "answer", lambda *_: Answer("", frozenset(), frozenset({"c"})))
+    monkeypatch.setattr("%s._judge" % Docker.__module__, lambda *_: None)
+    service = replace(SERVICE, release=(27, 5), active=True, arguments=("dockerd", "--live-restore"))
+    for folders, notes in (('["/etc/cdi"]', 1), ('["/etc/cdi", "/run/cdi"]', 0)):
+        host = host_with(tmp_path, '{"cdi-spec-dirs": %s}' % folders)
+        seen = docker.observe(host, Journal(host), PRESENT, service)
+        assert seen.problem is None and seen.edits and len(seen.notes) == notes

@@ -3,6 +3,7 @@
 """Kubernetes distributions that bring their own containerd: they generate its root file, so ours is another one."""
 from __future__ import annotations
 
+from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ..model import Service
 from ..policy import RuntimePolicy
@@ -21,6 +22,13 @@ def change(
 
     systemd_cgroup: whether the kubelet uses systemd's control groups, for a runtime that does not say it.
     """
+    if not configuration.files:
+        raise GpuOpsError(
+            found="no %s: %s has not been started yet" % (service.root, service.unit),
+            wanted="the configuration that it generates at its start",
+            remedy="start it: systemctl start %s" % service.unit,
+            file=service.root,
+        )
     if service.distribution in ("k3s", "rke2"):
         return rancher.change(host, service, configuration, policy)
     if service.distribution == "k0s":

@@ -20,6 +20,8 @@ from .engine import Engine
 # dockerd --validate came with 23.0
 VALIDATE_SINCE = (23, 0)
 KEYS = ("runtimes", "features", "default-runtime")
+# Where the CDI specification of the node's GPUs is written
+SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
 # Exit codes of containers that a signal has ended: SIGKILL and SIGTERM
 KILLED = (137, 143)
 
@@ -43,7 +45,7 @@ class Docker(Kind):
             edits = _edits(service, policy, text, record, wanted)
             for edit in edits:
                 _judge(host, service, edit)
-            if service.active and not data.get("live-restore"):
+            if service.active and not _keeps_containers(service, data):
                 problem = _ended_by_a_restart(service, _causes(service, edits), self.answer(host, service).containers)
             if problem:
                 return RuntimeObservation(service, problem)
@@ -56,7 +58,7 @@ class Docker(Kind):
             pending=pending(host, journal, service, [service.root], self.effective_digest(host, service)),
             handlers=tuple(sorted(data.get("runtimes", {}))),
             cdi=configuration.injects_cdi(data, service.release) if service.release >= CDI_SINCE else None,
-            notes=_notes(policy, edits),
+            notes=_notes(service, policy, data, edits),
         )
 
     def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
@@ -180,6 +182,11 @@ def _causes(service: Service, edits: Sequence[Edit]) -> List[str]:
             for cause in configuration.restart_causes(edit.path, edit.before, edit.after, service.release)]
 
 
+def _keeps_containers(service: Service, data: Mapping[str, Any]) -> bool:
+    flags = [word for word in service.arguments if word in ("--live-restore", "--live-restore=true")]
+    return bool(flags or data.get("live-restore"))
+
+
 def _ended_by_a_restart(service: Service, causes: Sequence[str], containers: AbstractSet[str]) -> Optional[Problem]:
     if not causes or not containers:
         return None
@@ -190,8 +197,15 @@ def _ended_by_a_restart(service: Service, causes: Sequence[str], containers: Abs
             ", or set cdi to false, which takes a reload alone" if "features" in causes else ""))
 
 
-def _notes(policy: RuntimePolicy, edits: Sequence[Edit]) -> Tuple[str, ...]:
-    left = [edit for edit in edits
-            if not policy.present and "runtimes" not in configuration.parse(edit.path, edit.after or "")]
-    return tuple("dockerd forgets the runtime at its next start: it takes back none by a reload of a file that names "
-                 "no runtimes." for _edit in left)
+def _notes(
+    service: Service, policy: RuntimePolicy, data: Mapping[str, Any], edits: Sequence[Edit]
+) -> Tuple[str, ...]:
+    notes = []
+    if not policy.present and any("runtimes" not in configuration.parse(edit.path, edit.after or "") for edit in edits):
+        notes.append("dockerd forgets the runtime at its next start: it takes back none by a reload of a file that "
+                     "names no runtimes.")
+    folders = data.get("cdi-spec-dirs")
+    if policy.present and policy.cdi and folders is not None and not {*folders} & {*SPEC_FOLDERS}:
+        notes.append("%s: cdi-spec-dirs does not name %s, where specifications of GPUs are."
+                     % (service.root, SPEC_FOLDERS[0]))
+    return tuple(notes)
