@@ -326,6 +326,8 @@ def test_site_makes_it_a_gpu_node_and_pods_go_on(installed: World, stays: Contai
     assert installed.container() == stays
     assert installed.fleet.node(HOST)["status"]["allocatable"]["nvidia.com/gpu"] == "2"
     assert "nvidia" in installed.handlers()
+    # NVIDIA's runtime calls the one that CRI-O calls, which is in no folder of PATH
+    assert 'runtimes = ["/usr/libexec/crio/runc"]' in installed.sh("cat /etc/nvidia-container-runtime/config.toml")
     again = installed.fleet.play("gpuops.nvidia.site")
     assert again.changes() == []
 
