@@ -13,8 +13,10 @@ from typing import Any, Dict, Iterator, List, Optional
 
 import pytest
 from laboratory import Fleet, new_lab
+from workspace import collections_root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.docker.engine import Engine
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive
 from gpulab.parts.registry import workshop
 from gpulab.topology import parse
 
@@ -244,6 +246,25 @@ def test_a_containerd_for_kubernetes_beside_it_has_to_be_told_apart(dock: Dock) 
     assert dock.configure(runtime="docker")["changed"]
     dock.path("/etc/containerd/config.toml").write_text(CONTAINERD)
     dock.fleet.say(HOST, "systemctl", "restart", "containerd")
+
+
+def test_killed_before_any_change_docker_starts_and_the_next_run_completes(dock: Dock) -> None:
+    there, inner = dock.path("/root/kills"), Path("ansible_collections", "gpuops", "nvidia", "plugins", "module_utils")
+    shutil.copytree(collections_root() / inner, there / inner, ignore=shutil.ignore_patterns("__pycache__"))
+    (there / "libraries.zip").write_bytes(archive()[0])
+    for name in ("runtime_kills.py", "docker_kills.py"):
+        shutil.copy(Path(__file__).parent / name, there)
+    # So many restarts in a row are no fault here
+    dock.path("/etc/systemd/system/docker.service").write_text(UNIT.replace(
+        "[Unit]\n", "[Unit]\nStartLimitIntervalSec=0\n"))
+    dock.fleet.say(HOST, "systemctl", "daemon-reload")
+    text = DELIVERED.replace('"bridge"', '"runtimes": { "nvidia": { "path": "/opt/old" } },\n  "bridge"')
+    options = {"adopt": True, "default_handler": True, "handlers": {"nvidia-cdi": ""}, "runtime": "docker"}
+    done = dock.fleet.lab.host(HOST).ssh(["python3", "/root/kills/docker_kills.py"],
+                                         feed=json.dumps({"files": {FILE: text}, "options": options}))
+    told = json.loads(done.stdout)
+    assert told["faults"] == []
+    assert min(told["changes"].values()) >= 6
 
 
 def output(dock: Dock, command: List[str], **host: Any) -> str:
