@@ -197,7 +197,9 @@ def _check_types(file: File) -> None:
     for name, kind, wanted in TYPES:
         value = file.data.get(name)
         entries = value if isinstance(value, list) else []
-        if value is None or type(value) is kind and all(isinstance(entry, str) for entry in entries):
+        # To Python, true is a number too
+        fits = isinstance(value, kind) and not isinstance(value, bool)
+        if value is None or fits and all(isinstance(entry, str) for entry in entries):
             continue
         raise GpuOpsError(
             found="%s: %s = %s" % (file.place(name), name, toml.render_value(value)
