@@ -28,8 +28,9 @@ description:
   - The daemon is restarted only when its effective configuration changes. When its CRI does not answer again, lacks
     the handlers, still knows those that were taken out, or containers that ran before are lost, the files are put back
     with their owner and mode, and it is restarted with them.
-  - CRI-O and Docker take their files in by a reload. One that was not enough is undone and never followed by a restart
-    in the same run; the next plan asks for the restart under its own name, so that O(allowed_disruption) decides.
+  - CRI-O is restarted too, since pods do not get what it takes in by a reload; its containers go on.
+  - Docker takes its file in by a reload. One that was not enough is undone and never followed by a restart in the same
+    run; the next plan asks for the restart under its own name, so that O(allowed_disruption) decides.
   - Line ends are kept as they are, CRLF too. A new file gets the mode, owner and SELinux label of the most closed of
     the files that it was made from.
   - A symbolic link in the place of a file is followed; its target is replaced and the link stays.
