@@ -3,14 +3,9 @@
 """The files that are ours whole: repository, key, pin, and what unattended upgrades leave alone."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from . import catalogue
+from .origin import KEY_FILE, Origin
 
-if TYPE_CHECKING:
-    from .target import Origin
-
-KEY_FILE = "/etc/apt/keyrings/gpuops-nvidia-driver.asc"
 SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver.sources"
 PIN_FILE = "/etc/apt/preferences.d/gpuops-nvidia-driver"
 UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"

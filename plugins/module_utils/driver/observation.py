@@ -15,16 +15,19 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.steps import PACKAGES_INSTALL
 from . import catalogue
-from .files import KEY_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
+from .catalogue import Impossible
+from .files import OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
 from .kernels import Kernel, read_kernels
-from .policy import Policy
-from .target import Origin, Target, anchors, header_packages, index_needed, origin_of, target_of
+from .origin import KEY_FILE, Origin, origin_of
+from .policy import DISTRIBUTION, Policy
+from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
 ARCHIVES = "/var/cache/apt/archives"
 LISTS = "/var/lib/apt/lists"
 MOK_FILES = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub", "/var/lib/dkms/mok.der")
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
+_KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
 _KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$)")
 
 
@@ -209,3 +212,37 @@ def _key_text(host: Host, seen: Observation, origin: Origin) -> str:
     if in_place and seen.files.get(SOURCES_FILE) == sources_text(origin, KEY_FILE):
         return in_place
     return read_key(host, origin.key_url)
+
+
+def header_packages(seen: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+    """Header packages that are missing: of every bootable kernel, and the metapackage that follows updates."""
+    if not policy.kernel_headers:
+        return ()
+    names = ["linux-headers-" + kernel.release for kernel in seen.kernels if not kernel.headers]
+    for name in seen.installed:
+        meta = _KERNEL_METAPACKAGE.match(name)
+        if meta and "linux-headers-" + meta.group(1) not in seen.installed:
+            names.append("linux-headers-" + meta.group(1))
+    return tuple(sorted(names))
+
+
+def index_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
+    """Whether the repository must be read to plan."""
+    if facts.os_id not in SYSTEMS or policy.source != DISTRIBUTION and not policy.from_repository:
+        return False
+    if facts.immutable or not facts.gpus or (policy.from_repository and not origin_of(policy, facts).url):
+        return False
+    target = target_of(policy, facts, seen.installed, {})
+    if isinstance(target, Impossible):
+        return not policy.version
+    if not packages_settled(target, seen.installed) or _key_needed(seen, policy, facts):
+        return True
+    return any(not kernel.headers and kernel.module != target.version for kernel in seen.kernels) and bool(
+        header_packages(seen, policy, facts))
+
+
+def _key_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
+    origin = origin_of(policy, facts)
+    if not origin.key_url:
+        return False
+    return not seen.files.get(KEY_FILE) or seen.files.get(SOURCES_FILE) != sources_text(origin, KEY_FILE)

@@ -12,11 +12,12 @@ from ..core.steps import PACKAGES_REMOVE, command_step, file_step, packages_step
 from ..core.versions import version_key
 from . import catalogue, openpgp
 from .catalogue import Impossible
-from .files import KEY_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
+from .files import PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
-from .observation import Observation, Offer
+from .observation import Observation, Offer, header_packages
+from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, PREINSTALLED, Policy
-from .target import SYSTEMS, Origin, Target, header_packages, origin_of, packages_settled, target_of, versions_offered
+from .target import SYSTEMS, Target, packages_settled, target_of, versions_offered
 
 NAME = "driver"
 

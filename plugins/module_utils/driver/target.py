@@ -5,59 +5,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, List, Mapping, Sequence, Set, Tuple, Union
+from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
 
 from ..core.facts import HostFacts
 from ..core.versions import branch_of, version_key
 from . import catalogue
 from .catalogue import Impossible, PackageSet
-from .files import KEY_FILE, SOURCES_FILE, sources_text
-from .openpgp import is_armoured_key
-from .policy import DISTRIBUTION, NVIDIA_REPOSITORY, Policy
-
-if TYPE_CHECKING:
-    from .observation import Observation
+from .policy import Policy
 
 SYSTEMS = ("debian", "ubuntu")
 _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
-_KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
-
-
-@dataclass(frozen=True)
-class Origin:
-    """The repository, in full.
-
-    url:      directory of the packages, '' for the sources that the host has already.
-    key_text: the key, if the policy carries it.
-    key_url:  where the key is fetched from, '' when it is not.
-    key_path: the keyring that apt is told to use.
-    fingerprint: of the key, '' if nobody named one.
-    """
-
-    url: str = ""
-    key_text: str = ""
-    key_url: str = ""
-    key_path: str = KEY_FILE
-    fingerprint: str = ""
-
-
-def origin_of(policy: Policy, facts: HostFacts) -> Origin:
-    if not policy.from_repository:
-        return Origin()
-    url = policy.repository_url
-    if not url and policy.source == NVIDIA_REPOSITORY:
-        url = catalogue.default_repository(facts.os_id, facts.os_version, facts.arch)
-    key, named = policy.repository_key, policy.repository_key_fingerprint
-    if is_armoured_key(key):
-        return Origin(url, key_text=key.strip() + "\n", fingerprint=named)
-    if key.startswith("/"):
-        return Origin(url, key_path=key, fingerprint=named)
-    if key:
-        return Origin(url, key_url=key, fingerprint=named)
-    default = catalogue.default_key(facts.os_id, facts.os_version)
-    if default is None or not url:
-        return Origin(url, fingerprint=named)
-    return Origin(url, key_url=url + default.file, fingerprint=named or default.fingerprint)
 
 
 @dataclass(frozen=True)
@@ -157,38 +114,7 @@ def packages_settled(target: Target, installed: Mapping[str, str]) -> bool:
     return all(catalogue.upstream(version) == target.version for version in present.values())
 
 
-def header_packages(seen: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
-    """Header packages that are missing: of every bootable kernel, and the metapackage that follows updates."""
-    if not policy.kernel_headers:
-        return ()
-    names = ["linux-headers-" + kernel.release for kernel in seen.kernels if not kernel.headers]
-    for name in seen.installed:
-        meta = _KERNEL_METAPACKAGE.match(name)
-        if meta and "linux-headers-" + meta.group(1) not in seen.installed:
-            names.append("linux-headers-" + meta.group(1))
-    return tuple(sorted(names))
 
-
-def index_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
-    """Whether the repository must be read to plan."""
-    if facts.os_id not in SYSTEMS or policy.source not in (DISTRIBUTION,) and not policy.from_repository:
-        return False
-    if facts.immutable or not facts.gpus or (policy.from_repository and not origin_of(policy, facts).url):
-        return False
-    target = target_of(policy, facts, seen.installed, {})
-    if isinstance(target, Impossible):
-        return not policy.version
-    if not packages_settled(target, seen.installed) or _key_needed(seen, policy, facts):
-        return True
-    return any(not kernel.headers and kernel.module != target.version for kernel in seen.kernels) and bool(
-        header_packages(seen, policy, facts))
-
-
-def _key_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
-    origin = origin_of(policy, facts)
-    if not origin.key_url:
-        return False
-    return not seen.files.get(KEY_FILE) or seen.files.get(SOURCES_FILE) != sources_text(origin, KEY_FILE)
 
 
 def versions_offered(policy: Policy, facts: HostFacts, versions: Mapping[str, Sequence[str]]) -> List[str]:

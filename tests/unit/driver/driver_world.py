@@ -12,16 +12,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Pla
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import OUR_FILES
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation, Offer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import Policy, from_parameters
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import (
-    Target,
-    anchors,
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
+    Observation,
+    Offer,
     header_packages,
     index_needed,
-    origin_of,
-    target_of,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import origin_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import Policy, from_parameters
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
 
 A100, T4, V100, B200, B300, GH200 = "20b2", "1eb8", "1db6", "2901", "3182", "2342"
 VERSIONS = ("580.126.09", "580.178.04", "595.91.07", "610.57.04", "615.71.09")
