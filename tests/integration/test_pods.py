@@ -61,6 +61,11 @@ def minors(fleet: Fleet, host: str) -> Dict[str, str]:
     return dict(zip(words[::2], words[1::2]))
 
 
+@pytest.mark.parametrize(("host", "generation"), [("a100", " 1.6."), ("h100", " v2.3.")])
+def test_each_host_has_another_containerd(demo: Fleet, host: str, generation: str) -> None:
+    assert generation in demo.say(host, "containerd", "--version")
+
+
 @pytest.mark.parametrize("host", DEMO_HOSTS)
 def test_pods_see_their_own_gpu(demo: Fleet, installed: Played, host: str) -> None:
     names = ["one", "two", "four"]
