@@ -11,12 +11,12 @@ from gpulab.lab import Lab
 FOLDER = "/root/command-count"
 # Python reads it at its start wherever PYTHONPATH leads to it
 _HOOK = """\
-import json, sys
+import json, os, sys
 
 def watch(event, arguments):
     if event == "subprocess.Popen":
         with open("%s/commands", "a") as handle:
-            handle.write(json.dumps([str(word) for word in arguments[1]]) + "\\n")
+            handle.write(json.dumps([os.fsdecode(word) for word in arguments[1]]) + "\\n")
 
 sys.addaudithook(watch)
 """ % FOLDER
