@@ -114,9 +114,6 @@ def packages_settled(target: Target, installed: Mapping[str, str]) -> bool:
     return all(catalogue.upstream(version) == target.version for version in present.values())
 
 
-
-
-
 def versions_offered(policy: Policy, facts: HostFacts, versions: Mapping[str, Sequence[str]]) -> List[str]:
     """Every driver version that the source has, in order."""
     return sorted({catalogue.upstream(version) for name in anchors(policy, facts)
