@@ -155,6 +155,14 @@ def test_a_driver_of_the_future_makes_the_specification_stale() -> None:
     assert step.change["after"]["driver"] == "595.91.07"
 
 
+def test_what_an_exchange_of_the_driver_is_planned_to_need_is_done_after_it() -> None:
+    facts = FACTS.but(driver_loaded="595.91.07", driver_userspace="595.91.07")
+    after = replace(FRESH, driver="595.91.07", loaded="595.91.07")
+    assert planner.plan(after, WISH, facts).steps == planner.plan(FRESH, WISH, facts).steps
+    waiting = replace(after, undivided=True)
+    assert planner.plan(waiting, WISH, facts).steps == ()
+
+
 def test_stale_devices_are_a_step() -> None:
     (step,) = planner.plan(replace(FRESH, reasons=("it lacks GPU-c",)), WISH, FACTS).steps
     assert "it lacks GPU-c" in step.why

@@ -31,7 +31,7 @@ def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Pl
     if waits_for:
         return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]))
     steps = _others_steps(observation, policy)
-    if observation.undivided and observation.driver == facts.driver_loaded:
+    if _lacks_mig_devices(observation, facts):
         notes.append("The CDI specification waits for MIG devices: every GPU is in MIG mode, and none has one.")
     else:
         steps.extend(_generation(observation, facts))
@@ -62,12 +62,27 @@ def _others_steps(observation: CdiObservation, policy: CdiPolicy) -> List[Step]:
 
 
 def _link_steps(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> List[Step]:
-    """A driver that is still to be loaded makes its nodes anew, perhaps with other numbers."""
-    if not policy.device_links or (facts.driver_loaded == observation.loaded and not observation.unlinked):
+    """A driver that is still to be loaded makes its nodes anew, perhaps with other numbers.
+
+    Whether they are others is known only then, so an exchange always comes with this step, planned and done alike: as
+    long as the specification is another driver's, which is renewed in the same run.
+    """
+    exchanged = _is_of_another_driver(observation, facts) and not _lacks_mig_devices(observation, facts)
+    if not policy.device_links or not (
+            observation.unlinked or exchanged or facts.driver_loaded != observation.loaded):
         return []
     return [Step(NAME, LINK, links.FOLDER,
                  "A reload of systemd takes a GPU from running containers where the link of its device is missing.",
                  change={"before": None, "after": {"links": "to NVIDIA's device nodes"}})]
+
+
+def _is_of_another_driver(observation: CdiObservation, facts: HostFacts) -> bool:
+    spec = observation.spec
+    return spec is not None and spec.driver not in ("", facts.driver_loaded)
+
+
+def _lacks_mig_devices(observation: CdiObservation, facts: HostFacts) -> bool:
+    return observation.undivided and observation.driver == facts.driver_loaded
 
 
 def _waits_for(facts: HostFacts) -> str:
@@ -104,7 +119,7 @@ def _reasons(observation: CdiObservation, facts: HostFacts) -> List[str]:
     if observation.spec is None:
         return ["there is none"]
     # Said in the same words before an exchange and after it, as the plan of then is held to that of now.
-    if observation.spec.driver and observation.spec.driver != facts.driver_loaded:
+    if _is_of_another_driver(observation, facts):
         return ["it is for driver %s" % observation.spec.driver]
     if observation.made_before or not _is_installed(observation, facts.toolkit):
         return ["it was made before container toolkit %s came" % facts.toolkit]
