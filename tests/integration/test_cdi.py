@@ -133,7 +133,8 @@ def test_a_specification_of_another_driver_or_of_lost_programs_is_renewed(fleet:
     for stale in ("s/\\.so\\.[0-9.]*$/.so.580.1/", "s,/usr/bin/nvidia-cdi-hook,/opt/nvidia-cdi-hook,", "s/GPU-/GPU-0/"):
         fleet.say(HOST, "sed", "-i", stale, SPEC)
         assert "cdi_spec" in module(fleet, "gpu_validation")["msg"]
-        assert module(fleet, "cdi_spec")["applied"] == [GENERATE], stale
+        # One of another driver stands for an exchange, which may have given the device nodes other numbers
+        assert module(fleet, "cdi_spec")["applied"] == [GENERATE, LINK][:2 if "580.1" in stale else 1], stale
         assert fleet.say(HOST, "cat", SPEC) == fresh
     assert module(fleet, "cdi_spec")["changed"] is False
 
