@@ -113,6 +113,12 @@ class Host:
         except FileNotFoundError:
             return None
 
+    def is_read_only(self, folder: str) -> bool:
+        """Whether a directory lies, or would lie, on a file system that is mounted read-only."""
+        while folder != "/" and not self.is_dir(folder):
+            folder = os.path.dirname(folder)
+        return bool(os.statvfs(self.path(folder)).f_flag & os.ST_RDONLY)
+
     def ownership(self, name: str) -> Optional[Ownership]:
         """Permission bits, owner and SELinux label of a file, None when it is not there."""
         try:

@@ -220,5 +220,11 @@ def started_at(host: Host, pid: int) -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
+def environment(host: Host, pid: int) -> Dict[str, str]:
+    """Variables that a process was started with; none when there is no process."""
+    text = (host.read("/proc/%d/environ" % pid) or "") if pid else ""
+    return dict(pair.partition("=")[::2] for pair in text.split("\0") if "=" in pair)
+
+
 # USER_HZ, the unit of times in /proc, which is 100 on every architecture that Linux runs GPUs on
 CLOCK_TICKS = 100

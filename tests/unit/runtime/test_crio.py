@@ -24,7 +24,7 @@ PACKAGED = (
 )
 
 
-STARTED = daemon.started_as(["/usr/bin/crio"], "", "/")
+STARTED = daemon.started_as(["/usr/bin/crio"], {}, "/")
 PROGRAM = "/usr/bin/nvidia-container-runtime"
 
 
@@ -177,7 +177,7 @@ def test_the_low_level_runtimes_are_the_absolute_paths_of_the_service(tmp_path: 
 ])
 def test_the_monitor_comes_by_its_absolute_path(tmp_path: Path, monitor: str, told: Any) -> None:
     with_monitor(tmp_path)
-    started = daemon.started_as(["crio"], "PATH=/bin:/usr/bin\0A=b\0", "/srv")
+    started = daemon.started_as(["crio"], {"PATH": "/bin:/usr/bin", "A": "b"}, "/srv")
     config = conf(tmp_path, started, d_10__conf=handler("/usr/bin/runc", "runc", monitor_path=monitor))
     assert written(config)["runtimes"]["nvidia"].get("monitor_path") == told
 
@@ -195,32 +195,32 @@ def test_default_annotations_come_along(tmp_path: Path) -> None:
 
 
 def test_relative_low_level_runtimes_belong_to_the_daemons_directory(tmp_path: Path) -> None:
-    config = conf(tmp_path, daemon.started_as(["crio"], "", "/srv"), d_10__conf=handler("bin/runc", "runc"))
+    config = conf(tmp_path, daemon.started_as(["crio"], {}, "/srv"), d_10__conf=handler("bin/runc", "runc"))
     assert configuration.low_level_runtimes(config) == ("/srv/bin/runc",)
 
 
 @pytest.mark.parametrize(("words", "environment", "options"), [
-    (["crio"], "", {}),
-    (["crio", "--log-level", "debug", "-c", "/a", "--config-dir=/b"], "", {"config": ("/a",), "config-dir": ("/b",)}),
-    (["crio", "-default-runtime", "crun"], "CONTAINER_DEFAULT_RUNTIME=x\0", {"default-runtime": ("crun",)}),
-    (["crio"], "CONTAINER_CONFIG_DIR=/c\0CONTAINER_CONMON=\0", {"config-dir": ("/c",)}),
-    (["crio", "--runtimes", "a:/a:/run/a", "--runtimes=b:/b:/run/b:vm"], "",
+    (["crio"], {}, {}),
+    (["crio", "--log-level", "debug", "-c", "/a", "--config-dir=/b"], {}, {"config": ("/a",), "config-dir": ("/b",)}),
+    (["crio", "-default-runtime", "crun"], {"CONTAINER_DEFAULT_RUNTIME": "x"}, {"default-runtime": ("crun",)}),
+    (["crio"], {"CONTAINER_CONFIG_DIR": "/c", "CONTAINER_CONMON": ""}, {"config-dir": ("/c",)}),
+    (["crio", "--runtimes", "a:/a:/run/a", "--runtimes=b:/b:/run/b:vm"], {},
      {"runtimes": ("a:/a:/run/a", "b:/b:/run/b:vm")}),
 ])
-def test_options_of_the_daemon(words: List[str], environment: str, options: Dict[str, Any]) -> None:
+def test_options_of_the_daemon(words: List[str], environment: Dict[str, str], options: Dict[str, Any]) -> None:
     assert daemon.started_as(words, environment, "/").options == options
 
 
 def test_the_command_line_overrules_every_file(tmp_path: Path) -> None:
     started = daemon.started_as(
-        ["crio", "--runtimes", "nvidia:/opt/x:/run/x,kata:/k:/run/k:vm", "--default-runtime=kata"], "", "/")
+        ["crio", "--runtimes", "nvidia:/opt/x:/run/x,kata:/k:/run/k:vm", "--default-runtime=kata"], {}, "/")
     config = conf(tmp_path, started, d_10__conf=PACKAGED, d_99__conf=handler("/b"))
     assert config.handlers()["nvidia"] == {"runtime_path": "/opt/x", "runtime_root": "/run/x"}
     assert config.handlers()["kata"]["runtime_type"] == "vm"
     assert config.runtime()["default_runtime"] == "kata"
     assert writer.conflict(config, wish(adopt=True)) == (
         configuration.COMMAND_LINE, "the handler 'nvidia' with runtime_path = \"/opt/x\"")
-    config = conf(tmp_path, daemon.started_as(["crio", "--default-runtime", "crun"], "", "/"))
+    config = conf(tmp_path, daemon.started_as(["crio", "--default-runtime", "crun"], {}, "/"))
     assert writer.conflict(config, wish(default_handler=True, adopt=True))[0] == configuration.COMMAND_LINE
     assert started.overrides() == ["--default-runtime=kata", "--runtimes=nvidia:/opt/x:/run/x,kata:/k:/run/k:vm"]
 

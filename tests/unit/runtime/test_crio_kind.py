@@ -211,7 +211,7 @@ def test_the_command_line_is_respected_and_handed_on(world: World) -> None:
     world.put("/srv/crio/10.conf", PACKAGED)
     (edit,) = world.see().edits
     assert edit.path == "/srv/crio/" + writer.DROP_IN_NAME
-    judged = kind.gate.effective(world.host, str(world.binary), kind._load(world.host, world.service()))
+    judged = kind.gate.effective(world.host, str(world.binary), configuration.load_of(world.host, world.service()))
     assert judged[("crio", "runtime", "told")] == ["--default-runtime=crun"]
 
 

@@ -18,7 +18,7 @@ from ..detection import kubelet_uses_systemd
 from ..model import RESTART, WAIT, Answer, Edit, Kind, Problem, RuntimeObservation, Service, pending
 from ..policy import RuntimePolicy
 from . import distributions, k0s, rancher
-from .change import Change
+from .change import Change, foreign_handler
 from .configuration import DISABLED_NAMES, Configuration, handlers, load
 from .gate import check_in_place, judge
 from .writer import DROP_IN, CannotExtend, absent_edits, edited, foreign, present_edits
@@ -187,10 +187,7 @@ def _open_link(host: Host, _service: Service, configuration: Configuration) -> O
 
 def _read_only(host: Host, service: Service, configuration: Configuration) -> Optional[Problem]:
     for path in [file.path for file in configuration.files] or [service.root]:
-        folder = os.path.dirname(host.resolve(path))
-        while folder != "/" and not host.is_dir(folder):
-            folder = os.path.dirname(folder)
-        if os.statvfs(host.path(folder)).f_flag & os.ST_RDONLY:
+        if host.is_read_only(os.path.dirname(host.resolve(path))):
             return Problem("%s lies on a file system that is mounted read-only" % path, "a file that can be changed",
                            "configure the handler where this file is made, such as the system image")
     return None
@@ -200,9 +197,8 @@ def _foreign_handler(configuration: Configuration, policy: RuntimePolicy) -> Opt
     if policy.adopt:
         return None
     for name, difference in foreign(configuration, policy).items():
-        return Problem(
-            "%s defines the handler '%s' with %s" % (configuration.place_of(name), name, difference),
-            "BinaryName = %s" % policy.entries[name],
+        return Problem.of(foreign_handler(
+            configuration.place_of(name), name, difference, policy.entries[name],
             "take that entry out (it may be a leftover of the GPU Operator or of nvidia-ctk), choose another handler, "
-            "or let 'adopt' take it over")
+            "or let 'adopt' take it over"))
     return None

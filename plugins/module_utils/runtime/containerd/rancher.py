@@ -17,7 +17,7 @@ from ...core.errors import GpuOpsError
 from ...core.host import Host
 from .. import toml
 from ..detection import option
-from ..model import Edit, Service
+from ..model import Edit, Service, environment
 from ..policy import RuntimePolicy
 from .change import (
     FILE,
@@ -180,8 +180,7 @@ def _handler_tables(
 def _found(host: Host, service: Service, name: str) -> str:
     """Program of a handler that k3s or RKE2 will find at its next start, '' if none."""
     program = DETECTED.get(name, "")
-    variables = (host.read("/proc/%d/environ" % service.pid) or "").split("\0") if service.pid else []
-    path = next((each[len("PATH="):] for each in variables if each.startswith("PATH=")), PATH)
+    path = environment(host, service.pid).get("PATH", PATH)
     places = ["%s/%s" % (folder, program) for folder in (SEARCHED_FIRST, *path.split(":")) if folder]
     return next((place for place in places if program and host.is_executable(place)), "")
 

@@ -15,7 +15,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ...core.errors import GpuOpsError
 from ...core.host import Host
 from .. import toml
-from .daemon import Daemon
+from ..model import Service, environment
+from .daemon import Daemon, started_as
 
 ROOT = "/etc/crio/crio.conf"
 FOLDER = "/etc/crio/crio.conf.d"
@@ -119,6 +120,15 @@ def load(host: Host, root: str = ROOT, folder: str = FOLDER, daemon: Optional[Da
     places = ("%s/%s" % (place.rstrip("/"), MONITOR) for place in daemon.path if place.startswith("/"))
     return Configuration(root, folder, tuple(files), daemon,
                          next((place for place in places if host.is_executable(place)), ""))
+
+
+def load_of(host: Host, service: Service) -> Configuration:
+    """What the running daemon of a service reads."""
+    daemon = started_as(service.arguments, environment(host, service.pid),
+                        host.link("/proc/%d/cwd" % service.pid) or "/")
+    told = daemon.absolute(daemon.option("config"))
+    root = told if service.root == ROOT and told else service.root
+    return load(host, root or ROOT, daemon.absolute(daemon.option("config-dir")) or FOLDER, daemon)
 
 
 def low_level_runtimes(configuration: Configuration) -> Tuple[str, ...]:

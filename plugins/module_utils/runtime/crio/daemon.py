@@ -58,9 +58,8 @@ class Daemon:
         return {entry.pop("name"): dict(entry) for entry in entries}
 
 
-def started_as(words: Sequence[str], environment: str, directory: str) -> Daemon:
-    """words: its command line; environment: as /proc has it."""
-    variables = dict(pair.partition("=")[::2] for pair in environment.split("\0") if "=" in pair)
+def started_as(words: Sequence[str], variables: Mapping[str, str], directory: str) -> Daemon:
+    """words: its command line; variables: its environment."""
     found: Dict[str, List[str]] = {}
     names = {name: name for name in OPTIONS}
     names.update({short: name for name, (short, _variable) in OPTIONS.items() if short})

@@ -3,7 +3,6 @@
 """CRI-O as a kind of container runtime: one file of ours in its folder, and a restart, over which containers go on."""
 from __future__ import annotations
 
-import os
 from typing import Any, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
@@ -14,8 +13,7 @@ from ..cri import CriClient
 from ..model import RESTART, Answer, Edit, Kind, Problem, RuntimeObservation, Service, pending
 from ..policy import RuntimePolicy
 from . import gate, startup
-from .configuration import COMMAND_LINE, FOLDER, ROOT, Configuration, load
-from .daemon import Daemon, started_as
+from .configuration import COMMAND_LINE, Configuration, load_of
 from .writer import OCI, conflict, finds_monitor, has_source, monitor_of, our_paths, wanted
 
 # No older one was looked at
@@ -31,7 +29,7 @@ class Crio(Kind):
 
     def observe(self, host: Host, journal: Journal, policy: RuntimePolicy, service: Service) -> RuntimeObservation:
         try:
-            configuration = _load(host, service)
+            configuration = load_of(host, service)
             problem = _obstacle(host, service, configuration, policy)
             if problem is not None:
                 return RuntimeObservation(service, problem)
@@ -70,13 +68,13 @@ class Crio(Kind):
         return RESTART
 
     def effective_digest(self, host: Host, service: Service) -> str:
-        return _digest(_load(host, service))
+        return _digest(load_of(host, service))
 
     def handlers(self, host: Host, service: Service) -> Optional[FrozenSet[str]]:
-        return frozenset(_load(host, service).handlers())
+        return frozenset(load_of(host, service).handlers())
 
     def inspect(self, host: Host, service: Service) -> None:
-        configuration = _load(host, service)
+        configuration = load_of(host, service)
         gate.effective(host, service.binary, configuration)
         problem = startup.obstacle(host, configuration)
         if problem is not None:
@@ -87,22 +85,9 @@ class Crio(Kind):
         told = super().answer(host, service)
         if told.problem or told.handlers is None:
             return told
-        configuration = _load(host, service)
+        configuration = load_of(host, service)
         waiting = set(configuration.handlers()) - _with_program(host, configuration)
         return Answer("", told.handlers | waiting, told.containers)
-
-
-def _load(host: Host, service: Service) -> Configuration:
-    daemon = _daemon(host, service)
-    told = daemon.absolute(daemon.option("config"))
-    root = told if service.root == ROOT and told else service.root
-    return load(host, root or ROOT, daemon.absolute(daemon.option("config-dir")) or FOLDER, daemon)
-
-
-def _daemon(host: Host, service: Service) -> Daemon:
-    process = "/proc/%d" % service.pid
-    environment = host.read(process + "/environ") if service.pid else None
-    return started_as(service.arguments, environment or "", host.link(process + "/cwd") or "/")
 
 
 def _digest(configuration: Configuration) -> str:
@@ -153,10 +138,7 @@ def _with_program(host: Host, configuration: Configuration) -> Set[str]:
 
 
 def _obstacle(host: Host, service: Service, configuration: Configuration, policy: RuntimePolicy) -> Optional[Problem]:
-    folder = host.resolve(configuration.folder)
-    while folder != "/" and not host.is_dir(folder):
-        folder = os.path.dirname(folder)
-    if os.statvfs(host.path(folder)).f_flag & os.ST_RDONLY:
+    if host.is_read_only(host.resolve(configuration.folder)):
         return Problem("%s lies on a file system that is mounted read-only" % configuration.folder,
                        "a folder that can be written", "configure the handler where the system image is made")
     for path in our_paths(configuration):

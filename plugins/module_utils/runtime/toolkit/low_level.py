@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ..containerd import configuration as containerd
 from ..crio import configuration as crio
-from ..detection import find, option
-from ..model import Service
+from ..detection import find
+from ..model import Service, environment
 from ..policy import ARGUMENTS, policy_of
 from .catalogue import LOW_LEVEL_RUNTIMES
 
@@ -41,8 +41,7 @@ def in_use(host: Host) -> Tuple[str, ...]:
 def _named(host: Host, service: Service) -> Tuple[str, ...]:
     """Programs as the configuration has them: absolute, or a bare name."""
     if service.kind == "crio":
-        folder = option(service.arguments, "--config-dir", "-d") or crio.FOLDER
-        return crio.low_level_runtimes(crio.load(host, service.root or crio.ROOT, folder)) or LOW_LEVEL_RUNTIMES
+        return crio.low_level_runtimes(crio.load_of(host, service)) or LOW_LEVEL_RUNTIMES
     if service.kind == "containerd":
         known = containerd.handlers(containerd.load(host, service.root, service.release[0]).cri())
         return tuple(_program(known[name], name) for name in LOW_LEVEL_RUNTIMES if name in known) or ("runc",)
@@ -62,9 +61,7 @@ def _program(handler: Any, name: str) -> str:
 def _located(host: Host, program: str, service: Service) -> Optional[str]:
     if program.startswith("/"):
         return program if host.is_executable(program) else None
-    environment = (host.read("/proc/%d/environ" % service.pid) or "").split("\0") if service.pid else []
-    folders: List[str] = [word.partition("=")[2] for word in environment if word.startswith("PATH=")]
-    for folder in ":".join(folders).split(":"):
+    for folder in environment(host, service.pid).get("PATH", "").split(":"):
         path = os.path.join(folder, program)
         if folder.startswith("/") and host.is_executable(path):
             return path
