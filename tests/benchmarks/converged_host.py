@@ -7,17 +7,14 @@ Brings up a laboratory host, lets site converge it, and runs both playbooks on i
 """
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
@@ -25,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / "lab")]
 
+import measuring  # noqa: E402
 import yaml  # noqa: E402
 from workspace import collections_root, venv  # noqa: E402
 
@@ -108,13 +106,6 @@ def summary(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
             "calls": len(runs[0]["calls"])}
 
 
-def wall_time_ratio(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> List[float]:
-    """Lowest, median and highest ratio of runs that followed each other: the machine's load changes between pairs."""
-    ours, theirs = (runs[name] for name in PLAYBOOKS)
-    ratios = sorted(other["seconds"] / own["seconds"] for own, other in zip(ours, theirs))
-    return [round(ratio, 2) for ratio in (ratios[0], statistics.median(ratios), ratios[-1])]
-
-
 def report(result: Mapping[str, Any]) -> str:
     ours, theirs = (result["summary"][name] for name in PLAYBOOKS)
     lines = ["%-20s %2d remote calls   median %.2f s   (%.2f to %.2f s)" % (
@@ -127,12 +118,7 @@ def report(result: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=7, help="measured runs of each, at least 5, after a warm-up")
-    parser.add_argument("--keep", action="store_true", help="leave the laboratory up")
-    arguments = parser.parse_args()
-    if arguments.runs < 5:
-        parser.error("--runs: medians of fewer than 5 runs say nothing")
+    arguments = measuring.arguments(__doc__, "measured runs of each")
     lab = Lab("benchmark")
     lab.up("bare")
     try:
@@ -145,11 +131,9 @@ def main() -> None:
         if not arguments.keep:
             lab.down()
     result = {
-        "taken": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": {"cpus": os.cpu_count(), "load_before": load, "load_after": os.getloadavg()[0],
-                    "kernel": platform.release(), "python": platform.python_version()},
+        **measuring.circumstances(load),
         "summary": {name: summary(each) for name, each in runs.items()},
-        "wall_time_ratio": wall_time_ratio(runs), "runs": runs,
+        "wall_time_ratio": measuring.ratios(*(runs[name] for name in PLAYBOOKS)), "runs": runs,
     }
     target = HERE / "results" / "converged_host.json"
     target.parent.mkdir(exist_ok=True)

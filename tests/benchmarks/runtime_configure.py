@@ -9,17 +9,14 @@ See README.md.
 """
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import platform
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
@@ -28,6 +25,7 @@ REPOSITORY = HERE.parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests" / folder) for folder in ("gates", "lab", "integration")]
 
 import command_count  # noqa: E402
+import measuring  # noqa: E402
 from workspace import collections_root, venv  # noqa: E402
 
 from gpulab.lab import Lab  # noqa: E402
@@ -133,10 +131,8 @@ def summary(host: str, state: str, runs: Runs) -> Dict[str, Any]:
     told: Dict[str, Any] = {}
     for way in WAYS:
         each = runs[host, state, way]
-        # runs that followed each other: the machine's load changes between rounds
-        ratios = sorted(other["seconds"] / own["seconds"] for own, other in zip(runs[host, state, OURS], each))
         told[way] = {"median_s": round(statistics.median(run["seconds"] for run in each), 3),
-                     "times_ours": [round(ratio, 2) for ratio in (ratios[0], statistics.median(ratios), ratios[-1])],
+                     "times_ours": measuring.ratios(runs[host, state, OURS], each),
                      "restarts": max(run["restarts"] for run in each),
                      "commands": max(len(run["commands"]) for run in each)}
     return told
@@ -155,12 +151,7 @@ def report(result: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--runs", type=int, default=7, help="measured rounds, at least 5, after a warm-up")
-    parser.add_argument("--keep", action="store_true", help="leave the laboratory up")
-    arguments = parser.parse_args()
-    if arguments.runs < 5:
-        parser.error("--runs: medians of fewer than 5 runs say nothing")
+    arguments = measuring.arguments(__doc__, "measured rounds")
     lab = Lab("benchmark" + os.environ.get("GPUOPS_TEST_LABS", ""))
     hosts = [{"name": name, "board": "a30", "gpus": 1, "containerd": version} for name, version in HOSTS.items()]
     lab.up(parse({"name": "runtime-configure", "control_plane": False, "hosts": hosts}, __file__))
@@ -173,9 +164,7 @@ def main() -> None:
         if not arguments.keep:
             lab.down()
     result = {
-        "taken": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "machine": {"cpus": os.cpu_count(), "load_before": load, "load_after": os.getloadavg()[0],
-                    "kernel": platform.release(), "python": platform.python_version()},
+        **measuring.circumstances(load),
         "containerd": bench.releases, "rival": bench.rival,
         "summary": {host: {state: summary(host, state, runs) for state in STATES} for host in HOSTS},
         "runs": {"%s, %s, %s" % key: each for key, each in runs.items()},

@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import pytest
 import tomlkit
+from made_edits import make
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -52,18 +53,6 @@ def observe(host: Host, service: Service, policy: RuntimePolicy = PRESENT) -> An
     seen = Containerd().observe(host, Journal(host), policy, service)
     assert seen.problem is None, seen.problem
     return seen
-
-
-def write(host: Host, edits: Any) -> None:
-    for edit in edits:
-        text = edit.after
-        if edit.parameters:
-            again = json.loads(json.dumps(edit.parameters))
-            assert Containerd().edited(edit.path, host.read(edit.path), again) == text
-        if text is None:
-            host.remove(edit.path)
-        else:
-            host.write(edit.path, text)
 
 
 def effective(host: Host, service: Service) -> Dict[str, Any]:
@@ -165,7 +154,7 @@ def test_k3s_renders_our_handlers_and_nothing_else_of_ours(
     edit, = observe(host, service).edits
     joins = imports and own != "no base"
     assert edit.path == (k3s.folder + "/config-v3.toml.d/99-gpuops-nvidia.toml" if joins else k3s.template)
-    write(host, [edit])
+    make(Containerd(), host, [edit])
     k3s.start()
     after = effective(host, service)
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
@@ -178,7 +167,7 @@ def test_k3s_renders_our_handlers_and_nothing_else_of_ours(
     assert {"nvidia", "nvidia-legacy"} <= set(handlers(effective(host, service)))
 
     k3s.start()
-    write(host, observe(host, service, replace(PRESENT, present=False)).edits)
+    make(Containerd(), host, observe(host, service, replace(PRESENT, present=False)).edits)
     assert host.read(k3s.template) == text
     k3s.start()
     assert effective(host, service) == before
@@ -193,7 +182,7 @@ def test_a_handler_that_k3s_finds_takes_no_file(base: str, imports: bool, releas
     assert observe(k3s.host, service, found).edits == ()
     default, = observe(k3s.host, service, replace(found, default_handler=True)).edits
     assert default.path == "/etc/rancher/k3s/config.yaml.d/99-gpuops-nvidia.yaml"
-    write(k3s.host, [default])
+    make(Containerd(), k3s.host, [default])
     k3s.start(found=("nvidia", "crun"), default="nvidia")
     effective(k3s.host, service)
     assert observe(k3s.host, service, replace(found, default_handler=True)).edits == ()
@@ -207,12 +196,12 @@ def test_a_handler_of_the_operator_is_taken_over_by_a_drop_in(release: str, tmp_
     before = effective(k3s.host, service)
     with pytest.raises(GpuOpsError, match=r"config.toml:\d+ defines the handler 'nvidia' with BinaryName"):
         observe(k3s.host, service, replace(told, adopt=False))
-    write(k3s.host, observe(k3s.host, service, told).edits)
+    make(Containerd(), k3s.host, observe(k3s.host, service, told).edits)
     k3s.start(found=("nvidia",))
     after = effective(k3s.host, service)
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
     assert beside_ours(before, after) == [] and observe(k3s.host, service, told).edits == ()
-    write(k3s.host, observe(k3s.host, service, replace(told, present=False)).edits)
+    make(Containerd(), k3s.host, observe(k3s.host, service, replace(told, present=False)).edits)
     assert effective(k3s.host, service) == before
 
 
@@ -221,7 +210,7 @@ def test_the_daemon_starts_with_what_k3s_renders(base: str, imports: bool, relea
     k3s = K3s(Host(str(tmp_path)), base, imports)
     service = service_of("k3s", release, k3s.root)
     k3s.start()
-    write(k3s.host, observe(k3s.host, service).edits)
+    make(Containerd(), k3s.host, observe(k3s.host, service).edits)
     k3s.start()
     effective(k3s.host, service)
     assert plugin_states(service.binary, tmp_path / k3s.folder[1:] / "mapped.toml", tmp_path) == {"ok"}
@@ -302,7 +291,7 @@ def test_k0s_gets_our_handlers_and_loses_them_again(k0s: Tuple[Host, Service], d
     before = effective(host, service)
     edit, = observe(host, service, wanted).edits
     assert edit.path == K0S_FOLDER + "/99-gpuops-nvidia.toml"
-    write(host, [edit])
+    make(Containerd(), host, [edit])
     k0s_apply(host, service)
     after = effective(host, service)
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
@@ -310,7 +299,7 @@ def test_k0s_gets_our_handlers_and_loses_them_again(k0s: Tuple[Host, Service], d
             if path[2:] not in (("enable_cdi",), ("containerd", "default_runtime_name"))] == []
     assert observe(host, service, wanted).edits == ()
     assert (host.read(K0S_ROOT) or "").startswith("# k0s_managed=true\n")
-    write(host, observe(host, service, replace(wanted, present=False)).edits)
+    make(Containerd(), host, observe(host, service, replace(wanted, present=False)).edits)
     k0s_apply(host, service)
     assert effective(host, service) == before
 
@@ -325,12 +314,12 @@ def test_k0s_takes_over_the_handler_of_another_file(k0s: Tuple[Host, Service]) -
         '  BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"\n' % (version, section, section)))
     k0s_apply(host, service)
     before, told = effective(host, service), replace(PRESENT, adopt=True)
-    write(host, observe(host, service, told).edits)
+    make(Containerd(), host, observe(host, service, told).edits)
     k0s_apply(host, service)
     after = effective(host, service)
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
     assert observe(host, service, told).edits == ()
-    write(host, observe(host, service, replace(told, present=False)).edits)
+    make(Containerd(), host, observe(host, service, replace(told, present=False)).edits)
     k0s_apply(host, service)
     assert effective(host, service) == before
 
@@ -389,14 +378,14 @@ def test_microk8s_renders_our_handlers_and_gets_its_template_back(
     host.write(SNAP + "/containerd-template.toml", TEMPLATE)
     microk8s_start(host)
     before, wanted = effective(host, service), replace(PRESENT, default_handler=default)
-    write(host, observe(host, service, wanted).edits)
+    make(Containerd(), host, observe(host, service, wanted).edits)
     microk8s_start(host)
     after = effective(host, service)
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
     assert [path for path in beside_ours(before, after)
             if path[2:] not in (("enable_cdi",), ("containerd", "default_runtime_name"))] == []
     assert observe(host, service, wanted).edits == ()
-    write(host, observe(host, service, replace(wanted, present=False)).edits)
+    make(Containerd(), host, observe(host, service, replace(wanted, present=False)).edits)
     assert host.read(SNAP + "/containerd-template.toml") == TEMPLATE
     microk8s_start(host)
     assert effective(host, service) == before

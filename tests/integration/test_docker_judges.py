@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import pytest
+from made_edits import make
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -92,15 +93,9 @@ def accepts(dockerd: str, host: Host) -> bool:
 
 
 def write(host: Host, journal: Journal, edits: Any) -> None:
-    """As the executors do it; the edit is worked out again on the file."""
     for edit in edits:
         journal.keep_original(MEMORY, edit.path)
-        after = Docker().edited(edit.path, host.read(edit.path), json.loads(json.dumps(edit.parameters)))
-        assert after == edit.after
-        if after is None:
-            host.remove(edit.path)
-        else:
-            host.write(edit.path, after)
+    make(Docker(), host, edits)
 
 
 def shown(edits: Any) -> str:

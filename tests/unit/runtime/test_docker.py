@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_edits import make
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -205,12 +206,7 @@ def host_with(root: Path, text: Optional[str]) -> Host:
 def apply(host: Host, journal: Journal, observation: RuntimeObservation) -> None:
     for edit in observation.edits:
         journal.keep_original(MEMORY, edit.path)
-        text = Docker().edited(edit.path, host.read(edit.path), json.loads(json.dumps(edit.parameters)))
-        assert text == edit.after
-        if text is None:
-            host.remove(edit.path)
-        else:
-            host.write(edit.path, text)
+    make(Docker(), host, observation.edits)
 
 
 @pytest.mark.parametrize("text", [None, "{}", RICH])
