@@ -30,7 +30,7 @@ PAUSE_SECONDS = 0.05
 GUARD_SECONDS = 30.0
 
 _NULL = os.makedev(1, 3)
-_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
+_KINDS = {stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
           stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link that leads back to itself"}
 # Attributes that belong to a file's content, which the kernel or a tool makes anew (evm(7), ima)
 _OF_CONTENT = ("security.selinux", "security.ima", "security.evm")
@@ -238,7 +238,7 @@ class Host:
         if stat.S_ISREG(found.st_mode) or found.st_rdev == _NULL:
             return os.fdopen(descriptor, "rb")
         os.close(descriptor)
-        raise _irregular(name, found.st_mode, "that can be read")
+        raise _irregular(name, found.st_mode, "read")
 
     # files, write
 
@@ -311,7 +311,7 @@ class Host:
             with os.fdopen(descriptor, "r+b", buffering=0) as handle:
                 found = os.fstat(descriptor)
                 if not stat.S_ISREG(found.st_mode):
-                    raise _irregular(name, found.st_mode, "to append to")
+                    raise _irregular(name, found.st_mode, "written")
                 if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
                     data = b"\n" + data
                 while data:
@@ -556,9 +556,12 @@ def _is_absent(name: str, error: OSError, hidden: bool = False) -> bool:
     return name.startswith(("/proc/", "/sys/")) and error.errno not in ours
 
 
-def _irregular(name: str, mode: int, wanted: str) -> HostFailed:
-    return HostFailed("%s is %s" % (name, _KINDS.get(stat.S_IFMT(mode), "no file")), "a regular file " + wanted,
-                      "move it out of the way, and run again", name)
+def _irregular(name: str, mode: int, tried: str) -> HostFailed:
+    if stat.S_ISDIR(mode):
+        return HostFailed.of(IsADirectoryError(errno.EISDIR, ""), name, tried)
+    reason = "it is %s" % _KINDS.get(stat.S_IFMT(mode), "no file")
+    return HostFailed("%s cannot be %s: %s" % (name, tried, reason), "a regular file",
+                      "move it out of the way, and run again", name, reason=reason)
 
 
 def _refuse_irregular(name: str, target: str) -> None:
@@ -572,7 +575,7 @@ def _refuse_irregular(name: str, target: str) -> None:
                          "if this is a masked unit, 'systemctl unmask %s'; else move the link out of the way, and run "
                          "again" % os.path.basename(name), name)
     if not stat.S_ISREG(found.st_mode):
-        raise _irregular(name, found.st_mode, "to replace")
+        raise _irregular(name, found.st_mode, "replaced")
 
 
 @contextlib.contextmanager
