@@ -253,8 +253,10 @@ class Journal:
         for name, content in state.contents.items():
             self.host.write_bytes("%s/%s" % (ORIGINALS, name), content, 0o600)
         self.host.write(STATE, json.dumps(state.data, sort_keys=True, indent=1) + "\n", 0o600)
+        there = self.host.list(FOLDER)
         for path in _FORMER.values():
-            self.host.remove(path)
+            if os.path.basename(path) in there:
+                self.host.remove(path)
         named = {kept["content"] for kept in state.data["originals"].values()}
         for name in self.host.list(ORIGINALS):
             if name not in named:
