@@ -14,7 +14,7 @@ from typing import Any, Dict, Generic, List, Mapping, Optional, Sequence, Tuple,
 from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
-from .journal import Journal
+from .journal import Journal, PackageChange
 from .plan import Disruption, Plan, Refusal, Step, digest, split_by_disruption
 from .steps import CONTROLLER_ACTIONS, Executor, generic_executors
 
@@ -212,8 +212,8 @@ class Run:
     def _account_packages(self, before: Mapping[str, str]) -> None:
         now = _installed(self.host)
         ours = self.journal.packages(self.capability.name)
-        kept = {name: now[name] for name in ours if name in now}
-        kept.update({name: version for name, version in now.items() if name not in before})
+        kept = {name: PackageChange(ours[name].before, now[name]) for name in ours if name in now}
+        kept.update({name: PackageChange(None, version) for name, version in now.items() if name not in before})
         self.journal.set_packages(self.capability.name, kept)
 
     def _verify(self, put_off: Sequence[Step]) -> None:

@@ -3,7 +3,7 @@
 """The one way from a wish to a verified change, on a small capability over real files."""
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Mapping, Tuple
 
@@ -206,12 +206,16 @@ def test_a_failure_tells_what_was_changed_before_it(host: Host) -> None:
 def test_a_cut_off_journal_line_is_left_out(host: Host) -> None:
     run(host, text="new").apply()
     count = len(Journal(host).events())
-    host.append("/var/lib/gpuops/journal.jsonl", '{"event": "done", "st')
+    with open(host.path("/var/lib/gpuops/journal.jsonl"), "a") as journal:
+        journal.write('{"event": "done", "st')
     assert len(Journal(host).events()) == count
 
 
 def test_the_record_is_for_root_alone(host: Host) -> None:
     run(host, text="new").apply()
-    for name in ("journal.jsonl", "originals.json"):
+    (content,) = host.list("/var/lib/gpuops/originals")
+    for name in ("journal.jsonl", "state.json", "originals/" + content):
         assert host.mode("/var/lib/gpuops/" + name) == 0o600
-    assert asdict(Journal(host).originals("files")[1])["content"] == b"before"
+    for name in ("", "/originals"):
+        assert host.mode("/var/lib/gpuops" + name) == 0o700
+    assert Journal(host).originals("files")[1].content == b"before"
