@@ -12,6 +12,8 @@ from typing import Any, Dict, List, Mapping
 
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import part_of
+
 from .libraries import archive
 
 MOST_ROUNDS = 20
@@ -19,14 +21,20 @@ PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "nonintera
 
 
 class CapabilityAction(ActionBase):
-    """Base of the action plugins; a subclass names nothing, the task's own module is run."""
+    """Base of the action plugins; the task's own module is run.
+
+    capability: whose part of an approved plan goes to the host; '' where the module takes the whole.
+    """
 
     TRANSFERS_FILES = True
+    capability = ""
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
         super().run(tmp, task_vars)
         content, remote_path = archive()
         arguments = dict(self._task.args, libraries=remote_path)
+        if self.capability and isinstance(arguments.get("approved_plan"), dict):
+            arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
         rounds: List[Dict[str, Any]] = []
         try:
             while len(rounds) < MOST_ROUNDS:

@@ -3,24 +3,26 @@
 """From an Ansible module to a capability and back: options in, result out, errors mapped once."""
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 
 from . import libraries
-from .capability import Capability, Outcome, Run
+from .approval import read_approved
+from .capability import Capability, Outcome, Run, Transactions
 from .errors import GpuOpsError, LibraryMissing
 from .facts import HostFacts
 from .host import Host
-from .plan import Disruption, Step, render
+from .plan import Disruption, render
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
 
 WRITER_ARGUMENTS: Dict[str, Any] = dict(
     LIBRARY_ARGUMENTS,
     allowed_disruption={"type": "str", "default": "driver_reload", "choices": Disruption.names()},
-    approved_steps={"type": "list", "elements": "dict"},
+    approved_plan={"type": "dict"},
     resumed_step={"type": "str", "default": ""},
+    transaction_failed={"type": "bool", "default": False},
 )
 
 
@@ -32,10 +34,14 @@ def run_reader(
     finish(module, lambda: dict(read(Host(), module.params), changed=False))
 
 
-def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], HostFacts]) -> None:
+def run_writer(
+    capability: Capability[Any, Any],
+    read_facts: Callable[[Host], HostFacts],
+    transactions: Optional[Transactions] = None,
+) -> None:
     """Main function of a capability's module."""
     module = AnsibleModule(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
-    approved = module.params["approved_steps"]
+    approved = module.params["approved_plan"]
 
     def write() -> Dict[str, Any]:
         run = Run(
@@ -44,9 +50,10 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], Ho
             Host(),
             read_facts,
             Disruption[module.params["allowed_disruption"]],
-            None if approved is None else [Step.from_dict(step) for step in approved
-                                           if step.get("capability") == capability.name],
+            None if approved is None else read_approved(approved, capability.name),
             module.params["resumed_step"],
+            transactions,
+            module.params["transaction_failed"],
         )
         return writer_result(run.preview() if module.check_mode else run.apply(), module._diff)
 
@@ -61,7 +68,7 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         "text": render(outcome.plan),
         "applied": outcome.applied,
         "put_off": [step.to_dict() for step in outcome.put_off],
-        "reboot_required": any(step.disruption is Disruption.reboot for step in outcome.put_off),
+        "reboot_required": outcome.plan.reboot_required,
     }
     if outcome.awaiting is not None:
         result["awaiting"] = outcome.awaiting.to_dict()
