@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A host's dpkg and apt below a directory, and a signed repository behind a real web server that keeps an access log."""
+"""A host's dpkg and apt below a directory, and a signed repository behind a web server that keeps an access log."""
 from __future__ import annotations
 
 import base64
@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import threading
+import time
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence
@@ -74,6 +75,7 @@ class Repository:
         self.folder = folder
         self.key = keyring(key)
         self.requests: List[str] = []
+        self._published = time.time() - 10000
         self.authorized = "Basic " + base64.b64encode(password.encode()).decode() if password else ""
         folder.mkdir(parents=True, exist_ok=True)
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -124,10 +126,15 @@ class Repository:
             data = (self.folder / name).read_bytes()
             lines.append(" %s %d %s" % (hashlib.sha256(data).hexdigest(), len(data), name))
         (self.folder / "InRelease").write_text(self.key.clearsign("\n".join(lines) + "\n"))
+        # A web server tells versions of a file by the second
+        self._published += 10
+        for name in ("InRelease", "Packages", "Packages.gz"):
+            os.utime(self.folder / name, (self._published, self._published))
 
     def fetched(self, name: str, code: int = 200) -> int:
         """How often a file was sent."""
-        return sum(1 for line in self.requests if line.startswith("%d " % code) and line.rsplit("/", 1)[1].startswith(name))
+        return sum(line.startswith("%d " % code) and line.rsplit("/", 1)[1].startswith(name)
+                   for line in list(self.requests))
 
 
 class Root:

@@ -62,7 +62,8 @@ def test_another_key_is_named() -> None:
 
 
 @pytest.mark.parametrize("data", [
-    b"", b"<html>log in</html>", WITH_SUBKEY.encode()[:200], dearmoured(WITH_SUBKEY)[:-3], dearmoured(WITH_SUBKEY) + b"\0",
+    b"", b"<html>log in</html>", WITH_SUBKEY.encode()[:200],
+    dearmoured(WITH_SUBKEY)[:-3], dearmoured(WITH_SUBKEY) + b"\0",
     WITH_SUBKEY.replace("PUBLIC KEY", "PRIVATE KEY").encode(), WITH_SUBKEY.replace("mDME", "mD\u00e9E").encode(),
     dearmoured(WITH_SUBKEY) + b"\xb4\x01a" + b"\xcb\x03bhi",
 ], ids=range(8))
