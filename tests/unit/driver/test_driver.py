@@ -10,13 +10,13 @@ from driver_world import A100, B200, T4, V100, World, facts, made, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PIN_FILE, SOURCES_FILE, UNATTENDED_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Offer, list_name
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
 RUNNING, OLDER, NEWEST = "6.1.0-50-amd64", "6.1.0-42-amd64", "6.1.0-56-amd64"
 
