@@ -14,6 +14,7 @@ from .errors import GpuOpsError, LibraryMissing
 from .facts import HostFacts
 from .host import Host
 from .plan import Disruption, render
+from .secrets import passwords
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
 
@@ -31,6 +32,7 @@ def run_reader(
 ) -> None:
     """Main function of a module that changes nothing: read(host, parameters) gives the result's keys."""
     module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
+    _hide_passwords(module)
     finish(module, lambda: dict(read(Host(), module.params), changed=False))
 
 
@@ -41,6 +43,7 @@ def run_writer(
 ) -> None:
     """Main function of a capability's module."""
     module = AnsibleModule(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
+    _hide_passwords(module)
     approved = module.params["approved_plan"]
 
     def write() -> Dict[str, Any]:
@@ -58,6 +61,11 @@ def run_writer(
         return writer_result(run.preview() if module.check_mode else run.apply(), module._diff)
 
     finish(module, write)
+
+
+def _hide_passwords(module: AnsibleModule) -> None:
+    """A URL may carry a password, and is no secret as a whole: the password alone leaves every result."""
+    module.no_log_values.update(passwords(module.params))
 
 
 def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:

@@ -16,10 +16,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transac
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import known_options
 
 # What 'ansible-doc ansible.builtin.apt' of ansible-core 2.16.19 lists
-OF_2_16 = ("allow_change_held_packages allow_downgrade allow_unauthenticated autoclean autoremove cache_valid_time clean "
-           "deb default_release dpkg_options fail_on_autoremove force force_apt_get install_recommends lock_timeout name "
-           "only_upgrade policy_rc_d purge state update_cache update_cache_retries update_cache_retry_max_delay "
-           "upgrade").split()
+OF_2_16 = ("allow_change_held_packages allow_downgrade allow_unauthenticated autoclean autoremove cache_valid_time "
+           "clean deb default_release dpkg_options fail_on_autoremove force force_apt_get install_recommends "
+           "lock_timeout name only_upgrade policy_rc_d purge state update_cache update_cache_retries "
+           "update_cache_retry_max_delay upgrade").split()
 
 
 def step(action: str = "packages.install", **parameters: Any) -> Dict[str, Any]:
