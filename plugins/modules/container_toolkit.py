@@ -53,6 +53,8 @@ options:
     description:
       - Flat apt repository; V($(ARCH\)) stands for Debian's name of the architecture.
       - Where another sources file names the same repository, that file is used and left as it is.
+      - Credentials in it (V(https://user:password@mirror/path/\)) are kept in a file below C(/etc/apt/auth.conf.d) that
+        root alone may read, and in no other file, plan or result.
     type: str
     default: https://nvidia.github.io/libnvidia-container/stable/deb/$(ARCH)
   repository_key:

@@ -57,17 +57,20 @@ options:
   repository_url:
     description:
       - Directory that holds the packages. Empty, it is NVIDIA's for this distribution.
+      - Credentials in it (V(https://user:password@mirror/path/\)) are kept in a file below C(/etc/apt/auth.conf.d) that
+        root alone may read, and in no other file, plan or result.
     type: str
     default: ""
   repository_key:
     description:
       - The key that signed the repository, as armoured text, as an absolute path on the host, or as a URL.
+      - C(apt) gets a copy of what was checked; a key on the host is copied anew when it changes.
       - Empty, it is NVIDIA's key for this distribution.
     type: str
     default: ""
   repository_key_fingerprint:
     description:
-      - Refuse a key with another fingerprint. NVIDIA's own keys are always checked.
+      - Refuse a file that holds anything but the key with this fingerprint. NVIDIA's own keys are always checked.
     type: str
     default: ""
   fabric_manager:
