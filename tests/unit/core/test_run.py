@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
@@ -445,12 +445,16 @@ def test_a_refusal_after_the_transaction_does_not_lose_what_came(host: Host) -> 
 def test_a_cut_off_journal_line_is_left_out(host: Host) -> None:
     run(host, text="new").apply()
     count = len(Journal(host).events())
-    host.append("/var/lib/gpuops/journal.jsonl", '{"event": "done", "st')
+    with open(host.path("/var/lib/gpuops/journal.jsonl"), "a") as journal:
+        journal.write('{"event": "done", "st')
     assert len(Journal(host).events()) == count
 
 
 def test_the_record_is_for_root_alone(host: Host) -> None:
     run(host, text="new").apply()
-    for name in ("journal.jsonl", "originals.json"):
+    (content,) = host.list("/var/lib/gpuops/originals")
+    for name in ("journal.jsonl", "state.json", "originals/" + content):
         assert host.mode("/var/lib/gpuops/" + name) == 0o600
-    assert asdict(Journal(host).originals("files")[1])["content"] == b"before"
+    for name in ("", "/originals"):
+        assert host.mode("/var/lib/gpuops" + name) == 0o700
+    assert Journal(host).originals("files")[1].content == b"before"
