@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Dict, Tuple
 
 from ..core.host import Host
-from ..hardware.node import kernels
-
-MODULE_FILES = ("nvidia.ko", "nvidia-current.ko", "nvidia-current-open.ko")
+from ..hardware.boot import installed_module, kernels
 
 
 @dataclass(frozen=True)
@@ -42,21 +40,5 @@ def read_kernels(host: Host, running: str) -> Tuple[Kernel, ...]:
 
 def _read_kernel(host: Host, release: str) -> Kernel:
     headers = host.exists("/lib/modules/%s/build/Makefile" % release)
-    path = module_path(host, release)
-    if not path:
-        return Kernel(release, headers)
-    fields: Dict[str, str] = {}
-    for line in host.run(["modinfo", path], check=False).stdout.splitlines():
-        name, _separator, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    return Kernel(release, headers, fields.get("version", ""), fields.get("license", ""), fields.get("signer", ""))
-
-
-def module_path(host: Host, release: str) -> str:
-    """Path of the module that 'modprobe nvidia' would load in a kernel, '' if there is none."""
-    for line in (host.read("/lib/modules/%s/modules.dep" % release) or "").splitlines():
-        path = line.partition(":")[0]
-        name = path.rsplit("/", 1)[-1]
-        if any(name == file or name.startswith(file + ".") for file in MODULE_FILES):
-            return path if path.startswith("/") else "/lib/modules/%s/%s" % (release, path)
-    return ""
+    module = installed_module(host, release)
+    return Kernel(release, headers, module.version, module.license, module.signer)

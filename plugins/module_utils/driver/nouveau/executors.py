@@ -9,7 +9,7 @@ from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, run_argv, write_file
-from ...hardware.node import kernels
+from ...hardware.boot import kernels
 from ..reboot import ACTION, refuse_to_reboot
 from .observation import initramfs_path, look_inside, stamp
 

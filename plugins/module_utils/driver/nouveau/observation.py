@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ...core.host import Host
 from ...core.journal import Journal
-from ...hardware.node import kernels
+from ...hardware.boot import kernels
 from .policy import Policy
 
 FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
