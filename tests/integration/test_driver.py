@@ -258,7 +258,7 @@ def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
     try:
         results = play.writers(version=NEW)
         assert results[2]["reboot_required"]
-        why = results[2]["put_off"][0]["why"]
+        why = results[2]["plan"]["requirements"][0]["why"]
         assert "/dev/nvidia0" in why and "python3 (pid " in why and "trainer.service" in why
     finally:
         play.say("systemctl", "stop", "trainer")

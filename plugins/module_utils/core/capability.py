@@ -15,7 +15,7 @@ from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
 from .journal import Journal
-from .plan import Disruption, Plan, Refusal, Step, digest, split_by_disruption
+from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
 from .steps import CONTROLLER_ACTIONS, Executor, generic_executors
 
 Policy = TypeVar("Policy")
@@ -80,6 +80,7 @@ def plan_of(
         policy=digest(dict(parameters)),
         observation=digest([observation.to_dict(), facts.to_dict()]),
         steps=made.steps,
+        requirements=made.requirements,
         refusals=made.refusals,
         notes=made.notes,
     )
@@ -150,6 +151,7 @@ class Run:
         plan = self._plan()
         self._compare_with_approved(plan)
         _refuse(plan.refusals)
+        _refuse_unmet(plan)
         plan_name = digest(plan.to_dict())
         applied = self._settle(plan, plan_name)
         to_do, put_off = split_by_disruption(plan.steps, self.allowed)
@@ -238,6 +240,19 @@ def _refuse(refusals: Sequence[Refusal]) -> None:
         remedy=first.remedy,
         refusals=[refusal.to_dict() for refusal in refusals],
     )
+
+
+def _refuse_unmet(plan: Plan) -> None:
+    """A reboot is reported and comes after the steps; without anything else the steps would lead nowhere."""
+    for unmet in plan.requirements:
+        if unmet.kind != REBOOT:
+            raise GpuOpsError(
+                found="no %s for %s: %s" % (unmet.kind, unmet.subject, unmet.why),
+                wanted="an installed %s before this step of the plan" % unmet.kind,
+                remedy="run gpu_driver first; when it did, its module was built for another kernel: reboot into that "
+                       "one",
+                requirement=unmet.to_dict(),
+            )
 
 
 def _without_effect(step: Step) -> GpuOpsError:

@@ -61,7 +61,7 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         "text": render(outcome.plan),
         "applied": outcome.applied,
         "put_off": [step.to_dict() for step in outcome.put_off],
-        "reboot_required": any(step.disruption is Disruption.reboot for step in outcome.put_off),
+        "reboot_required": outcome.plan.reboot_required,
     }
     if outcome.awaiting is not None:
         result["awaiting"] = outcome.awaiting.to_dict()

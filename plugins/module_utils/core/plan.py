@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Step and Plan: what will change, why, and what it disturbs. One dataclass, one JSON form, one renderer.
+"""Step, Requirement and Plan: what will change, why, and what it disturbs. One dataclass, one JSON form, one renderer.
 
 Everything here is pure data: planners build it, the engine carries it out, the journal records it, people read it.
 """
@@ -13,7 +13,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
-SCHEMA = "gpuops.nvidia/plan/v1"
+# v1: without requirements
+# v2: since the first release
+SCHEMA = "gpuops.nvidia/plan/v2"
+
+REBOOT = "reboot"
+DRIVER = "driver"
 
 
 class Disruption(enum.IntEnum):
@@ -90,12 +95,56 @@ class Step:
 
     def diff(self) -> Dict[str, str]:
         """The step as an entry of Ansible's diff list."""
+        return _diff(self.id, self.change)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """The end of a plan that no step can bring about: what must come from outside before the plan can go on.
+
+    kind:       'reboot' (the host's, by the controller: no module can outlive it) or 'driver' (an installed one).
+    subject:    what is in place once it is met.
+    why:        the reason, as a sentence for a person.
+    disruption: what it disturbs to meet it.
+    change:     {'before': ..., 'after': ...}, as that of a step.
+    """
+
+    capability: str
+    kind: str
+    subject: str
+    why: str
+    disruption: Disruption = Disruption.none
+    change: Mapping[str, Any] = field(default_factory=lambda: {"before": None, "after": None})
+
+    @property
+    def id(self) -> str:
+        return "%s/%s/%s" % (self.capability, self.kind, self.subject)
+
+    def to_dict(self) -> Dict[str, Any]:
         return {
-            "before_header": self.id,
-            "after_header": self.id,
-            "before": _as_text(self.change.get("before")),
-            "after": _as_text(self.change.get("after")),
+            "id": self.id,
+            "capability": self.capability,
+            "kind": self.kind,
+            "subject": self.subject,
+            "why": self.why,
+            "disruption": self.disruption.name,
+            "change": dict(self.change),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Requirement:
+        return cls(
+            capability=data["capability"],
+            kind=data["kind"],
+            subject=data["subject"],
+            why=data["why"],
+            disruption=Disruption[data["disruption"]],
+            change=dict(data["change"]),
+        )
+
+    def diff(self) -> Dict[str, str]:
+        """The requirement as an entry of Ansible's diff list."""
+        return _diff(self.id, self.change)
 
 
 @dataclass(frozen=True)
@@ -126,12 +175,17 @@ class Plan:
     policy: str = ""
     observation: str = ""
     steps: Tuple[Step, ...] = ()
+    requirements: Tuple[Requirement, ...] = ()
     refusals: Tuple[Refusal, ...] = ()
     notes: Tuple[str, ...] = ()
 
     @property
     def disruption(self) -> Disruption:
-        return max((step.disruption for step in self.steps), default=Disruption.none)
+        return max((part.disruption for part in (*self.steps, *self.requirements)), default=Disruption.none)
+
+    @property
+    def reboot_required(self) -> bool:
+        return any(requirement.kind == REBOOT for requirement in self.requirements)
 
     def of(self, capability: str) -> Tuple[Step, ...]:
         """The steps of one capability, in order."""
@@ -145,6 +199,7 @@ class Plan:
             "observation": self.observation,
             "disruption": self.disruption.name,
             "steps": [step.to_dict() for step in self.steps],
+            "requirements": [requirement.to_dict() for requirement in self.requirements],
             "refusals": [refusal.to_dict() for refusal in self.refusals],
             "notes": list(self.notes),
         }
@@ -158,6 +213,7 @@ class Plan:
             policy=data["policy"],
             observation=data["observation"],
             steps=tuple(Step.from_dict(step) for step in data["steps"]),
+            requirements=tuple(Requirement.from_dict(requirement) for requirement in data["requirements"]),
             refusals=tuple(Refusal.from_dict(refusal) for refusal in data["refusals"]),
             notes=tuple(data["notes"]),
         )
@@ -169,12 +225,13 @@ class Plan:
             policy=digest([self.policy, other.policy]),
             observation=digest([self.observation, other.observation]),
             steps=self.steps + other.steps,
+            requirements=self.requirements + other.requirements,
             refusals=self.refusals + other.refusals,
             notes=self.notes + other.notes,
         )
 
     def diff(self) -> List[Dict[str, str]]:
-        return [step.diff() for step in self.steps]
+        return [part.diff() for part in (*self.steps, *self.requirements)]
 
 
 def digest(data: Any) -> str:
@@ -203,6 +260,10 @@ def render(plan: Plan) -> str:
         lines.append("%3d. [%s] %s %s" % (number, step.disruption.name, step.action, step.subject))
         lines.append("     %s" % step.why)
         lines.extend("       " + line for line in _change_lines(step.change))
+    for requirement in plan.requirements:
+        lines.append("  then: [%s] a %s for %s" % (requirement.disruption.name, requirement.kind, requirement.subject))
+        lines.append("     %s" % requirement.why)
+        lines.extend("       " + line for line in _change_lines(requirement.change))
     for refusal in plan.refusals:
         lines.append("  refused (%s): found %s; wanted %s; do: %s"
                      % (refusal.capability, refusal.found, refusal.wanted, refusal.remedy))
@@ -213,10 +274,21 @@ def render(plan: Plan) -> str:
 def _headline(plan: Plan) -> str:
     if plan.refusals:
         return "refused"
-    if not plan.steps:
-        return "nothing to do"
     count = len(plan.steps)
-    return "%d step%s, disruption %s" % (count, "" if count == 1 else "s", plan.disruption.name)
+    parts = ["%d step%s" % (count, "" if count == 1 else "s")] if count else []
+    parts += ["a " + kind for kind in sorted({requirement.kind for requirement in plan.requirements})]
+    if not parts:
+        return "nothing to do"
+    return "%s, disruption %s" % (" and ".join(parts), plan.disruption.name)
+
+
+def _diff(name: str, change: Mapping[str, Any]) -> Dict[str, str]:
+    return {
+        "before_header": name,
+        "after_header": name,
+        "before": _as_text(change.get("before")),
+        "after": _as_text(change.get("after")),
+    }
 
 
 def _change_lines(change: Mapping[str, Any]) -> Iterable[str]:

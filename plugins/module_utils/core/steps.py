@@ -19,6 +19,13 @@ PACKAGES_INSTALL = "packages.install"
 PACKAGES_REMOVE = "packages.remove"
 CONTROLLER_ACTIONS = (PACKAGES_INSTALL, PACKAGES_REMOVE)
 
+MANAGED = "Managed by the Ansible collection gpuops.nvidia: changes made here are lost."
+
+
+def managed(text: str, comment: str = "#") -> str:
+    """A file whose whole content is ours, with the line that says so; comment begins a comment in its format."""
+    return "%s %s\n%s" % (comment, MANAGED, text)
+
 
 def file_step(
     capability: str,
