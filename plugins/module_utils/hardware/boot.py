@@ -12,12 +12,12 @@ import fnmatch
 import re
 import shlex
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Pattern, Sequence, Tuple
 
 from ..core.host import Host
 
 # Where the driver's kernel module goes by another name: Debian's alternatives, and its packages of older branches.
-MODULE_FILE = re.compile(r"nvidia(-current|-tesla(-\d+)?)?(-open)?\.ko(\.\w+)?$")
+MODULE_FILE = re.compile(r"nvidia(-current|-tesla(-\d+)?)?(-open)?\.ko(\.\w+)?")
 PARAMETERS_OF = ("nvidia", "nvidia_drm")
 
 GRUB_FOLDERS = ("/boot/grub", "/boot/grub2")
@@ -126,13 +126,20 @@ def release_key(release: str) -> Tuple[Tuple[int, str], ...]:
 
 
 def module_path(host: Host, release: str) -> str:
-    """File of the module that 'modprobe nvidia' would load in a kernel, '' if there is none.
+    """File of the module that 'modprobe nvidia' would load in a kernel, '' if there is none."""
+    return _listed_file(host, release, MODULE_FILE)
 
-    depmod(8) lists one file a name, the one that its search order prefers.
-    """
+
+def module_file(host: Host, release: str, name: str) -> str:
+    """File of any module in a kernel, '' if there is none; '-' and '_' are one in its name."""
+    return _listed_file(host, release, re.compile("[-_]".join(re.split("[-_]", name)) + r"\.ko(\.\w+)?"))
+
+
+def _listed_file(host: Host, release: str, name: Pattern[str]) -> str:
+    """modprobe looks modules up in modules.dep; depmod(8) lists one file a name there, by its search order."""
     for line in (host.read("/lib/modules/%s/modules.dep" % release) or "").splitlines():
         path = line.partition(":")[0]
-        if MODULE_FILE.fullmatch(path.rsplit("/", 1)[-1]):
+        if name.fullmatch(path.rsplit("/", 1)[-1]):
             return path if path.startswith("/") else "/lib/modules/%s/%s" % (release, path)
     return ""
 

@@ -14,6 +14,8 @@ from .pci import read_bus
 
 # Systems whose root is an image: packages are not installed on them but built into the image.
 IMAGE_SYSTEMS = ("flatcar", "talos", "bottlerocket", "cos", "sle-micro", "sl-micro", "rhcos", "fedora-coreos")
+# Drivers of the kernel's own that bind NVIDIA GPUs; nova since Linux 6.15 (drivers/gpu/nova-core)
+KERNELS_OWN = ("nouveau", "nova_core")
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 # UEFI specification: the SecureBoot variable in the global variable namespace; four attribute bytes, then the value
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -25,6 +27,7 @@ def host_facts(host: Host) -> HostFacts:
     release = os_release(host)
     bus = read_bus(host)
     boot = boot_state(host)
+    installed = installed_module(host, system.release).version
     return HostFacts(
         hostname=system.nodename,
         os_id=release.get("ID", ""),
@@ -36,10 +39,11 @@ def host_facts(host: Host) -> HostFacts:
         nvswitches=len(bus.nvswitches),
         immutable=immutable(host, release),
         secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
-        driver_installed=installed_module(host, system.release).version,
+        driver_installed=installed,
+        driver_boots=installed if boot.default == system.release else installed_module(host, boot.default).version,
         driver_userspace=library_version(host),
         driver_loaded=(host.read("/sys/module/nvidia/version") or "").strip(),
-        nouveau_loaded=host.exists("/sys/module/nouveau"),
+        nouveau_loaded=any(host.exists("/sys/module/" + name) for name in KERNELS_OWN),
         toolkit=toolkit_version(host),
     )
 
