@@ -118,7 +118,7 @@ class World:
         anchor = [name for name in step.change["after"] if name.endswith(("dkms", "dkms-open", "-open"))]
         if anchor:
             version = step.change["after"][anchor[0]].split("-")[0]
-            self._build((there.kernel, there.boot_kernel), version)
+            self._build((there.kernel, self.kernels[-1].release), version)
 
     def _packages_remove(self, step: Any, there: HostFacts) -> None:
         for name in step.change["after"]:
