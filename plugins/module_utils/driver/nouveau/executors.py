@@ -20,8 +20,9 @@ def write_blacklist(host: Host, journal: Journal, step: Step) -> None:
     noted = {}
     for path in (initramfs_path(host, kernel) for kernel in kernels(host)):
         if tool and path:
-            nouveau, ours = look_inside(host, tool, path, {})
-            noted[path] = {"stamp": stamp(host, path), "nouveau": nouveau, "ours": ours}
+            nouveau, files = look_inside(host, tool, path, {})
+            if files is not None:
+                noted[path] = {"stamp": stamp(host, path), "nouveau": nouveau, "files": list(files)}
     journal.remember("nouveau", {"initramfs": noted})
 
 
