@@ -11,10 +11,10 @@ import enum
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
 
-# v1: without requirements
-# v2: since the first release
+# v1: one digest of all policies, a reboot as a step
+# v2: requirements, policies and foretold
 SCHEMA = "gpuops.nvidia/plan/v2"
 
 REBOOT = "reboot"
@@ -49,6 +49,8 @@ class Step:
     parameters: what the executor needs beyond the change (mode, argv); part of the plan, not of its diff.
     reversible: whether the state before can be restored.
     after:      ids of the steps that must be done first.
+
+    All but why is what an approver relies on: see promise().
     """
 
     capability: str
@@ -92,6 +94,12 @@ class Step:
             reversible=bool(data["reversible"]),
             after=tuple(data["after"]),
         )
+
+    def promise(self) -> Dict[str, Any]:
+        """What an approval of this step is an approval of: everything that is said of it but the reason."""
+        promised = self.to_dict()
+        del promised["why"]
+        return promised
 
     def diff(self) -> Dict[str, str]:
         """The step as an entry of Ansible's diff list."""
@@ -142,6 +150,12 @@ class Requirement:
             change=dict(data["change"]),
         )
 
+    def promise(self) -> Dict[str, Any]:
+        """As Step.promise()."""
+        promised = self.to_dict()
+        del promised["why"]
+        return promised
+
     def diff(self) -> Dict[str, str]:
         """The requirement as an entry of Ansible's diff list."""
         return _diff(self.id, self.change)
@@ -169,11 +183,18 @@ class Plan:
     """Ordered steps from an observation to a policy.
 
     policy and observation are digests of what the plan was made from (see digest()).
+
+    policies: {capability: digest of its options} of every capability that was planned, one without steps included:
+              that it needs nothing is a promise too.
+    foretold: {capability: {fact: {'before', 'after'}}}: what the capabilities before it will have made of the facts
+              that it was planned with. Facts that they leave alone are not in it.
     """
 
     host: str = ""
     policy: str = ""
+    policies: Mapping[str, str] = field(default_factory=dict)
     observation: str = ""
+    foretold: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     steps: Tuple[Step, ...] = ()
     requirements: Tuple[Requirement, ...] = ()
     refusals: Tuple[Refusal, ...] = ()
@@ -181,22 +202,31 @@ class Plan:
 
     @property
     def disruption(self) -> Disruption:
-        return max((part.disruption for part in (*self.steps, *self.requirements)), default=Disruption.none)
+        return max((part.disruption for part in self._parts()), default=Disruption.none)
 
     @property
     def reboot_required(self) -> bool:
         return any(requirement.kind == REBOOT for requirement in self.requirements)
 
-    def of(self, capability: str) -> Tuple[Step, ...]:
-        """The steps of one capability, in order."""
-        return tuple(step for step in self.steps if step.capability == capability)
+    def promise(self) -> Dict[str, Any]:
+        """What an approval of this plan is an approval of."""
+        return {
+            "schema": SCHEMA,
+            "host": self.host,
+            "policies": dict(self.policies),
+            "steps": [step.promise() for step in self.steps],
+            "requirements": [requirement.promise() for requirement in self.requirements],
+        }
 
     def to_dict(self) -> Dict[str, Any]:
         return {
             "schema": SCHEMA,
             "host": self.host,
             "policy": self.policy,
+            "policies": dict(self.policies),
             "observation": self.observation,
+            "foretold": {name: {fact: dict(change) for fact, change in facts.items()}
+                         for name, facts in self.foretold.items()},
             "disruption": self.disruption.name,
             "steps": [step.to_dict() for step in self.steps],
             "requirements": [requirement.to_dict() for requirement in self.requirements],
@@ -211,7 +241,10 @@ class Plan:
         return cls(
             host=data["host"],
             policy=data["policy"],
+            policies=dict(data["policies"]),
             observation=data["observation"],
+            foretold={name: {fact: dict(change) for fact, change in facts.items()}
+                      for name, facts in data["foretold"].items()},
             steps=tuple(Step.from_dict(step) for step in data["steps"]),
             requirements=tuple(Requirement.from_dict(requirement) for requirement in data["requirements"]),
             refusals=tuple(Refusal.from_dict(refusal) for refusal in data["refusals"]),
@@ -223,7 +256,9 @@ class Plan:
         return Plan(
             host=self.host,
             policy=digest([self.policy, other.policy]),
+            policies={**self.policies, **other.policies},
             observation=digest([self.observation, other.observation]),
+            foretold={**self.foretold, **other.foretold},
             steps=self.steps + other.steps,
             requirements=self.requirements + other.requirements,
             refusals=self.refusals + other.refusals,
@@ -231,13 +266,39 @@ class Plan:
         )
 
     def diff(self) -> List[Dict[str, str]]:
-        return [part.diff() for part in (*self.steps, *self.requirements)]
+        return [part.diff() for part in self._parts()]
+
+    def _parts(self) -> Tuple[Union[Step, Requirement], ...]:
+        return (*self.steps, *self.requirements)
+
+
+def part_of(plan: Mapping[str, Any], capability: str) -> Dict[str, Any]:
+    """Of a plan as data what concerns one capability: its module needs no more, and gets no more.
+
+    Of what is no plan of our schema, only the schema is left, to be refused by.
+    """
+    if plan.get("schema") != SCHEMA:
+        return {"schema": plan.get("schema")}
+    part = {name: plan.get(name) for name in ("schema", "host", "policy", "observation", "refusals")}
+    part["notes"] = []
+    for name in ("steps", "requirements"):
+        listed = plan.get(name)
+        part[name] = [each for each in (listed if isinstance(listed, list) else ())
+                      if isinstance(each, dict) and each.get("capability") == capability]
+    for name in ("policies", "foretold"):
+        known = plan.get(name)
+        part[name] = {capability: known[capability]} if isinstance(known, dict) and capability in known else {}
+    return part
 
 
 def digest(data: Any) -> str:
     """Short stable digest of JSON-able data: 16 hexadecimal digits."""
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]
+
+
+def canonical(data: Any) -> str:
+    """One text for equal data, whether it has been JSON in between or not."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
 
 
 def split_by_disruption(

@@ -127,10 +127,14 @@ def packages_step(
     why: str,
     disruption: Disruption = Disruption.none,
     requires: Tuple[str, ...] = (),
+    request: Optional[Mapping[str, Optional[str]]] = None,
     **parameters: Any,
 ) -> Step:
     """Install or (every version in after is None) remove packages in one transaction of the package manager.
 
+    before, after: {package: version or None} of every package that the transaction unpacks, changes or removes,
+    dependencies included: it is what is approved.
+    request: {package: version or None} that the package manager is asked for, where it is not all of after.
     parameters: 'manager' ('apt', 'dnf', 'zypper'), 'allow_downgrade', 'update_cache', 'purge' and 'hold' as the
     action plugin understands them.
     """
@@ -142,7 +146,7 @@ def packages_step(
         why=why,
         disruption=disruption,
         change={"before": dict(before), "after": dict(after)},
-        parameters=parameters,
+        parameters={"request": dict(after if request is None else request), **parameters},
         after=requires,
     )
 

@@ -11,7 +11,7 @@ from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import HostFacts
 from ..core.plan import REBOOT, Disruption, Refusal, Requirement, Step
-from ..hardware.boot import BootState, release_key
+from ..hardware.boot import BootState
 from .kernels import Kernel
 from .policy import Policy
 from .target import Target
@@ -96,12 +96,17 @@ def refuse_unsigned(
 def build_steps(
     kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
 ) -> List[Step]:
-    """Build for the kernels that the package's own script leaves out."""
+    """Build for every kernel that can be booted.
+
+    The package's own script serves the running and the newest one, but may fail to or be switched off
+    (/etc/dkms/no-autoinstall), which is known only after the exchange. So it is planned here too; once the script has
+    done it, the step is not needed any more. A driver that is exchanged takes its modules with it first.
+    """
     coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
-    served = _served(kernels, facts) if target.packages.anchor in coming else ()
+    exchanged = target.packages.anchor in coming
     steps = []
     for kernel in kernels:
-        if not lacking(kernel, policy, target) or not buildable(kernel, coming) or kernel.release in served:
+        if not lacking(kernel, policy, target) or not buildable(kernel, coming):
             continue
         if kernel.failed == target.version and not essential(kernel, facts):
             continue
@@ -110,17 +115,12 @@ def build_steps(
             NAME, BUILD, kernel.release,
             "Its module of driver %s is signed by no enrolled key." % target.version if there else
             "This kernel can be booted and has no module of driver %s." % target.version,
-            change={"before": {"nvidia": kernel.module or None}, "after": {"nvidia": target.version}},
-            parameters={"essential": essential(kernel, facts), "rebuild": there,
-                        "signed": facts.secure_boot and policy.secure_boot != "ignore", "timeout": 3600},
+            change={"before": {"nvidia": None if there or exchanged else kernel.module or None},
+                    "after": {"nvidia": target.version}},
+            parameters={"essential": essential(kernel, facts), "timeout": 3600,
+                        "signed": facts.secure_boot and policy.secure_boot != "ignore"},
             after=(packages.id,) if packages else ()))
     return steps
-
-
-def _served(kernels: Sequence[Kernel], facts: HostFacts) -> Tuple[str, ...]:
-    """dkms, common.postinst: it builds for the running and the newest kernel."""
-    newest = max((kernel.release for kernel in kernels), key=release_key, default="")
-    return facts.kernel, newest
 
 
 def requirements(kernels: Sequence[Kernel], facts: HostFacts, target: Target) -> Tuple[Requirement, ...]:

@@ -46,7 +46,8 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             wanted="the driver's source among the modules that dkms builds",
             remedy="see 'dkms status'; reinstall the driver's package of its kernel module")
     words = ["%s/%s" % (name, version), "-k", step.subject]
-    if step.parameters["rebuild"]:
+    if installed_module(host, step.subject).version == version:
+        # It is there and the kernel would not load it: sign it anew
         host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
         words.append("--force")
     done = host.run(["dkms", "install", *words], check=False, timeout=limit)
