@@ -121,7 +121,7 @@ class World:
             version = step.change["after"][anchor[0]].split("-")[0]
             self.kernels = tuple(replace(kernel, module="") for kernel in self.kernels)
         if anchor and self.script_builds:
-            self._build((there.kernel, there.boot_kernel), version)
+            self._build((there.kernel, self.kernels[-1].release), version)
 
     def _packages_remove(self, step: Any, there: HostFacts) -> None:
         for name in step.change["after"]:
