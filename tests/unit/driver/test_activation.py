@@ -132,6 +132,19 @@ class TestLoad:
         plan = planner.plan(CONVERGED, PRESENT, driver("580.178.04", nouveau_loaded=True))
         assert (plan.steps, [each.kind for each in plan.requirements]) == ((), ["reboot"])
 
+    @pytest.mark.parametrize("there", [
+        driver("580.178.04", nouveau_loaded=True), driver("595.91.07", "580.178.04")])
+    def test_a_plan_that_ends_with_a_reboot_leaves_nothing_to_do_after_it(self, there: HostFacts) -> None:
+        seen = Observation(on_disk=True, modprobe=True, services={PERSISTENCED: Service(True, False, False)},
+                           holders=(Holder(42, "Xorg", ("/dev/nvidia0",), "display.service"),))
+        plan = planner.plan(seen, PRESENT, there)
+        assert plan.reboot_required and ("service.enable", PERSISTENCED) in planned(seen, there)
+        seen, there = applied(seen, there, plan.steps)
+        booted = replace(seen, modules=LOADED, nodes=CONVERGED.nodes, holders=(), services={
+            unit: replace(state, active=state.enabled) for unit, state in seen.services.items()})
+        there = there.but(driver_loaded=there.driver_installed, nouveau_loaded=False)
+        assert planner.plan(booted, PRESENT, there).steps == ()
+
     def test_a_host_without_gpu_is_refused(self) -> None:
         assert planner.plan(Observation(), PRESENT, facts()).refusals[0].found.startswith("no NVIDIA GPU")
 

@@ -47,13 +47,13 @@ def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(requirements=(_boots_with_driver(facts) if facts.driver_boots else _no_driver(facts),))
     steps = _boot_steps(seen, facts)
     if facts.nouveau_loaded:
-        return Plan(steps=tuple(steps), requirements=(_reboot(
+        return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
     notes = tuple(_notes(seen, policy, facts))
     if facts.driver_loaded and facts.driver_loaded != (facts.driver_installed or facts.driver_userspace):
         busy = _busy(seen, policy)
         if busy:
-            return Plan(steps=tuple(steps), requirements=(_reboot(
+            return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
                 "driver %s" % facts.driver_installed,
                 "Driver %s is loaded and cannot be unloaded: %s." % (facts.driver_loaded, "; ".join(busy)),
                 {"nvidia": facts.driver_loaded}, {"nvidia": facts.driver_installed}),))
@@ -219,6 +219,11 @@ def _service_steps(
                    else "It was stopped for the exchange of the driver.")
             steps.append(service_step(NAME, "start", unit, why, disruption, "stopped", "running", requires))
     return steps
+
+
+def _enable_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+    """What a reboot then starts by itself, so that nothing is left to do after it."""
+    return [step for step in _service_steps(seen, policy, facts, stopped=()) if step.action == "service.enable"]
 
 
 def _wanted(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:

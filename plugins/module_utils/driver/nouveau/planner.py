@@ -27,8 +27,11 @@ def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     return Plan(steps=tuple(_present(seen)), requirements=_requirements(seen))
 
 
-def facts_after(policy: Policy, facts: HostFacts) -> HostFacts:
-    return facts if policy.state == "absent" else facts.but(nouveau_loaded=False)
+def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
+    """What only a reboot unloads is there still for those who are planned next: they end with that reboot too."""
+    if policy.state == "absent" or made.reboot_required:
+        return facts
+    return facts.but(nouveau_loaded=False)
 
 
 def _present(seen: Observation) -> List[Step]:
