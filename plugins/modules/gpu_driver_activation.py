@@ -10,7 +10,10 @@ version_added: 0.1.0
 description:
   - Loads the kernel modules of the installed driver, makes the device nodes, and runs the daemons that belong to it.
   - When another version is loaded, it stops the driver's own services, unloads, loads and starts them again.
-  - When anything else holds a GPU, it names every holder, and a reboot is required.
+  - What was unloaded beside them (GDRCopy, GPUDirect Storage) is loaded last, and judged before the exchange by whether
+    it was built after the new driver.
+  - When anything else holds a GPU or the modules, it names every holder, and a reboot is required; so it is when the
+    running kernel has no module of the driver and the one that boots next has.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:

@@ -6,31 +6,31 @@ from __future__ import annotations
 from typing import Dict
 
 from ..core.errors import GpuOpsError
-from ..core.host import CommandFailed, Host
+from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor
 from ..hardware.boot import installed_module
+from ..packages import provenance
+from ..packages.apt import running
 from .kernels import dkms_name, remember_failure, trusted
 
-QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
 LOG_LINES = 12
 
 
 def configure_packages(host: Host, journal: Journal, step: Step) -> None:
     """Finish what dpkg began, as far as that goes: what is left is a matter of the transaction that follows."""
-    host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"], env=QUIET)
+    running.configure(host, step.parameters["argv"], step.parameters["timeout"])
 
 
 def finish_packages(host: Host, journal: Journal, step: Step) -> None:
-    try:
-        host.run(step.parameters["argv"], timeout=step.parameters["timeout"], env=QUIET)
-    except CommandFailed as failure:
+    done = running.configure(host, step.parameters["argv"], step.parameters["timeout"])
+    if done.rc != 0:
         raise GpuOpsError(
-            found="packages do not configure: %s; %s" % (failure.found, _last_log(host)),
+            found="packages do not configure: %s; %s" % (" | ".join(done.stdout.splitlines()[-3:]), _last_log(host)),
             wanted="a package database in order",
             remedy="when the kernel module does not build, choose another version of the driver or of the kernel",
-            **failure.details) from failure
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
 def build_module(host: Host, journal: Journal, step: Step) -> None:
@@ -78,8 +78,8 @@ def _last_log(host: Host) -> str:
 
 
 def download_packages(host: Host, journal: Journal, step: Step) -> None:
-    host.run(["apt-get", "-q", "update"], timeout=600)
-    host.run(step.parameters["argv"], timeout=step.parameters["timeout"], env=QUIET)
+    provenance.refresh(host, step.change["after"])
+    running.apt_get(host, *step.parameters["argv"], timeout=step.parameters["timeout"])
 
 
 def forget_repository(host: Host, journal: Journal, step: Step) -> None:

@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.apt import Simulation, parse_simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PIN_FILE, SOURCES_FILE, UNATTENDED_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Offer, list_name
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
 RUNNING, OLDER, NEWEST = "6.1.0-50-amd64", "6.1.0-42-amd64", "6.1.0-56-amd64"
 
@@ -44,10 +44,12 @@ class TestInstall:
         assert packages.change["after"] == {
             "nvidia-kernel-open-dkms": "580.178.04-1", "nvidia-driver-cuda": "580.178.04-1",
             "nvidia-persistenced": "580.178.04-1", "nvidia-modprobe": "580.178.04-1", "libnvidia-ml1": "580.178.04-1",
-            "linux-headers-6.1.0-50-amd64": "6.1.176-1",
+            "linux-headers-6.1.0-50-amd64": "6.1.176-1", "dkms": "3.0.10-8",
         }
+        asked = {name: version for name, version in packages.change["after"].items() if name != "dkms"}
+        assert packages.parameters["request"] == asked
+        assert packages.parameters["automatic"] == ["libnvidia-ml1"]
         assert packages.parameters["update_cache"] and not packages.parameters["allow_downgrade"]
-        assert "apt brings in 1 packages that the driver depends on: dkms." in plan.notes
 
     def test_a_branch_means_its_newest_driver(self) -> None:
         assert made(World(), policy(version="580"), facts(A100)).steps[4].subject == "driver 580.178.04"
@@ -366,16 +368,6 @@ class TestPolicy:
 
     def test_an_url_ends_in_one_slash(self) -> None:
         assert policy(repository_url="http://mirror/x//").repository_url == "http://mirror/x/"
-
-
-def test_apt_says_what_it_would_do() -> None:
-    installs, removes = parse_simulation(
-        "Remv nvidia-dkms-580 [580.178.04-1]\n"
-        "Inst libnvidia-ml1 [580.178.04-1] (595.91.07-1 NVIDIA:NVIDIA CUDA [amd64])\n"
-        "Inst libnvidia-ml1:i386 (595.91.07-1 NVIDIA [i386])\n"
-        "Inst dkms (3.0.10-8+deb12u1 Debian:12.11/stable [all]) []\nConf dkms (3.0.10 x)\n")
-    assert installs == {"libnvidia-ml1": "595.91.07-1", "dkms": "3.0.10-8+deb12u1"}
-    assert removes == ("nvidia-dkms-580",)
 
 
 @pytest.mark.parametrize("url, name", [
