@@ -13,7 +13,7 @@ from .core.errors import GpuOpsError
 from .core.host import Host
 from .core.plan import Plan, Step, render
 from .driver.capability import Activation, Driver, Nouveau
-from .hardware.node import host_facts
+from .hardware.node import host_facts_and_health
 from .runtime.capability import Cdi, Runtime, Toolkit
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (Nouveau(), Driver(), Toolkit(), Activation(), Runtime(), Cdi())
@@ -24,7 +24,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
 
     With 'approved_steps', what is needed beside them is a refusal: the host is not the one that was approved.
     """
-    facts = host_facts(host)
+    facts = host_facts_and_health(host)
     total = Plan(host=facts.hostname)
     for capability in CAPABILITIES:
         given = parameters.get(capability.name)

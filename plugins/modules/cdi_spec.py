@@ -101,12 +101,12 @@ reboot_required:
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Cdi
 
 
 def main() -> None:
-    run_writer(Cdi(), host_facts)
+    run_writer(Cdi(), host_facts_and_health)
 
 
 if __name__ == "__main__":
