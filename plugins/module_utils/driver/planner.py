@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step
-from ..core.steps import PACKAGES_REMOVE, command_step, file_step, packages_step
+from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, command_step, file_step, packages_step
 from ..core.versions import version_key
 from . import catalogue, openpgp
 from .catalogue import Impossible
@@ -51,7 +51,8 @@ def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan)
     target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
     if isinstance(target, Impossible):
         return facts
-    return facts.but(driver_installed=target.version, driver_userspace=target.version)
+    changes = any(step.action == PACKAGES_INSTALL for step in made.steps)
+    return facts.but(driver_installed=target.version, driver_userspace=target.version, driver_changes=changes)
 
 
 # refusals
@@ -91,7 +92,7 @@ def _refuse_host(seen: Observation, policy: Policy, facts: HostFacts) -> List[Re
             "Debian or Ubuntu for source %s" % policy.source, "install the driver yourself and use preinstalled"))
     if not facts.gpus:
         refusals.append(Refusal(
-            NAME, "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)", "a GPU for the driver",
+            NAME, facts.lack_of_gpus, "a GPU for the driver",
             "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play"))
     if refusals:
         return refusals
@@ -389,7 +390,7 @@ def _build_steps(seen: Observation, facts: HostFacts, target: Target, packages: 
 
 
 def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    notes = []
+    notes = ["GPU %s." % gpu.named() for gpu in facts.other_gpus]
     transaction = seen.offer.transaction if seen.offer else None
     coming: Mapping[str, str] = transaction.installs if transaction else {}
     for kernel in seen.kernels:
