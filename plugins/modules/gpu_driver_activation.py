@@ -28,7 +28,7 @@ options:
     default: true
   fabric_manager:
     description:
-      - V(auto) runs the Fabric Manager where the host has NVSwitches, V(absent) leaves it alone.
+      - V(auto) runs the Fabric Manager where the board needs it, V(absent) leaves it alone.
     type: str
     choices: [auto, absent]
     default: auto
