@@ -9,7 +9,7 @@ from typing import Dict, Tuple
 
 from ..core.facts import CONTROL_NODES, Gpu, HostFacts
 from ..core.host import Host
-from .nvml import reading_of
+from .nvml import binding, reading_of
 from .pci import PciBus, read_bus
 
 # Systems whose root is an image: packages are not installed on them but built into the image.
@@ -25,7 +25,11 @@ def host_facts(host: Host) -> HostFacts:
 
 
 def host_facts_and_health(host: Host) -> HostFacts:
-    """The facts, and whether a call of NVML hangs: for plans that need GPUs that answer."""
+    """The facts, and whether a call of NVML hangs: for plans that need GPUs that answer.
+
+    Raises LibraryMissing also where nothing is to be asked yet, so that a run does not stop for it half-way.
+    """
+    binding()
     facts = host_facts(host)
     if not facts.driver_loaded:
         return facts

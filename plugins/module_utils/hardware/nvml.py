@@ -81,6 +81,11 @@ class NvmlReading:
         return asdict(self)
 
 
+def binding() -> ModuleType:
+    """NVIDIA's binding of NVML; to import it calls nothing. Raises as libraries.require() does."""
+    return libraries.require("pynvml")
+
+
 _readings: Dict[Tuple[str, str], NvmlReading] = {}
 
 
@@ -104,7 +109,7 @@ def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReadi
 
     silence, patience: seconds that one call, and all calls together, may take.
     """
-    nvml = libraries.require("pynvml")
+    nvml = binding()
     receiver, sender = os.pipe()
     child = os.fork()
     if child == 0:
