@@ -7,7 +7,8 @@ NVLink 5 board without NVSwitches on the PCI bus is told), NVIDIA Driver Install
 """
 from __future__ import annotations
 
-from typing import Iterable, Tuple
+from dataclasses import dataclass
+from typing import Iterable, Sequence, Tuple
 
 from ..core.facts import DISPLAY, FABRIC_MANAGER, FABRIC_MANAGER_NVLSM, PASSED_THROUGH, PHYSICAL, VIRTUAL_FUNCTION
 
@@ -18,31 +19,61 @@ NVSWITCH_IDS = ("1ac2", "1af1", "22a3")
 # Said by the vital product data of those ConnectX-7 functions through which switches of an NVLink 5 board are managed
 SWITCH_MANAGER = b"SW_MNG"
 
-# The first of the generations that a driver of today is for: Maxwell
-_FIRST_SUPPORTED = 0x1340
+# The generations that a driver of today is for begin with Maxwell; for those before Turing, branch 580 is the last
+_MAXWELL = 0x1340
+_TURING = 0x1E00
 _FIRST_NVLINK5 = 0x2900
 # GB200 and GB300: their switches are in trays of their own, and so is what configures them
 _RACKS: Tuple[Tuple[int, int], ...] = ((0x2940, 0x297F), (0x31A1, 0x31A1), (0x31C0, 0x31FF))
 _STUBS = ("pci-stub", "pciback", "xen-pciback")
 
 
-def role_of(
-    device_class: str, device_id: str, driver: str, override: str, is_virtual_function: bool, beside_nvidia: bool
-) -> str:
-    """Whom a GPU is for.
+@dataclass(frozen=True)
+class Slot:
+    """What sysfs tells of a GPU.
 
-    driver is the bound one, override what sysfs' driver_override reserves it for. beside_nvidia: whether another GPU
-    of the host is bound to NVIDIA's driver: a VGA controller that has stayed with another driver then is a display.
+    device_class: class and subclass, '0300' or '0302'.
+    device_id:    four hexadecimal digits.
+    driver:       the bound driver, '' when none.
+    override:     what driver_override reserves it for, '' when nothing.
+    virtual:      whether it is a virtual function of another device of this host.
+    """
+
+    device_class: str
+    device_id: str
+    driver: str = ""
+    override: str = ""
+    virtual: bool = False
+
+    @property
+    def is_taken(self) -> bool:
+        return self.virtual or passes_through(self.driver or self.override)
+
+
+def role_of(slot: Slot, others: Sequence[Slot]) -> str:
+    """Whom a GPU is for, beside the other GPUs of the host; see core.facts.ROLES.
+
     A GPU that was passed into this virtual machine is an ordinary one here.
     """
-    if is_virtual_function:
+    if slot.virtual:
         return VIRTUAL_FUNCTION
-    if passes_through(driver or override):
+    if slot.is_taken:
         return PASSED_THROUGH
-    if device_class == VGA_CONTROLLER:
-        if int(device_id, 16) < _FIRST_SUPPORTED or (beside_nvidia and driver not in ("", NVIDIA_DRIVER)):
-            return DISPLAY
-    return PHYSICAL
+    return DISPLAY if _is_display(slot, [other for other in others if not other.is_taken]) else PHYSICAL
+
+
+def _is_display(slot: Slot, others: Sequence[Slot]) -> bool:
+    """A VGA controller without a driver of today; or of an old generation beside a data centre's board, whose driver it
+    would hold back; or one that has stayed with another driver while that of the others is NVIDIA's."""
+    if slot.device_class != VGA_CONTROLLER:
+        return False
+    if int(slot.device_id, 16) < _MAXWELL:
+        return True
+    if slot.driver == NVIDIA_DRIVER:
+        return False
+    beside_board = any(other.device_class != VGA_CONTROLLER for other in others)
+    beside_nvidia = any(other.driver == NVIDIA_DRIVER for other in others)
+    return (int(slot.device_id, 16) < _TURING and beside_board) or (slot.driver != "" and beside_nvidia)
 
 
 def passes_through(driver: str) -> bool:

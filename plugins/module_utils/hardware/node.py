@@ -9,7 +9,7 @@ from typing import Dict, Tuple
 
 from ..core.facts import CONTROL_NODES, Gpu, HostFacts
 from ..core.host import Host
-from .nvml import binding, reading_of
+from .nvml import SILENCE, binding, reading_of
 from .pci import PciBus, read_bus
 
 # Systems whose root is an image: packages are not installed on them but built into the image.
@@ -24,7 +24,7 @@ def host_facts(host: Host) -> HostFacts:
     return facts_of(host, read_bus(host))
 
 
-def host_facts_and_health(host: Host) -> HostFacts:
+def host_facts_and_health(host: Host, silence: float = SILENCE) -> HostFacts:
     """The facts, and whether a call of NVML hangs: for plans that need GPUs that answer.
 
     Raises LibraryMissing also where nothing is to be asked yet, so that a run does not stop for it half-way.
@@ -33,7 +33,7 @@ def host_facts_and_health(host: Host) -> HostFacts:
     facts = host_facts(host)
     if not facts.driver_loaded:
         return facts
-    return facts.but(hung=reading_of(facts.driver_userspace, facts.driver_loaded).hung)
+    return facts.but(hung=reading_of(facts.driver_userspace, facts.driver_loaded, silence).hung)
 
 
 def facts_of(host: Host, bus: PciBus) -> HostFacts:

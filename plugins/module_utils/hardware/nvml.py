@@ -89,7 +89,7 @@ def binding() -> ModuleType:
 _readings: Dict[Tuple[str, str], NvmlReading] = {}
 
 
-def reading_of(userspace: str, loaded: str) -> NvmlReading:
+def reading_of(userspace: str, loaded: str, silence: float = SILENCE) -> NvmlReading:
     """The one reading of this process for an installed libnvidia-ml and a loaded driver, by their versions.
 
     Whoever exchanges the driver gets another one afterwards. Without library or driver, the reading says so: NVML
@@ -100,7 +100,7 @@ def reading_of(userspace: str, loaded: str) -> NvmlReading:
     if not loaded:
         return NvmlReading(error="no driver is loaded")
     if (userspace, loaded) not in _readings:
-        _readings[userspace, loaded] = read_nvml()
+        _readings[userspace, loaded] = read_nvml(silence)
     return _readings[userspace, loaded]
 
 

@@ -72,11 +72,10 @@ def read_bus(host: Host) -> PciBus:
             gpu_folders.append(folder)
         elif _hexadecimal(host, folder, "device") in boards.NVSWITCH_IDS:
             nvswitches.append(_device(host, folder))
-    drivers = {folder: _driver(host, folder) for folder in gpu_folders}
+    slots = {folder: _slot(host, folder) for folder in gpu_folders}
     gpus = [
-        _device(host, folder, _role(host, folder, beside_nvidia=any(
-            driver == boards.NVIDIA_DRIVER for other, driver in drivers.items() if other != folder)))
-        for folder in gpu_folders
+        _device(host, folder, boards.role_of(slot, [other for where, other in slots.items() if where != folder]))
+        for folder, slot in slots.items()
     ]
     physical = tuple(gpu for gpu in gpus if gpu.role == PHYSICAL)
     bridges = folders[MELLANOX_VENDOR] if boards.may_have_bridges([gpu.device_id for gpu in physical]) else []
@@ -88,15 +87,14 @@ def read_bus(host: Host) -> PciBus:
     )
 
 
-def _role(host: Host, folder: str, beside_nvidia: bool) -> str:
+def _slot(host: Host, folder: str) -> boards.Slot:
     override = (host.read(folder + "/driver_override") or "").strip()
-    return boards.role_of(
+    return boards.Slot(
         device_class=_class(host, folder),
         device_id=_hexadecimal(host, folder, "device"),
         driver=_driver(host, folder),
         override="" if override == "(null)" else override,
-        is_virtual_function=host.link(folder + "/physfn") is not None,
-        beside_nvidia=beside_nvidia,
+        virtual=host.link(folder + "/physfn") is not None,
     )
 
 

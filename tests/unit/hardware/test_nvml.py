@@ -36,6 +36,13 @@ print(json.dumps([first is nvml.reading_of("%s", "%s"), first is nvml.reading_of
                   nvml.reading_of("", "").error]))
 """ % ((VERSION,) * 4)
 
+SICK = """
+import json, sys
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
+print(json.dumps(host_facts_and_health(Host(sys.argv[1]), silence=1.0).to_dict()))
+"""
+
 
 class Board:
     """Two H100 in a directory, and the library that answers for them."""
@@ -117,6 +124,18 @@ def test_a_call_that_fails_is_part_of_the_reading(board: Board, call: str, named
     reading = board.read()
     assert reading["error"] == "Unknown Error (%s)" % named
     assert (reading["hung"], reading["gpus"]) == ("", [])
+
+
+def test_facts_for_a_plan_tell_a_sick_host(board: Board, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    library = root / "usr/lib64" / ("libnvidia-ml.so." + VERSION)
+    for path, text in ((library, ""), (root / "sys/module/nvidia/version", VERSION + "\n")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    (root / "usr/lib64/libnvidia-ml.so.1").symlink_to(library.name)
+    assert board.say(SICK, str(root))["hung"] == ""
+    board.fault("slow", 1, call="nvmlDeviceGetMemoryInfo", ms=3600 * 1000)
+    assert board.say(SICK, str(root))["hung"] == "nvmlDeviceGetMemoryInfo of GPU 1"
 
 
 def test_a_driver_that_is_not_loaded_is_told(board: Board) -> None:

@@ -59,6 +59,29 @@ def test_a_card_that_stayed_with_its_driver_beside_ours_is_a_display(tree: Tree)
     assert roles(host_facts(tree.host)) == ["physical", "display"]
 
 
+def test_an_old_display_card_does_not_hold_the_driver_of_a_board_back(tree: Tree) -> None:
+    """A GT 1030 has no driver after branch 580, and no open kernel module."""
+    tree.add("0000:17:00.0", "2330").add("0000:65:00.0", GT_1030, "030000")
+    facts = host_facts(tree.host)
+    assert roles(facts) == ["physical", "display"]
+    assert catalogue.choose_module(facts.gpus, "auto", 595).module == "open"
+
+
+@pytest.mark.parametrize("beside", [
+    {}, {"device": A100, "driver": "vfio-pci"}, {"device": GT_1030, "device_class": "030000"},
+])
+def test_an_old_card_with_a_display_is_a_gpu_where_there_is_no_board_beside_it(tree: Tree, beside: dict) -> None:
+    tree.add("0000:65:00.0", GT_1030, "030000", driver="nouveau")
+    if beside:
+        tree.add("0000:66:00.0", **beside)
+    assert host_facts(tree.host).gpus[0] == Gpu("0000:65:00.0", GT_1030)
+
+
+def test_what_nvidias_driver_drives_is_a_gpu(tree: Tree) -> None:
+    tree.add("0000:17:00.0", A100, driver="nvidia").add("0000:65:00.0", GT_1030, "030000", driver="nvidia")
+    assert roles(host_facts(tree.host)) == ["physical", "physical"]
+
+
 @pytest.mark.parametrize("driver", ["vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "xen-pciback", "pciback"])
 def test_gpus_of_virtual_machines_are_not_ours(tree: Tree, driver: str) -> None:
     tree.add("0000:17:00.0", A100, driver=driver).add("0000:18:00.0", A100, driver="nvidia")
