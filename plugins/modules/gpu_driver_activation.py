@@ -31,7 +31,7 @@ options:
     default: true
   fabric_manager:
     description:
-      - V(auto) runs the Fabric Manager where the host has NVSwitches, V(absent) leaves it alone.
+      - V(auto) runs the Fabric Manager where the board needs it, V(absent) leaves it alone.
     type: str
     choices: [auto, absent]
     default: auto
@@ -84,11 +84,11 @@ reboot_required:
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import Activation
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
 
 
 def main() -> None:
-    run_writer(Activation(), host_facts)
+    run_writer(Activation(), host_facts_and_health)
 
 
 if __name__ == "__main__":
