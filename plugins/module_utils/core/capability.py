@@ -18,6 +18,7 @@ from .facts import HostFacts
 from .host import Host
 from .journal import Journal
 from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
+from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, Executor, generic_executors
 
 Policy = TypeVar("Policy")
@@ -112,7 +113,8 @@ def plan_of(
     policy = capability.policy(parameters)
     observation = capability.observe(host, Journal(host), policy)
     made = capability.plan(observation, policy, facts)
-    policy_digest = digest({name: value for name, value in parameters.items() if name not in capability.assumptions})
+    policy_digest = digest(without_passwords(
+        {name: value for name, value in parameters.items() if name not in capability.assumptions}))
     foretold = facts_foretold(now or facts, facts)
     plan = Plan(
         host=facts.hostname,
