@@ -126,6 +126,7 @@ def plan_of(
         requirements=made.requirements,
         refusals=made.refusals,
         notes=made.notes,
+        complete=made.complete,
     )
     return plan, capability.facts_after(observation, policy, facts, made)
 
@@ -285,9 +286,12 @@ class Run:
         """Note approved steps whose effect is there without us.
 
         The policy is the approved one, so a step that is not planned has its effect, provided that nothing else keeps
-        it from being planned: facts that a capability before this one was to bring about, or a requirement.
+        it from being planned: facts that a capability before this one was to bring about, a requirement, or what an
+        incomplete plan waits for.
         """
-        if self.approved is None or plan.requirements or not as_foretold(self.facts, self._foretold()):
+        if self.approved is None or plan.requirements or not plan.complete:
+            return
+        if not as_foretold(self.facts, self._foretold()):
             return
         pending = {step.id for step in plan.steps}
         there = [step for step in self.approved.steps if step.id not in pending and step.id not in closed.ids]
