@@ -263,8 +263,10 @@ class Run:
     def _settle(self, plan: Plan) -> List[str]:
         """Close what an earlier process left open.
 
-        An open step that is not needed any more was done, unless another policy has made it needless.
+        An open step that is not needed any more was done, unless another policy has made it needless. Where the plan
+        waits for something, that it is missing tells nothing, and it stays open; packages can be seen in any case.
         """
+        waits = bool(plan.requirements) or not plan.complete
         pending = {step.id for step in plan.steps}
         settled = []
         for event in self.journal.unfinished(self.capability.name):
@@ -277,6 +279,8 @@ class Run:
                 continue
             if event["policy"] != plan.policy:
                 self.journal.note("superseded", step, event["plan"])
+                continue
+            if waits and step.action not in CONTROLLER_ACTIONS:
                 continue
             self.journal.note("done", step, event["plan"])
             settled.append(step.id)

@@ -285,6 +285,11 @@ def test_what_a_plan_leaves_out_because_it_waits_is_not_satisfied(host: Host) ->
     approved = run(host, text="new").preview().plan
     run(host, Waiting(), text="new", approved=approved).apply()
     assert events(host) == []
+    with pytest.raises(Killed):
+        run(host, mortal(0), text="new").apply()
+    left_open = Journal(host).unfinished("files")
+    run(host, Waiting(), text="new").apply()
+    assert Journal(host).unfinished("files") == left_open, "it was not done either"
 
 
 class Ending(Files):
