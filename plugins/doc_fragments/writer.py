@@ -26,6 +26,17 @@ options:
     description:
       - Archive on the host with the Python libraries that the collection ships. Set by the collection itself.
     type: path
+  lock_timeout:
+    description:
+      - How many seconds to wait for another run that works on the same host; V(0) is not to wait.
+      - When the time is over, the module fails and says who works there, and since when.
+    type: int
+    default: 600
+  run_id:
+    description:
+      - Names the run to others, and tells its calls from theirs. Set by the collection itself.
+    type: str
+    default: ""
   resumed_step:
     description:
       - The step that the controller has carried out since the previous call. Set by the collection itself.

@@ -7,7 +7,11 @@ one transaction of exact versions, and the module is called again; it observes a
 """
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import tempfile
+import uuid
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional
 
 from ansible.parsing.plugin_docs import read_docstring
@@ -36,6 +40,8 @@ class CapabilityAction(ActionBase):
         super().run(tmp, task_vars)
         content, remote_path = archive()
         arguments = dict(self._task.args, libraries=remote_path)
+        if self._writes():
+            arguments["run_id"] = run_id()
         if self.capability and isinstance(arguments.get("approved_plan"), dict):
             arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
         rounds: List[Dict[str, Any]] = []
@@ -104,6 +110,15 @@ class CapabilityAction(ActionBase):
             )
         finally:
             self._task.environment = environment
+
+
+def run_id() -> str:
+    """'user@controller' and what no other run has: the host's lock is this task's through all its rounds."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "uid %d" % os.getuid()
+    return "%s@%s %s" % (user, socket.gethostname(), uuid.uuid4().hex)
 
 
 def known_options(module_loader: Any) -> Optional[FrozenSet[str]]:

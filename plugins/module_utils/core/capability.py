@@ -126,6 +126,7 @@ def plan_of(
         requirements=made.requirements,
         refusals=made.refusals,
         notes=made.notes,
+        complete=made.complete,
     )
     return plan, capability.facts_after(observation, policy, facts, made)
 
@@ -176,6 +177,9 @@ class Run:
             plan = replace(plan, notes=(*plan.notes, "In check mode this is supposed, as approved: %s." % supposed))
         self._compare(plan)
         _refuse(plan.refusals)
+        if self.approved is not None:
+            # Without an approved plan nobody knows whether a role before this one would bring it.
+            _refuse_unmet(plan)
         done, put_off = split_by_disruption(plan.steps, self.allowed)
         return Outcome(plan, [step.id for step in done], put_off)
 
@@ -221,7 +225,7 @@ class Run:
         self.journal.note("started", step, plan_name, policy=plan.policy)
         try:
             executors[step.action](self.host, self.journal, step)
-        except Exception as cause:  # pylint: disable=broad-exception-caught
+        except Exception as cause:
             error = cause if isinstance(cause, GpuOpsError) else _unexpected(step, cause)
             error.details.setdefault("failed_step", step.to_dict())
             try:
@@ -259,8 +263,10 @@ class Run:
     def _settle(self, plan: Plan) -> List[str]:
         """Close what an earlier process left open.
 
-        An open step that is not needed any more was done, unless another policy has made it needless.
+        An open step that is not needed any more was done, unless another policy has made it needless. Where the plan
+        waits for something, that it is missing tells nothing, and it stays open; packages can be seen in any case.
         """
+        waits = bool(plan.requirements) or not plan.complete
         pending = {step.id for step in plan.steps}
         settled = []
         for event in self.journal.unfinished(self.capability.name):
@@ -274,6 +280,8 @@ class Run:
             if event["policy"] != plan.policy:
                 self.journal.note("superseded", step, event["plan"])
                 continue
+            if waits and step.action not in CONTROLLER_ACTIONS:
+                continue
             self.journal.note("done", step, event["plan"])
             settled.append(step.id)
         return settled
@@ -282,9 +290,12 @@ class Run:
         """Note approved steps whose effect is there without us.
 
         The policy is the approved one, so a step that is not planned has its effect, provided that nothing else keeps
-        it from being planned: facts that a capability before this one was to bring about, or a requirement.
+        it from being planned: facts that a capability before this one was to bring about, a requirement, or what an
+        incomplete plan waits for.
         """
-        if self.approved is None or plan.requirements or not as_foretold(self.facts, self._foretold()):
+        if self.approved is None or plan.requirements or not plan.complete:
+            return
+        if not as_foretold(self.facts, self._foretold()):
             return
         pending = {step.id for step in plan.steps}
         there = [step for step in self.approved.steps if step.id not in pending and step.id not in closed.ids]

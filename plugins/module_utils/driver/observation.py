@@ -13,6 +13,7 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.steps import PACKAGES_INSTALL
+from ..hardware.boot import BootState, boot_state
 from ..packages import provenance, space
 from ..packages.apt import credentials, database, keys, running
 from ..packages.apt.credentials import AuthFile
@@ -23,14 +24,13 @@ from ..packages.space import Space
 from . import catalogue
 from .catalogue import Impossible
 from .files import AUTH_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
-from .kernels import Kernel, read_kernels
+from .kernels import Kernel, read_kernels, signing_key_enrolled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, Policy
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
 ARCHIVES = "/var/cache/apt/archives"
 LISTS = "/var/lib/apt/lists"
-MOK_FILES = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub", "/var/lib/dkms/mok.der")
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
 _KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
@@ -65,6 +65,7 @@ class Observation:
     interrupted:     whether dpkg itself was stopped in the middle.
     ours_unfinished: whether a transaction of ours was stopped.
     kernels:         bootable kernels.
+    boot:            what boots next, and how that is known.
     files:           {path: text or None} of the files whose whole content is ours.
     foreign_sources: other files that name the same repository.
     leftovers:       files of a driver that no package owns.
@@ -86,6 +87,7 @@ class Observation:
     interrupted: bool = False
     ours_unfinished: bool = False
     kernels: Tuple[Kernel, ...] = ()
+    boot: BootState = field(default_factory=BootState)
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     foreign_sources: Tuple[str, ...] = ()
     leftovers: Tuple[str, ...] = ()
@@ -117,7 +119,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         broken=tuple(sorted(name for name, package in packages.items() if package.unfinished)),
         interrupted=any(name.isdigit() for name in host.list("/var/lib/dpkg/updates")),
         ours_unfinished=any(event["step"]["action"] == PACKAGES_INSTALL for event in journal.unfinished("driver")),
-        kernels=read_kernels(host, facts.kernel),
+        kernels=read_kernels(host, journal, facts),
+        boot=boot_state(host),
         files={path: host.read(path) for path in OUR_FILES},
         foreign_sources=_foreign_sources(host, origin.url),
         leftovers=_leftovers(host, installed),
@@ -125,7 +128,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver") if original.path != AUTH_FILE},
         lists=tuple(host.glob("%s/%s*" % (LISTS, list_name(origin.url)))) if origin.url else (),
-        signing_key_enrolled=facts.secure_boot and _signing_key_enrolled(host),
+        signing_key_enrolled=facts.secure_boot and signing_key_enrolled(host),
         held=database.held(packages, watched),
         auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
                                  None if policy.state == "absent" else origin.credentials),
@@ -171,15 +174,6 @@ def _leftovers(host: Host, installed: Mapping[str, str]) -> Tuple[str, ...]:
     if catalogue.family(installed):
         return tuple(path for path in LEFTOVERS[:1] if host.exists(path))
     return tuple(path for path in LEFTOVERS if host.exists(path))
-
-
-def _signing_key_enrolled(host: Host) -> bool:
-    for path in MOK_FILES:
-        if host.exists(path):
-            done = host.run(["mokutil", "--test-key", path], check=False)
-            if "already enrolled" in done.stdout + done.stderr:
-                return True
-    return False
 
 
 def _read_offer(host: Host, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:

@@ -8,12 +8,12 @@ from urllib.parse import quote
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step
-from ..core.steps import PACKAGES_REMOVE, command_step, file_step, packages_step
+from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, command_step, file_step, packages_step
 from ..packages import space
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
-from . import catalogue
+from . import building, catalogue
 from .catalogue import Impossible
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
@@ -50,11 +50,14 @@ def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan)
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in made.steps)
-        return facts.but(driver_installed="", driver_userspace="") if removed else facts
+        return facts.but(driver_installed="", driver_boots="", driver_userspace="") if removed else facts
     target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
     if isinstance(target, Impossible):
         return facts
-    return facts.but(driver_installed=target.version, driver_userspace=target.version)
+    running = "" if building.running_kernel_gone(seen.kernels, facts) else target.version
+    changes = any(step.action == PACKAGES_INSTALL for step in made.steps)
+    return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
+                     driver_changes=changes)
 
 
 # refusals
@@ -66,12 +69,13 @@ def _refusal(why: Impossible) -> Refusal:
 
 def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     wanted = "a driver that is installed already%s" % (" in version " + policy.version if policy.version else "")
-    if not facts.driver_installed or not facts.driver_userspace:
-        missing = "kernel module for %s" % facts.kernel if not facts.driver_installed else "libnvidia-ml.so.1"
+    installed = facts.driver_installed or facts.driver_boots
+    if not installed or not facts.driver_userspace:
+        missing = "kernel module for %s" % facts.kernel if not installed else "libnvidia-ml.so.1"
         return [Refusal(NAME, "no %s" % missing, wanted,
                         "install the driver into the image, or take source nvidia_repository or distribution")]
-    if not catalogue.matches(facts.driver_installed, policy.version):
-        return [Refusal(NAME, "kernel module %s" % facts.driver_installed, wanted,
+    if not catalogue.matches(installed, policy.version):
+        return [Refusal(NAME, "kernel module %s" % installed, wanted,
                         "correct version, or bring that version into the image")]
     running = next((kernel for kernel in seen.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
     there = catalogue.PROPRIETARY if running.license == "NVIDIA" else catalogue.OPEN
@@ -94,7 +98,7 @@ def _refuse_host(seen: Observation, policy: Policy, facts: HostFacts) -> List[Re
             "Debian or Ubuntu for source %s" % policy.source, "install the driver yourself and use preinstalled"))
     if not facts.gpus:
         refusals.append(Refusal(
-            NAME, "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)", "a GPU for the driver",
+            NAME, facts.lack_of_gpus, "a GPU for the driver",
             "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play"))
     if refusals:
         return refusals
@@ -151,22 +155,11 @@ def _repairable(seen: Observation) -> bool:
 
 
 def _refuse_target(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-    refusals = _refuse_unsigned(seen, policy, facts, target)
+    refusals = building.refuse_unsigned(seen.kernels, seen.signing_key_enrolled, policy, facts, target)
+    refusals += building.refuse_gone(seen.kernels, policy, facts, target)
     if seen.offer is None:
         return refusals
     return refusals or _refuse_offer(seen, seen.offer, policy, facts, target)
-
-
-def _refuse_unsigned(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-    if not facts.secure_boot or policy.secure_boot == "ignore" or seen.signing_key_enrolled:
-        return []
-    if all(kernel.module == target.version and kernel.signer for kernel in seen.kernels):
-        return []
-    return [Refusal(
-        NAME, "Secure Boot is on, and no enrolled key signs the modules that DKMS builds",
-        "kernel modules that the kernel will load",
-        "enrol DKMS's key (mokutil --import /var/lib/dkms/mok.pub, then confirm it on the console at the next boot), "
-        "or set source to preinstalled with modules that the distribution signed, or secure_boot to ignore")]
 
 
 def _refuse_offer(seen: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
@@ -186,7 +179,7 @@ def _refuse_offer(seen: Observation, offer: Offer, policy: Policy, facts: HostFa
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
             "choose one of these versions, or another repository")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(seen, offer, target)
-            or _refuse_headless(seen, offer, policy, facts, target))
+            or building.refuse_headless(seen.kernels, _coming(offer), policy, facts, target))
 
 
 def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal]:
@@ -251,24 +244,8 @@ def _refuse_space(offer: Offer, done: Simulation) -> List[Refusal]:
             for folder, need, free in lacking]
 
 
-def _refuse_headless(
-    seen: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target
-) -> List[Refusal]:
-    """Refuse when the kernel that runs, or the one that boots next, could not get a module."""
-    coming = offer.transaction.installs if offer.transaction else {}
-    for kernel in seen.kernels:
-        if kernel.release in (facts.kernel, facts.boot_kernel) and not _buildable(kernel, coming) \
-                and kernel.module != target.version:
-            return [Refusal(
-                NAME, "no headers for kernel %s, installed or in the host's sources" % kernel.release,
-                "headers to build the kernel module with",
-                "install linux-headers-%s, or update the kernel and reboot first%s" % (
-                    kernel.release, "" if policy.kernel_headers else "; kernel_headers is off"))]
-    return []
-
-
-def _buildable(kernel: Kernel, coming: Mapping[str, str]) -> bool:
-    return kernel.headers or "linux-headers-" + kernel.release in coming
+def _coming(offer: Optional[Offer]) -> Mapping[str, str]:
+    return offer.transaction.installs if offer and offer.transaction else {}
 
 
 def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
@@ -288,8 +265,9 @@ def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: T
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _lock_steps(seen, policy, target, requires)
-    steps += _build_steps(seen, facts, target, packages)
-    return Plan(steps=tuple(steps), notes=tuple(_notes(seen, policy, facts, target)))
+    steps += building.build_steps(seen.kernels, policy, facts, target, packages)
+    return Plan(steps=tuple(steps), requirements=building.requirements(seen.kernels, facts, target),
+                notes=tuple(_notes(seen, policy, facts, target)))
 
 
 def _plan_staged(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
@@ -390,30 +368,9 @@ def _lock_steps(seen: Observation, policy: Policy, target: Target, requires: Tup
             for path in (PIN_FILE, UNATTENDED_FILE) if seen.files.get(path) is not None]
 
 
-def _build_steps(seen: Observation, facts: HostFacts, target: Target, packages: Optional[Step]) -> List[Step]:
-    """Build for the kernels that the package's own script leaves out: it serves the running and the newest one."""
-    coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
-    served = (facts.kernel, facts.boot_kernel) if target.packages.anchor in coming else ()
-    steps = []
-    for kernel in seen.kernels:
-        headers = kernel.headers or "linux-headers-" + kernel.release in coming
-        if kernel.module != target.version and headers and kernel.release not in served:
-            steps.append(command_step(
-                NAME, "dkms.build", kernel.release, ["dkms", "autoinstall", "-k", kernel.release],
-                "This kernel can be booted and has no module of driver %s." % target.version,
-                change={"before": {"nvidia": kernel.module or None}, "after": {"nvidia": target.version}},
-                requires=(packages.id,) if packages else (), timeout=3600))
-    return steps
-
-
 def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    notes = []
-    transaction = seen.offer.transaction if seen.offer else None
-    coming: Mapping[str, str] = transaction.installs if transaction else {}
-    for kernel in seen.kernels:
-        if kernel.module != target.version and not _buildable(kernel, coming):
-            notes.append("Kernel %s has no headers and gets no kernel module: do not boot it for GPU work."
-                         % kernel.release)
+    notes = ["GPU %s." % gpu.named() for gpu in facts.other_gpus]
+    notes += building.notes(seen.kernels, seen.boot, _coming(seen.offer), policy, facts, target)
     if seen.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
                   for each in seen.offer.unread]

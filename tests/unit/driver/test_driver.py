@@ -10,7 +10,9 @@ from driver_world import A100, B200, KEY, T4, V100, World, facts, made, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import (
@@ -69,7 +71,8 @@ class TestInstall:
     def test_a_bare_host_gets_key_repository_packages_and_lock(self) -> None:
         plan = made(World(), policy(), facts(A100))
         assert actions(plan) == [
-            "file.write", "file.write", "packages.download", "file.write", "packages.install", "file.write"]
+            "file.write", "file.write", "packages.download", "file.write", "packages.install", "file.write",
+            "dkms.build"]
         assert plan.disruption is Disruption.none
         packages = next(step for step in plan.steps if step.action == "packages.install")
         assert packages.change["after"] == {
@@ -91,16 +94,52 @@ class TestInstall:
         assert made(world, policy(version="580"), facts(A100)).steps == ()
 
     def test_nvswitches_bring_the_fabric_manager_of_the_same_version(self) -> None:
-        plan = made(World(), policy(), facts(A100, nvswitches=6))
+        plan = made(World(), policy(), facts(A100, fabric="fabric_manager"))
         assert plan.steps[4].change["after"]["nvidia-fabricmanager"] == "580.178.04-1"
-        without = made(World(), policy(fabric_manager="absent"), facts(A100, nvswitches=6))
+        without = made(World(), policy(fabric_manager="absent"), facts(A100, fabric="fabric_manager"))
         assert "nvidia-fabricmanager" not in without.steps[4].change["after"]
+
+    def test_a_board_without_nvswitches_on_the_bus_gets_its_fabric_manager_and_subnet_manager(self) -> None:
+        plan = made(World(), policy(), facts(B200, fabric="fabric_manager_nvlsm"))
+        assert {"nvidia-fabricmanager", "nvlsm"} <= set(plan.steps[4].change["after"])
+
+    def test_other_gpus_are_named_and_stand_in_nobodys_way(self) -> None:
+        there = facts(A100, other_gpus=(Gpu("0000:65:00.0", "128b", "display"),))
+        plan = made(World(), policy(), there)
+        assert any("0000:65:00.0 (10de:128b) is a display card" in note for note in plan.notes)
+        assert plan.steps == made(World(), policy(), facts(A100)).steps
+
+    def test_a_host_that_passes_all_its_gpus_through_is_told_so(self) -> None:
+        there = facts(other_gpus=(Gpu("0000:17:00.0", A100, "passed_through"),))
+        assert "0000:17:00.0 (10de:20b2) is passed through" in refused(planner.plan(
+            World().observe(policy(), there), policy(), there))
 
     def test_other_kernels_that_can_be_booted_get_a_module_too(self) -> None:
         world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, True), Kernel(NEWEST, True)))
         there = facts(A100, boot_kernel=NEWEST)
         plan = made(world, policy(), there)
-        assert [step.subject for step in plan.steps if step.action == "dkms.build"] == [OLDER]
+        assert [step.subject for step in plan.steps if step.action == "dkms.build"] == [OLDER, RUNNING, NEWEST]
+
+    @pytest.mark.parametrize("script_builds", [True, False])
+    @pytest.mark.parametrize("first", ["", "580.126.09"])
+    def test_what_the_script_of_the_package_builds_or_skips_is_covered_by_the_plan(
+        self, first: str, script_builds: bool
+    ) -> None:
+        world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, headers=True)))
+        there = facts(A100)
+        if first:
+            world.apply(made(world, policy(version=first), there), there)
+            there = facts(A100, driver_installed=first, driver_userspace=first, driver_loaded=first)
+        world.script_builds = script_builds
+        approved = made(world, policy(), there)
+        number = next(number for number, step in enumerate(approved.steps) if step.action == "packages.install")
+        world.apply(Plan(steps=approved.steps[:number + 1]), there)
+        left = made(world, policy(), there)
+        assert [step.subject for step in left.steps if step.action == "dkms.build"] == (
+            [OLDER] if script_builds else [OLDER, RUNNING])
+        assert differences(left, approved) == ()
+        world.apply(left, there)
+        assert made(world, policy(), there).steps == ()
 
     def test_a_kernel_without_headers_is_named_when_it_is_not_needed(self) -> None:
         world = World(kernels=(Kernel(OLDER), Kernel(RUNNING, headers=True)), headers_offered=False)
@@ -144,7 +183,8 @@ class TestExchange:
         plan = made(world, policy(version=second), there)
         assert [(step.action, step.subject, step.disruption.name) for step in plan.steps] == [
             ("packages.download", "driver " + second, "none"),
-            ("packages.install", "driver " + second, "driver_reload"), ("file.write", PIN_FILE, "none")]
+            ("packages.install", "driver " + second, "driver_reload"), ("file.write", PIN_FILE, "none"),
+            ("dkms.build", RUNNING, "none")]
         assert plan.steps[1].parameters["allow_downgrade"] is down
         assert plan.steps[1].id in plan.steps[2].after, "a lock of a version that is not there yet"
 
@@ -175,14 +215,15 @@ class TestConverged:
         st.sampled_from(["580.126.09", "580.178.04", "580", "595", "610.57.04"]),
         st.sampled_from(["auto", "open"]),
         st.sampled_from([("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")]),
-        st.booleans(), st.booleans(), st.integers(0, 4), st.lists(st.sampled_from([OLDER, NEWEST]), unique=True),
+        st.booleans(), st.booleans(), st.sampled_from(["", "fabric_manager", "fabric_manager_nvlsm"]),
+        st.lists(st.sampled_from([OLDER, NEWEST]), unique=True),
     )
     def test_the_planner_is_content_with_its_own_result(
-        self, version: str, module: str, system: tuple, lock: bool, full: bool, switches: int, others: list
+        self, version: str, module: str, system: tuple, lock: bool, full: bool, fabric: str, others: list
     ) -> None:
         kernels = sorted([RUNNING, *others])
         world = World(kernels=tuple(Kernel(release, release == OLDER) for release in kernels))
-        there = facts(A100, os_id=system[0], os_version=system[1], nvswitches=switches, boot_kernel=kernels[-1])
+        there = facts(A100, os_id=system[0], os_version=system[1], fabric=fabric, boot_kernel=kernels[-1])
         wanted = policy(version=version, kernel_module=module, lock=lock, flavour="full" if full else "headless")
         plan = made(world, wanted, there)
         assert not plan.refusals
@@ -383,10 +424,10 @@ class TestRefusals:
         assert plan.steps and any("http://third.party/ is expired" in note for note in plan.notes)
 
     def test_a_driver_that_is_incomplete_in_the_repository(self) -> None:
-        seen = World().observe(policy(), facts(A100, nvswitches=6))
+        seen = World().observe(policy(), facts(A100, fabric="fabric_manager"))
         versions = dict(seen.offer.versions, **{"nvidia-fabricmanager": ["595.91.07-1"]})
         seen = replace(seen, offer=replace(seen.offer, versions=versions))
-        text = refused(planner.plan(seen, policy(), facts(A100, nvswitches=6)))
+        text = refused(planner.plan(seen, policy(), facts(A100, fabric="fabric_manager")))
         assert "nvidia-fabricmanager: 595.91.07-1" in text
 
     def test_the_running_kernel_cannot_get_a_module(self) -> None:
