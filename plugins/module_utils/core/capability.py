@@ -222,7 +222,7 @@ class Run:
         self.journal.note("started", step, plan_name, policy=plan.policy)
         try:
             executors[step.action](self.host, self.journal, step)
-        except Exception as cause:  # pylint: disable=broad-exception-caught
+        except Exception as cause:
             error = cause if isinstance(cause, GpuOpsError) else _unexpected(step, cause)
             error.details.setdefault("failed_step", step.to_dict())
             try:

@@ -15,8 +15,12 @@ from scratch_apt import Repository, Root  # noqa: E402
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Root:
-    return Root(tmp_path / "root")
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    """A scratch host whose apt reads no configuration of the machine that the tests run on."""
+    made = Root(tmp_path / "root")
+    (tmp_path / "apt.conf").write_text('Dir "%s";\n' % made.path)
+    monkeypatch.setenv("APT_CONFIG", str(tmp_path / "apt.conf"))
+    return made
 
 
 @pytest.fixture

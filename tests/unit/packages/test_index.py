@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import email.utils
 import os
+import time
 from pathlib import Path
 from typing import Iterator
 
@@ -87,7 +88,7 @@ def test_an_expired_source_of_somebody_else_is_left_out_and_named(
     root: Root, repository: Repository, other: Repository
 ) -> None:
     root.trust(other)
-    other.publish(valid_until=email.utils.formatdate(1, usegmt=True))
+    other.publish(valid_until=email.utils.formatdate(time.time() - 86400, usegmt=True))
     build(repository.folder, "dkms", "2")
     repository.publish()
     with index(root.host, [ours(repository)], beside_system=True) as opened:
@@ -100,7 +101,7 @@ def test_our_own_expired_source_is_an_error_that_names_it(
     root: Root, repository: Repository, other: Repository
 ) -> None:
     root.trust(other)
-    repository.publish(valid_until=email.utils.formatdate(1, usegmt=True))
+    repository.publish(valid_until=email.utils.formatdate(time.time() - 86400, usegmt=True))
     with pytest.raises(GpuOpsError) as caught, index(root.host, [ours(repository)], beside_system=True):
         pass
     assert repository.url in caught.value.found and "expired" in caught.value.found
