@@ -27,7 +27,8 @@ def finish_packages(host: Host, journal: Journal, step: Step) -> None:
     done = running.configure(host, step.parameters["argv"], step.parameters["timeout"])
     if done.rc != 0:
         raise GpuOpsError(
-            found="packages do not configure: %s; %s" % (" | ".join(done.stdout.splitlines()[-3:]), _last_log(host)),
+            found="packages do not configure: %s; %s" % (
+                " | ".join(done.stdout.splitlines()[-3:]), _last_log(host) or "no build log"),
             wanted="a package database in order",
             remedy="when the kernel module does not build, choose another version of the driver or of the kernel",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
@@ -57,7 +58,8 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             remember_failure(host, journal, step.subject, version)
             return
         raise GpuOpsError(
-            found="the kernel module does not build for kernel %s: %s" % (step.subject, _last_log(host)),
+            found="the kernel module does not build for kernel %s: %s"
+            % (step.subject, _last_log(host, words[0]) or _last_lines(done.stderr or done.stdout)),
             wanted="module %s for the kernels that run and boot next" % version,
             remedy="choose a driver that knows this kernel, or boot another kernel; do not reboot before",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
@@ -79,11 +81,18 @@ def _add_source(host: Host, version: str) -> str:
     return dkms_name(host, version)
 
 
-def _last_log(host: Host) -> str:
-    logs = host.glob("/var/lib/dkms/nvidia*/*/build/make.log")
-    newest = max(logs, key=lambda name: host.stat(name).st_mtime if host.stat(name) else 0, default="")  # type: ignore
-    lines = (host.read(newest) or "").splitlines() if newest else []
-    return "%s: %s" % (newest, " | ".join(lines[-LOG_LINES:])) if newest else "no build log"
+def _last_log(host: Host, module: str = "nvidia*/*") -> str:
+    """The end of the newest log that DKMS left of a build that failed, '' when there is none."""
+    found = [(made.st_mtime_ns, name) for name in host.glob("/var/lib/dkms/%s/build/make.log" % module)
+             for made in [host.stat(name)] if made is not None]
+    if not found:
+        return ""
+    newest = max(found)[1]
+    return "%s: %s" % (newest, _last_lines(host.read(newest) or ""))
+
+
+def _last_lines(text: str) -> str:
+    return " | ".join(text.splitlines()[-LOG_LINES:])
 
 
 def download_packages(host: Host, journal: Journal, step: Step) -> None:

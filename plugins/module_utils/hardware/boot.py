@@ -8,12 +8,14 @@ change of /etc/default/grub has no effect until grub-mkconfig ran.
 """
 from __future__ import annotations
 
+import errno
 import fnmatch
 import re
 import shlex
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Pattern, Sequence, Tuple
 
+from ..core.errors import HostFailed
 from ..core.host import Host
 
 # Where the driver's kernel module goes by another name: Debian's alternatives, and its packages of older branches.
@@ -88,16 +90,20 @@ class Entry:
 
 
 def boot_state(host: Host) -> BootState:
-    """Read everything; changes nothing and runs no command."""
+    """Read everything; changes nothing and runs no command.
+
+    What is for root alone (RHEL's /boot/grub2, an EFI system partition) makes the default a guess for other readers.
+    """
     installed = kernels(host)
-    loader, chosen = _chosen(host)
+    loader, chosen, denied = "", None, ""
+    try:
+        loader, chosen = _chosen(host)
+    except HostFailed as failure:
+        denied = _denied(failure)
     default, guess = chosen.release if chosen else "", ""
-    if not default:
-        default = installed[-1] if installed else ""
-        if len(installed) > 1:
-            guess = ("the default entry of %s is '%s', which names no kernel" % (loader, chosen.names[0]) if chosen
-                     else "no boot loader's configuration can be read" if not loader
-                     else "no entry of %s can be told to be the default" % loader)
+    if not default and installed:
+        default = installed[-1]
+        guess = (denied or _why_guessed(loader, chosen)) if len(installed) > 1 else ""
     return BootState(
         kernels=installed,
         loader=loader,
@@ -108,12 +114,30 @@ def boot_state(host: Host) -> BootState:
     )
 
 
+def _why_guessed(loader: str, chosen: Optional[Entry]) -> str:
+    if chosen:
+        return "the default entry of %s is '%s', which names no kernel" % (loader, chosen.names[0])
+    if loader:
+        return "no entry of %s can be told to be the default" % loader
+    return "no boot loader's configuration can be read"
+
+
 def kernels(host: Host) -> Tuple[str, ...]:
     """Releases that can boot: those with an image or an entry of the Boot Loader Specification, and modules."""
     releases = {name[len("/boot/vmlinuz-"):] for name in host.glob("/boot/vmlinuz-*")}
-    releases.update(entry.release for entry in _specified_entries(host) + _unified_images(host))
+    try:
+        releases.update(entry.release for entry in _specified_entries(host) + _unified_images(host))
+    except HostFailed as failure:
+        _denied(failure)
     return tuple(sorted((name for name in releases if name and host.is_dir("/lib/modules/" + name)),
                         key=release_key))
+
+
+def _denied(failure: HostFailed) -> str:
+    """What was for root alone; any other failure is raised again."""
+    if failure.number not in (errno.EACCES, errno.EPERM):
+        raise failure
+    return failure.found
 
 
 def release_key(release: str) -> Tuple[Tuple[int, str], ...]:

@@ -218,7 +218,7 @@ class Dkms(Host):
             folder = "/lib/modules/%s/" % argv[4]
             self.write(folder + "updates/dkms/nvidia.ko", "version: %s\n" % argv[2].split("/")[1])
             self.write(folder + "modules.dep", "updates/dkms/nvidia.ko:\n")
-        return Done(argv, self.rc, "", "")
+        return Done(argv, self.rc, "", "Error! Your kernel headers for kernel %s cannot be found\n" % argv[-1])
 
     def build(self, release: str, **parameters: Any) -> Dict[str, Any]:
         """Carry out the step that builds for a kernel; what is remembered afterwards."""
@@ -244,6 +244,9 @@ class TestBuild:
 
     def test_an_exit_code_of_nothing_built_is_not_believed(self, tmp_path: Path) -> None:
         host = Dkms(str(tmp_path), self.STATUS, ())
+        host.write("/var/lib/dkms/nvidia-open/570.1.2/build/make.log", "of another driver\n")
+        with pytest.raises(GpuOpsError, match="does not build for kernel %s: Error! Your kernel headers" % RUNNING):
+            host.build(RUNNING)
         host.write("/var/lib/dkms/nvidia-current/%s/build/make.log" % VERSION, "os-pci.c:150: error\n")
         with pytest.raises(GpuOpsError, match="does not build for kernel %s.*os-pci.c:150" % RUNNING):
             host.build(RUNNING)

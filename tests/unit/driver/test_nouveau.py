@@ -13,6 +13,7 @@ from driver_world import A100, facts
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
@@ -96,6 +97,14 @@ class TestPlanner:
         loaded = facts(A100, nouveau_loaded=True)
         assert planner.facts_after(PRESENT, loaded, plan).nouveau_loaded is True, "until the reboot"
         assert planner.facts_after(PRESENT, loaded, Plan()).nouveau_loaded is False
+
+    def test_a_display_card_keeps_its_driver_until_the_next_boot(self) -> None:
+        there = facts(A100, other_gpus=(Gpu("0000:05:00.0", "128b", "display"),))
+        plan = planner.plan(Observation(text=planner.TEXT, loaded={"nouveau": 2}), PRESENT, there)
+        assert (plan.steps, plan.requirements) == ((), ())
+        assert "nouveau stays loaded for a display card alone: 0000:05:00.0 (10de:128b)" in plan.notes[0]
+        held = there.but(nouveau_loaded=True)
+        assert planner.plan(Observation(text=planner.TEXT, loaded={"nouveau": 2}), PRESENT, held).reboot_required
 
     def test_nova_in_use_needs_a_reboot_and_says_why(self) -> None:
         seen = Observation(text=planner.TEXT, loaded={"nova_core": 0, "nova_drm": 1})

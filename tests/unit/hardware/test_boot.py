@@ -2,11 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import errno
 from pathlib import Path
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 import pytest
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import boot
 
@@ -168,6 +170,30 @@ class TestGrub:
         state = boot.boot_state(host)
         assert (state.default, state.loader) == (NEW, "")
         assert "no boot loader's configuration" in state.guess
+
+    @pytest.mark.parametrize("number, told", [(errno.EACCES, True), (errno.EIO, False)])
+    def test_what_only_root_may_read_makes_it_a_guess_for_others(self, host: Host, number: int, told: bool) -> None:
+        class Unprivileged(Host):
+            """Tests run as root, whom no mode keeps out."""
+
+            def list(self, name: str) -> List[str]:
+                if name.startswith("/boot/loader"):
+                    raise HostFailed.of(OSError(number, ""), name, "listed")
+                return super().list(name)
+
+            def read(self, name: str) -> Optional[str]:
+                if name.startswith("/boot/grub2"):
+                    raise HostFailed.of(OSError(number, ""), name, "read")
+                return super().read(name)
+
+        other = Unprivileged(host.root)
+        if told:
+            state = boot.boot_state(other)
+            assert (state.default, state.kernels) == (NEW, (OLD, NEW))
+            assert "/boot/grub2/grub.cfg cannot be read: Permission denied" in state.guess
+        else:
+            with pytest.raises(HostFailed):
+                boot.boot_state(other)
 
     def test_one_kernel_is_no_guess(self, tmp_path: Path) -> None:
         host = Host(str(tmp_path))

@@ -3,6 +3,7 @@
 """From what is there to a host where nouveau leaves the GPUs alone. Pure."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import List, Tuple
 
 from ...core.facts import HostFacts
@@ -24,6 +25,12 @@ blacklist nova_drm
 def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
         return Plan(steps=tuple(_absent(seen)))
+    if seen.loaded and _serves_a_display_alone(facts):
+        others = " and ".join(seen.loaded)
+        seen = replace(seen, loaded={})
+        return Plan(steps=tuple(_present(seen)), notes=(
+            "%s stays loaded for a display card alone: %s. The next boot leaves it out." % (
+                others, "; ".join("%s (10de:%s)" % (gpu.address, gpu.device_id) for gpu in facts.other_gpus)),))
     return Plan(steps=tuple(_present(seen)), requirements=_requirements(seen))
 
 
@@ -32,6 +39,10 @@ def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
     if policy.state == "absent" or made.reboot_required:
         return facts
     return facts.but(nouveau_loaded=False)
+
+
+def _serves_a_display_alone(facts: HostFacts) -> bool:
+    return bool(facts.other_gpus) and not facts.nouveau_loaded
 
 
 def _present(seen: Observation) -> List[Step]:
