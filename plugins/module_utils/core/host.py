@@ -348,12 +348,20 @@ class Host:
 
     def remove(self, name: str) -> None:
         """Remove a file or link, and what a killed write of it left; it is no error when it is gone already."""
-        path = self.path(name)
+        self.clear(name)
+        self._unlink(name, self.path(name))
+
+    def clear(self, name: str) -> None:
+        """Remove what a killed write of a file left beside it."""
         with self._telling(name, "removed"):
-            for each in (path, _beside(os.path.realpath(path))):
-                if os.path.lexists(each):
-                    _unlink_if_there(each)
-                    _sync_folder(os.path.dirname(each))
+            beside = _beside(os.path.realpath(self.path(name)))
+        self._unlink(name, beside)
+
+    def _unlink(self, name: str, path: str) -> None:
+        with self._telling(name, "removed"):
+            if os.path.lexists(path):
+                _unlink_if_there(path)
+                _sync_folder(os.path.dirname(path))
 
     def remove_empty_dir(self, name: str) -> None:
         """Remove a directory if it is empty; leave it otherwise."""
@@ -530,9 +538,17 @@ def _beside(target: str) -> str:
     """
     folder, name = os.path.split(target)
     above = os.path.dirname(folder)
-    if folder.endswith(".d") and os.stat(above).st_dev == os.stat(folder).st_dev:
+    if folder.endswith(".d") and _on_one_file_system(above, folder):
         folder = above
     return os.path.join(folder, ".gpuops-%s" % name)
+
+
+def _on_one_file_system(above: str, folder: str) -> bool:
+    """Whether a file can be renamed from one to the other; so it is where the folder is not there any more."""
+    try:
+        return os.stat(above).st_dev == os.stat(folder).st_dev
+    except (FileNotFoundError, NotADirectoryError):
+        return True
 
 
 def _unlink_if_there(path: str) -> None:

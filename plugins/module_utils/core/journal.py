@@ -162,6 +162,8 @@ class Journal:
                 self.host.remove_empty_dir(folder)
         elif self.host.read_bytes(path) != original.content or self.host.ownership(path) != original.ownership:
             self.host.put_back(path, original.content, original.ownership)
+        else:
+            self.host.clear(path)
         self.forget_original(path)
 
     def _original(self, state: _State, path: str) -> Original:

@@ -43,8 +43,8 @@ def write_and_note(host: Host, journal: Journal, step: Step) -> None:
 
 
 def forget(host: Host, journal: Journal, step: Step) -> None:
-    journal.remember("texts", {})
     journal.set_packages("texts", {})
+    journal.remember("texts", {})
 
 
 class Texts(Capability[Mapping[str, Any], Seen]):

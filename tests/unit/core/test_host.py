@@ -85,7 +85,9 @@ def test_what_is_not_there_reads_as_nothing(tmp_path: Path) -> None:
     assert host.read("/etc/none") is None
     assert host.list("/etc") == []
     assert host.glob("/etc/*") == []
-    host.remove("/etc/none")
+    for name in ("/etc/none", "/etc/none.d/none", "/none/none.d/none"):
+        host.remove(name)
+        host.remove_empty_dir(name)
 
 
 def test_globs_answer_without_the_root(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ class TestControllers:
         killed = chance.randrange(len(workers)) if chance.random() < 0.7 else -1
         if killed >= 0:
             time.sleep(chance.random() * 0.1)
-            os.kill(workers[killed].pid, signal.SIGKILL)
+            workers[killed].kill()
             ended(workers[killed])
             if log.exists() and (root / locks.RECORD.lstrip("/")).exists():
                 record = held_by(root)
