@@ -186,10 +186,9 @@ class Host:
 
     def resolve(self, name: str) -> str:
         """The name with every symbolic link followed, without the root prefix."""
-        real = os.path.realpath(self.path(name))
-        if self.root == "/":
-            return real
-        return "/" + os.path.relpath(real, os.path.realpath(self.root))
+        with self._telling(name, "read"):
+            real = os.path.realpath(self.path(name))
+            return real if self.root == "/" else "/" + os.path.relpath(real, os.path.realpath(self.root))
 
     def mode(self, name: str) -> Optional[int]:
         """Permission bits of a file, None when it is not there."""
