@@ -151,15 +151,18 @@ class Host:
         As of glob(7), and '**' is any number of directories; names with a leading dot match only a pattern with one.
         """
         found = [""]
+        listed = False
         for part in pattern.strip("/").split("/"):
             if part == "**":
                 found = [each for folder in found for each in self._below(folder)]
             elif any(sign in part for sign in "*?["):
                 found = ["%s/%s" % (folder, name) for folder in found for name in self.list(folder or "/")
                          if fnmatch.fnmatchcase(name, part) and name.startswith(".") <= part.startswith(".")]
+                listed = True
             else:
                 found = ["%s/%s" % (folder, part) for folder in found]
-        return sorted(name for name in set(found) if self.exists(name))
+                listed = False
+        return sorted(name for name in set(found) if listed or self.exists(name))
 
     def _below(self, folder: str) -> Iterator[str]:
         """The directory and all those in it; links are not followed."""

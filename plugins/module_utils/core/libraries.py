@@ -25,8 +25,8 @@ def use_archive(path: str) -> None:
 def require(name: str) -> ModuleType:
     """Import a shipped library (tomlkit, pynvml).
 
-    Raises LibraryMissing when the archive is not on the host yet, or not whole; GpuOpsError when no archive was named and the
-    host's own Python has no such library.
+    Raises LibraryMissing when the archive is not on the host yet, or not whole; GpuOpsError when no archive was named
+    and the host's own Python has no such library.
     """
     if _archive and _archive[0] not in sys.path:
         if not _is_whole(_archive[0]):
