@@ -12,7 +12,8 @@ state.json, by its schema:
       'open':      [{'step', 'plan', 'time', ...}] of steps that were started and that no later event has closed,
       'originals': {path: {'capability', 'content' (SHA-256, None when there was no file), 'mode', 'uid', 'gid',
                     'label', 'attributes' (None where the release did not keep these two),
-                    'link' (what the symbolic link at the path said, None when it was none), 'folders' (directories that did not exist)}}, written before the first change of a path,
+                    'link' (what the symbolic link at the path said, None when it was none),
+                    'folders' (directories that did not exist)}}, written before the first change of a path,
       'packages':  {capability: {package: {'before', 'after'}}}, see PackageChange,
       'memory':    {capability: what it wrote down for its next run}}
   0  four files: originals.json (content in base64), packages.json ({capability: {package: version}}), memory.json, and
