@@ -249,6 +249,8 @@ def test_after_a_boot_it_describes_what_is_left(fleet: Fleet) -> None:
     """Ampere keeps the MIG mode over a power cycle, and no board keeps its MIG devices."""
     fleet.lab.reboot(MIG)
     shell(fleet, "systemctl is-system-running --wait", MIG)
+    order = fleet.say(MIG, "systemctl", "show", "nvidia-cdi-refresh.service", "--property", "After")
+    assert "gpuops-nvidia-devices.service" in order
     assert devices(fleet, MIG) == shell(fleet, "nvidia-smi --query-gpu=uuid --format=csv,noheader -i 1", MIG).split()
     assert linked(fleet, MIG) == nodes(fleet, MIG)
     assert module(fleet, "cdi_spec", MIG)["changed"] is False

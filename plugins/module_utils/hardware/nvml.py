@@ -116,11 +116,11 @@ def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReadi
         _be_the_child(nvml, sender)
     os.close(sender)
     try:
-        heard = _listen(receiver, silence, patience)
+        heard, waited = _listen(receiver, silence, patience)
     finally:
         os.close(receiver)
         ended = _end(child)
-    return _understood(heard, silence, ended)
+    return _understood(heard, waited, ended)
 
 
 def _be_the_child(nvml: ModuleType, sender: int) -> NoReturn:
@@ -174,35 +174,39 @@ class _Announced:
         os.write(self.sender, (json.dumps(words) + "\n").encode())
 
 
-def _listen(receiver: int, silence: float, patience: float) -> List[Dict[str, Any]]:
-    """What the child says until it has said all, ends, or falls silent."""
+def _listen(receiver: int, silence: float, patience: float) -> Tuple[List[Dict[str, Any]], float]:
+    """What the child says until it has said all, ends, or falls silent; and for how many seconds it was silent then."""
     poll = select.poll()
     poll.register(receiver, select.POLLIN)
-    begun, text = time.monotonic(), b""
+    begun = spoken = time.monotonic()
+    text, gone = b"", []
     while not text.endswith(END):
         left = min(silence, begun + patience - time.monotonic())
         if left <= 0 or not poll.poll(left * 1000):
             break
         data = os.read(receiver, 1 << 16)
         if not data:
-            text += b'{"gone": true}\n'
+            gone = [{"gone": True}]
             break
-        text += data
-    return [json.loads(line) for line in text.splitlines() if line.endswith(b"}")]
+        text, spoken = text + data, time.monotonic()
+    lines = text[:text.rfind(b"\n") + 1].splitlines()
+    return [json.loads(line) for line in lines] + gone, time.monotonic() - spoken
 
 
 def _end(child: int) -> bool:
     """Whether the child is gone: one that sleeps in the driver is left to the kernel."""
-    os.kill(child, signal.SIGKILL)
     begun = time.monotonic()
-    while os.waitpid(child, os.WNOHANG) == (0, 0):
-        if time.monotonic() - begun > PARTING:
-            return False
-        time.sleep(0.01)
+    # Where this process was told to ignore the end of children, the kernel takes them away itself
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(child, signal.SIGKILL)
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() - begun > PARTING:
+                return False
+            time.sleep(0.01)
     return True
 
 
-def _understood(heard: List[Dict[str, Any]], silence: float, ended: bool) -> NvmlReading:
+def _understood(heard: List[Dict[str, Any]], waited: float, ended: bool) -> NvmlReading:
     said: Dict[str, Any] = {}
     gpus = []
     for words in heard:
@@ -223,7 +227,7 @@ def _understood(heard: List[Dict[str, Any]], silence: float, ended: bool) -> Nvm
         return replace(reading, error="the process that called NVML died in %s" % call)
     return replace(
         reading, hung=call, error="%s had not answered after %.0f s%s"
-        % (call, silence, "" if ended else ", and the process that called it cannot be killed"))
+        % (call, waited, "" if ended else ", and the process that called it cannot be killed"))
 
 
 def _gpu_from(values: Mapping[str, Any]) -> NvmlGpu:

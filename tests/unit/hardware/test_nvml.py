@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -147,6 +148,18 @@ def test_a_lost_gpu_does_not_hide_the_others(board: Board) -> None:
     board.fault("lost", 1)
     first, second = board.read()["gpus"]
     assert (first["error"], second["error"]) == ("", "GPU is lost")
+
+
+def test_a_library_that_dies_takes_nobody_along(board: Board) -> None:
+    """A crash in NVML used to be a crash of the module."""
+    board.fault("slow", 1, call="nvmlDeviceGetMemoryInfo", ms=3600 * 1000)
+    with board.start(READER, "20") as reader:
+        child = child_of(reader.pid)
+        time.sleep(0.5)
+        os.kill(child, signal.SIGSEGV)
+        reading = json.loads(reader.communicate(timeout=60)[0])
+    assert reading["error"] == "the process that called NVML died in nvmlDeviceGetMemoryInfo of GPU 1"
+    assert (reading["hung"], [gpu["index"] for gpu in reading["gpus"]]) == ("", [0])
 
 
 def test_a_process_reads_once(board: Board) -> None:
