@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import socket
+import stat
 import string
 import subprocess
 import sys
@@ -28,6 +29,7 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "host" / "templates"
 SUPERVISOR_PATH = Path(__file__).resolve().parents[1]
 SANDBOX_IMAGE = "registry.k8s.io/pause:3.10"
 SSH_SECONDS = 60.0
+ADMIN, ADMIN_ID = "admin", 1000
 
 # By runtime: the folder beside a host's files that holds its images, where the host sees it, and the runtime's socket.
 STORES: Dict[str, Tuple[str, str, str]] = {
@@ -195,10 +197,27 @@ class Host:
         host_key = self._host_key()
         self._put("etc/ssh/ssh_host_ed25519_key", host_key.read_text(), 0o600)
         self._put("etc/ssh/ssh_host_ed25519_key.pub", host_key.with_suffix(".pub").read_text())
+        self._write_admin(parts)
         if parts.silicon:
             self._put("etc/ld.so.preload", "/usr/lib/gpusim/lib/libgpusim-uname.so\n")
         self._put("usr/share/keyrings/gpulab-debian.asc", parts.package_key.read_text())
         self._fill("etc/apt/sources.list.d/debian.sources", "debian.sources", {"suite": self.spec.image})
+
+    def _write_admin(self, parts: HostParts) -> None:
+        """Whom Ansible logs in as on most machines: a person without root's rights who may use sudo."""
+        for name, line in (("passwd", "{0}:x:{1}:{1}::/home/{0}:/bin/bash"), ("group", "{0}:x:{1}:"),
+                           ("shadow", "{0}:*:20000:0:99999:7:::"), ("gshadow", "{0}:!::")):
+            delivered = parts.root / "etc" / name
+            status = delivered.stat()
+            self._put("etc/" + name, delivered.read_text() + line.format(ADMIN, ADMIN_ID) + "\n",
+                      stat.S_IMODE(status.st_mode))
+            os.chown(self._upper("etc/" + name), status.st_uid, status.st_gid)
+        self._put("etc/sudoers.d/" + ADMIN, "%s ALL=(ALL) NOPASSWD: ALL\n" % ADMIN, 0o440)
+        home = "home/%s" % ADMIN
+        self._put(home + "/.ssh/authorized_keys", self.paths.ssh_key.with_suffix(".pub").read_text(), 0o600)
+        for inside, mode in ((home, 0o755), (home + "/.ssh", 0o700), (home + "/.ssh/authorized_keys", 0o600)):
+            self._upper(inside).chmod(mode)
+            os.chown(self._upper(inside), ADMIN_ID, ADMIN_ID)
 
     def _host_key(self) -> Path:
         """Kept outside the host's files, so that a reset host is still the known host."""
