@@ -35,6 +35,12 @@ OTHERS_OWN = re.compile(
         r"/etc/ld\.so\.cache",
         r".*/__pycache__(/.*)?",
     )))
+# Programs of the distribution write these anew at each run, with times or in no particular order.
+UNSTEADY = re.compile(r"|".join((
+    r"/var/lib/apt/.*", r"/var/cache/apt/.*", r"/var/lib/dpkg/(lock.*|triggers/.*|.*-old|status)",
+    r"/etc/(passwd|group|shadow|gshadow)-", r".*/__pycache__(/.*)?")))
+# DKMS signs each build with a key that it has made on the host: no two are alike.
+BUILT = re.compile(r"/usr/lib/modules/[^/]+/updates/dkms/[^/]+\.ko")
 
 _FINGERPRINT = """
 import hashlib, json, os, stat, sys
@@ -59,6 +65,8 @@ json.dump(found, sys.stdout)
 
 Step = Dict[str, Any]
 Tree = Dict[str, str]
+# {path: (before, after)}
+Differences = Dict[str, Tuple[Optional[str], Optional[str]]]
 
 
 def new_lab(name: str) -> Lab:
@@ -133,8 +141,8 @@ class Fleet:
                     ANSIBLE_CALLBACK_PLUGINS=str(REPOSITORY / "tests" / "lab" / "callback_plugins"),
                     ANSIBLE_CALLBACKS_ENABLED="remote_calls", REMOTE_CALLS_FILE=str(calls),
                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_JSON_INDENT="0",
-                    ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_NOCOLOR="true", ANSIBLE_HOME=str(self.scratch / "ansible"),
-                    ANSIBLE_PIPELINING=str(self.controller.pipelining))
+                    ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_NOCOLOR="true",
+                    ANSIBLE_HOME=str(self.scratch / "ansible"), ANSIBLE_PIPELINING=str(self.controller.pipelining))
 
     def start(self, playbook: str, *options: str, **variables: Any) -> Running:
         self.runs += 1
@@ -252,13 +260,30 @@ class Played:
                          if result.get("failed") or result.get("unreachable"))
 
 
-def different(before: Mapping[str, str], after: Mapping[str, str]) -> Dict[str, Tuple[Optional[str], Optional[str]]]:
+def host_state(fleet: Fleet, host: str) -> Dict[str, Any]:
+    """Everything that an install is for, and everything that an uninstall needs."""
+    tree = {path: seen.split()[0] if BUILT.fullmatch(path) else seen
+            for path, seen in fleet.fingerprint(host).items() if not UNSTEADY.fullmatch(path)}
+    return {
+        "tree": tree,
+        "packages": fleet.packages(host),
+        "modules": fleet.say(host, "sh", "-c", "head /sys/module/nvidia*/version"),
+        "nodes": fleet.say(host, "sh", "-c", "stat -c '%A %U %T %n' /dev/nvidia*"),
+        "services": fleet.say(host, "systemctl", "is-active", "nvidia-persistenced", "nvidia-fabricmanager",
+                              "containerd", "nvidia-cdi-refresh.path"),
+        "cdi": fleet.say(host, "cat", "/var/run/cdi/nvidia.yaml"),
+        "runtime": fleet.say(host, "containerd", "config", "dump"),
+        **fleet.kept(host),
+    }
+
+
+def different(before: Mapping[str, str], after: Mapping[str, str]) -> Differences:
     """{path: (before, after)} of what is not the same."""
     return {path: (before.get(path), after.get(path)) for path in sorted({*before, *after})
             if before.get(path) != after.get(path)}
 
 
-def changed_by_us(before: Mapping[str, str], after: Mapping[str, str]) -> Dict[str, Tuple[Optional[str], Optional[str]]]:
+def changed_by_us(before: Mapping[str, str], after: Mapping[str, str]) -> Differences:
     """What is not the same and is not the distribution's programs' own."""
     return {path: how for path, how in different(before, after).items() if not OTHERS_OWN.fullmatch(path)}
 

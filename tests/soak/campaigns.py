@@ -1,0 +1,90 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The campaigns: a world that cases share, and a case of a seed in it."""
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, ContextManager, Dict, Iterator, List
+
+import core_matrix
+import cores
+import host_cuts
+import host_life
+from laboratory import Fleet, new_lab
+
+HOST = "gpu"
+LIFE_CHAPTERS = 30
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """title: for people. count: cases of a whole campaign. case: tells what it did; an exception is its failure."""
+
+    title: str
+    count: int
+    world: Callable[[Path], ContextManager[Any]]
+    case: Callable[[Any, int], List[str]]
+
+
+@contextlib.contextmanager
+def cut_host(scratch: Path) -> Iterator[host_cuts.Bed]:
+    lab = new_lab("soakcuts")
+    try:
+        lab.up(host_cuts.topology(HOST))
+        bed = host_cuts.Bed(Fleet(lab, scratch), HOST)
+        bed.deliver()
+        for phase in host_cuts.PHASES:
+            bed.undisturbed(phase)
+        bed.assert_bare()
+        yield bed
+    finally:
+        lab.down()
+
+
+def three_cuts(bed: host_cuts.Bed, seed: int) -> List[str]:
+    return [bed.cut(phase, seed) for phase in host_cuts.PHASES]
+
+
+@contextlib.contextmanager
+def cores_host(scratch: Path) -> Iterator[Any]:
+    lab = new_lab("soakcores")
+    try:
+        lab.up(core_matrix.topology(HOST))
+        yield lab, scratch
+    finally:
+        lab.down()
+
+
+def whole_way(world: Any, seed: int) -> List[str]:
+    """The seed only chooses: release by release, each without and with pipelining."""
+    lab, scratch = world
+    possible = cores.possible()
+    release, pipelining = possible[seed % len(possible)], bool(seed // len(possible) % 2)
+    done = core_matrix.whole_way(lab, scratch, HOST, release, pipelining)
+    return ["ansible-core %s, pipelining %s: %s" % (cores.RELEASES[release][0], "on" if pipelining else "off", done)]
+
+
+@contextlib.contextmanager
+def folder(scratch: Path) -> Iterator[Path]:
+    yield scratch
+
+
+def life(scratch: Path, seed: int) -> List[str]:
+    """Two hosts of its own, since no life begins where another has ended."""
+    lab = new_lab("soaklife")
+    try:
+        lab.up(host_life.topology())
+        return host_life.Life(Fleet(lab, scratch), seed, LIFE_CHAPTERS).live()
+    finally:
+        lab.down()
+
+
+ALL: Dict[str, Campaign] = {
+    "cuts": Campaign("a host cut off while it installs, upgrades and uninstalls: three cuts a case", 67, cut_host,
+                     three_cuts),
+    "life": Campaign("six months of an admin's life and our runs in between", 30, folder, life),
+    "cores": Campaign("every supported ansible-core, without and with pipelining", 2 * len(cores.RELEASES), cores_host,
+                      whole_way),
+}
