@@ -172,8 +172,9 @@ class Life:
         assert self._run("gpuops.nvidia.site", "580.1.1") != 0, "site installed a driver that there is not"
 
     def apt_fails(self) -> None:
-        """Only where it has something to do, of course."""
-        wanted = NEW if self.version == OLD else OLD
+        """On the way to the driver that is not there, or apt would have nothing to do."""
+        there = self.fleet.say(OURS, "dpkg-query", "-W", "-f", "${Version}", "nvidia-kernel-open-dkms")
+        wanted = NEW if there.startswith(OLD) else OLD
         self._tell("site with driver %s, and apt fails in its transaction" % wanted)
         self._ours("""echo 'DPkg::Pre-Install-Pkgs {"exit 1";};' > %s""" % APT_FAILS)
         try:
