@@ -136,6 +136,14 @@ class Bed:
             assert self.fleet.play(playbook, gpu_driver_version=version).changes() == [], told
         return told
 
+    def renew(self, phase: str) -> None:
+        """The host as it is at the end of the phase when nobody cuts, whatever it was."""
+        self.fleet.lab.reset(self.host)
+        self.deliver()
+        if phase != "uninstall":
+            for playbook, version in list(PHASES.values())[:list(PHASES).index(phase) + 1]:
+                self.fleet.play(playbook, gpu_driver_version=version)
+
     def _start(self, phase: str) -> Running:
         playbook, version = PHASES[phase]
         return self.fleet.start(playbook, gpu_driver_version=version)
