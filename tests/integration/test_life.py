@@ -9,7 +9,7 @@ from pathlib import Path
 import host_life
 from laboratory import Fleet, new_lab
 
-SEED = int(os.environ.get("GPUOPS_LIFE_SEED", "7"))
+SEED = int(os.environ.get("GPUOPS_LIFE_SEED", "57"))
 CHAPTERS = 12
 
 
