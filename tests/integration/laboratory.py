@@ -182,11 +182,11 @@ class Fleet:
         return [json.loads(line) for line in self.say(host, "cat", JOURNAL).splitlines()]
 
     def kept(self, host: str) -> Dict[str, Any]:
-        """What an uninstall stands on: original files and packages, as the host's record has them."""
+        """What an uninstall stands on, as the host's record has it: original files, packages and steps left open."""
         names = self.say(host, "ls", STATE).split()
         if "state.json" in names:
             state = json.loads(self.say(host, "cat", STATE + "/state.json"))
-            return {name: state.get(name, {}) for name in ("originals", "packages")}
+            return {name: state[name] for name in ("open", "originals", "packages")}
         return {name: json.loads(self.say(host, "cat", "%s/%s.json" % (STATE, name)))
                 if name + ".json" in names else {} for name in ("originals", "packages")}
 

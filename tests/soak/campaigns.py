@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, ContextManager, Dict, Iterator, List
@@ -12,10 +14,12 @@ import core_matrix
 import cores
 import host_cuts
 import host_life
+import workspace
 from laboratory import Fleet, new_lab
 
 HOST = "gpu"
 LIFE_CHAPTERS = 30
+ROUNDS = 300
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,20 @@ def life(scratch: Path, seed: int) -> List[str]:
         lab.down()
 
 
+def controllers(scratch: Path, seed: int) -> List[str]:
+    """The unit tests of the lock, with more rounds; they seed themselves."""
+    words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", "tests/unit/core/test_lock.py"]
+    done = subprocess.run(words, cwd=workspace.REPOSITORY, env=dict(os.environ, GPUOPS_ROUNDS=str(ROUNDS)),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]
+    return ["%d rounds: %s" % (ROUNDS, done.stdout.strip().splitlines()[-1])]
+
+
 ALL: Dict[str, Campaign] = {
     "cuts": Campaign("a host cut off while it installs, upgrades and uninstalls: three cuts a case", 67, cut_host,
                      three_cuts),
     "life": Campaign("six months of an admin's life and our runs in between", 30, folder, life),
+    "controllers": Campaign("two and five controllers at once, %d rounds" % ROUNDS, 1, folder, controllers),
     "cores": Campaign("every supported ansible-core, without and with pipelining", 2 * len(cores.RELEASES), cores_host,
                       whole_way),
 }
