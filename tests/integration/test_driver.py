@@ -231,6 +231,15 @@ def test_a_converged_host_is_left_alone_without_network(play: Play) -> None:
     assert different(before, play.contents()) == []
 
 
+def test_a_module_that_a_power_cut_left_empty_is_built_anew(play: Play) -> None:
+    """DKMS syncs nothing: seconds after a build, a cut leaves its files empty and its own record saying installed."""
+    built = "$(find /usr/lib/modules/*/updates/dkms /var/lib/dkms/nvidia -type f -name '*.ko')"
+    assert play.say("sh", "-c", "truncate --size 0 %s && echo cut" % built) == "cut"
+    assert changed(play.writers()) == [False, True, False]
+    assert play.say("modinfo", "-F", "version", "nvidia") == OLD
+    assert play.say("sh", "-c", "find %s -size 0" % built) == ""
+
+
 @pytest.mark.parametrize("version, before", [(NEW, OLD), (OLD, NEW)])
 def test_an_exchange_is_exactly_the_plan(play: Play, version: str, before: str) -> None:
     lines = play.journal_length()
