@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -35,7 +36,7 @@ def main() -> int:
     results: Results = json.loads(options.results.read_text()) if options.results.is_file() else {}
     options.results.parent.mkdir(parents=True, exist_ok=True)
     for name in options.campaigns or list(campaigns.ALL):
-        for line in run(name, options, results, deadline):
+        for line in run(name, campaigns.ALL[name], options, results, deadline):
             print(line, flush=True)
     failed = [(name, seed) for name, cases in results.items() for seed, case in cases.items() if not case["passed"]]
     for name, seed in failed:
@@ -62,9 +63,9 @@ def parse() -> argparse.Namespace:
     return options
 
 
-def run(name: str, options: argparse.Namespace, results: Results, deadline: Optional[float]) -> Iterator[str]:
+def run(name: str, campaign: campaigns.Campaign, options: argparse.Namespace, results: Results,
+        deadline: Optional[float]) -> Iterator[str]:
     """Run the cases of a campaign that are left; tells each."""
-    campaign = campaigns.ALL[name]
     cases = results.setdefault(name, {})
     seeds = [options.seed + number for number in range(options.count or campaign.count)]
     left = [seed for seed in seeds if options.again or str(seed) not in cases]
@@ -72,7 +73,8 @@ def run(name: str, options: argparse.Namespace, results: Results, deadline: Opti
         return
     with ExitStack() as stack:
         scratch = workspace.work_root() / "soak" / name
-        scratch.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
         world = None
         for seed in left:
             if deadline and time.monotonic() > deadline:
