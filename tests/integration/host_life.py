@@ -145,8 +145,8 @@ class Life:
         self.admin.kernel = True
 
     def kernel_goes(self) -> None:
-        self._both("removes the kernel %s" % KERNEL,
-                   "apt-get -qq -y purge linux-image-{0} linux-headers-{0} >/dev/null; "
+        self._both("removes the kernel %s and what nobody needs" % KERNEL,
+                   "apt-get -qq -y purge --auto-remove linux-image-{0} linux-headers-{0} >/dev/null; "
                    "rm {1}; apt-get -qq update".format(KERNEL, UPDATE_SUITE))
         self.admin.kernel = False
 
@@ -235,8 +235,9 @@ def install(names: str) -> str:
 
 
 def on_both(script: str, fleet: Fleet) -> None:
+    """What an admin has done is on the disk before anything else happens: a cut comes to one of the hosts alone."""
     for host in (OURS, TWIN):
-        fleet.lab.host(host).ssh(["sh", "-es"], feed=script + "\n")
+        fleet.lab.host(host).ssh(["sh", "-es"], feed=script + "\nsync\n")
 
 
 def theirs(fleet: Fleet, host: str) -> Dict[str, Mapping[str, str]]:
