@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 import host_cuts
 from laboratory import OTHERS_OWN, Fleet, different
 
+from gpulab.processes import LabError
 from gpulab.topology import Topology, parse
 
 OURS, TWIN = "gpu", "twin"
@@ -72,7 +73,7 @@ class Life:
             self._tell("uninstall")
             self._play("gpuops.nvidia.uninstall", OLD)
             left = self._apart()
-        except AssertionError as error:
+        except (AssertionError, LabError) as error:
             raise AssertionError("%s\n%s" % (error, "\n".join(self.told))) from error
         assert not left, "not what the admin made: %s\n%s" % (left, "\n".join(self.told))
         return self.told
@@ -204,6 +205,8 @@ class Life:
                 self.fleet.lab.kill(OURS)
         host_cuts.kill_controller(running, self.fleet.scratch)
         self.fleet.lab.start(OURS)
+        # Packages are half unpacked perhaps, and then apt serves nobody, the admin neither
+        self.chance.choice((self.site, self.site, self.uninstall))()
 
     # How
 

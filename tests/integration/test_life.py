@@ -9,8 +9,8 @@ from pathlib import Path
 import host_life
 from laboratory import Fleet, new_lab
 
-SEED = int(os.environ.get("GPUOPS_LIFE_SEED", "57"))
-CHAPTERS = 12
+SEED = int(os.environ.get("GPUOPS_LIFE_SEED", "172"))
+CHAPTERS = 11
 
 
 def test_an_uninstall_leaves_exactly_what_the_admin_made(tmp_path: Path) -> None:
