@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Tuple
 
-from laboratory import JOURNAL, Fleet, Running, changed_by_us, host_state
+from laboratory import JOURNAL, OTHERS_OWN, Fleet, Running, different, host_state
 
 from gpulab.topology import Topology, parse
 
@@ -176,7 +176,8 @@ class Bed:
 
     def _ours_and_theirs(self) -> Dict[str, Any]:
         return {
-            "tree": self.fleet.fingerprint(self.host),
+            "tree": {path: seen for path, seen in self.fleet.fingerprint(self.host).items()
+                     if not OTHERS_OWN.fullmatch(path)},
             "packages": self.fleet.packages(self.host),
             "held": self.fleet.say(self.host, "apt-mark", "showhold"),
             "asked for": self.fleet.say(self.host, "apt-mark", "showmanual"),
@@ -190,8 +191,8 @@ class Bed:
 
 
 def apart(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Dict[str, Any]:
-    """{aspect: what is not the same}; what belongs to the distribution's programs is left out."""
-    told = {aspect: changed_by_us(each, found[aspect]) if isinstance(each, dict) else
+    """{aspect: what is not the same}."""
+    told = {aspect: different(each, found[aspect]) if isinstance(each, dict) else
             () if each == found[aspect] else (each, found[aspect]) for aspect, each in wanted.items()}
     return {aspect: each for aspect, each in told.items() if each}
 
