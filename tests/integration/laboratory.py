@@ -297,9 +297,12 @@ def assert_journal_is_plan(events: Sequence[Mapping[str, Any]], plan: Mapping[st
     closed = [event["step"] for event in events if event["event"] in ("done", "satisfied")]
     done = [event["step"] for event in events if event["event"] == "done"]
     assert [event["step"]["id"] for event in events if event["event"] == "failed"] == []
-    assert sorted(step["id"] for step in closed) == sorted(planned)
+    names = [step["id"] for step in closed]
+    assert sorted(names) == sorted(planned), "not planned: %s; not done: %s; done: %s" % (
+        sorted(set(names) - set(planned)), sorted(set(planned) - set(names)), names)
     for step in closed:
-        assert _promise(step) == _promise(planned[step["id"]])
+        promised = _promise(planned[step["id"]])
+        assert _promise(step) == promised, "planned: %s; done: %s" % (promised, _promise(step))
     for capability in {step["capability"] for step in plan["steps"]}:
         order = [step["id"] for step in plan["steps"] if step["capability"] == capability]
         was = [step["id"] for step in done if step["capability"] == capability]
