@@ -36,9 +36,10 @@ class HostFacts:
     immutable:         why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
     secure_boot:       whether the firmware enforces signed modules.
     driver_installed:  version of the driver's kernel module on disk for the running kernel, '' if none.
+    driver_boots:      version of the driver's kernel module on disk for boot_kernel, '' if none.
     driver_userspace:  version of the installed libnvidia-ml, '' if none.
     driver_loaded:     version of the loaded module, '' if none.
-    nouveau_loaded:    whether nouveau is loaded.
+    nouveau_loaded:    whether a driver of the kernel's own is loaded: nouveau, or nova since Linux 6.15.
     toolkit:           version of the installed NVIDIA container toolkit, '' if none.
     """
 
@@ -53,6 +54,7 @@ class HostFacts:
     immutable: str = ""
     secure_boot: bool = False
     driver_installed: str = ""
+    driver_boots: str = ""
     driver_userspace: str = ""
     driver_loaded: str = ""
     nouveau_loaded: bool = False

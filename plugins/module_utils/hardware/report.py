@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from ..core.host import Host
-from .node import host_facts, kernels
+from .boot import kernels
+from .node import host_facts
 from .nvml import NvmlReading, read_nvml
 from .pci import read_bus
 

@@ -10,13 +10,14 @@ from driver_world import A100, B200, T4, V100, World, facts, made, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.apt import Simulation, parse_simulation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PIN_FILE, SOURCES_FILE, UNATTENDED_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Offer, list_name
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
 RUNNING, OLDER, NEWEST = "6.1.0-50-amd64", "6.1.0-42-amd64", "6.1.0-56-amd64"
 
@@ -36,16 +37,19 @@ class TestInstall:
     def test_a_bare_host_gets_key_repository_packages_and_lock(self) -> None:
         plan = made(World(), policy(), facts(A100))
         assert actions(plan) == [
-            "file.write", "file.write", "packages.download", "file.write", "packages.install", "file.write"]
+            "file.write", "file.write", "packages.download", "file.write", "packages.install", "file.write",
+            "dkms.build"]
         assert plan.disruption is Disruption.none
         packages = next(step for step in plan.steps if step.action == "packages.install")
         assert packages.change["after"] == {
             "nvidia-kernel-open-dkms": "580.178.04-1", "nvidia-driver-cuda": "580.178.04-1",
             "nvidia-persistenced": "580.178.04-1", "nvidia-modprobe": "580.178.04-1", "libnvidia-ml1": "580.178.04-1",
-            "linux-headers-6.1.0-50-amd64": "6.1.176-1",
+            "linux-headers-6.1.0-50-amd64": "6.1.176-1", "dkms": "3.0.10-8",
         }
+        asked = {name: version for name, version in packages.change["after"].items() if name != "dkms"}
+        assert packages.parameters["request"] == asked
+        assert packages.parameters["automatic"] == ["libnvidia-ml1"]
         assert packages.parameters["update_cache"] and not packages.parameters["allow_downgrade"]
-        assert "apt brings in 1 packages that the driver depends on: dkms." in plan.notes
 
     def test_a_branch_means_its_newest_driver(self) -> None:
         assert made(World(), policy(version="580"), facts(A100)).steps[4].subject == "driver 580.178.04"
@@ -65,7 +69,28 @@ class TestInstall:
         world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, True), Kernel(NEWEST, True)))
         there = facts(A100, boot_kernel=NEWEST)
         plan = made(world, policy(), there)
-        assert [step.subject for step in plan.steps if step.action == "dkms.build"] == [OLDER]
+        assert [step.subject for step in plan.steps if step.action == "dkms.build"] == [OLDER, RUNNING, NEWEST]
+
+    @pytest.mark.parametrize("script_builds", [True, False])
+    @pytest.mark.parametrize("first", ["", "580.126.09"])
+    def test_what_the_script_of_the_package_builds_or_skips_is_covered_by_the_plan(
+        self, first: str, script_builds: bool
+    ) -> None:
+        world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, headers=True)))
+        there = facts(A100)
+        if first:
+            world.apply(made(world, policy(version=first), there), there)
+            there = facts(A100, driver_installed=first, driver_userspace=first, driver_loaded=first)
+        world.script_builds = script_builds
+        approved = made(world, policy(), there)
+        number = next(number for number, step in enumerate(approved.steps) if step.action == "packages.install")
+        world.apply(Plan(steps=approved.steps[:number + 1]), there)
+        left = made(world, policy(), there)
+        assert [step.subject for step in left.steps if step.action == "dkms.build"] == (
+            [OLDER] if script_builds else [OLDER, RUNNING])
+        assert differences(left, approved) == ()
+        world.apply(left, there)
+        assert made(world, policy(), there).steps == ()
 
     def test_a_kernel_without_headers_is_named_when_it_is_not_needed(self) -> None:
         world = World(kernels=(Kernel(OLDER), Kernel(RUNNING, headers=True)), headers_offered=False)
@@ -109,7 +134,8 @@ class TestExchange:
         plan = made(world, policy(version=second), there)
         assert [(step.action, step.subject, step.disruption.name) for step in plan.steps] == [
             ("packages.download", "driver " + second, "none"),
-            ("packages.install", "driver " + second, "driver_reload"), ("file.write", PIN_FILE, "none")]
+            ("packages.install", "driver " + second, "driver_reload"), ("file.write", PIN_FILE, "none"),
+            ("dkms.build", RUNNING, "none")]
         assert plan.steps[1].parameters["allow_downgrade"] is down
         assert plan.steps[1].id in plan.steps[2].after, "a lock of a version that is not there yet"
 
@@ -342,16 +368,6 @@ class TestPolicy:
 
     def test_an_url_ends_in_one_slash(self) -> None:
         assert policy(repository_url="http://mirror/x//").repository_url == "http://mirror/x/"
-
-
-def test_apt_says_what_it_would_do() -> None:
-    installs, removes = parse_simulation(
-        "Remv nvidia-dkms-580 [580.178.04-1]\n"
-        "Inst libnvidia-ml1 [580.178.04-1] (595.91.07-1 NVIDIA:NVIDIA CUDA [amd64])\n"
-        "Inst libnvidia-ml1:i386 (595.91.07-1 NVIDIA [i386])\n"
-        "Inst dkms (3.0.10-8+deb12u1 Debian:12.11/stable [all]) []\nConf dkms (3.0.10 x)\n")
-    assert installs == {"libnvidia-ml1": "595.91.07-1", "dkms": "3.0.10-8+deb12u1"}
-    assert removes == ("nvidia-dkms-580",)
 
 
 @pytest.mark.parametrize("url, name", [
