@@ -232,6 +232,11 @@ class Run:
             if error is cause:
                 raise
             raise error from cause
+        self._done(step, plan_name)
+
+    def _done(self, step: Step, plan_name: str) -> None:
+        """Write down that a step is done, once its effect is on the disk: a power cut must not leave the word alone."""
+        self.host.sync()
         self.journal.note("done", step, plan_name)
 
     def _plan(self, foretold: Optional[Foretold] = None) -> Plan:
@@ -246,6 +251,7 @@ class Run:
         for event in self.journal.unfinished(self.capability.name):
             step = Step.from_dict(event["step"])
             if step.action in CONTROLLER_ACTIONS:
+                self.host.sync()
                 self.transactions.settle(self.host, self.journal, step, event.get("transaction") or {})
 
     def _account_failed(self) -> Outcome:
@@ -275,7 +281,7 @@ class Run:
             if event["policy"] != plan.policy:
                 self.journal.note("superseded", step, event["plan"])
                 continue
-            self.journal.note("done", step, event["plan"])
+            self._done(step, event["plan"])
             settled.append(step.id)
         return settled
 
