@@ -3,6 +3,7 @@
 """From an Ansible module to a capability and back: options in, result out, errors mapped once."""
 from __future__ import annotations
 
+import os
 from typing import Any, Callable, Dict
 
 from ansible.module_utils.basic import AnsibleModule
@@ -25,11 +26,16 @@ WRITER_ARGUMENTS: Dict[str, Any] = dict(
 
 
 def run_reader(
-    arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]]
+    arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]], as_root: bool = False
 ) -> None:
-    """Main function of a module that changes nothing: read(host, parameters) gives the result's keys."""
+    """Main function of a module that changes nothing: read(host, parameters) gives the result's keys.
+
+    as_root: whether an answer without root's eyes would be wrong; else it is given with a warning.
+    """
     module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
-    finish(module, lambda: dict(read(Host(), module.params), changed=False))
+    if not as_root and os.geteuid() != 0:
+        module.warn(str(_without_root()))
+    finish(module, lambda: dict(read(Host(), module.params), changed=False), as_root)
 
 
 def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], HostFacts]) -> None:
@@ -70,10 +76,12 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
     return result
 
 
-def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]]) -> None:
+def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]], as_root: bool = False) -> None:
     """Do the work and end the module: its result, or what the error says."""
     libraries.use_archive(module.params["libraries"] or "")
     try:
+        if as_root and os.geteuid() != 0:
+            raise _without_root()
         result = work()
     except LibraryMissing as missing:
         module.fail_json(msg="The library archive %s is not on this host." % missing, libraries_missing=True)
@@ -81,3 +89,11 @@ def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]]) -> None:
         module.fail_json(**error.result())
     else:
         module.exit_json(**result)
+
+
+def _without_root() -> GpuOpsError:
+    return GpuOpsError(
+        found="the module runs as user %d on the host" % os.geteuid(),
+        wanted="root: what others may not read looks to them as if it were not there",
+        remedy="set 'become: true' for the task or the play, or 'ansible_become: true' in the inventory",
+    )
