@@ -42,7 +42,7 @@ class ActionModule(CapabilityAction):
 
     def _read_approved(self, host: str) -> Dict[str, Any]:
         folder = self._task.args.get("approved_from")
-        return {"approved_steps": read(plan_path(folder, host))["steps"]} if folder else {}
+        return {"approved_plan": read(plan_path(folder, host))} if folder else {}
 
 
 def _people_read() -> bool:

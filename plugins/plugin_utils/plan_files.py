@@ -10,8 +10,8 @@ from typing import Any, Dict, Mapping
 
 from ansible.utils.path import unfrackpath
 
+from ..module_utils.core.approval import read_approved
 from ..module_utils.core.errors import GpuOpsError
-from ..module_utils.core.plan import SCHEMA, Plan
 
 FOLDER_MODE = 0o700
 
@@ -64,29 +64,16 @@ def read(path: str) -> Dict[str, Any]:
                    "in %s" % os.getcwd(),
         ) from error
     except ValueError as error:
-        raise _not_a_plan(path, "it is no JSON: %s" % error) from error
-    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        schema = data.get("schema", "none") if isinstance(data, dict) else "none"
-        raise _not_a_plan(path, "its schema is %s" % schema)
-    try:
-        plan = Plan.from_dict(data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise _not_a_plan(path, "%s: %s" % (type(error).__name__, error)) from error
-    if plan.refusals:
         raise GpuOpsError(
-            found="the plan in %s was refused: %s" % (path, plan.refusals[0].found),
-            wanted="a plan that could be carried out when it was approved",
-            remedy=plan.refusals[0].remedy,
-        )
-    return plan.to_dict()
-
-
-def _not_a_plan(path: str, how: str) -> GpuOpsError:
-    return GpuOpsError(
-        found="%s is not a plan to be held to: %s" % (path, how),
-        wanted="a plan of schema %s, as gpuops.nvidia.plan saved it" % SCHEMA,
-        remedy="make a new plan with this release of the collection, read it and approve that one",
-    )
+            found="%s is no JSON: %s" % (path, error),
+            wanted="a plan as gpuops.nvidia.plan saved it",
+            remedy="make a new plan, read it and approve that one",
+        ) from error
+    try:
+        read_approved(data if isinstance(data, dict) else {})
+    except GpuOpsError as error:
+        raise GpuOpsError("%s in %s" % (error.found, path), error.wanted, error.remedy) from error
+    return dict(data)
 
 
 def _who() -> str:
