@@ -18,6 +18,7 @@ from .facts import HostFacts
 from .host import Host
 from .journal import Journal
 from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
+from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, Executor, generic_executors
 
 Policy = TypeVar("Policy")
@@ -112,7 +113,8 @@ def plan_of(
     policy = capability.policy(parameters)
     observation = capability.observe(host, Journal(host), policy)
     made = capability.plan(observation, policy, facts)
-    policy_digest = digest({name: value for name, value in parameters.items() if name not in capability.assumptions})
+    policy_digest = digest(without_passwords(
+        {name: value for name, value in parameters.items() if name not in capability.assumptions}))
     foretold = facts_foretold(now or facts, facts)
     plan = Plan(
         host=facts.hostname,
@@ -174,6 +176,9 @@ class Run:
             plan = replace(plan, notes=(*plan.notes, "In check mode this is supposed, as approved: %s." % supposed))
         self._compare(plan)
         _refuse(plan.refusals)
+        if self.approved is not None:
+            # Without an approved plan nobody knows whether a role before this one would bring it.
+            _refuse_unmet(plan)
         done, put_off = split_by_disruption(plan.steps, self.allowed)
         return Outcome(plan, [step.id for step in done], put_off)
 
@@ -219,7 +224,7 @@ class Run:
         self.journal.note("started", step, plan_name, policy=plan.policy)
         try:
             executors[step.action](self.host, self.journal, step)
-        except Exception as cause:  # pylint: disable=broad-exception-caught
+        except Exception as cause:
             error = cause if isinstance(cause, GpuOpsError) else _unexpected(step, cause)
             error.details.setdefault("failed_step", step.to_dict())
             try:

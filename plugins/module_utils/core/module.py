@@ -16,6 +16,7 @@ from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
 from .plan import Disruption, render
+from .secrets import passwords
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
 
@@ -42,6 +43,7 @@ def run_reader(
     as_root: whether an answer without root's eyes would be wrong; else it is given with a warning.
     """
     module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
+    _hide_passwords(module)
     host = Host()
     if not as_root and not host.is_root():
         module.warn(str(_not_root(TO_READ)))
@@ -55,6 +57,7 @@ def run_writer(
 ) -> None:
     """Main function of a capability's module."""
     module = AnsibleModule(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
+    _hide_passwords(module)
     approved = module.params["approved_plan"]
 
     def write() -> Dict[str, Any]:
@@ -112,6 +115,11 @@ def _not_root(why: str) -> GpuOpsError:
 def _wanted_by(run_id: str) -> str:
     """'user@controller' as the action plugin names it, else who logged in here."""
     return run_id.rpartition(" ")[0] or os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()
+
+
+def _hide_passwords(module: AnsibleModule) -> None:
+    """A URL may carry a password, and is no secret as a whole: the password alone leaves every result."""
+    module.no_log_values.update(passwords(module.params))
 
 
 def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
