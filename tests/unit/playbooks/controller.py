@@ -26,6 +26,7 @@ class Controller:
         self.folder = folder
         self.here = folder / "here"
         self.here.mkdir()
+        self.told = ""
 
     def play(
         self, playbook: str, *options: str, hosts: Sequence[str] = ("host-1",),
@@ -53,3 +54,14 @@ class Controller:
         done = self.play(str(path), *options, environment=environment, **given)
         report = json.loads(done.stdout)
         return [list(task["hosts"].values()) for play in report["plays"] for task in play["tasks"]]
+
+    def payloads(self, task: Mapping[str, Any], **play: Any) -> List[bytes]:
+        """What came to the host as a module, for a task that may fail there."""
+        remote = self.folder / "remote"
+        path = self.folder / "play.json"
+        path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, **play,
+                                     "tasks": [{**task, "ignore_errors": True}]}]))
+        done = self.play(str(path), "-vvv", environment={
+            "ANSIBLE_KEEP_REMOTE_FILES": "true", "ANSIBLE_REMOTE_TEMP": str(remote)})
+        self.told = done.stdout
+        return [found.read_bytes() for found in remote.rglob("AnsiballZ*") if found.is_file()]

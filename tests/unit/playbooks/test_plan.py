@@ -97,8 +97,9 @@ class TestApproved:
 
     def test_nothing_of_the_files_travels_to_the_host(self, controller: Controller) -> None:
         planned(controller, save_to="plans")
-        given = planned(controller, approved_from="plans", save_to="plans", show=True)["invocation"]["module_args"]
-        assert (given["save_to"], given["approved_from"], given["show"]) == (None, None, False)
+        payloads = controller.payloads({PLAN: {**POLICY, "approved_from": "plans", "save_to": "plans", "show": True}})
+        assert payloads and all(b"approved_plan" in payload for payload in payloads)
+        assert not any(word in payload for payload in payloads for word in (b"approved_from", b"save_to"))
 
 
 class TestShown:
