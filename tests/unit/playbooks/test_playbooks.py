@@ -3,6 +3,7 @@
 """Which hosts a playbook touches, what it asks before, and what tags leave out."""
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List
 
 import pytest
@@ -50,6 +51,16 @@ class TestEveryPlay:
         for play in plays(name):
             if "gpu_components" in yaml.safe_dump(play) or "run_once" in yaml.safe_dump(play):
                 assert play["strategy"] == "ansible.builtin.linear", play["name"]
+
+
+def test_the_modules_that_change_hosts_wait_for_each_other_as_long_as_one_variable_says() -> None:
+    groups = yaml.safe_load((REPOSITORY / "meta" / "runtime.yml").read_text())["action_groups"]
+    writers = sorted(path.stem for path in (REPOSITORY / "plugins" / "modules").glob("*.py")
+                     if re.search(r"^  - gpuops\.nvidia\.writer$", path.read_text(), re.MULTILINE))
+    assert writers and groups["host"] == writers
+    for name in ("site", "uninstall"):
+        defaults = [play["module_defaults"] for play in plays(name) if "serial" in play]
+        assert defaults == [{"group/gpuops.nvidia.host": {"lock_timeout": "{{ gpu_lock_timeout | default(600) }}"}}]
 
 
 @pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
