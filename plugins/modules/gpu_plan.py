@@ -41,6 +41,26 @@ options:
         missing, and a step may disturb less.
       - A plan of another schema, or what is no plan, is an error.
     type: dict
+  approved_from:
+    description:
+      - Folder on the controller with approved plans, as O(save_to) left them there. The plan of this host is read from
+        it and the new plan compared with it, in the way of O(approved_plan).
+      - A relative folder is one of the directory that Ansible was started in.
+      - A file that is missing, or is no plan of this release of the collection, fails before the host is asked.
+    type: path
+  save_to:
+    description:
+      - Folder on the controller to save the plan in, as C(<inventory name of the host>.json), readable for its owner
+        only. The folder is made when it is missing; a relative one is one of the directory that Ansible was started in.
+      - Nothing is saved in check mode.
+    type: path
+  show:
+    description:
+      - Whether to print the plan on the controller's screen, as it reads in RV(text).
+      - Callbacks whose output is data (C(ansible.posix.json), C(ansible.posix.jsonl)) and tasks with C(no_log) print
+        nothing.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - gpuops.nvidia.writer.reader
 """
@@ -54,9 +74,14 @@ EXAMPLES = r"""
     activation: {}
   register: planned
 
-- name: Show it
-  ansible.builtin.debug:
-    msg: "{{ planned.text.splitlines() }}"
+- name: Show it, and keep it for approval
+  gpuops.nvidia.gpu_plan:
+    driver:
+      source: nvidia_repository
+      version: 595.91.07
+    activation: {}
+    show: true
+    save_to: plans
 """
 
 RETURN = r"""
@@ -112,15 +137,27 @@ refusals:
     remedy:
       description: What to do.
       type: str
+saved_as:
+  description: The file on the controller that holds the plan.
+  returned: when O(save_to) was given and it was not check mode
+  type: str
+  sample: /home/admin/plans/a100.json
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_reader
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES, plan_host
 
+# The action plugin's own: they never reach the host.
+OF_CONTROLLER = {
+    "approved_from": {"type": "path"},
+    "save_to": {"type": "path"},
+    "show": {"type": "bool", "default": False},
+}
+
 
 def main() -> None:
     arguments = {capability.name: {"type": "dict"} for capability in CAPABILITIES}
-    run_reader(dict(arguments, approved_plan={"type": "dict"}), plan_host)
+    run_reader(dict(arguments, approved_plan={"type": "dict"}, **OF_CONTROLLER), plan_host, as_root=True)
 
 
 if __name__ == "__main__":

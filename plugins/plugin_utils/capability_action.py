@@ -39,11 +39,9 @@ class CapabilityAction(ActionBase):
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
         super().run(tmp, task_vars)
         content, remote_path = archive()
-        arguments = dict(self._task.args, libraries=remote_path)
+        arguments = dict(self.for_host(), libraries=remote_path)
         if self._writes():
             arguments["run_id"] = run_id()
-        if self.capability and isinstance(arguments.get("approved_plan"), dict):
-            arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
         rounds: List[Dict[str, Any]] = []
         shipped = False
         try:
@@ -67,6 +65,13 @@ class CapabilityAction(ActionBase):
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return _summary(rounds)
+
+    def for_host(self) -> Dict[str, Any]:
+        """The options that the module on the host gets; a subclass leaves out what only the controller needs."""
+        arguments = dict(self._task.args)
+        if self.capability and isinstance(arguments.get("approved_plan"), dict):
+            arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
+        return arguments
 
     def _ship(self, content: bytes, remote_path: str, task_vars: Any) -> str:
         """Put the archive on the host: for good, or for this task alone when nothing may change there."""

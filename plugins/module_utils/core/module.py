@@ -20,6 +20,10 @@ from .secrets import passwords
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
 
+# Why a module wants to be root
+TO_WRITE = "it changes drivers, services and files of the system"
+TO_READ = "what others may not read looks to them as if it were not there"
+
 WRITER_ARGUMENTS: Dict[str, Any] = dict(
     LIBRARY_ARGUMENTS,
     allowed_disruption={"type": "str", "default": "driver_reload", "choices": Disruption.names()},
@@ -32,12 +36,18 @@ WRITER_ARGUMENTS: Dict[str, Any] = dict(
 
 
 def run_reader(
-    arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]]
+    arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]], as_root: bool = False
 ) -> None:
-    """Main function of a module that changes nothing: read(host, parameters) gives the result's keys."""
+    """Main function of a module that changes nothing: read(host, parameters) gives the result's keys.
+
+    as_root: whether an answer without root's eyes would be wrong; else it is given with a warning.
+    """
     module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
     _hide_passwords(module)
-    finish(module, lambda: dict(read(Host(), module.params), changed=False))
+    host = Host()
+    if not as_root and not host.is_root():
+        module.warn(str(_not_root(TO_READ)))
+    finish(module, lambda: dict(read(host, module.params), changed=False), as_root)
 
 
 def run_writer(
@@ -88,14 +98,18 @@ def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]
     return outcome, waited
 
 
-def require_root(host: Host) -> None:
-    """Raises GpuOpsError unless this process may change the host."""
+def require_root(host: Host, why: str = TO_WRITE) -> None:
+    """Raises GpuOpsError unless this process is root's."""
     if not host.is_root():
-        raise GpuOpsError(
-            found="a module that runs as uid %d" % os.geteuid(),
-            wanted="the rights of root: it changes drivers, services and files of the system",
-            remedy="set 'become: true' on the play or the task (ansible_become in the inventory); nothing was changed",
-        )
+        raise _not_root(why)
+
+
+def _not_root(why: str) -> GpuOpsError:
+    return GpuOpsError(
+        found="a module that runs as uid %d" % os.geteuid(),
+        wanted="the rights of root: %s" % why,
+        remedy="set 'become: true' on the play or the task (ansible_become in the inventory); nothing was changed",
+    )
 
 
 def _wanted_by(run_id: str) -> str:
@@ -125,10 +139,12 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
     return result
 
 
-def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]]) -> None:
+def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]], as_root: bool = False) -> None:
     """Do the work and end the module: its result, or what the error says."""
     libraries.use_archive(module.params["libraries"] or "")
     try:
+        if as_root:
+            require_root(Host(), TO_READ)
         result = work()
     except LibraryMissing as missing:
         module.fail_json(msg="The library archive %s is not on this host." % missing, libraries_missing=True)

@@ -11,7 +11,12 @@ import pytest
 from cluster_api import TOKEN, Answer, Api, kubeconfig
 from cluster_objects import h100_node
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, ApiError, Cluster
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import (
+    Access,
+    ApiError,
+    Cluster,
+    secrets,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 
@@ -97,3 +102,12 @@ def test_secrets_are_not_in_messages(api: Api) -> None:
     with pytest.raises(ApiError) as refused:
         Cluster(Access(host=api.url, api_key="very-secret")).items("/api/v1/nodes")
     assert "very-secret" not in str(refused.value)
+
+
+def test_secrets_are_those_of_every_way_in() -> None:
+    access = Access(
+        kubeconfig=kubeconfig("https://192.0.2.1:6443"), api_key="a-key", password="a-password",
+        proxy="http://someone:a-proxys@192.0.2.2:3128",
+        proxy_headers={"basic_auth": "someone:a-header", "user_agent": "x"})
+    assert sorted(secrets(access)) == sorted(["a-key", "a-password", "a-proxys", "someone:a-header", TOKEN])
+    assert secrets(Access(kubeconfig="/etc/kubernetes/admin.conf", proxy="http://192.0.2.2:3128")) == ()
