@@ -30,7 +30,7 @@ options:
       - V(nvidia_repository) is NVIDIA's CUDA repository or a mirror of it.
       - V(local_repository) is a directory laid out like it, by http, https or file.
       - V(preinstalled) installs nothing and refuses a host without a fitting driver.
-      - V(runfile) is refused, it is not offered yet.
+      - V(runfile) is always refused; it is not offered yet.
     type: str
     choices: [distribution, nvidia_repository, local_repository, preinstalled, runfile]
     default: nvidia_repository
