@@ -115,8 +115,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# From docs/results.yml
 plan:
-  description: What is changed on this host and why, the same in check mode.
+  description: What is changed on this host and why, the same in check mode, in the form of
+    RV(gpuops.nvidia.gpu_plan#module:plan).
   returned: success
   type: dict
 text:
@@ -125,7 +127,7 @@ text:
   type: str
 applied:
   description: Ids of the steps that were done, in check mode of those that would be.
-  returned: success
+  returned: success, and failure of a step
   type: list
   elements: str
 put_off:
@@ -134,9 +136,44 @@ put_off:
   type: list
   elements: dict
 reboot_required:
-  description: Whether a step was put off that only a reboot brings about.
+  description: Whether the host needs a reboot before it is as it was asked for.
   returned: success
   type: bool
+failed_step:
+  description: The step that failed. The next run repeats it.
+  returned: failure of a step
+  type: dict
+restored:
+  description: Files that were put back as they were, because the change of another one failed.
+  returned: failure of a step that changes the container runtime
+  type: list
+  elements: str
+file:
+  description: File that cannot be used as it is.
+  returned: failure, where it is a file's content
+  type: str
+line:
+  description: Line of RV(file) that cannot be used, counted from 1.
+  returned: failure, where it is a line
+  type: int
+refusals:
+  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
+    C(remedy).
+  returned: failure, before anything was changed
+  type: list
+  elements: dict
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer

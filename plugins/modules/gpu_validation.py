@@ -113,6 +113,37 @@ checks:
       description: What to do, empty when the check passed.
       type: str
       returned: always
+controller_only:
+  description: Whether nothing was checked on the host itself.
+  returned: with the scope V(cluster)
+  type: bool
+# From docs/results.yml
+file:
+  description: File that cannot be used as it is.
+  returned: failure, where it is a file's content
+  type: str
+line:
+  description: Line of RV(file) that cannot be used, counted from 1.
+  returned: failure, where it is a line
+  type: int
+refusals:
+  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
+    C(remedy).
+  returned: failure, before anything was changed
+  type: list
+  elements: dict
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from typing import Any, Dict

@@ -1,11 +1,13 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Tables of variables, made from what declares them: the roles' READMEs and docs/variables.md.
+"""What is documented in many places, made from the one that declares it.
 
+Tables of variables in the roles' READMEs and in docs/variables.md, and the keys that results of modules share.
 `python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
 """
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Mapping, Sequence
@@ -15,6 +17,8 @@ from workspace import REPOSITORY
 
 ROLES = REPOSITORY / "roles"
 VARIABLES = REPOSITORY / "docs" / "variables.yml"
+RESULTS = REPOSITORY / "docs" / "results.yml"
+MODULES = REPOSITORY / "plugins" / "modules"
 PAGE = "docs/variables.md"
 BEGIN = "<!-- Made from meta/argument_specs.yml by tests/gates/documentation.py -->"
 END = "<!-- End of what is made -->"
@@ -22,6 +26,10 @@ END = "<!-- End of what is made -->"
 MARKUP = re.compile(r"\b[BCEIMOPV]\(([^)]*)\)")
 FOLLOWS = re.compile(r"\{\{ (\w+) \| default\((.*)\) \}\}")
 LONGEST_DEFAULT = 120
+RETURN_END = '"""\n'
+FROM_RESULTS = "# From docs/results.yml"
+WRITERS = ("cdi_spec", "container_runtime", "container_toolkit", "gpu_driver", "gpu_driver_activation", "nouveau")
+READERS = ("gpu_info", "gpu_plan", "gpu_validation")
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -52,10 +60,23 @@ def declared() -> Dict[str, Dict[str, Any]]:
     return {name: option for group in load(VARIABLES).values() for name, option in group["variables"].items()}
 
 
+def documentation_blocks(path: Path) -> Dict[str, Any]:
+    """The YAML documents that the file assigns to names, such as DOCUMENTATION."""
+    blocks: Dict[str, Any] = {}
+    for node in ast.parse(path.read_text()).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Name) and isinstance(node.value.value, str):
+                blocks[target.id] = yaml.safe_load(node.value.value)
+    return blocks
+
+
 def pages() -> Dict[str, str]:
     """{path in the repository: text} of every page that is made, in whole or in part."""
     made = {"roles/%s/README.md" % role: readme(role) for role in roles()}
     made[PAGE] = variables_page()
+    made.update({"plugins/modules/%s.py" % path.stem: module(path) for path in sorted(MODULES.glob("*.py"))})
     return made
 
 
@@ -79,6 +100,22 @@ def _role_tables(role: str) -> List[str]:
     with_defaults = {name: dict(option, default=defaults.get(name, option.get("default")))
                      for name, option in options(role).items()}
     return lines + _options_table(with_defaults)
+
+
+def module(path: Path) -> str:
+    """The module with the keys that its result shares with others at the end of its RETURN."""
+    text = path.read_text()
+    start = text.index('RETURN = r"""')
+    end = text.index(RETURN_END, start + len('RETURN = r"""'))
+    own = text[start:end].split(FROM_RESULTS)[0]
+    return text[:start] + own + "%s\n%s" % (FROM_RESULTS, shared_results(path.stem)) + text[end:]
+
+
+def shared_results(name: str) -> str:
+    results = load(RESULTS)
+    if name in WRITERS:
+        return str(results["writer"] + results["host"] + results["failure"])
+    return str(results["host" if name in READERS else "cluster"] + results["failure"])
 
 
 def variables_page() -> str:
