@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""docs/selecting.md: each example is run by Ansible on results of the modules' own code, and gives what the page says."""
+"""docs/selecting.md: each example is run by Ansible on results of the modules' code, and gives what the page says."""
 from __future__ import annotations
 
 import json
