@@ -123,7 +123,8 @@ def _core(release: str, python: str, bench: Bench) -> Path:
 def link_dependencies(root: Path) -> None:
     """Put the collections that ours depends on beside the copy, from the development environment."""
     site = next((workspace.venv() / "lib").glob("python3.*")) / "site-packages" / "ansible_collections"
-    link = root / "ansible_collections" / "kubernetes" / "core"
-    link.parent.mkdir(parents=True, exist_ok=True)
-    if not link.is_symlink():
-        link.symlink_to(site / "kubernetes" / "core")
+    for name in ("ansible/posix", "kubernetes/core"):
+        link = root / "ansible_collections" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(site / name)
