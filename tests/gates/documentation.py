@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import re
 from pathlib import Path
-from typing import Any, Dict, Iterable, List, Mapping, Sequence
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
 import yaml
 from workspace import REPOSITORY
@@ -29,6 +29,12 @@ LONGEST_DEFAULT = 120
 RETURN_END = '"""\n'
 FROM_RESULTS = "# From docs/results.yml"
 WRITERS = ("cdi_spec", "container_runtime", "container_toolkit", "gpu_driver", "gpu_driver_activation", "nouveau")
+# docs.ansible.com, "Return Values", and what the task and its output plugin add
+OF_ANSIBLE = {
+    "action", "ansible_facts", "ansible_loop_var", "attempts", "changed", "cmd", "deprecations", "diff", "exception",
+    "failed", "failed_when_result", "false_condition", "invocation", "item", "msg", "rc", "results", "skip_reason",
+    "skipped", "stderr", "stderr_lines", "stdout", "stdout_lines", "unreachable", "warnings",
+}
 READERS = ("gpu_info", "gpu_plan", "gpu_validation")
 
 Options = Mapping[str, Mapping[str, Any]]
@@ -70,6 +76,25 @@ def documentation_blocks(path: Path) -> Dict[str, Any]:
             if isinstance(target, ast.Name) and isinstance(node.value.value, str):
                 blocks[target.id] = yaml.safe_load(node.value.value)
     return blocks
+
+
+def returned(module: str) -> Dict[str, Any]:
+    """What a module's RETURN says of its result."""
+    return dict(documentation_blocks(MODULES / (module + ".py"))["RETURN"])
+
+
+def undocumented(result: Mapping[str, Any], documented: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Keys of a result that RETURN does not name, as deep as it names any."""
+    for key, value in result.items():
+        of_ansible = not where and (key.startswith("_ansible") or key in OF_ANSIBLE)
+        if key not in documented:
+            if not of_ansible:
+                yield where + key
+            continue
+        inside = documented[key].get("contains")
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if inside and isinstance(each, Mapping):
+                yield from undocumented(each, inside, "%s%s." % (where, key))
 
 
 def pages() -> Dict[str, str]:

@@ -4,14 +4,17 @@
 from __future__ import annotations
 
 import ast
+import json
+import os
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Set
+from typing import Any, Iterator, List, Mapping, Set
 
 import pytest
-from documentation import READERS, WRITERS, documentation_blocks
-from workspace import REPOSITORY
+from documentation import OF_ANSIBLE, READERS, WRITERS, returned, undocumented
+from workspace import REPOSITORY, collections_root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, Cluster
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import evict_gpu_pods, read_gpu_pods
@@ -34,32 +37,12 @@ from cluster_objects import h100_node, pod  # noqa: E402
 
 PLUGINS = REPOSITORY / "plugins"
 MODULES: List[str] = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if path.stem != "__init__")
-# docs.ansible.com, "Return Values": what any module may return
-OF_ANSIBLE = {"ansible_facts", "changed", "cmd", "diff", "failed", "msg", "rc", "stderr", "stdout", "warnings"}
 # Between module and action plugin; the action plugin takes them out of the result.
 INTERNAL = {"awaiting", "libraries_missing"}
 # A filter's errors end the task as text and have no result.
 NO_MODULES = {"cluster/device_plugin.py"}
 ADDRESS = "/sys/bus/pci/devices/0000:17:00.0/"
 STEP = Step("runtime", "file.write", "/etc/x", "It is wanted.")
-
-
-def returned(module: str) -> Dict[str, Any]:
-    return dict(documentation_blocks(PLUGINS / "modules" / (module + ".py"))["RETURN"])
-
-
-def undocumented(result: Mapping[str, Any], documented: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Keys of a result that RETURN does not name, as deep as it names any."""
-    for key, value in result.items():
-        if not where and key in (OF_ANSIBLE | INTERNAL) - set(documented):
-            continue
-        if key not in documented:
-            yield where + key
-            continue
-        inside = documented[key].get("contains")
-        for each in value if isinstance(value, (list, tuple)) else [value]:
-            if inside and isinstance(each, Mapping):
-                yield from undocumented(each, inside, "%s%s." % (where, key))
 
 
 def missing(result: Mapping[str, Any], documented: Mapping[str, Any]) -> List[str]:
@@ -115,7 +98,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 @pytest.mark.parametrize("module", WRITERS)
 def test_what_a_writer_returns(module: str) -> None:
     result = writer_result(Outcome(Plan(steps=(STEP,)), [STEP.id], (STEP,), awaiting=STEP), with_diff=True)
-    assert list(undocumented(result, returned(module))) == []
+    assert set(undocumented(result, returned(module))) == INTERNAL & set(result)
     assert missing(result, returned(module)) == []
 
 
@@ -157,6 +140,29 @@ def test_what_is_told_of_pods(cluster: Cluster) -> None:
     evicted = evict_gpu_pods(cluster, "gpu-1", True, True, None, 1, dry_run=True)
     assert list(undocumented(evicted, returned("gpu_pod_eviction"))) == []
     assert missing(evicted, returned("gpu_pod_eviction")) == []
+
+
+def test_what_reaches_the_task_through_the_action_plugins(tmp_path: Path) -> None:
+    """On this machine, whatever it is: the modules read, in check mode."""
+    tasks = [{"name": name, "gpuops.nvidia." + name: options, "ignore_errors": True, "check_mode": True}
+             for name, options in {
+                 "gpu_info": {}, "gpu_plan": {"nouveau": {}}, "nouveau": {}, "gpu_driver": {"source": "runfile"},
+                 "gpu_validation": {"scope": ["cluster"], "node_name": "n", "expected_gpus": 1, "kubeconfig": "/none"},
+                 "gpu_cluster_info": {"kubeconfig": "/none"}}.items()]
+    play = tmp_path / "play.json"
+    play.write_text(json.dumps([{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}]))
+    done = subprocess.run(
+        [sys.executable, "-m", "ansible.cli.playbook", "--inventory", "localhost,", str(play)],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ANSIBLE_HOME": str(tmp_path / "ansible"),
+             "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
+             "ANSIBLE_PYTHON_INTERPRETER": sys.executable, "LC_ALL": "C.UTF-8"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = {task["task"]["name"]: task["hosts"]["localhost"]
+               for task in json.loads(done.stdout)["plays"][0]["tasks"]}
+    assert {name: list(undocumented(result, returned(name))) for name, result in results.items()} == {
+        name: [] for name in results}
+    assert {name for name, result in results.items() if result.get("failed")} >= {"gpu_driver", "gpu_cluster_info"}
 
 
 @pytest.mark.parametrize("module", MODULES)
