@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import pytest
-from laboratory import new_lab
+from laboratory import developer, new_lab
 from workspace import collections_root, venv
 
 from gpulab.lab import Lab
@@ -59,8 +59,7 @@ class Play:
                 *(["--check", "--diff"] if check else [])]
 
     def environment(self) -> Dict[str, str]:
-        bundle = next((venv() / "lib").glob("python3*/site-packages"))
-        return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), bundle),
+        return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), developer().collections),
                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true",
                     ANSIBLE_HOME=str(self.folder))
 
