@@ -2,8 +2,48 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+from typing import Any, Dict
+
+from ansible import constants as C
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.utils.display import Display
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import CapabilityAction
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.plan_files import plan_path, read, save
+
+OF_CONTROLLER = ("save_to", "approved_from", "show")
+# Callbacks whose standard output is data: a line of ours would break it.
+DATA_CALLBACKS = ("json", "jsonl", "null")
 
 
 class ActionModule(CapabilityAction):
-    """Runs the module of the same name with the libraries that it needs."""
+    """Plans on the host; reads, saves and shows plans here, where their files and the screen are."""
+
+    def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
+        host = str(task_vars["inventory_hostname"])
+        try:
+            self._approved = self._read_approved(host)
+            result = super().run(tmp, task_vars)
+            if result.get("failed") or "plan" not in result:
+                return result
+            if self._task.args.get("save_to") and not self._task.check_mode:
+                result["saved_as"] = plan_path(self._task.args["save_to"], host)
+                save(result["plan"], result["saved_as"])
+        except GpuOpsError as error:
+            return dict(error.result(), failed=True, changed=False)
+        if boolean(self._task.args.get("show") or False) and not self._task.no_log and _people_read():
+            Display().display(result["text"])
+        return result
+
+    def for_host(self) -> Dict[str, Any]:
+        arguments = {name: value for name, value in super().for_host().items() if name not in OF_CONTROLLER}
+        return dict(arguments, **self._approved)
+
+    def _read_approved(self, host: str) -> Dict[str, Any]:
+        folder = self._task.args.get("approved_from")
+        return {"approved_plan": read(plan_path(folder, host))} if folder else {}
+
+
+def _people_read() -> bool:
+    return str(C.config.get_config_value("DEFAULT_STDOUT_CALLBACK")).rsplit(".", 1)[-1] not in DATA_CALLBACKS

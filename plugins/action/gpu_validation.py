@@ -4,38 +4,62 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
-from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import env_fallback
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.parameters import remove_values
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, auth_argument_spec, secrets
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.arguments import ARGUMENTS, OF_HOST
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import CapabilityAction
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.cluster_validation import ClusterScope, validate_cluster
 
 
 class ActionModule(CapabilityAction):
-    """The scope 'host' is the module's; the scope 'cluster' is checked from here, over the API."""
+    """The scope 'host' is the module's; the scope 'cluster' is checked from here, over the API.
+
+    Options are checked here, once for both scopes, so that the host is sent only what it needs.
+    """
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
-        scope = self._task.args.get("scope", ["host"])
-        scope = [scope] if isinstance(scope, str) else list(scope)
-        if not set(scope) <= {"host", "cluster"} or not scope:
-            raise AnsibleActionFail(
-                "Found: scope %s. Wanted: a list of 'host' and 'cluster'. Do: name one or both." % scope
-            )
         result: Dict[str, Any] = {"changed": False, "checks": []}
-        if "host" in scope:
+        try:
+            self._options = _checked(self._task.args)
+        except GpuOpsError as error:
+            return dict(result, failed=True, **error.result())
+        if "host" in self._options["scope"]:
             result = super().run(tmp, task_vars)
             if result.get("failed"):
                 return result
-        if "cluster" in scope:
-            return self._with_cluster(result, controller_only="host" not in scope)
+        if "cluster" in self._options["scope"]:
+            return self._with_cluster(result, controller_only="host" not in self._options["scope"])
         return result
+
+    def for_host(self) -> Dict[str, Any]:
+        return {name: self._options[name] for name in OF_HOST if self._options[name] is not None}
 
     def _with_cluster(self, result: Dict[str, Any], controller_only: bool) -> Dict[str, Any]:
         checks: List[Dict[str, Any]] = list(result.get("checks", []))
+        failure: Dict[str, Any] = {}
         try:
-            validated = validate_cluster(ClusterScope.from_arguments(self._task.args), self._task.check_mode)
+            scope = ClusterScope.from_options(self._options)
+            checks += [check.to_dict() for check in validate_cluster(scope, self._task.check_mode)]
         except GpuOpsError as error:
-            failure = error.result()
+            failure = dict(error.result(), failed=True)
             checks += failure.pop("checks", [])
-            return dict(result, failed=True, checks=checks, controller_only=controller_only, **failure)
-        return dict(result, checks=checks + [check.to_dict() for check in validated], controller_only=controller_only)
+        told: Dict[str, Any] = remove_values(dict(result, checks=checks, controller_only=controller_only, **failure),
+                                             secrets(Access.from_options(self._options)))
+        return told
+
+
+def _checked(given: Dict[str, Any]) -> Dict[str, Any]:
+    """The options as the module would have them: checked, converted, with defaults and what the environment sets."""
+    validator = ArgumentSpecValidator(dict(ARGUMENTS, **auth_argument_spec(env_fallback)))
+    result = validator.validate(dict(given))
+    if result.error_messages or not result.validated_parameters["scope"]:
+        raise GpuOpsError(
+            found="; ".join(result.error_messages) or "an empty scope",
+            wanted="the options of gpuops.nvidia.gpu_validation",
+            remedy="correct them; ansible-doc gpuops.nvidia.gpu_validation describes each",
+        )
+    return dict(result.validated_parameters)

@@ -141,9 +141,32 @@ put_off:
   type: list
   elements: dict
 reboot_required:
-  description: Whether the host needs a reboot before it is as it was asked for.
+  description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
+refusals:
+  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
+    C(remedy).
+  returned: failure, before anything was changed
+  type: list
+  elements: dict
+requirement:
+  description: What has to come from outside first, as in RV(plan).
+  returned: failure, where it is still needed
+  type: dict
+journal:
+  description: The failure that kept the failed step from being noted on the host.
+  returned: failure of a step that could not be noted
+  type: str
+held_by:
+  description: The run that works on the host.
+  returned: failure, where another run did not end within O(lock_timeout)
+  type: dict
+traceback:
+  description: Where in the collection's code an error that nobody foresaw came up.
+  returned: failure that nobody foresaw
+  type: list
+  elements: str
 failed_step:
   description: The step that failed. The next run repeats it.
   returned: failure of a step
@@ -161,12 +184,15 @@ line:
   description: Line of RV(file) that cannot be used, counted from 1.
   returned: failure, where it is a line
   type: int
-refusals:
-  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
-    C(remedy).
-  returned: failure, before anything was changed
-  type: list
-  elements: dict
+path:
+  description: What on the host could not be read or changed.
+  returned: failure, where the system refused it
+  type: str
+errno:
+  description: Name of the system's error, as in errno(3).
+  returned: failure, where the system refused it
+  type: str
+  sample: ENOSPC
 found:
   description: What is there, when the module refuses or fails.
   returned: failure

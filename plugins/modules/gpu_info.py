@@ -199,12 +199,15 @@ line:
   description: Line of RV(file) that cannot be used, counted from 1.
   returned: failure, where it is a line
   type: int
-refusals:
-  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
-    C(remedy).
-  returned: failure, before anything was changed
-  type: list
-  elements: dict
+path:
+  description: What on the host could not be read or changed.
+  returned: failure, where the system refused it
+  type: str
+errno:
+  description: Name of the system's error, as in errno(3).
+  returned: failure, where the system refused it
+  type: str
+  sample: ENOSPC
 found:
   description: What is there, when the module refuses or fails.
   returned: failure

@@ -33,13 +33,34 @@ options:
   cdi:
     description: Options of M(gpuops.nvidia.cdi_spec). Left out, the capability is not planned.
     type: dict
-  approved_steps:
+  approved_plan:
     description:
-      - Steps of an approved plan, as this module returned them in RV(plan).
-      - A step that is needed now and is not among them, or differs, is a refusal that names it. Steps that are done
-        already may be missing.
-    type: list
-    elements: dict
+      - An approved plan, whole, as this module returned it in RV(plan).
+      - What is needed now and is not covered by it is a refusal that names it. Compared are host, policy of every
+        capability, and of each step and requirement everything but the reason. Steps that are done already may be
+        missing, and a step may disturb less.
+      - A plan of another schema, or what is no plan, is an error.
+    type: dict
+  approved_from:
+    description:
+      - Folder on the controller with approved plans, as O(save_to) left them there. The plan of this host is read from
+        it and the new plan compared with it, in the way of O(approved_plan).
+      - A relative folder is one of the directory that Ansible was started in.
+      - A file that is missing, or is no plan of this release of the collection, fails before the host is asked.
+    type: path
+  save_to:
+    description:
+      - Folder on the controller to save the plan in, as C(<inventory name of the host>.json), readable for its owner
+        only. The folder is made when it is missing; a relative one is one of the directory that Ansible was started in.
+      - Nothing is saved in check mode.
+    type: path
+  show:
+    description:
+      - Whether to print the plan on the controller's screen, as it reads in RV(text).
+      - Callbacks whose output is data (C(ansible.posix.json), C(ansible.posix.jsonl)) and tasks with C(no_log) print
+        nothing.
+    type: bool
+    default: false
 extends_documentation_fragment:
   - gpuops.nvidia.writer.reader
 """
@@ -53,23 +74,41 @@ EXAMPLES = r"""
     activation: {}
   register: planned
 
-- name: Show it
-  ansible.builtin.debug:
-    msg: "{{ planned.text.splitlines() }}"
+- name: Show it, and keep it for approval
+  gpuops.nvidia.gpu_plan:
+    driver:
+      source: nvidia_repository
+      version: 595.91.07
+    activation: {}
+    show: true
+    save_to: plans
 """
 
 RETURN = r"""
 plan:
-  description: The plan as data.
+  description: The plan as data, in the form that O(approved_plan) takes.
   returned: success
   type: dict
-  sample: {"schema": "gpuops.nvidia/plan/v1", "disruption": "none", "steps": [], "refusals": [], "notes": []}
+  sample:
+    schema: gpuops.nvidia/plan/v2
+    host: a100
+    policies: {"driver": "0123456789abcdef"}
+    disruption: none
+    steps: []
+    requirements: []
+    refusals: []
+    notes: []
   contains:
     schema: {description: Name and version of this form., type: str, returned: success}
     host: {description: Name of the host., type: str, returned: success}
     policy: {description: Digest of what was asked for., type: str, returned: success}
+    policies: {description: Digest of what was asked of each capability., type: dict, returned: success}
     observation: {description: Digest of what was found., type: str, returned: success}
-    disruption: {description: The highest disruption of its steps., type: str, returned: success}
+    foretold:
+      description: For each capability the facts that an earlier one will have changed, C(before) and C(after).
+      type: dict
+      returned: success
+    disruption: {description: The highest disruption of its steps and requirements., type: str, returned: success}
     steps:
       description: What is to be done, in order.
       type: list
@@ -86,6 +125,19 @@ plan:
         parameters: {description: What is needed to do it beside the change., type: dict, returned: success}
         reversible: {description: Whether the state before can be restored., type: bool, returned: success}
         after: {description: Ids of the steps that come first., type: list, elements: str, returned: success}
+    requirements:
+      description: What must come from outside after the steps, a reboot or a driver.
+      type: list
+      elements: dict
+      returned: success
+      contains:
+        id: {description: Capability with kind and subject., type: str, returned: success}
+        capability: {description: Who needs it., type: str, returned: success}
+        kind: {description: What is needed., type: str, returned: success, sample: reboot}
+        subject: {description: What it is needed of., type: str, returned: success}
+        why: {description: The reason as a sentence., type: str, returned: success}
+        disruption: {description: What it disturbs., type: str, returned: success}
+        change: {description: What is C(before) and what is C(after)., type: dict, returned: success}
     refusals:
       description: Why it cannot be done. Nothing is written while there is one.
       type: list
@@ -102,6 +154,36 @@ text:
   returned: success
   type: str
   sample: "a100: nothing to do"
+digest:
+  description:
+    - Digest of all that an approval of the plan is an approval of. Two plans with the same digest are interchangeable.
+  returned: success
+  type: str
+  sample: 0123456789abcdef
+refusals:
+  description:
+    - Why the plan cannot be carried out, that it is not covered by O(approved_plan) included. Empty where it can be.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    capability:
+      description: Whose refusal it is, C(approval) where the approved plan as a whole does not fit.
+      type: str
+    found:
+      description: What is there.
+      type: str
+    wanted:
+      description: What was asked for.
+      type: str
+    remedy:
+      description: What to do.
+      type: str
+saved_as:
+  description: The file on the controller that holds the plan.
+  returned: when O(save_to) was given and it was not check mode
+  type: str
+  sample: /home/admin/plans/a100.json
 # From docs/results.yml
 file:
   description: File that cannot be used as it is.
@@ -111,12 +193,15 @@ line:
   description: Line of RV(file) that cannot be used, counted from 1.
   returned: failure, where it is a line
   type: int
-refusals:
-  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
-    C(remedy).
-  returned: failure, before anything was changed
-  type: list
-  elements: dict
+path:
+  description: What on the host could not be read or changed.
+  returned: failure, where the system refused it
+  type: str
+errno:
+  description: Name of the system's error, as in errno(3).
+  returned: failure, where the system refused it
+  type: str
+  sample: ENOSPC
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -134,10 +219,17 @@ remedy:
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_reader
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES, plan_host
 
+# The action plugin's own: they never reach the host.
+OF_CONTROLLER = {
+    "approved_from": {"type": "path"},
+    "save_to": {"type": "path"},
+    "show": {"type": "bool", "default": False},
+}
+
 
 def main() -> None:
     arguments = {capability.name: {"type": "dict"} for capability in CAPABILITIES}
-    run_reader(dict(arguments, approved_steps={"type": "list", "elements": "dict"}), plan_host)
+    run_reader(dict(arguments, approved_plan={"type": "dict"}, **OF_CONTROLLER), plan_host, as_root=True)
 
 
 if __name__ == "__main__":

@@ -35,9 +35,12 @@ options:
       - Left out, the host's PCI bus is believed; the check of the node needs it.
     type: int
   handler:
-    description: Runtime handler that GPU pods use, also the name of the RuntimeClass.
+    description: Handler that GPU pods have in the container runtime.
     type: str
     default: nvidia
+  runtime_class:
+    description: RuntimeClass that the probe pod uses where the cluster has it. Left out, the name in O(handler).
+    type: str
   status_files:
     description: Whether to keep the status files under C(/run/nvidia/validations) that NVIDIA's components wait for.
     type: bool
@@ -126,12 +129,15 @@ line:
   description: Line of RV(file) that cannot be used, counted from 1.
   returned: failure, where it is a line
   type: int
-refusals:
-  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
-    C(remedy).
-  returned: failure, before anything was changed
-  type: list
-  elements: dict
+path:
+  description: What on the host could not be read or changed.
+  returned: failure, where the system refused it
+  type: str
+errno:
+  description: Name of the system's error, as in errno(3).
+  returned: failure, where the system refused it
+  type: str
+  sample: ENOSPC
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -146,27 +152,12 @@ remedy:
   type: str
 """
 
-from typing import Any, Dict
-
 from ansible.module_utils.basic import AnsibleModule, env_fallback
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import auth_argument_spec
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import LIBRARY_ARGUMENTS, finish
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.arguments import ARGUMENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_host import validate_host
-
-ARGUMENTS: Dict[str, Any] = {
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "scope": {"type": "list", "elements": "str", "choices": ["host", "cluster"], "default": ["host"]},
-    "expected_gpus": {"type": "int"},
-    "handler": {"type": "str", "default": "nvidia"},
-    "status_files": {"type": "bool", "default": True},
-    "node_name": {"type": "str"},
-    "resource": {"type": "str", "default": "nvidia.com/gpu"},
-    "pod": {"type": "bool", "default": True},
-    "pod_image": {"type": "str", "default": "docker.io/library/busybox:1.37.0"},
-    "pod_namespace": {"type": "str", "default": "default"},
-    "timeout": {"type": "int", "default": 120},
-}
 
 
 def main() -> None:
@@ -174,7 +165,7 @@ def main() -> None:
         argument_spec=dict(ARGUMENTS, **LIBRARY_ARGUMENTS, **auth_argument_spec(env_fallback)),
         supports_check_mode=True,
     )
-    finish(module, lambda: validate_host(module.params, module.check_mode))
+    finish(module, lambda: validate_host(module.params, module.check_mode), as_root=True)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,16 @@ one transaction of exact versions, and the module is called again; it observes a
 """
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 import tempfile
+import uuid
 from typing import Any, Dict, List, Mapping
 
 from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import part_of
 
 from .libraries import archive
 
@@ -19,14 +25,20 @@ PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "nonintera
 
 
 class CapabilityAction(ActionBase):
-    """Base of the action plugins; a subclass names nothing, the task's own module is run."""
+    """Base of the action plugins; the task's own module is run.
+
+    capability: whose part of an approved plan goes to the host; '' where the module takes the whole.
+    """
 
     TRANSFERS_FILES = True
+    capability = ""
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
         super().run(tmp, task_vars)
         content, remote_path = archive()
-        arguments = dict(self._task.args, libraries=remote_path)
+        arguments = dict(self.for_host(), libraries=remote_path)
+        if self._writes():
+            arguments["run_id"] = run_id()
         rounds: List[Dict[str, Any]] = []
         try:
             while len(rounds) < MOST_ROUNDS:
@@ -48,6 +60,13 @@ class CapabilityAction(ActionBase):
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return _summary(rounds)
+
+    def for_host(self) -> Dict[str, Any]:
+        """The options that the module on the host gets; a subclass leaves out what only the controller needs."""
+        arguments = dict(self._task.args)
+        if self.capability and isinstance(arguments.get("approved_plan"), dict):
+            arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
+        return arguments
 
     def _ship(self, content: bytes, remote_path: str, task_vars: Any) -> str:
         """Put the archive on the host: for good, or for this task alone when nothing may change there."""
@@ -84,6 +103,15 @@ class CapabilityAction(ActionBase):
             )
         finally:
             self._task.environment = environment
+
+
+def run_id() -> str:
+    """'user@controller' and what no other run has: the host's lock is this task's through all its rounds."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "uid %d" % os.getuid()
+    return "%s@%s %s" % (user, socket.gethostname(), uuid.uuid4().hex)
 
 
 def apt_arguments(step: Mapping[str, Any]) -> Dict[str, Any]:

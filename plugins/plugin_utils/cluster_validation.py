@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from ansible.module_utils.parsing.convert_bool import boolean
-
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, Cluster
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
@@ -31,7 +29,7 @@ class ClusterScope:
     node: str
     expected: int
     resource: str
-    handler: str
+    runtime_class: str
     pod: bool
     pod_image: str
     pod_namespace: str
@@ -39,24 +37,25 @@ class ClusterScope:
     access: Access
 
     @classmethod
-    def from_arguments(cls, arguments: Mapping[str, Any]) -> ClusterScope:
+    def from_options(cls, options: Mapping[str, Any]) -> ClusterScope:
+        """The scope of checked options. Raises GpuOpsError where one is missing that only this scope needs."""
         for name in ("node_name", "expected_gpus"):
-            if arguments.get(name) in (None, ""):
+            if options[name] in (None, ""):
                 raise GpuOpsError(
                     found="no %s" % name,
                     wanted="the node and the number of devices that it must offer, for the scope 'cluster'",
                     remedy="set %s" % name,
                 )
         return cls(
-            node=str(arguments["node_name"]),
-            expected=int(arguments["expected_gpus"]),
-            resource=arguments.get("resource") or "nvidia.com/gpu",
-            handler=arguments.get("handler") or "nvidia",
-            pod=boolean(arguments.get("pod", True)),
-            pod_image=arguments.get("pod_image") or "docker.io/library/busybox:1.37.0",
-            pod_namespace=arguments.get("pod_namespace") or "default",
-            timeout=float(arguments.get("timeout") or 120),
-            access=Access.from_options(arguments),
+            node=options["node_name"],
+            expected=options["expected_gpus"],
+            resource=options["resource"],
+            runtime_class=options["runtime_class"] or options["handler"],
+            pod=options["pod"],
+            pod_image=options["pod_image"],
+            pod_namespace=options["pod_namespace"],
+            timeout=float(options["timeout"]),
+            access=Access.from_options(options),
         )
 
 
@@ -80,8 +79,8 @@ def _wait_for_devices(cluster: Cluster, scope: ClusterScope) -> Check:
 
 
 def _probe(cluster: Cluster, scope: ClusterScope) -> Check:
-    runtime_class: Optional[str] = scope.handler
-    if cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.handler) is None:
+    runtime_class: Optional[str] = scope.runtime_class
+    if cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class) is None:
         runtime_class = None
     name = "gpuops-validation-%s" % secrets.token_hex(4)
     pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace

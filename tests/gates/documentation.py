@@ -24,7 +24,7 @@ BEGIN = "<!-- Made from meta/argument_specs.yml by tests/gates/documentation.py 
 END = "<!-- End of what is made -->"
 # Ansible's markup of names, values and code
 MARKUP = re.compile(r"\b[BCEIMOPV]\(([^)]*)\)")
-FOLLOWS = re.compile(r"\{\{ (\w+) \| default\((.*)\) \}\}")
+FOLLOWS = re.compile(r"(\w+) \| default\((.*)\)")
 LONGEST_DEFAULT = 120
 RETURN_END = '"""\n'
 FROM_RESULTS = "# From docs/results.yml"
@@ -209,10 +209,8 @@ def _default(option: Mapping[str, Any]) -> str:
     value = option.get("default")
     if value is None:
         return "undefined"
-    follows = FOLLOWS.fullmatch(str(value).strip())
-    if follows:
-        fallback = yaml.safe_load(follows.group(2))
-        return "`%s`, else %s" % (follows.group(1), "empty" if fallback == "" else "`%s`" % fallback)
+    if str(value).strip().startswith("{{") and FOLLOWS.fullmatch(str(value).strip("{} ")):
+        return _follows(str(value).strip("{} "))
     if value == "":
         return "empty"
     if isinstance(value, str):
@@ -220,6 +218,15 @@ def _default(option: Mapping[str, Any]) -> str:
     else:
         text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10000).split("\n...")[0].strip()
     return "`%s`" % text if len(text) <= LONGEST_DEFAULT and "\n" not in text else "see `defaults/main.yml`"
+
+
+def _follows(expression: str) -> str:
+    """Variables in the order in which the first defined one counts, then what counts without them."""
+    follows = FOLLOWS.fullmatch(expression)
+    if follows:
+        return "`%s`, else %s" % (follows.group(1), _follows(follows.group(2)))
+    fallback = yaml.safe_load(expression)
+    return "empty" if fallback == "" else "`%s`" % fallback
 
 
 def _sentences(description: Any) -> str:

@@ -122,7 +122,9 @@ def different(before: Mapping[str, str], after: Mapping[str, str]) -> List[str]:
 
 
 def steps_of(plan: Mapping[str, Any]) -> List[Any]:
-    return [(step["id"], step["change"], step["parameters"]) for step in plan["steps"]]
+    """The steps that are carried out: the package's own script builds the module, so that step is not needed then."""
+    return [(step["id"], step["change"], step["parameters"]) for step in plan["steps"]
+            if step["action"] != "dkms.build"]
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +135,8 @@ def delivered(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Dict[str, s
 
 def test_check_mode_and_plan_change_nothing(play: Play, delivered: Dict[str, str]) -> None:
     results = play.writers(check=True)
-    assert changed(results) == [True, True, True]
+    assert changed(results) == [True, True, False]
+    assert [each["kind"] for each in results[2]["plan"]["requirements"]] == ["driver"]
     play.plan()
     assert different(delivered, play.contents()) == []
 
@@ -257,7 +260,7 @@ def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
     try:
         results = play.writers(version=NEW)
         assert results[2]["reboot_required"]
-        why = results[2]["put_off"][0]["why"]
+        why = results[2]["plan"]["requirements"][0]["why"]
         assert "/dev/nvidia0" in why and "python3 (pid " in why and "trainer.service" in why
     finally:
         play.say("systemctl", "stop", "trainer")

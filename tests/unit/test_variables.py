@@ -44,7 +44,9 @@ def made_by(data: Any) -> Set[str]:
         return {name for item in data for name in made_by(item)}
     if not isinstance(data, dict):
         return set()
-    names = {str(data[key]) for key in ("register", "hosts", "loop_var") if isinstance(data.get(key), str)}
+    names = {str(data[key]) for key in ("register", "loop_var") if key in data}
+    hosts = data.get("hosts", [])
+    names.update(pattern.lstrip("&!") for pattern in (hosts if isinstance(hosts, list) else [hosts]))
     for key, value in data.items():
         names |= {str(key)} | made_by(value)
     return names

@@ -11,7 +11,7 @@ import json
 import os
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from ..core.errors import GpuOpsError
 
@@ -71,6 +71,14 @@ class Access:
         """True when host and credentials are given, so that no kubeconfig is needed."""
         credentials = self.api_key or (self.username and self.password) or (self.client_cert and self.client_key)
         return bool(self.host and credentials)
+
+
+def secrets(access: Access) -> Tuple[str, ...]:
+    """What may never be shown: token and passwords, that in a proxy's URL included."""
+    headers = access.proxy_headers or {}
+    found = (access.api_key, access.password, headers.get("proxy_basic_auth"), headers.get("basic_auth"),
+             urlsplit(access.proxy or "").password)
+    return tuple(each for each in found if each)
 
 
 def auth_argument_spec(env_fallback: Any) -> Dict[str, Dict[str, Any]]:

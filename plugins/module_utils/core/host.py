@@ -4,15 +4,36 @@
 from __future__ import annotations
 
 import contextlib
-import glob as globbing
+import errno
+import fcntl
+import fnmatch
 import os
+import selectors
+import signal
 import stat
+import struct
 import subprocess
 import tempfile
-from dataclasses import dataclass
-from typing import Callable, Dict, Iterator, List, Mapping, Optional, Sequence
+import time
+from dataclasses import dataclass, field
+from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from .errors import GpuOpsError
+from .errors import GpuOpsError, HostFailed
+
+# What a command says is kept up to twice this, its beginning and its end.
+OUTPUT_BYTES = 16 << 20
+# How long a killed command is waited for. One that hangs in the kernel (state D) does not even die.
+KILL_SECONDS = 5.0
+# How long the output of an ended command is read on where a daemon that it left behind holds the pipe.
+LINGER_SECONDS = 1.0
+PAUSE_SECONDS = 0.05
+GUARD_SECONDS = 30.0
+
+_NULL = os.makedev(1, 3)
+_KINDS = {stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
+          stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link that leads back to itself"}
+# Attributes that belong to a file's content, which the kernel or a tool makes anew (evm(7), ima)
+_OF_CONTENT = ("security.selinux", "security.ima", "security.evm")
 
 
 @dataclass(frozen=True)
@@ -27,12 +48,16 @@ class Done:
 
 @dataclass(frozen=True)
 class Ownership:
-    """Who may do what with a file: permission bits, owner, and its SELinux label, '' where it has none."""
+    """Who may do what with a file: permission bits, owner, and its SELinux label, '' where it has none.
+
+    attributes: its other extended attributes (access lists, capabilities), each value's bytes as Latin-1 text.
+    """
 
     mode: int
     uid: int
     gid: int
     label: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
 
 
 class CommandFailed(GpuOpsError):
@@ -43,6 +68,9 @@ class Host:
     """Files, commands and services of the machine that the module runs on.
 
     root: prefix of every path ('/' on a real host, a scratch directory in tests of file logic).
+
+    Every error of the system comes out as HostFailed. A file is "not there" only where the system says so (ENOENT,
+    ENOTDIR); below /proc and /sys also where it answers with an error of the driver or of the process behind it.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -50,7 +78,13 @@ class Host:
 
     def path(self, name: str) -> str:
         """The real path of an absolute name under the root."""
+        if "\0" in name:
+            raise HostFailed("a path with a zero byte: %r" % name, "a path", "correct the file that names it", name)
         return os.path.join(self.root, name.lstrip("/")) if self.root != "/" else name
+
+    def is_root(self) -> bool:
+        """Whether this process has the rights of root."""
+        return os.geteuid() == 0
 
     # files, read
 
@@ -60,44 +94,95 @@ class Host:
         return None if data is None else data.decode("utf-8", "surrogateescape")
 
     def read_bytes(self, name: str) -> Optional[bytes]:
-        try:
-            with open(self.path(name), "rb") as handle:
-                return handle.read()
-        except (FileNotFoundError, NotADirectoryError):
+        opened = self._open(name)
+        if opened is None:
             return None
-        except OSError as error:
-            # sysfs and procfs answer some reads with an error of the driver behind them
-            if error.filename is None:
-                return None
-            raise
+        with opened as handle:
+            try:
+                return handle.read()
+            except OSError as error:
+                if _is_absent(name, error):
+                    return None
+                raise self._failure(error, name, "read") from error
+
+    def lines(self, name: str, last: Optional[int] = None) -> Iterator[str]:
+        """Lines of a file one by one, none when it is not there; with last, those whole in its last so many bytes."""
+        opened = self._open(name)
+        if opened is None:
+            return
+        with opened as handle:
+            try:
+                length = os.fstat(handle.fileno()).st_size
+                if last is not None and length > last:
+                    handle.seek(length - last - 1)
+                    handle.readline()
+                for line in handle:
+                    yield line.decode("utf-8", "surrogateescape").rstrip("\n")
+            except OSError as error:
+                raise self._failure(error, name, "read") from error
 
     def exists(self, name: str) -> bool:
-        return os.path.lexists(self.path(name))
+        """Whether there is something of that name; a link counts, wherever it leads."""
+        return self._look(name, os.lstat) is not None
+
+    def is_file(self, name: str) -> bool:
+        found = self.stat(name)
+        return found is not None and stat.S_ISREG(found.st_mode)
 
     def is_dir(self, name: str) -> bool:
-        return os.path.isdir(self.path(name))
+        found = self.stat(name)
+        return found is not None and stat.S_ISDIR(found.st_mode)
 
     def is_executable(self, name: str) -> bool:
-        return os.path.isfile(self.path(name)) and os.access(self.path(name), os.X_OK)
+        return self.is_file(name) and os.access(self.path(name), os.X_OK)
 
     def list(self, name: str) -> List[str]:
         """Names in a directory, sorted; empty when it is not there."""
         try:
             return sorted(os.listdir(self.path(name)))
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+        except OSError as error:
+            if _is_absent(name, error, hidden=True):
+                return []
+            raise self._failure(error, name, "listed") from error
 
     def glob(self, pattern: str) -> List[str]:
-        """Absolute names that match, sorted, without the root prefix."""
-        prefix = "" if self.root == "/" else self.root.rstrip("/")
-        return sorted(name[len(prefix):] for name in globbing.glob(self.path(pattern), recursive=True))
+        """Absolute names that match, sorted, without the root prefix.
+
+        As of glob(7), and '**' is any number of directories; names with a leading dot match only a pattern with one.
+        """
+        found = [""]
+        for part in pattern.strip("/").split("/"):
+            if part == "**":
+                found = [each for folder in found for each in self._below(folder)]
+            elif any(sign in part for sign in "*?["):
+                found = ["%s/%s" % (folder, name) for folder in found for name in self.list(folder or "/")
+                         if fnmatch.fnmatchcase(name, part) and name.startswith(".") <= part.startswith(".")]
+            else:
+                found = ["%s/%s" % (folder, part) for folder in found]
+        return sorted(name for name in set(found) if self.exists(name))
+
+    def _below(self, folder: str) -> Iterator[str]:
+        """The directory and all those in it; links are not followed."""
+        yield folder
+        try:
+            with os.scandir(self.path(folder or "/")) as entries:
+                names = [entry.name for entry in entries
+                         if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
+        except OSError as error:
+            if _is_absent(folder, error, hidden=True):
+                return
+            raise self._failure(error, folder, "listed") from error
+        for name in names:
+            yield from self._below("%s/%s" % (folder, name))
 
     def link(self, name: str) -> Optional[str]:
         """Target of a symbolic link as written, None when it is none."""
         try:
             return os.readlink(self.path(name))
-        except OSError:
-            return None
+        except OSError as error:
+            if error.errno == errno.EINVAL or _is_absent(name, error, hidden=True):
+                return None
+            raise self._failure(error, name, "read") from error
 
     def resolve(self, name: str) -> str:
         """The name with every symbolic link followed, without the root prefix."""
@@ -108,29 +193,52 @@ class Host:
 
     def mode(self, name: str) -> Optional[int]:
         """Permission bits of a file, None when it is not there."""
-        try:
-            return stat.S_IMODE(os.stat(self.path(name)).st_mode)
-        except FileNotFoundError:
-            return None
+        found = self.stat(name)
+        return None if found is None else stat.S_IMODE(found.st_mode)
 
     def is_read_only(self, folder: str) -> bool:
         """Whether a directory lies, or would lie, on a file system that is mounted read-only."""
         while folder != "/" and not self.is_dir(folder):
             folder = os.path.dirname(folder)
-        return bool(os.statvfs(self.path(folder)).f_flag & os.ST_RDONLY)
+        with self._telling(folder, "read"):
+            return bool(os.statvfs(self.path(folder)).f_flag & os.ST_RDONLY)
 
     def ownership(self, name: str) -> Optional[Ownership]:
-        """Permission bits, owner and SELinux label of a file, None when it is not there."""
-        try:
-            return _ownership(self.path(name))
-        except FileNotFoundError:
+        """Permission bits, owner, SELinux label and attributes of a file, None when it is not there."""
+        path = self.path(name)
+        found = self.stat(name)
+        if found is None:
             return None
+        with self._telling(name, "read"):
+            return _ownership(path, found)
 
     def stat(self, name: str) -> Optional[os.stat_result]:
+        """What stat(2) says of a file, links followed; None when it is not there."""
+        return self._look(name, os.stat)
+
+    def _look(self, name: str, how: Callable[[str], os.stat_result]) -> Optional[os.stat_result]:
         try:
-            return os.stat(self.path(name))
-        except OSError:
-            return None
+            return how(self.path(name))
+        except OSError as error:
+            if _is_absent(name, error) or error.errno == errno.ELOOP:
+                return None
+            raise self._failure(error, name, "read") from error
+
+    def _open(self, name: str) -> Optional[IO[bytes]]:
+        """A file opened for reading; None when it is not there. Only regular files and /dev/null are read."""
+        try:
+            # A FIFO without a writer would be waited for
+            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        except OSError as error:
+            if _is_absent(name, error):
+                return None
+            raise self._failure(error, name, "read") from error
+        with self._telling(name, "read"):
+            found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode) or found.st_rdev == _NULL:
+            return os.fdopen(descriptor, "rb")
+        os.close(descriptor)
+        raise _irregular(name, found.st_mode, "read")
 
     # files, write
 
@@ -142,13 +250,14 @@ class Host:
         check: Optional[Callable[[str], None]] = None,
         ownership: Optional[Ownership] = None,
     ) -> None:
-        """Write beside, check, rename. An existing file keeps its mode, owner and SELinux label.
+        """Write beside, check, rename. An existing file keeps its mode, owner, SELinux label and attributes.
 
         ownership is what a new file gets in place of mode and the owner of this process.
         check is called with the path of the complete new file before it takes its place; what it raises leaves
-        the old file as it was. A symbolic link is followed: its target is replaced, the link stays.
+        the old file as it was. A symbolic link is followed: its target is replaced, the link stays. Only a regular
+        file is replaced: what else stands there (a device behind the link of a masked unit) is refused.
         """
-        self.write_bytes(name, text.encode("utf-8", "surrogateescape"), mode, check, ownership)
+        self.write_bytes(name, _encoded(name, text), mode, check, ownership)
 
     def write_bytes(
         self,
@@ -158,56 +267,161 @@ class Host:
         check: Optional[Callable[[str], None]] = None,
         ownership: Optional[Ownership] = None,
     ) -> None:
-        target = os.path.realpath(self.path(name))
-        folder = os.path.dirname(target)
-        os.makedirs(folder, exist_ok=True)
-        beside = _beside(target)
-        _unlink_if_there(beside)
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        found = self.ownership(name)
+        self._replace(name, data, found or ownership or Ownership(mode, -1, -1), check)
+
+    def put_back(self, name: str, data: bytes, ownership: Ownership) -> None:
+        """Write a file as it was: bytes, mode, owner, SELinux label and attributes, whatever it has by now."""
+        self._replace(name, data, ownership, None)
+
+    def _replace(self, name: str, data: bytes, ownership: Ownership, check: Optional[Callable[[str], None]]) -> None:
+        with self._telling(name, "written"):
+            target = os.path.realpath(self.path(name))
+            _refuse_irregular(name, target)
+            folder = os.path.dirname(target)
+            _make_folders(folder)
+            beside = _beside(target)
+            _unlink_if_there(beside)
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
         try:
-            with os.fdopen(descriptor, "wb") as handle:
+            with self._telling(name, "written"), os.fdopen(descriptor, "wb") as handle:
                 handle.write(data)
-                _take_after(target, handle.fileno(), mode, ownership)
                 handle.flush()
+                _give(handle.fileno(), ownership)
                 os.fsync(handle.fileno())
             if check is not None:
                 check(beside)
-            os.replace(beside, target)
+            with self._telling(name, "written"):
+                os.replace(beside, target)
         except BaseException:
-            _unlink_if_there(beside)
+            with contextlib.suppress(OSError):
+                _unlink_if_there(beside)
             raise
-        _sync_folder(folder)
+        with self._telling(name, "written"):
+            _sync_folder(folder)
 
-    def append(self, name: str, text: str, mode: int = 0o600) -> None:
-        """Append to a file and wait until it is on the disk."""
+    def append(self, name: str, line: str, mode: int = 0o600) -> None:
+        """Append a line to a file and wait until it is on the disk; a last line that was cut short is ended first."""
+        path, data = self.path(name), _encoded(name, line + "\n")
+        with self._telling(name, "written"):
+            _make_folders(os.path.dirname(path))
+            flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
+            with _exact_modes():
+                descriptor = os.open(path, flags, mode)
+            with os.fdopen(descriptor, "r+b", buffering=0) as handle:
+                found = os.fstat(descriptor)
+                if not stat.S_ISREG(found.st_mode):
+                    raise _irregular(name, found.st_mode, "written")
+                if found.st_size and os.pread(descriptor, 1, found.st_size - 1) != b"\n":
+                    data = b"\n" + data
+                while data:
+                    data = data[handle.write(data) or 0:]
+                os.fsync(descriptor)
+
+    def rename(self, name: str, new: str) -> None:
+        """Give a file another name in the same file system, in place of what has it."""
+        with self._telling(new, "written"):
+            os.replace(self.path(name), self.path(new))
+            _sync_folder(os.path.dirname(self.path(new)))
+
+    def make_link(self, name: str, target: str) -> None:
+        """Make a symbolic link, in place of the file or link that has the name."""
         path = self.path(name)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, mode)
-        with os.fdopen(descriptor, "a", encoding="utf-8", errors="surrogateescape") as handle:
-            handle.write(text)
-            handle.flush()
-            os.fsync(handle.fileno())
+        with self._telling(name, "written"):
+            _make_folders(os.path.dirname(path))
+            beside = _beside(path)
+            _unlink_if_there(beside)
+            os.symlink(target, beside)
+            os.replace(beside, path)
+            _sync_folder(os.path.dirname(path))
+
+    def make_folder(self, name: str, mode: int) -> None:
+        """Make a directory of exactly these permission bits, whatever the umask; one that is there is given them."""
+        path = self.path(name)
+        with self._telling(name, "made"):
+            _make_folders(os.path.dirname(path))
+            with _exact_modes(), contextlib.suppress(FileExistsError):
+                os.mkdir(path, mode)
+                _sync_folder(os.path.dirname(path))
+            if stat.S_IMODE(os.stat(path).st_mode) != mode:
+                os.chmod(path, mode)
 
     def remove(self, name: str) -> None:
-        """Remove a file or link; it is no error when it is gone already."""
+        """Remove a file or link, and what a killed write of it left; it is no error when it is gone already."""
         path = self.path(name)
-        if os.path.lexists(path):
-            _unlink_if_there(path)
-            _sync_folder(os.path.dirname(path))
+        with self._telling(name, "removed"):
+            for each in (path, _beside(os.path.realpath(path))):
+                if os.path.lexists(each):
+                    _unlink_if_there(each)
+                    _sync_folder(os.path.dirname(each))
 
     def remove_empty_dir(self, name: str) -> None:
         """Remove a directory if it is empty; leave it otherwise."""
         try:
             os.rmdir(self.path(name))
-        except OSError:
-            return
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.EBUSY):
+                raise self._failure(error, name, "removed") from error
+
+    # who is at work
+
+    @contextlib.contextmanager
+    def guard(self, name: str) -> Iterator[None]:
+        """Hold flock(2) of a file; for acts of milliseconds. The kernel releases it when this process dies."""
+        path = self.path(name)
+        with self._telling(name, "opened"):
+            with _exact_modes():
+                descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            deadline = time.monotonic() + GUARD_SECONDS
+            while not self._locked(name, descriptor):
+                if time.monotonic() > deadline:
+                    raise HostFailed("%s has been locked for %d s" % (name, GUARD_SECONDS),
+                                     "a lock that is held for moments",
+                                     "see which process holds it (fuser %s) and why it stands still" % name, name)
+                time.sleep(PAUSE_SECONDS)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _locked(self, name: str, descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            raise self._failure(error, name, "locked") from error
+        return True
+
+    def holder(self, name: str) -> int:
+        """Process that holds a lock of fcntl(2) on a file, as apt, dpkg and rpm do; 0 when none does."""
+        opened = self._open(name)
+        if opened is None:
+            return 0
+        with opened as handle, self._telling(name, "read"):
+            # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
+            asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            told = struct.unpack("hhqqi4x", fcntl.fcntl(handle.fileno(), fcntl.F_GETLK, asked))
+        return 0 if told[0] == fcntl.F_UNLCK else told[4]
+
+    def process_started(self, pid: int) -> str:
+        """When a process of this machine started, in clock ticks since its boot; '' when there is no such process.
+
+        Processes are those of the machine, whatever the root. proc_pid_stat(5): field 22; a zombie (Z, X) has ended.
+        """
+        fields = (Host().read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
+        return fields[19] if len(fields) > 19 and fields[0] not in ("Z", "X") else ""
+
+    def boot(self) -> str:
+        """The id of this boot of the machine (proc(5), random/boot_id)."""
+        return (Host().read("/proc/sys/kernel/random/boot_id") or "").strip()
 
     # commands
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
         """A directory that only its owner can enter and that is gone afterwards."""
-        with tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
+        with self._telling(tempfile.gettempdir(), "written"), tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
             yield folder
 
     def which(self, program: str) -> Optional[str]:
@@ -226,31 +440,29 @@ class Host:
         stdin: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
     ) -> Done:
-        """Run a command in the C locale; with check, another end than 0 raises CommandFailed."""
+        """Run a command in the C locale, in a session of its own; with check, another end than 0 raises CommandFailed.
+
+        A program that is not there ends with 127, one that cannot be executed with 126, as in a shell. At the
+        time-out it is killed with all its children that did not leave its session, and waited for KILL_SECONDS. Of a
+        longer output the middle is left out, and said to be.
+        """
         try:
             # AnsibleModule.run_command knows no time limit, and an observation has no AnsibleModule.
-            ended = subprocess.run(  # pylint: disable=ansible-bad-function
+            process = subprocess.Popen(  # pylint: disable=ansible-bad-function,consider-using-with
                 list(argv),
-                input=stdin,
-                stdin=subprocess.DEVNULL if stdin is None else None,
+                stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                timeout=timeout,
                 env=_environment(env),
-                encoding="utf-8",
-                errors="replace",
-                check=False,
+                start_new_session=True,
+                umask=0o022,
             )
-            done = Done(tuple(argv), ended.returncode, ended.stdout, ended.stderr)
-        except FileNotFoundError:
-            done = Done(tuple(argv), 127, "", "%s: not found" % argv[0])
-        except subprocess.TimeoutExpired as expired:
-            raise CommandFailed(
-                found="%s had not ended after %.0f s" % (" ".join(argv), timeout),
-                wanted="the command to end in time",
-                remedy="run it by hand to see what it waits for",
-                cmd=list(argv),
-            ) from expired
+        except OSError as error:
+            done = _not_started(argv, error)
+            if done is None:
+                raise self._failure(error, argv[0], "run") from error
+        else:
+            done = _attend(argv, process, None if stdin is None else _encoded(argv[0], stdin), timeout)
         if check and done.rc != 0:
             raise CommandFailed(
                 found="'%s' ended with %d: %s" % (" ".join(argv), done.rc, _last_words(done)),
@@ -277,6 +489,25 @@ class Host:
 
     def systemctl(self, *words: str, timeout: float = 180) -> Done:
         return self.run(["systemctl", *words], timeout=timeout)
+
+    # errors
+
+    @contextlib.contextmanager
+    def _telling(self, name: str, tried: str) -> Iterator[None]:
+        """Every error of the system in it comes out as HostFailed."""
+        try:
+            yield
+        except OSError as error:
+            raise self._failure(error, name, tried) from error
+
+    def _failure(self, error: OSError, name: str, tried: str) -> HostFailed:
+        return HostFailed.of(error, name, tried, self._mount(name))
+
+    def _mount(self, name: str) -> str:
+        """Where the file system of a path is mounted, without the root prefix."""
+        while name not in ("/", "") and not os.path.ismount(self.path(name)):
+            name = os.path.dirname(name)
+        return name or "/"
 
 
 def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
@@ -305,35 +536,108 @@ def _beside(target: str) -> str:
 
 
 def _unlink_if_there(path: str) -> None:
-    try:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         os.unlink(path)
-    except FileNotFoundError:
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise HostFailed("text for %s that is no Unicode: %s" % (name, error), "text", "correct what it was made from",
+                         name) from error
+
+
+def _is_absent(name: str, error: OSError, hidden: bool = False) -> bool:
+    """Whether an error says that there is nothing. hidden: what this process may not see in /proc counts as that."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return True
+    ours = (errno.EMFILE, errno.ENFILE, errno.ENOMEM) + (() if hidden else (errno.EACCES, errno.EPERM))
+    return name.startswith(("/proc/", "/sys/")) and error.errno not in ours
+
+
+def _irregular(name: str, mode: int, tried: str) -> HostFailed:
+    if stat.S_ISDIR(mode):
+        return HostFailed.of(IsADirectoryError(errno.EISDIR, ""), name, tried)
+    reason = "it is %s" % _KINDS.get(stat.S_IFMT(mode), "no file")
+    return HostFailed("%s cannot be %s: %s" % (name, tried, reason), "a regular file",
+                      "move it out of the way, and run again", name, reason=reason)
+
+
+def _refuse_irregular(name: str, target: str) -> None:
+    """Only a regular file, or nothing, is replaced."""
+    try:
+        found = os.lstat(target)
+    except (FileNotFoundError, NotADirectoryError):
         return
+    if found.st_rdev == _NULL and stat.S_ISCHR(found.st_mode):
+        raise HostFailed("%s leads to the device %s" % (name, target), "a regular file to replace",
+                         "if this is a masked unit, 'systemctl unmask %s'; else move the link out of the way, and run "
+                         "again" % os.path.basename(name), name)
+    if not stat.S_ISREG(found.st_mode):
+        raise _irregular(name, found.st_mode, "replaced")
 
 
-def _ownership(path: str) -> Ownership:
-    found = os.stat(path)
+@contextlib.contextmanager
+def _exact_modes() -> Iterator[None]:
+    """What is made in it gets the permission bits that are asked for, whatever the umask of this process."""
+    before = os.umask(0)
     try:
-        label = os.getxattr(path, "security.selinux").decode("ascii", "surrogateescape")
-    except OSError:
-        label = ""
-    return Ownership(stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid, label)
+        yield
+    finally:
+        os.umask(before)
 
 
-def _take_after(target: str, descriptor: int, mode: int, new: Optional[Ownership]) -> None:
-    """Give the new file the mode, owner and SELinux label of the one it replaces, or those asked for."""
+def _make_folders(folder: str) -> None:
+    """A directory and those above it; new ones can be entered by everybody."""
+    if os.path.isdir(folder):
+        return
+    above = os.path.dirname(folder)
+    _make_folders(above)
+    with _exact_modes(), contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o755)
+    _sync_folder(above)
+
+
+def _ownership(path: str, found: os.stat_result) -> Ownership:
+    return Ownership(
+        stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid,
+        (_attribute(path, "security.selinux") or b"").decode("ascii", "surrogateescape"),
+        {name: value.decode("latin-1") for name in _attributes(path) if name not in _OF_CONTENT
+         for value in (_attribute(path, name),) if value is not None},
+    )
+
+
+def _attributes(path: str) -> Sequence[str]:
     try:
-        wanted = _ownership(target)
-    except FileNotFoundError:
-        if new is None:
-            os.fchmod(descriptor, mode)
-            return
-        wanted = new
-    os.fchmod(descriptor, wanted.mode)
+        return sorted(os.listxattr(path))
+    except OSError as error:
+        if error.errno in (errno.ENOTSUP, errno.EPERM, errno.ENOSYS):
+            return ()
+        raise
+
+
+def _attribute(path: str, name: str) -> Optional[bytes]:
+    try:
+        return os.getxattr(path, name)
+    except OSError as error:
+        if error.errno in (errno.ENODATA, errno.ENOTSUP, errno.EPERM, errno.ENOSYS):
+            return None
+        raise
+
+
+def _give(descriptor: int, ownership: Ownership) -> None:
+    """Give a new file an owner (-1: that of this process), permission bits, label and attributes.
+
+    chown(2) takes the set-user-ID bits and the capabilities of a file away, so the owner comes first.
+    """
     if os.geteuid() == 0:
-        os.fchown(descriptor, wanted.uid, wanted.gid)
-    if wanted.label:
-        os.setxattr(descriptor, "security.selinux", wanted.label.encode("ascii", "surrogateescape"))
+        os.fchown(descriptor, ownership.uid, ownership.gid)
+    os.fchmod(descriptor, ownership.mode)
+    if ownership.label:
+        os.setxattr(descriptor, "security.selinux", ownership.label.encode("ascii", "surrogateescape"))
+    for name, value in ownership.attributes.items():
+        os.setxattr(descriptor, name, value.encode("latin-1"))
 
 
 def _sync_folder(folder: str) -> None:
@@ -342,3 +646,130 @@ def _sync_folder(folder: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _not_started(argv: Sequence[str], error: OSError) -> Optional[Done]:
+    """The answer of a program that cannot be started, as a shell tells it; None where the host is at fault."""
+    if error.errno in (errno.ENOENT, errno.ENOTDIR):
+        return Done(tuple(argv), 127, "", "%s: not found" % argv[0])
+    if error.errno in (errno.EACCES, errno.ENOEXEC, errno.EISDIR, errno.ELOOP, errno.ELIBBAD):
+        return Done(tuple(argv), 126, "", "%s: cannot be executed: %s" % (argv[0], os.strerror(error.errno)))
+    return None
+
+
+class _Output:
+    """What a command says: all of it, or its beginning and its end."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._lost = 0
+
+    def take(self, data: bytes) -> None:
+        room = OUTPUT_BYTES - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        if len(self._tail) > 2 * OUTPUT_BYTES:
+            self._cut()
+
+    def _cut(self) -> None:
+        excess = max(0, len(self._tail) - OUTPUT_BYTES)
+        self._lost += excess
+        del self._tail[:excess]
+
+    def text(self) -> str:
+        self._cut()
+        lost = b"\n[%d bytes are left out here]\n" % self._lost if self._lost else b""
+        return (bytes(self._head) + lost + bytes(self._tail)).decode("utf-8", "replace")
+
+
+def _attend(argv: Sequence[str], process: subprocess.Popen[bytes], stdin: Optional[bytes], timeout: float) -> Done:
+    """Feed a command, read what it says, and wait for it as long as it may take."""
+    deadline = time.monotonic() + timeout
+    outputs = (_Output(), _Output())
+    try:
+        ended = _talk(process, stdin, outputs, deadline)
+        died = ended or _kill(process)
+    except BaseException:
+        _kill(process)
+        raise
+    finally:
+        for pipe in (process.stdin, process.stdout, process.stderr):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+    stdout, stderr = (output.text() for output in outputs)
+    if not ended:
+        raise CommandFailed(
+            found="%s had not ended after %.0f s%s" % (
+                " ".join(argv), timeout,
+                "" if died else ", and is not even ended by SIGKILL: it waits in the kernel"),
+            wanted="the command to end in time",
+            remedy="run it by hand to see what it waits for" if died else
+                   "see dmesg and /proc/%d/stack for what it waits for; only a reboot may end it" % process.pid,
+            cmd=list(argv),
+            stdout=stdout,
+            stderr=stderr,
+        )
+    return Done(tuple(argv), process.returncode, stdout, stderr)
+
+
+def _talk(
+    process: subprocess.Popen[bytes], stdin: Optional[bytes], outputs: Tuple[_Output, _Output], deadline: float
+) -> bool:
+    """Whether the command has ended by the deadline."""
+    with selectors.DefaultSelector() as selector:
+        for pipe, output in zip((process.stdout, process.stderr), outputs):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ, output)
+        if process.stdin is not None:
+            os.set_blocking(process.stdin.fileno(), False)
+            selector.register(process.stdin, selectors.EVENT_WRITE)
+        waiting = memoryview(stdin or b"")
+        until = deadline
+        while selector.get_map() and time.monotonic() < until:
+            ready = selector.select(PAUSE_SECONDS)
+            for key, _events in ready:
+                if key.fileobj is process.stdin:
+                    waiting = _feed(selector, key.fileobj, waiting)
+                elif not _drain(key.fd, key.data):
+                    selector.unregister(key.fileobj)
+            if process.poll() is not None:
+                if not ready:
+                    return True
+                until = min(until, time.monotonic() + LINGER_SECONDS)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(max(0.0, deadline - time.monotonic()))
+    return process.returncode is not None
+
+
+def _feed(selector: selectors.BaseSelector, pipe: Any, waiting: memoryview) -> memoryview:
+    """Write what the pipe takes; it is closed once there is no more, or nobody reads."""
+    try:
+        waiting = waiting[os.write(pipe.fileno(), waiting):]
+    except BlockingIOError:
+        return waiting
+    except BrokenPipeError:
+        waiting = waiting[:0]
+    if not waiting:
+        selector.unregister(pipe)
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
+    return waiting
+
+
+def _drain(descriptor: int, output: _Output) -> bool:
+    """Whether there was more to read."""
+    data = os.read(descriptor, 1 << 16)
+    output.take(data)
+    return bool(data)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> bool:
+    """Kill a command with its children; whether it died of it."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_SECONDS)
+    return process.returncode is not None

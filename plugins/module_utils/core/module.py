@@ -3,54 +3,115 @@
 """From an Ansible module to a capability and back: options in, result out, errors mapped once."""
 from __future__ import annotations
 
-from typing import Any, Callable, Dict
+import os
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
 from . import libraries
-from .capability import Capability, Outcome, Run
+from .approval import read_approved
+from .capability import Capability, Outcome, Run, Transactions
 from .errors import GpuOpsError, LibraryMissing
 from .facts import HostFacts
 from .host import Host
-from .plan import Disruption, Step, render
+from .lock import HostLock
+from .plan import Disruption, render
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
+
+# Why a module wants to be root
+TO_WRITE = "it changes drivers, services and files of the system"
+TO_READ = "what others may not read looks to them as if it were not there"
 
 WRITER_ARGUMENTS: Dict[str, Any] = dict(
     LIBRARY_ARGUMENTS,
     allowed_disruption={"type": "str", "default": "driver_reload", "choices": Disruption.names()},
-    approved_steps={"type": "list", "elements": "dict"},
+    approved_plan={"type": "dict"},
+    lock_timeout={"type": "int", "default": 600},
     resumed_step={"type": "str", "default": ""},
+    run_id={"type": "str", "default": ""},
+    transaction_failed={"type": "bool", "default": False},
 )
 
 
 def run_reader(
-    arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]]
+    arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]], as_root: bool = False
 ) -> None:
-    """Main function of a module that changes nothing: read(host, parameters) gives the result's keys."""
+    """Main function of a module that changes nothing: read(host, parameters) gives the result's keys.
+
+    as_root: whether an answer without root's eyes would be wrong; else it is given with a warning.
+    """
     module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
-    finish(module, lambda: dict(read(Host(), module.params), changed=False))
+    host = Host()
+    if not as_root and not host.is_root():
+        module.warn(str(_not_root(TO_READ)))
+    finish(module, lambda: dict(read(host, module.params), changed=False), as_root)
 
 
-def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], HostFacts]) -> None:
+def run_writer(
+    capability: Capability[Any, Any],
+    read_facts: Callable[[Host], HostFacts],
+    transactions: Optional[Transactions] = None,
+) -> None:
     """Main function of a capability's module."""
     module = AnsibleModule(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
-    approved = module.params["approved_steps"]
+    approved = module.params["approved_plan"]
 
     def write() -> Dict[str, Any]:
+        host = Host()
+        require_root(host)
         run = Run(
             capability,
             {name: module.params[name] for name in capability.arguments},
-            Host(),
+            host,
             read_facts,
             Disruption[module.params["allowed_disruption"]],
-            None if approved is None else [Step.from_dict(step) for step in approved
-                                           if step.get("capability") == capability.name],
+            None if approved is None else read_approved(approved, capability.name),
             module.params["resumed_step"],
+            transactions,
+            module.params["transaction_failed"],
         )
-        return writer_result(run.preview() if module.check_mode else run.apply(), module._diff)
+        if module.check_mode:
+            return writer_result(run.preview(), module._diff)
+        run_id = module.params["run_id"]
+        lock = HostLock(host, run_id, "%s for %s" % (module._name, _wanted_by(run_id)))
+        outcome, waited = apply_alone(run, lock, module.params["lock_timeout"])
+        if waited:
+            module.warn("Waited for another run: %s." % waited)
+        return writer_result(outcome, module._diff)
 
     finish(module, write)
+
+
+def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]:
+    """(what the run did, another run that it waited for); the lock is held from before it observes.
+
+    Where the controller has to go on, the lock is its own until the next call of the same run.
+    """
+    with lock.held(timeout) as waited:
+        outcome = run.apply()
+        if outcome.awaiting is not None:
+            lock.hand_over()
+    return outcome, waited
+
+
+def require_root(host: Host, why: str = TO_WRITE) -> None:
+    """Raises GpuOpsError unless this process is root's."""
+    if not host.is_root():
+        raise _not_root(why)
+
+
+def _not_root(why: str) -> GpuOpsError:
+    return GpuOpsError(
+        found="a module that runs as uid %d" % os.geteuid(),
+        wanted="the rights of root: %s" % why,
+        remedy="set 'become: true' on the play or the task (ansible_become in the inventory); nothing was changed",
+    )
+
+
+def _wanted_by(run_id: str) -> str:
+    """'user@controller' as the action plugin names it, else who logged in here."""
+    return run_id.rpartition(" ")[0] or os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()
 
 
 def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
@@ -61,7 +122,7 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         "text": render(outcome.plan),
         "applied": outcome.applied,
         "put_off": [step.to_dict() for step in outcome.put_off],
-        "reboot_required": any(step.disruption is Disruption.reboot for step in outcome.put_off),
+        "reboot_required": outcome.plan.reboot_required,
     }
     if outcome.awaiting is not None:
         result["awaiting"] = outcome.awaiting.to_dict()
@@ -70,10 +131,12 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
     return result
 
 
-def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]]) -> None:
+def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]], as_root: bool = False) -> None:
     """Do the work and end the module: its result, or what the error says."""
     libraries.use_archive(module.params["libraries"] or "")
     try:
+        if as_root:
+            require_root(Host(), TO_READ)
         result = work()
     except LibraryMissing as missing:
         module.fail_json(msg="The library archive %s is not on this host." % missing, libraries_missing=True)

@@ -373,17 +373,23 @@ def _lock_steps(seen: Observation, policy: Policy, target: Target, requires: Tup
 
 
 def _build_steps(seen: Observation, facts: HostFacts, target: Target, packages: Optional[Step]) -> List[Step]:
-    """Build for the kernels that the package's own script leaves out: it serves the running and the newest one."""
+    """Build for every kernel that can be booted.
+
+    The package's own script serves the running and the newest one, but may fail to or be switched off
+    (/etc/dkms/no-autoinstall), which is known only after the exchange. So it is planned here too; once the script has
+    done it, the step is not needed any more. A driver that is exchanged takes its modules with it first.
+    """
     coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
-    served = (facts.kernel, facts.boot_kernel) if target.packages.anchor in coming else ()
+    exchanged = target.packages.anchor in coming
     steps = []
     for kernel in seen.kernels:
         headers = kernel.headers or "linux-headers-" + kernel.release in coming
-        if kernel.module != target.version and headers and kernel.release not in served:
+        if kernel.module != target.version and headers:
             steps.append(command_step(
                 NAME, "dkms.build", kernel.release, ["dkms", "autoinstall", "-k", kernel.release],
                 "This kernel can be booted and has no module of driver %s." % target.version,
-                change={"before": {"nvidia": kernel.module or None}, "after": {"nvidia": target.version}},
+                change={"before": {"nvidia": None if exchanged else kernel.module or None},
+                        "after": {"nvidia": target.version}},
                 requires=(packages.id,) if packages else (), timeout=3600))
     return steps
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 
-from ..core.errors import GpuOpsError
+from ..core.errors import GpuOpsError, HostFailed
 from ..core.host import Host, Ownership
 from ..core.journal import Journal
 from ..core.plan import Step, digest
@@ -57,8 +57,8 @@ def _change(host: Host, journal: Journal, step: Step, text: Optional[str]) -> No
     try:
         _keep(host, journal, step, text)
         _put(host, journal, step, text)
-    except OSError as error:
-        raise _refused(host, journal, step, "it cannot be written: %s" % error.strerror, SEE_THE_DISK) from error
+    except HostFailed as error:
+        raise _refused(host, journal, step, "it cannot be written: %s" % error.reason, SEE_THE_DISK) from error
     if not step.parameters["present"]:
         journal.forget_original(step.subject)
 
@@ -224,7 +224,7 @@ def _undo(host: Host, journal: Journal) -> Tuple[List[str], List[str]]:
         try:
             _put_back(host, journal, path, entry)
             restored.append(path)
-        except OSError:
+        except HostFailed:
             stuck[path] = entry
     _remember(journal, undo=stuck)
     return sorted(restored), sorted(stuck)

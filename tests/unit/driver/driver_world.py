@@ -57,6 +57,7 @@ class World:
     originals: Dict[str, Optional[str]] = field(default_factory=dict)
     brought: Dict[str, str] = field(default_factory=dict)
     archives: Tuple[str, ...] = ()
+    script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
@@ -118,6 +119,8 @@ class World:
         anchor = [name for name in step.change["after"] if name.endswith(("dkms", "dkms-open", "-open"))]
         if anchor:
             version = step.change["after"][anchor[0]].split("-")[0]
+            self.kernels = tuple(replace(kernel, module="") for kernel in self.kernels)
+        if anchor and self.script_builds:
             self._build((there.kernel, there.boot_kernel), version)
 
     def _packages_remove(self, step: Any, there: HostFacts) -> None:

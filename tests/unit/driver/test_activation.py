@@ -129,15 +129,15 @@ class TestLoad:
 
     def test_nothing_is_loaded_over_nouveau(self) -> None:
         plan = planner.plan(CONVERGED, PRESENT, driver("580.178.04", nouveau_loaded=True))
-        assert [step.action for step in plan.steps] == ["host.reboot"]
+        assert (plan.steps, [each.kind for each in plan.requirements]) == ((), ["reboot"])
 
     def test_a_host_without_gpu_is_refused(self) -> None:
         assert planner.plan(Observation(), PRESENT, facts()).refusals[0].found.startswith("no NVIDIA GPU")
 
     def test_a_host_without_driver_is_told_so_before_any_change(self) -> None:
-        (step,) = planner.plan(Observation(), PRESENT, facts(A100)).steps
-        with pytest.raises(GpuOpsError, match="run gpu_driver first"):
-            executors.executors()[step.action](Host("/nowhere"), Journal(Host("/nowhere")), step)
+        plan = planner.plan(Observation(), PRESENT, facts(A100))
+        assert (plan.steps, [each.id for each in plan.requirements]) == (
+            (), ["activation/driver/kernel %s" % facts(A100).kernel])
 
     def test_every_gpu_gets_its_node(self) -> None:
         assert planner.gpu_node_command(2) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
@@ -180,8 +180,8 @@ class TestExchange:
     ])
     def test_everything_else_is_named_and_needs_a_reboot(self, holder: Holder, named: str) -> None:
         plan = planner.plan(replace(CONVERGED, holders=(holder,)), PRESENT, self.there)
-        assert [step.action for step in plan.steps] == ["host.reboot"]
-        assert named in plan.steps[0].why and "580.178.04" in plan.steps[0].why
+        assert (plan.steps, plan.reboot_required) == ((), True)
+        assert named in plan.requirements[0].why and "580.178.04" in plan.requirements[0].why
 
     def test_a_console_on_the_driver_needs_a_reboot(self) -> None:
         plan = planner.plan(replace(CONVERGED, modules=dict(LOADED, nvidia_drm=1)), PRESENT, self.there)
@@ -229,7 +229,8 @@ class TestAbsent:
     def test_a_holder_makes_it_a_reboot(self) -> None:
         seen = replace(CONVERGED, originals={MODULES_FILE: None},
                        holders=(Holder(42, "python3", ("/dev/nvidia0",), "train.service"),))
-        assert planned(seen, driver("580.178.04", "580.178.04"), ABSENT)[0][0] == "host.reboot"
+        plan = planner.plan(seen, ABSENT, driver("580.178.04", "580.178.04"))
+        assert plan.reboot_required and [step.action for step in plan.steps] == ["file.restore"]
 
 
 class TestHost:

@@ -10,6 +10,7 @@ from driver_world import A100, B200, T4, V100, World, facts, made, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.apt import Simulation, parse_simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
@@ -36,7 +37,8 @@ class TestInstall:
     def test_a_bare_host_gets_key_repository_packages_and_lock(self) -> None:
         plan = made(World(), policy(), facts(A100))
         assert actions(plan) == [
-            "file.write", "file.write", "packages.download", "file.write", "packages.install", "file.write"]
+            "file.write", "file.write", "packages.download", "file.write", "packages.install", "file.write",
+            "dkms.build"]
         assert plan.disruption is Disruption.none
         packages = next(step for step in plan.steps if step.action == "packages.install")
         assert packages.change["after"] == {
@@ -65,7 +67,28 @@ class TestInstall:
         world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, True), Kernel(NEWEST, True)))
         there = facts(A100, boot_kernel=NEWEST)
         plan = made(world, policy(), there)
-        assert [step.subject for step in plan.steps if step.action == "dkms.build"] == [OLDER]
+        assert [step.subject for step in plan.steps if step.action == "dkms.build"] == [OLDER, RUNNING, NEWEST]
+
+    @pytest.mark.parametrize("script_builds", [True, False])
+    @pytest.mark.parametrize("first", ["", "580.126.09"])
+    def test_what_the_script_of_the_package_builds_or_skips_is_covered_by_the_plan(
+        self, first: str, script_builds: bool
+    ) -> None:
+        world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, headers=True)))
+        there = facts(A100)
+        if first:
+            world.apply(made(world, policy(version=first), there), there)
+            there = facts(A100, driver_installed=first, driver_userspace=first, driver_loaded=first)
+        world.script_builds = script_builds
+        approved = made(world, policy(), there)
+        number = next(number for number, step in enumerate(approved.steps) if step.action == "packages.install")
+        world.apply(Plan(steps=approved.steps[:number + 1]), there)
+        left = made(world, policy(), there)
+        assert [step.subject for step in left.steps if step.action == "dkms.build"] == (
+            [OLDER] if script_builds else [OLDER, RUNNING])
+        assert differences(left, approved) == ()
+        world.apply(left, there)
+        assert made(world, policy(), there).steps == ()
 
     def test_a_kernel_without_headers_is_named_when_it_is_not_needed(self) -> None:
         world = World(kernels=(Kernel(OLDER), Kernel(RUNNING, headers=True)), headers_offered=False)
@@ -109,7 +132,8 @@ class TestExchange:
         plan = made(world, policy(version=second), there)
         assert [(step.action, step.subject, step.disruption.name) for step in plan.steps] == [
             ("packages.download", "driver " + second, "none"),
-            ("packages.install", "driver " + second, "driver_reload"), ("file.write", PIN_FILE, "none")]
+            ("packages.install", "driver " + second, "driver_reload"), ("file.write", PIN_FILE, "none"),
+            ("dkms.build", RUNNING, "none")]
         assert plan.steps[1].parameters["allow_downgrade"] is down
         assert plan.steps[1].id in plan.steps[2].after, "a lock of a version that is not there yet"
 

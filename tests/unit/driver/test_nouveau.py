@@ -12,7 +12,6 @@ from driver_world import A100, facts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
@@ -49,7 +48,7 @@ def applied(seen: Observation, plan: Plan) -> Observation:
             seen = replace(seen, initramfs=images)
         else:
             seen = replace(seen, users=-1)
-    return seen
+    return replace(seen, users=-1) if plan.reboot_required else seen
 
 
 class TestPlanner:
@@ -63,7 +62,7 @@ class TestPlanner:
         (Observation(text=planner.TEXT, initramfs=(image(nouveau=True),)), [("initramfs.rebuild", KERNEL)]),
         (Observation(text=planner.TEXT, initramfs=(image(True, True, older=False),)), []),
         (Observation(text=planner.TEXT, users=0), [("module.unload", "nouveau")]),
-        (Observation(text=planner.TEXT, users=2), [("host.reboot", "nouveau")]),
+        (Observation(text=planner.TEXT, users=2), []),
     ])
     def test_what_is_missing_is_planned(self, seen: Observation, steps: list) -> None:
         assert planned(seen) == steps
@@ -71,7 +70,7 @@ class TestPlanner:
     def test_nouveau_in_use_needs_a_reboot_and_says_why(self) -> None:
         plan = planner.plan(Observation(users=1), PRESENT, facts(A100))
         assert plan.disruption is Disruption.reboot
-        assert "console or a display" in plan.steps[-1].why
+        assert "console or a display" in plan.requirements[0].why
         assert planner.facts_after(PRESENT, facts(A100, nouveau_loaded=True)).nouveau_loaded is False
 
     def test_the_tool_of_the_distribution_makes_the_initramfs(self) -> None:
@@ -151,11 +150,6 @@ class TestHost:
         executors.write_blacklist(host, journal, step)
         seen = observation.observe(host, journal, ABSENT)
         assert (seen.text, seen.original, seen.before_us) == (planner.TEXT, True, "# theirs\n")
-
-    def test_no_module_reboots_the_host(self, host: Host) -> None:
-        step = planner.plan(Observation(users=1), PRESENT, facts(A100)).steps[-1]
-        with pytest.raises(GpuOpsError, match="ansible.builtin.reboot"):
-            executors.executors()[step.action](host, Journal(host), step)
 
 
 def test_every_action_of_the_planner_has_an_executor() -> None:

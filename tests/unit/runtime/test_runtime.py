@@ -3,6 +3,7 @@
 """Which runtime it is, what its CRI says, and what becomes of files when something goes wrong."""
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -15,7 +16,7 @@ from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tupl
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
@@ -324,7 +325,7 @@ class Machine(Host):
     def write_bytes(self, name: str, *args: Any, **options: Any) -> None:
         self._change()
         if name == self.immutable:
-            raise PermissionError(1, "Operation not permitted", name)
+            raise HostFailed.of(PermissionError(errno.EPERM, ""), name, "written")
         super().write_bytes(name, *args, **options)
 
     def append(self, name: str, text: str, mode: int = 0o600) -> None:

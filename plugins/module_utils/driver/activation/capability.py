@@ -27,6 +27,7 @@ class Activation(Capability[Policy, Observation]):
         "fabric_manager": {"type": "str", "choices": ["auto", "absent"], "default": "auto"},
         "pods_leave": {"type": "bool", "default": False},
     }
+    assumptions = ("pods_leave",)
 
     def policy(self, parameters: Mapping[str, Any]) -> Policy:
         return from_parameters(parameters)

@@ -11,9 +11,8 @@ from dataclasses import replace
 from typing import Any, List, Mapping, Optional, Tuple
 
 from ...core.facts import HostFacts
-from ...core.plan import Disruption, Plan, Refusal, Step
-from ...core.steps import command_step, file_step, service_step
-from ..reboot import reboot_step
+from ...core.plan import DRIVER, REBOOT, Disruption, Plan, Refusal, Requirement, Step
+from ...core.steps import command_step, file_step, managed, service_step
 from .observation import (
     FABRIC_MANAGER,
     MODULES_FILE,
@@ -34,24 +33,28 @@ LOADED = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 CONTROL_MINOR = 255
 UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
-MANAGED = "# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.\n"
-MODULES_TEXT = MANAGED + "".join("%s\n" % name.replace("_", "-") for name in LOADED)
+MODULES_TEXT = managed("".join("%s\n" % name.replace("_", "-") for name in LOADED))
 
 
 def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
-        return Plan(steps=tuple(_absent(seen, policy)))
+        return _absent(seen, policy)
     refusals = _refusals(facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
     if not facts.driver_installed:
-        return Plan(steps=(_requirement(facts),))
+        return Plan(requirements=(_no_driver(facts),))
     steps = _boot_steps(seen, facts)
     if facts.nouveau_loaded:
-        steps.append(reboot_step(NAME, "nouveau", "nouveau is loaded and holds the GPUs.",
-                                 {"nouveau": "loaded"}, {"nouveau": None}))
-        return Plan(steps=tuple(steps))
+        return Plan(steps=tuple(steps), requirements=(_reboot(
+            "nouveau", "nouveau is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
     if facts.driver_loaded and facts.driver_loaded != facts.driver_installed:
+        busy = _busy(seen, policy)
+        if busy:
+            return Plan(steps=tuple(steps), requirements=(_reboot(
+                "driver %s" % facts.driver_installed,
+                "Driver %s is loaded and cannot be unloaded: %s." % (facts.driver_loaded, "; ".join(busy)),
+                {"nvidia": facts.driver_loaded}, {"nvidia": facts.driver_installed}),))
         return Plan(steps=tuple(steps + _exchange(seen, policy, facts)))
     steps += _load_steps(seen, facts, dict.fromkeys(seen.modules), Disruption.none)
     steps += _node_steps(seen, facts, reloaded=False)
@@ -63,7 +66,7 @@ def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
     if made.refusals:
         return facts
     if policy.state == "absent":
-        return facts.but(driver_loaded="") if made.steps else facts
+        return facts.but(driver_loaded="") if made.steps or made.requirements else facts
     return facts.but(driver_loaded=facts.driver_installed, nouveau_loaded=False)
 
 
@@ -74,11 +77,15 @@ def _refusals(facts: HostFacts) -> List[Refusal]:
     return []
 
 
-def _requirement(facts: HostFacts) -> Step:
+def _no_driver(facts: HostFacts) -> Requirement:
     """Check mode on a bare host shows that a driver is missing still; to go on without one is refused at once."""
-    return Step(
-        NAME, "driver.require", "kernel %s" % facts.kernel, "The driver that is to be loaded is not installed yet.",
-        change={"before": {"nvidia": None}, "after": {"nvidia": "installed"}}, reversible=False)
+    return Requirement(
+        NAME, DRIVER, "kernel %s" % facts.kernel, "The driver that is to be loaded is not installed yet.",
+        change={"before": {"nvidia": None}, "after": {"nvidia": "installed"}})
+
+
+def _reboot(subject: str, why: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Requirement:
+    return Requirement(NAME, REBOOT, subject, why, Disruption.reboot, {"before": before, "after": after})
 
 
 # what the next boot does
@@ -104,8 +111,8 @@ def _file(seen: Observation, path: str, text: str, why: str) -> List[Step]:
 
 
 def unit_text(gpus: int) -> str:
-    return (
-        MANAGED + "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
+    return managed(
+        "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
         "After=systemd-modules-load.service\n"
         "Before=containerd.service crio.service kubelet.service\n"
         "ConditionPathExists=/proc/driver/nvidia/version\n\n"
@@ -201,12 +208,6 @@ def _state(seen: Observation, unit: str) -> Service:
 
 
 def _exchange(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
-    busy = _busy(seen, policy)
-    if busy:
-        return [reboot_step(
-            NAME, "driver %s" % facts.driver_installed,
-            "Driver %s is loaded and cannot be unloaded: %s." % (facts.driver_loaded, "; ".join(busy)),
-            {"nvidia": facts.driver_loaded}, {"nvidia": facts.driver_installed})]
     stopped = _running_services(seen)
     steps = _stop_steps(stopped)
     steps += _unload_steps(seen, facts.driver_loaded, tuple(step.id for step in steps))
@@ -254,13 +255,14 @@ def _busy(seen: Observation, policy: Policy) -> List[str]:
 # absent
 
 
-def _absent(seen: Observation, policy: Policy) -> List[Step]:
+def _absent(seen: Observation, policy: Policy) -> Plan:
     steps: List[Step] = []
+    requirements: Tuple[Requirement, ...] = ()
     if MODULES_FILE in seen.originals and seen.modules:
         busy = _busy(seen, policy)
         if busy:
-            steps.append(reboot_step(NAME, "unloaded driver", "The driver cannot be unloaded: %s." % "; ".join(busy),
-                                     {"nvidia": "loaded"}, {"nvidia": None}))
+            requirements = (_reboot("unloaded driver", "The driver cannot be unloaded: %s." % "; ".join(busy),
+                                    {"nvidia": "loaded"}, {"nvidia": None}),)
         else:
             units = tuple(unit for unit in SERVICES if seen.services.get(unit, Service()).active)
             steps += _stop_steps(units)
@@ -270,10 +272,11 @@ def _absent(seen: Observation, policy: Policy) -> List[Step]:
         steps += _dead_node_steps(seen, ())
     steps += [service_step(NAME, "disable", unit, "An earlier run enabled it.", Disruption.none, "enabled", "disabled")
               for unit in seen.enabled if seen.services.get(unit, Service()).enabled]
-    return steps + [
+    steps += [
         Step(NAME, "file.restore", path, "It is as it was before our first change of it.",
              change={"before": seen.files.get(path), "after": text})
         for path, text in sorted(seen.originals.items())]
+    return Plan(steps=tuple(steps), requirements=requirements)
 
 
 def _dead_node_steps(seen: Observation, requires: Tuple[str, ...]) -> List[Step]:

@@ -10,7 +10,6 @@ from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, run_argv, write_file
 from ...hardware.node import kernels
-from ..reboot import ACTION, refuse_to_reboot
 from .observation import initramfs_path, look_inside, stamp
 
 
@@ -31,5 +30,4 @@ def executors() -> Dict[str, Executor]:
         "file.write": write_blacklist,
         "initramfs.rebuild": run_argv,
         "module.unload": run_argv,
-        ACTION: refuse_to_reboot,
     }

@@ -6,23 +6,23 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from ...core.facts import HostFacts
-from ...core.plan import Disruption, Plan, Step
-from ...core.steps import command_step, file_step
-from ..reboot import reboot_step
+from ...core.plan import REBOOT, Disruption, Plan, Requirement, Step
+from ...core.steps import command_step, file_step, managed
 from .observation import FILE, Initramfs, Observation
 from .policy import Policy
 
 NAME = "nouveau"
-TEXT = """\
-# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.
+TEXT = managed("""\
 # nouveau and NVIDIA's driver cannot share a GPU.
 blacklist nouveau
 options nouveau modeset=0
-"""
+""")
 
 
 def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    return Plan(steps=tuple(_absent(seen) if policy.state == "absent" else _present(seen)))
+    if policy.state == "absent":
+        return Plan(steps=tuple(_absent(seen)))
+    return Plan(steps=tuple(_present(seen)), requirements=_requirements(seen))
 
 
 def facts_after(policy: Policy, facts: HostFacts) -> HostFacts:
@@ -43,11 +43,15 @@ def _present(seen: Observation) -> List[Step]:
             NAME, "module.unload", "nouveau", ["modprobe", "-r", "nouveau"],
             "nouveau holds the GPUs, and nothing uses it.",
             change={"before": {"nouveau": "loaded"}, "after": {"nouveau": None}}, requires=requires, timeout=60))
-    elif seen.users > 0:
-        steps.append(reboot_step(
-            NAME, "nouveau", "nouveau is in use (a console or a display) and cannot be unloaded.",
-            {"nouveau": "loaded"}, {"nouveau": None}, tuple(step.id for step in steps)))
     return steps
+
+
+def _requirements(seen: Observation) -> Tuple[Requirement, ...]:
+    if seen.users <= 0:
+        return ()
+    return (Requirement(
+        NAME, REBOOT, "nouveau", "nouveau is in use (a console or a display) and cannot be unloaded.",
+        Disruption.reboot, {"before": {"nouveau": "loaded"}, "after": {"nouveau": None}}),)
 
 
 def _absent(seen: Observation) -> List[Step]:

@@ -13,7 +13,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ...core.errors import GpuOpsError
+from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import Host
 from .. import toml
 
@@ -184,9 +184,9 @@ def _absolute(importer: str, pattern: str) -> str:
 def _text(host: Host, path: str) -> Optional[str]:
     try:
         return host.read(path)
-    except OSError as error:
+    except HostFailed as error:
         raise GpuOpsError(
-            found="%s cannot be read: %s" % (path, error.strerror),
+            found="%s cannot be read: %s" % (path, error.reason),
             wanted="a configuration file of containerd",
             remedy="put the file there, or name it with 'config_file'; nothing was changed",
             file=path,

@@ -1,0 +1,162 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One run at a time on a host: a lease in /run, so that it ends with the boot at the latest.
+
+  lock.json  who holds it, see Lease. It is read and replaced under flock(2) of 'lock', for moments.
+
+A run holds it from before it observes. While a module works, the lease lives as long as the module's process. A
+package transaction is carried out by the controller, between two calls of the module: then the lease is handed over,
+lives for GRACE_SECONDS and for as long as the package manager's own locks are held, and the next call of the same run
+takes it up again. So a killed module frees the host at once, and a killed controller soon after its transaction.
+Readers take no lock: what they read is replaced as a whole.
+"""
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Iterator, Optional
+
+from .errors import GpuOpsError, HostFailed
+from .host import Host
+
+FOLDER = "/run/gpuops"
+GUARD = FOLDER + "/lock"
+RECORD = FOLDER + "/lock.json"
+GRACE_SECONDS = 120.0
+PAUSE_SECONDS = 0.2
+
+# Files that apt, dpkg and rpm lock while they work (apt.conf(5), dpkg(1), rpm's lib/rpmlock.c)
+PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock",
+                 "/var/lib/apt/lists/lock", "/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock")
+
+
+@dataclass(frozen=True)
+class Lease:
+    """
+    token:          the run, the same in all its calls.
+    who:            what works on the host, and for whom, for people.
+    since:          when the run began, seconds since the epoch.
+    pid, started:   the process, and when it started: a process id is given again.
+    boot:           the boot that both are of.
+    handed_over:    seconds since that boot at which the controller took over, 0 while the process works.
+    """
+
+    token: str
+    who: str
+    since: float
+    pid: int
+    started: str
+    boot: str
+    handed_over: float = 0.0
+
+    def __str__(self) -> str:
+        return "%s (%s), at work since %s" % (
+            self.who,
+            "package transaction of its controller" if self.handed_over else "process %d" % self.pid,
+            _instant(self.since))
+
+
+class HostLock:
+    """The lock, in the hands of one process.
+
+    token: names the run; a call with the same one takes up what was handed over.
+    who:   what others are told.
+    """
+
+    def __init__(self, host: Host, token: str, who: str) -> None:
+        self.host = host
+        pid = os.getpid()
+        self._mine = Lease(token or "process %d" % pid, who, time.time(), pid, host.process_started(pid), host.boot())
+        self._handed_over = False
+
+    @contextlib.contextmanager
+    def held(self, timeout: float) -> Iterator[str]:
+        """Hold the lock; gives what was waited for, '' when nothing was. At the end it is free, or handed over.
+
+        timeout: seconds to wait for another run, 0 is not to wait. Raises GpuOpsError that names the other run.
+        """
+        waited = self._take(timeout)
+        try:
+            yield waited
+        finally:
+            if not self._handed_over:
+                self._release()
+
+    def hand_over(self) -> None:
+        """Leave the lock to the controller until this run's next call."""
+        with self._guard():
+            self._write(replace(self._mine, handed_over=_since_boot()))
+        self._handed_over = True
+
+    def _take(self, timeout: float) -> str:
+        began = time.monotonic()
+        waited = ""
+        while True:
+            with self._guard():
+                other = self._other()
+                if other is None:
+                    self._write(self._mine)
+                    return waited
+            passed = time.monotonic() - began
+            waited = str(other)
+            if passed >= timeout:
+                raise GpuOpsError(
+                    found="another run: %s; waited %.0f s for it, since %s" % (
+                        other, passed, _instant(time.time() - passed)),
+                    wanted="one run at a time on a host",
+                    remedy="run again when it has ended, or give a longer lock_timeout",
+                    held_by=asdict(other),
+                )
+            time.sleep(min(PAUSE_SECONDS, timeout - passed))
+
+    def _other(self) -> Optional[Lease]:
+        """The lease of another run that lives. A lease of this run is taken up."""
+        held = self._read()
+        if held is None:
+            return None
+        if held.token == self._mine.token:
+            self._mine = replace(self._mine, since=held.since)
+            return None
+        if held.boot != self._mine.boot:
+            return None
+        if not held.handed_over:
+            return held if self.host.process_started(held.pid) == held.started else None
+        if any(self.host.holder(path) for path in PACKAGE_LOCKS):
+            held = replace(held, handed_over=_since_boot())
+            self._write(held)
+        return held if _since_boot() - held.handed_over < GRACE_SECONDS else None
+
+    def _release(self) -> None:
+        # What cannot be removed ends with this process
+        with contextlib.suppress(HostFailed), self._guard():
+            held = self._read()
+            if held is not None and held.token == self._mine.token:
+                self.host.remove(RECORD)
+
+    @contextlib.contextmanager
+    def _guard(self) -> Iterator[None]:
+        self.host.make_folder(FOLDER, 0o700)
+        with self.host.guard(GUARD):
+            yield
+
+    def _read(self) -> Optional[Lease]:
+        """The lease that is there; one that cannot be understood is nobody's."""
+        try:
+            return Lease(**json.loads(self.host.read(RECORD) or "null"))
+        except (ValueError, TypeError):
+            return None
+
+    def _write(self, lease: Lease) -> None:
+        self.host.write(RECORD, json.dumps(asdict(lease), sort_keys=True) + "\n", 0o600)
+
+
+def _since_boot() -> float:
+    """Seconds since the boot, those asleep included; no clock that somebody sets moves it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def _instant(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(seconds))

@@ -1,0 +1,23 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The options of the validation, and which of them its half on the host needs."""
+from __future__ import annotations
+
+from typing import Any, Dict
+
+ARGUMENTS: Dict[str, Any] = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "scope": {"type": "list", "elements": "str", "choices": ["host", "cluster"], "default": ["host"]},
+    "expected_gpus": {"type": "int"},
+    "handler": {"type": "str", "default": "nvidia"},
+    "runtime_class": {"type": "str"},
+    "status_files": {"type": "bool", "default": True},
+    "node_name": {"type": "str"},
+    "resource": {"type": "str", "default": "nvidia.com/gpu"},
+    "pod": {"type": "bool", "default": True},
+    "pod_image": {"type": "str", "default": "docker.io/library/busybox:1.37.0"},
+    "pod_namespace": {"type": "str", "default": "default"},
+    "timeout": {"type": "int", "default": 120},
+}
+# All that the host gets to know. A credential for the API server is not among it.
+OF_HOST = ("state", "expected_gpus", "handler", "status_files")

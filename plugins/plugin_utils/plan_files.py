@@ -1,0 +1,80 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Plans as files on the controller: one JSON file a host, in a folder that is named as its caller sees it."""
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import Any, Dict, Mapping
+
+from ansible.utils.path import unfrackpath
+
+from ..module_utils.core.approval import read_approved
+from ..module_utils.core.errors import GpuOpsError
+
+FOLDER_MODE = 0o700
+
+
+def plan_path(folder: str, host: str) -> str:
+    """Where the plan of a host is; a relative folder is one of the directory that Ansible was started in.
+
+    Ansible's own tasks on the controller run in the playbook's directory, which a collection keeps to itself.
+    """
+    if os.path.basename(host) != host:
+        raise GpuOpsError(
+            found="a host named %s" % host,
+            wanted="a name that can be a file's",
+            remedy="name the host without a slash and give its address as ansible_host",
+        )
+    return str(os.path.join(unfrackpath(folder, follow=False), "%s.json" % host))
+
+
+def save(plan: Mapping[str, Any], path: str) -> None:
+    """Write the plan beside and rename it, for its owner's eyes only: a plan shows the configuration of a host."""
+    folder = os.path.dirname(path)
+    beside = ""
+    try:
+        os.makedirs(folder, mode=FOLDER_MODE, exist_ok=True)
+        descriptor, beside = tempfile.mkstemp(dir=folder, prefix=".plan-")
+        with open(descriptor, "w", encoding="utf-8") as handle:
+            json.dump(plan, handle, indent=2, sort_keys=True)
+            handle.write("\n")
+        os.replace(beside, path)
+    except OSError as error:
+        if os.path.exists(beside):
+            os.unlink(beside)
+        raise GpuOpsError(
+            found="the plan cannot be saved as %s: %s" % (path, error.strerror),
+            wanted="a folder on the controller that %s may write in" % _who(),
+            remedy="name another folder; a relative one is looked for in %s" % os.getcwd(),
+        ) from error
+
+
+def read(path: str) -> Dict[str, Any]:
+    """The plan in a file. Raises GpuOpsError where there is none that this release can be held to."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            data = json.load(handle)
+    except OSError as error:
+        raise GpuOpsError(
+            found="no approved plan in %s: %s" % (path, error.strerror),
+            wanted="the file that gpuops.nvidia.plan saved for this host",
+            remedy="run gpuops.nvidia.plan with the same folder and read the plan; a relative folder is looked for "
+                   "in %s" % os.getcwd(),
+        ) from error
+    except ValueError as error:
+        raise GpuOpsError(
+            found="%s is no JSON: %s" % (path, error),
+            wanted="a plan as gpuops.nvidia.plan saved it",
+            remedy="make a new plan, read it and approve that one",
+        ) from error
+    try:
+        read_approved(data if isinstance(data, dict) else {})
+    except GpuOpsError as error:
+        raise GpuOpsError("%s in %s" % (error.found, path), error.wanted, error.remedy) from error
+    return dict(data)
+
+
+def _who() -> str:
+    return "user %d" % os.geteuid()

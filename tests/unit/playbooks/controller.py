@@ -1,0 +1,55 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""ansible-playbook as a user starts it: in a directory of theirs, with an inventory, on this very machine.
+
+Only modules that read are run here; what changes hosts has hosts of its own (tests/integration).
+"""
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from workspace import collections_root
+
+Result = Dict[str, Any]
+LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+
+
+class Controller:
+    """A directory to start ansible-playbook in, and what it was told."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.here = folder / "here"
+        self.here.mkdir()
+
+    def play(
+        self, playbook: str, *options: str, hosts: Sequence[str] = ("host-1",),
+        variables: Optional[Mapping[str, Any]] = None, environment: Optional[Mapping[str, str]] = None,
+        groups: Optional[Mapping[str, Sequence[str]]] = None,
+    ) -> "subprocess.CompletedProcess[str]":
+        """Run a playbook; variables are those of the group 'all', as an inventory has them."""
+        children = {name: {"hosts": dict.fromkeys(members, {})} for name, members in (groups or {}).items()}
+        inventory = self.folder / "inventory.json"
+        inventory.write_text(json.dumps({"all": {
+            "hosts": {name: {} for name in hosts}, "vars": {**LOCAL, **(variables or {})}, "children": children}}))
+        return subprocess.run(
+            [sys.executable, "-m", "ansible.cli.playbook", "--inventory", str(inventory), playbook, *options],
+            env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "ANSIBLE_HOME": str(self.folder / "ansible"),
+                 "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_LOCALHOST_WARNING": "false",
+                 "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_NOCOLOR": "true", "LC_ALL": "C.UTF-8",
+                 **(environment or {})},
+            cwd=self.here, capture_output=True, text=True, timeout=300, check=False)
+
+    def tasks(self, tasks: Sequence[Mapping[str, Any]], *options: str, **given: Any) -> List[List[Result]]:
+        """[the results of a task, host after host] of a play of these tasks, whatever comes of it."""
+        path = self.folder / "play.json"
+        path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": list(tasks)}]))
+        environment = {"ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json", **given.pop("environment", {})}
+        done = self.play(str(path), *options, environment=environment, **given)
+        report = json.loads(done.stdout)
+        return [list(task["hosts"].values()) for play in report["plays"] for task in play["tasks"]]

@@ -1,0 +1,126 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""gpu_plan for people: printed as it reads, saved where its reader is, read again only when it can be held to."""
+from __future__ import annotations
+
+import json
+import stat
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+import yaml
+from controller import Controller
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import SCHEMA, Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.plan_files import read
+
+PLAN = "gpuops.nvidia.gpu_plan"
+# Reads of this machine only what needs no network.
+POLICY: Dict[str, Any] = {"nouveau": {}}
+
+
+def planned(controller: Controller, *options: str, **gpu_plan: Any) -> Dict[str, Any]:
+    ((result,),) = controller.tasks([{PLAN: {**POLICY, **gpu_plan}}], *options)
+    return result
+
+
+def shown(controller: Controller, *options: str, environment: Any = None, **task: Any) -> str:
+    play = controller.folder / "play.yml"
+    play.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": [
+        {"name": "Plan", PLAN: {**POLICY, "show": True}, **task}]}]))
+    done = controller.play(str(play), *options, environment=environment)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def a_plan(**more: Any) -> Dict[str, Any]:
+    step = Step("nouveau", "file.write", "/etc/modprobe.d/gpuops-nouveau.conf", "nouveau stays away.", Disruption.none)
+    return dict(Plan(host="host-1", steps=(step,)).to_dict(), **more)
+
+
+class TestSaved:
+    def test_a_relative_folder_is_one_of_the_caller_and_is_made(self, controller: Controller) -> None:
+        result = planned(controller, save_to="plans/today")
+        saved = controller.here / "plans" / "today" / "host-1.json"
+        assert result["saved_as"] == str(saved)
+        assert json.loads(saved.read_text()) == result["plan"]
+
+    def test_only_its_owner_can_read_it(self, controller: Controller) -> None:
+        planned(controller, save_to="plans")
+        folder = controller.here / "plans"
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert [(path.name, stat.S_IMODE(path.stat().st_mode)) for path in folder.iterdir()] == [
+            ("host-1.json", 0o600)]
+
+    def test_the_home_of_the_caller_is_known(self, controller: Controller) -> None:
+        assert planned(controller, save_to="~/plans")["saved_as"] == str(controller.folder / "plans" / "host-1.json")
+
+    def test_check_mode_saves_nothing(self, controller: Controller) -> None:
+        assert "saved_as" not in planned(controller, "--check", save_to="plans")
+        assert list(controller.here.iterdir()) == []
+
+    def test_a_folder_that_cannot_be_is_named(self, controller: Controller) -> None:
+        (controller.here / "file").write_text("")
+        result = planned(controller, save_to="file")
+        assert result["failed"] and "%s/file/host-1.json" % controller.here in result["found"]
+
+
+class TestApproved:
+    def test_what_was_saved_is_what_is_held_to(self, controller: Controller) -> None:
+        planned(controller, save_to="plans")
+        assert planned(controller, approved_from="plans")["plan"]["refusals"] == []
+
+    @pytest.mark.parametrize("content, says", [
+        ("{", "is no JSON"),
+        ("[]", "schema unknown"),
+        (json.dumps(a_plan(schema="gpuops.nvidia/plan/v0")), "schema gpuops.nvidia/plan/v0"),
+        (json.dumps({"schema": SCHEMA, "steps": []}), "KeyError"),
+    ])
+    def test_a_file_that_is_no_plan_to_be_held_to_is_named(self, tmp_path: Path, content: str, says: str) -> None:
+        path = tmp_path / "host-1.json"
+        path.write_text(content)
+        with pytest.raises(GpuOpsError) as refused:
+            read(str(path))
+        assert says in refused.value.found and str(path) in refused.value.found
+
+    def test_such_a_file_fails_before_the_host_is_asked(self, controller: Controller) -> None:
+        (controller.here / "host-1.json").write_text("{")
+        result = planned(controller, approved_from=".", cdi={"state": "neither"})
+        assert result["failed"] and "%s/host-1.json" % controller.here in result["found"]
+
+    def test_a_host_without_a_saved_plan_is_refused(self, controller: Controller) -> None:
+        result = planned(controller, approved_from="plans")
+        assert result["failed"] and "%s/plans/host-1.json" % controller.here in result["found"]
+        assert str(controller.here) in result["remedy"]
+
+    def test_nothing_of_the_files_travels_to_the_host(self, controller: Controller) -> None:
+        planned(controller, save_to="plans")
+        given = planned(controller, approved_from="plans", save_to="plans", show=True)["invocation"]["module_args"]
+        assert (given["save_to"], given["approved_from"], given["show"]) == (None, None, False)
+
+
+class TestShown:
+    def test_the_plan_is_printed_as_it_reads(self, controller: Controller) -> None:
+        lines = shown(controller).splitlines()
+        text = planned(controller)["text"].splitlines()
+        start = lines.index(text[0])
+        assert lines[start:start + len(text)] == text
+
+    def test_a_callback_that_writes_data_is_left_alone(self, controller: Controller) -> None:
+        output = shown(controller, environment={"ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"})
+        assert json.loads(output)["plays"]
+
+    def test_no_log_prints_nothing(self, controller: Controller) -> None:
+        text = planned(controller)["text"].splitlines()[0]
+        assert text in shown(controller)
+        assert text not in shown(controller, no_log=True)
+
+
+def test_a_user_without_root_gets_no_plan(controller: Controller, unprivileged: Path) -> None:
+    ((plan,), (facts,)) = controller.tasks([{PLAN: POLICY, "ignore_errors": True}, {"gpuops.nvidia.gpu_info": {}}],
+                                           variables={"ansible_python_interpreter": str(unprivileged)},
+                                           environment={"ANSIBLE_PIPELINING": "true"})
+    assert plan["failed"] and "runs as uid 65534" in plan["found"] and "become: true" in plan["remedy"], plan
+    assert not facts.get("failed") and "become: true" in " ".join(facts["warnings"]), facts
