@@ -51,4 +51,6 @@ def test_the_inventory_of_a_cluster_is_read_as_far_as_the_cluster(tmp_path: Path
 def test_the_examples_name_variables_that_there_are() -> None:
     known = variables()
     for path in EXAMPLES.glob("*/group_vars/*.yml"):
-        assert set(yaml.safe_load(path.read_text())) <= known, path
+        names = set(yaml.safe_load(path.read_text()))
+        assert {"ansible_user", "ansible_become"} <= names, "%s: the ordinary user is not root" % path
+        assert {name for name in names if not name.startswith("ansible_")} <= known, path
