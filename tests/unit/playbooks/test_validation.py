@@ -48,12 +48,16 @@ def test_the_cluster_is_read_with_what_the_environment_says(controller: Controll
     assert [check["status"] for check in result["checks"]] == ["passed"], result
 
 
-def test_a_credential_is_in_no_answer(controller: Controller, api: Api) -> None:
-    ((result,),) = controller.tasks([{VALIDATION: {
-        "scope": "cluster", "node_name": "gpu-1", "expected_gpus": 8, "host": "http://192.0.2.1:1", "timeout": 0,
-        "api_key": "x", **SECRETS, "proxy": SECRETS["proxy"].replace("192.0.2.1:3128", "127.0.0.1:9")}}])
-    assert result["failed"], result
-    assert not any(word.decode() in json.dumps(result) for word in SECRET_WORDS), result
+def test_a_credential_is_in_no_answer(controller: Controller) -> None:
+    connection = {"host": "http://192.0.2.1:1", **SECRETS, "proxy": SECRETS["proxy"].replace("192.0.2.1", "127.0.0.1")}
+    local = {"delegate_to": "localhost", "ignore_errors": True}
+    scope = {"scope": "cluster", "node_name": "gpu-1", "expected_gpus": 8, "timeout": 0}
+    answers = controller.tasks([
+        {VALIDATION: {**scope, **connection}, **local},
+        {"gpuops.nvidia.gpu_cluster_info": connection, **local}])
+    assert [result["failed"] for (result,) in answers] == [True, True], answers
+    assert "192.0.2.1" in json.dumps(answers)
+    assert not any(word.decode() in json.dumps(answers) for word in SECRET_WORDS), answers
 
 
 def test_an_option_that_there_is_not_is_refused_on_the_controller(controller: Controller) -> None:

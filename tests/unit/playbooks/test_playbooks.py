@@ -1,0 +1,101 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which hosts a playbook touches, what it asks before, and what tags leave out."""
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import pytest
+import yaml
+from cluster_api import Api
+from cluster_objects import node
+from controller import Controller
+from workspace import REPOSITORY
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
+
+PLAYBOOKS = sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml"))
+# Nobody answers there: a playbook that goes to its hosts is found out.
+NOWHERE = {"ansible_connection": "ssh", "ansible_host": "192.0.2.1", "ansible_ssh_common_args": "-o ConnectTimeout=1"}
+has_gpu = len(read_bus(Host()).gpus) > 0
+
+
+def plays(name: str) -> List[Dict[str, Any]]:
+    loaded: List[Dict[str, Any]] = yaml.safe_load((REPOSITORY / "playbooks" / (name + ".yml")).read_text())
+    return loaded
+
+
+def listed(controller: Controller, name: str, *options: str) -> str:
+    done = controller.play("gpuops.nvidia." + name, "--list-tasks", *options)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("name", PLAYBOOKS)
+class TestEveryPlay:
+    def test_it_works_on_the_hosts_that_were_asked_for(self, name: str) -> None:
+        """Groups that a play makes live as long as the run: those of another import are in them too."""
+        for play in plays(name):
+            hosts = play["hosts"] if isinstance(play["hosts"], list) else [play["hosts"]]
+            assert hosts[0] == "{{ gpu_hosts | default('all') }}", play["name"]
+            assert all(pattern.startswith("&gpu_") for pattern in hosts[1:]), play["name"]
+
+    def test_nothing_of_it_stays_for_the_next_playbook_of_the_run(self, name: str) -> None:
+        text = (REPOSITORY / "playbooks" / (name + ".yml")).read_text()
+        assert "set_fact" not in text and "cacheable" not in text
+
+    def test_what_is_done_once_is_done_once_under_every_strategy(self, name: str) -> None:
+        """Roles of the cluster write with run_once, which another strategy does once a host."""
+        for play in plays(name):
+            if "gpu_components" in yaml.safe_dump(play) or "run_once" in yaml.safe_dump(play):
+                assert play["strategy"] == "ansible.builtin.linear", play["name"]
+
+
+@pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
+def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controller) -> None:
+    done = controller.play("gpuops.nvidia.site", "-e", "gpu_hosts=plain-1,plain-2",
+                           hosts=("plain-1", "plain-2", "plain-3"), environment={"ANSIBLE_STRATEGY": "free"})
+    assert done.returncode == 0, done.stdout
+    assert "left out: plain-1, plain-2\"" in done.stdout
+    assert "Plan the host" not in done.stdout and "plain-3" not in done.stdout
+    assert "changed=0" in done.stdout and "failed=1" not in done.stdout
+
+
+class TestUninstall:
+    def test_it_does_nothing_without_a_word(self, controller: Controller) -> None:
+        done = controller.play("gpuops.nvidia.uninstall", hosts=("host-1", "host-2"), variables=NOWHERE)
+        assert done.returncode != 0
+        assert "add -e gpu_uninstall_confirmed=true" in done.stdout and "host-1, host-2" in done.stdout
+        assert "unreachable=1" not in done.stdout
+
+    @pytest.mark.parametrize("word", [("--check",), ("-e", "gpu_uninstall_confirmed=true")])
+    def test_with_the_word_or_in_check_mode_it_goes_to_the_hosts(self, controller: Controller, word: Any) -> None:
+        done = controller.play("gpuops.nvidia.uninstall", *word, variables=NOWHERE)
+        assert "unreachable=1" in done.stdout, done.stdout
+
+
+class TestTags:
+    def test_the_components_alone_change_no_host(self, controller: Controller) -> None:
+        text = listed(controller, "site", "--tags", "components")
+        assert "Deploy them" in text and "Plan the host" in text
+        assert "Take the node out of service" not in text and "Apply the plan" not in text
+
+    def test_the_hosts_alone_deploy_nothing(self, controller: Controller) -> None:
+        text = listed(controller, "site", "--tags", "hosts")
+        assert "Deploy them" not in text
+        assert all(task in text for task in (
+            "Refuse nodes that another manager has", "Plan the host", "Apply the plan", "Give the node back"))
+
+    def test_an_uninstall_is_whole_whatever_the_tags(self, controller: Controller) -> None:
+        assert listed(controller, "uninstall", "--tags", "hosts") == listed(controller, "uninstall")
+
+
+def test_a_credential_in_the_environment_is_a_cluster(controller: Controller, api: Api) -> None:
+    """AWX gives playbooks a cluster in this way, and no kubeconfig."""
+    api.state.nodes = [node("host-1")]
+    done = controller.play(
+        "gpuops.nvidia.uninstall", "--check", variables={**NOWHERE, "gpu_uninstall_components": False},
+        environment={"K8S_AUTH_HOST": api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})
+    assert "Cordon the node" in done.stdout, done.stdout
+    assert api.state.requests
