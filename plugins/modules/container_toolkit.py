@@ -209,11 +209,12 @@ remedy:
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Toolkit
 
 
 def main() -> None:
-    run_writer(Toolkit(), host_facts)
+    run_writer(Toolkit(), host_facts, Provenance())
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ version_added: 0.1.0
 description:
   - Reads the system, its NVIDIA devices on the PCI bus, driver, NVML, the services around them and kernel modules.
   - Works on a host without a driver, without NVML and without a GPU; what is missing is empty, never an error.
+  - A call of NVML that does not come back within a minute is given up; the reading names it and holds what was read
+    before.
 author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
@@ -54,7 +56,23 @@ observation:
           contains:
             address: {description: Address on the PCI bus., type: str, returned: success, sample: "0000:17:00.0"}
             device_id: {description: PCI device id., type: str, returned: success, sample: 20b2}
+            role: {description: C(physical) for a GPU that the host's driver is for., type: str, returned: success}
+        other_gpus:
+          description: The other GPUs on the PCI bus.
+          type: list
+          elements: dict
+          returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success}
+            device_id: {description: PCI device id., type: str, returned: success}
+            role: {description: What takes it away from the driver., type: str, returned: success, sample: display}
         nvswitches: {description: Number of NVSwitches on the PCI bus., type: int, returned: success}
+        fabric:
+          description:
+            - What has to run on this host for the NVLink fabric of its board.
+            - C(fabric_manager), C(fabric_manager_nvlsm) with the subnet manager of HGX B200 and B300, or empty.
+          type: str
+          returned: success
         immutable:
           description: Why packages cannot be installed on this system. Empty when they can.
           type: str
@@ -64,10 +82,27 @@ observation:
           description: Version of the driver's kernel module on disk for the running kernel.
           type: str
           returned: success
+        driver_boots:
+          description: Version of the driver's kernel module on disk for the kernel of the next boot.
+          type: str
+          returned: success
         driver_userspace: {description: Version of the installed libnvidia-ml., type: str, returned: success}
         driver_loaded: {description: Version of the loaded module., type: str, returned: success}
-        nouveau_loaded: {description: Whether nouveau is loaded., type: bool, returned: success}
+        nouveau_loaded:
+          description: Whether nouveau or nova is loaded, and not for a display card alone.
+          type: bool
+          returned: success
         toolkit: {description: Version of the installed container toolkit., type: str, returned: success}
+        control_nodes:
+          description: Device nodes of the driver that belong to no single GPU and are there.
+          type: list
+          elements: str
+          returned: success
+        driver_changes: {description: Of planners. Always false here., type: bool, returned: success}
+        hung:
+          description: The call of NVML that did not come back. Empty when all did.
+          type: str
+          returned: success
     kernels:
       description: Releases that can boot, oldest first.
       type: list
@@ -79,7 +114,7 @@ observation:
       returned: success
       contains:
         gpus:
-          description: GPUs.
+          description: GPUs that the host's driver is for.
           type: list
           elements: dict
           returned: success
@@ -96,8 +131,31 @@ observation:
               returned: success
               sample: nvidia
             numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
+            role: {description: C(physical)., type: str, returned: success}
+        other_gpus:
+          description:
+            - GPUs that it is not for, by their C(role). C(virtual_function) belongs to a virtual machine,
+              C(passed_through) is bound to or reserved for C(vfio-pci) or another such driver, and C(display) is a card
+              that no supported driver is for or that stays with its own.
+          type: list
+          elements: dict
+          returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success}
+            device_id: {description: PCI device id., type: str, returned: success}
+            subsystem:
+              description: Vendor and device of the subsystem. Empty when there is none.
+              type: str
+              returned: success
+            driver:
+              description: Kernel driver that is bound. Empty when none is.
+              type: str
+              returned: success
+              sample: nvidia
+            numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
+            role: {description: What takes it away from the driver., type: str, returned: success}
         nvswitches:
-          description: NVSwitches.
+          description: NVSwitches, without those that are passed through.
           type: list
           elements: dict
           returned: success
@@ -114,6 +172,26 @@ observation:
               returned: success
               sample: nvidia
             numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
+            role: {description: C(physical)., type: str, returned: success}
+        nvlink_bridges:
+          description: Functions of ConnectX-7 adapters through which the switches of HGX B200 and B300 are managed.
+          type: list
+          elements: dict
+          returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success}
+            device_id: {description: PCI device id., type: str, returned: success}
+            subsystem:
+              description: Vendor and device of the subsystem. Empty when there is none.
+              type: str
+              returned: success
+            driver:
+              description: Kernel driver that is bound. Empty when none is.
+              type: str
+              returned: success
+              sample: nvidia
+            numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
+            role: {description: C(physical)., type: str, returned: success}
     nvml:
       description: What NVML says.
       type: dict
@@ -123,6 +201,7 @@ observation:
         library_version: {description: Version of libnvidia-ml., type: str, returned: success}
         cuda_version: {description: Highest version of CUDA that the driver runs., type: str, returned: success}
         error: {description: Why NVML says nothing. Empty when it answers., type: str, returned: success}
+        hung: {description: The call that did not come back. Empty when all did., type: str, returned: success}
         gpus:
           description: The GPUs in NVML's order.
           type: list
@@ -187,6 +266,7 @@ ansible_facts:
         gpu_device_ids: {description: Their PCI device ids., type: list, elements: str, returned: success}
         gpu_names: {description: Their names as NVML has them., type: list, elements: str, returned: success}
         nvswitch_count: {description: Number of NVSwitches on the PCI bus., type: int, returned: success}
+        fabric: {description: What has to run here for the board's NVLink fabric., type: str, returned: success}
         driver_loaded: {description: Version of the loaded driver., type: str, returned: success}
         driver_installed: {description: Version of the driver on disk., type: str, returned: success}
         toolkit: {description: Version of the container toolkit., type: str, returned: success}

@@ -63,9 +63,8 @@ def options_of_modules() -> Dict[str, Dict[str, Any]]:
 
 def baselines() -> List[Dict[str, Any]]:
     """Parameters with which every capability's defaults are accepted."""
-    key = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nbW9kZWw=\n-----END PGP PUBLIC KEY BLOCK-----\n"
-    return [{"version": "580"}, {"version": "580", "repository_url": "https://mirror/", "repository_key": key},
-            {"version": "1.20.1"}, {}]
+    mirror = {"repository_url": "https://mirror/", "repository_key": "/etc/mirror.asc"}
+    return [{"version": "580"}, {"version": "580", **mirror}, {"version": "1.20.1"}, {}]
 
 
 def accepted(capability: Any, choice: Dict[str, Any]) -> bool:

@@ -3,8 +3,9 @@
 """What somebody approved, and whether what is needed now is that or less. Pure.
 
 Approved is a plan as a whole: its host, each capability's policy, and of every step and requirement all that promise()
-names. What may differ later: a step is gone because its effect is there, with it the order after it, and a step
-disturbs less. Everything else needs a new approval. A capability that had no steps was approved to have none.
+names. What may differ later: a step is gone because its effect is there, with it the order after it; of a set of things
+(packages, device nodes) those are gone that are as they should be; and a step disturbs less. Everything else needs a
+new approval. A capability that had no steps was approved to have none.
 """
 from __future__ import annotations
 
@@ -16,6 +17,9 @@ from .plan import SCHEMA, Disruption, Plan, Refusal, Requirement, Step, canonica
 
 NAME = "approval"
 REMEDY = "make a new plan, read it and approve that one"
+
+# Parameters that go with the things of a set, each of which is a promise of its own (see steps.packages_step)
+OF_EACH = ("request", "automatic")
 
 Foretold = Mapping[str, Mapping[str, Any]]
 
@@ -107,11 +111,24 @@ def _broken(now: Mapping[str, Any], approved: Mapping[str, Any], pending: Abstra
             kept = Disruption[now[name]] <= Disruption[approved[name]]
         elif name == "after":
             kept = set(now[name]) <= set(approved[name]) and set(approved[name]) & pending <= set(now[name])
+        elif name in ("change", "parameters"):
+            kept = set(now[name]) == set(approved[name]) and all(
+                _same_or_less(now[name][key], approved[name][key]) if name == "change" or key in OF_EACH
+                else canonical(now[name][key]) == canonical(approved[name][key]) for key in now[name])
         else:
             kept = canonical(now[name]) == canonical(approved[name])
         if not kept:
             broken.append("%s (%s -> %s)" % (name, approved[name], now[name]) if name == "disruption" else name)
     return broken
+
+
+def _same_or_less(now: Any, approved: Any) -> bool:
+    """Whether a set has nothing that the approved one has not, or anything else is the same."""
+    if isinstance(now, Mapping) and isinstance(approved, Mapping):
+        return all(key in approved and canonical(value) == canonical(approved[key]) for key, value in now.items())
+    if isinstance(now, (list, tuple)) and isinstance(approved, (list, tuple)):
+        return {canonical(each) for each in now} <= {canonical(each) for each in approved}
+    return canonical(now) == canonical(approved)
 
 
 def _order(needed: Sequence[Step], approved: Sequence[Step]) -> Iterator[Refusal]:

@@ -174,6 +174,9 @@ class Run:
             plan = replace(plan, notes=(*plan.notes, "In check mode this is supposed, as approved: %s." % supposed))
         self._compare(plan)
         _refuse(plan.refusals)
+        if self.approved is not None:
+            # Without an approved plan nobody knows whether a role before this one would bring it.
+            _refuse_unmet(plan)
         done, put_off = split_by_disruption(plan.steps, self.allowed)
         return Outcome(plan, [step.id for step in done], put_off)
 
@@ -219,7 +222,7 @@ class Run:
         self.journal.note("started", step, plan_name, policy=plan.policy)
         try:
             executors[step.action](self.host, self.journal, step)
-        except Exception as cause:  # pylint: disable=broad-exception-caught
+        except Exception as cause:
             error = cause if isinstance(cause, GpuOpsError) else _unexpected(step, cause)
             error.details.setdefault("failed_step", step.to_dict())
             try:

@@ -29,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     digest,
     part_of,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 
 CAPABILITIES = ("nouveau", "driver", "cdi")
 words = st.text("abcdé/. ", min_size=1, max_size=6)
@@ -90,6 +91,11 @@ def mutations(plan: Plan) -> Dict[str, Callable[[], Plan]]:
                 plan, number, **{field: other(getattr(step, field))})
         found["%d change" % number] = lambda number=number, step=step: with_step(
             plan, number, change={**step.change, "after": {"one": "more"}})
+        for side, value in step.change.items():
+            for key in value if isinstance(value, dict) else ():
+                found["%d %s of %s" % (number, side, key)] = lambda number=number, step=step, side=side, key=key: (
+                    with_step(plan, number, change={
+                        **step.change, side: {**step.change[side], key: other(step.change[side][key])}}))
         found["%d parameters" % number] = lambda number=number, step=step: with_step(
             plan, number, parameters={**step.parameters, "one": "more"})
         found["%d reversible" % number] = lambda number=number, step=step: with_step(
@@ -119,6 +125,11 @@ def mutations(plan: Plan) -> Dict[str, Callable[[], Plan]]:
     return found
 
 
+def fewer(value: Any, draw: Any) -> Any:
+    """Some of a set of things; a text is one thing."""
+    return {key: each for key, each in value.items() if draw(st.booleans())} if isinstance(value, dict) else value
+
+
 def through_json(plan: Plan) -> Plan:
     return read_approved(json.loads(json.dumps(plan.to_dict())))
 
@@ -144,6 +155,7 @@ def test_what_is_done_already_may_be_missing(plan: Plan, data: Any) -> None:
     left = [step for step in plan.steps if data.draw(st.booleans())]
     ids = {step.id for step in left}
     now = tuple(replace(step, after=tuple(name for name in step.after if name in ids or data.draw(st.booleans())),
+                        change={side: fewer(value, data.draw) for side, value in step.change.items()},
                         disruption=Disruption(data.draw(st.integers(0, step.disruption)))) for step in left)
     requirements = tuple(each for each in plan.requirements if data.draw(st.booleans()))
     assert differences(replace(plan, steps=now, requirements=requirements), through_json(plan)) == ()
@@ -161,6 +173,22 @@ def test_the_part_of_a_capability_holds_it_and_tells_nothing_else(plan: Plan, na
     other_steps = [step for step in plan.steps if step.capability != name]
     assume(other_steps)
     assert differences(replace(mine, steps=mine.steps + (other_steps[0],)), read_approved(part, name))
+
+
+def test_packages_that_came_meanwhile_are_not_asked_for_again_and_others_are_no_part_of_it() -> None:
+    def packages(**versions: str) -> Plan:
+        step = packages_step("toolkit", "toolkit 1", dict.fromkeys(versions), versions, "", request=versions,
+                             automatic=sorted(versions), manager="apt", allow_downgrade=False)
+        return Plan(host="h", policies={"toolkit": "p"}, steps=(step,))
+
+    approved = through_json(packages(toolkit="1", dependency="2"))
+    assert differences(packages(toolkit="1"), approved) == ()
+    for now in (packages(toolkit="1", kernel="6"), packages(toolkit="2")):
+        assert "another change" in differences(now, approved)[0].found
+    step = packages(toolkit="1").steps[0]
+    for name, value in (("allow_downgrade", True), ("automatic", ["kernel"]), ("request", {"kernel": "6"})):
+        worse = replace(step, parameters={**step.parameters, name: value})
+        assert "another parameters" in differences(replace(approved, steps=(worse,)), approved)[0].found
 
 
 @pytest.mark.parametrize("name, now, said", [

@@ -297,8 +297,12 @@ def test_a_reboot_comes_after_the_steps_and_is_reported(host: Host) -> None:
 
 def test_without_what_must_come_first_nothing_is_begun(host: Host) -> None:
     assert len(run(host, Ending("driver"), text="new").preview().plan.steps) == 3
-    with pytest.raises(GpuOpsError, match="no driver for it.*run gpu_driver first"):
-        run(host, Ending("driver"), text="new").apply()
+    approved = run(host, Ending("driver"), text="new").preview().plan
+    for act in (run(host, Ending("driver"), text="new").apply,
+                run(host, Ending("driver"), text="new", approved=approved).apply,
+                run(host, Ending("driver"), text="new", approved=approved).preview):
+        with pytest.raises(GpuOpsError, match="no driver for it.*run gpu_driver first"):
+            act()
     assert everything(host).keys() == {"etc/one"} and events(host) == []
 
 

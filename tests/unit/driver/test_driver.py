@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.apt import Simulation, parse_simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PIN_FILE, SOURCES_FILE, UNATTENDED_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Offer, list_name
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
 RUNNING, OLDER, NEWEST = "6.1.0-50-amd64", "6.1.0-42-amd64", "6.1.0-56-amd64"
 
@@ -44,10 +45,12 @@ class TestInstall:
         assert packages.change["after"] == {
             "nvidia-kernel-open-dkms": "580.178.04-1", "nvidia-driver-cuda": "580.178.04-1",
             "nvidia-persistenced": "580.178.04-1", "nvidia-modprobe": "580.178.04-1", "libnvidia-ml1": "580.178.04-1",
-            "linux-headers-6.1.0-50-amd64": "6.1.176-1",
+            "linux-headers-6.1.0-50-amd64": "6.1.176-1", "dkms": "3.0.10-8",
         }
+        asked = {name: version for name, version in packages.change["after"].items() if name != "dkms"}
+        assert packages.parameters["request"] == asked
+        assert packages.parameters["automatic"] == ["libnvidia-ml1"]
         assert packages.parameters["update_cache"] and not packages.parameters["allow_downgrade"]
-        assert "apt brings in 1 packages that the driver depends on: dkms." in plan.notes
 
     def test_a_branch_means_its_newest_driver(self) -> None:
         assert made(World(), policy(version="580"), facts(A100)).steps[4].subject == "driver 580.178.04"
@@ -58,10 +61,25 @@ class TestInstall:
         assert made(world, policy(version="580"), facts(A100)).steps == ()
 
     def test_nvswitches_bring_the_fabric_manager_of_the_same_version(self) -> None:
-        plan = made(World(), policy(), facts(A100, nvswitches=6))
+        plan = made(World(), policy(), facts(A100, fabric="fabric_manager"))
         assert plan.steps[4].change["after"]["nvidia-fabricmanager"] == "580.178.04-1"
-        without = made(World(), policy(fabric_manager="absent"), facts(A100, nvswitches=6))
+        without = made(World(), policy(fabric_manager="absent"), facts(A100, fabric="fabric_manager"))
         assert "nvidia-fabricmanager" not in without.steps[4].change["after"]
+
+    def test_a_board_without_nvswitches_on_the_bus_gets_its_fabric_manager_and_subnet_manager(self) -> None:
+        plan = made(World(), policy(), facts(B200, fabric="fabric_manager_nvlsm"))
+        assert {"nvidia-fabricmanager", "nvlsm"} <= set(plan.steps[4].change["after"])
+
+    def test_other_gpus_are_named_and_stand_in_nobodys_way(self) -> None:
+        there = facts(A100, other_gpus=(Gpu("0000:65:00.0", "128b", "display"),))
+        plan = made(World(), policy(), there)
+        assert any("0000:65:00.0 (10de:128b) is a display card" in note for note in plan.notes)
+        assert plan.steps == made(World(), policy(), facts(A100)).steps
+
+    def test_a_host_that_passes_all_its_gpus_through_is_told_so(self) -> None:
+        there = facts(other_gpus=(Gpu("0000:17:00.0", A100, "passed_through"),))
+        assert "0000:17:00.0 (10de:20b2) is passed through" in refused(planner.plan(
+            World().observe(policy(), there), policy(), there))
 
     def test_other_kernels_that_can_be_booted_get_a_module_too(self) -> None:
         world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, True), Kernel(NEWEST, True)))
@@ -157,14 +175,15 @@ class TestConverged:
         st.sampled_from(["580.126.09", "580.178.04", "580", "595", "610.57.04"]),
         st.sampled_from(["auto", "open"]),
         st.sampled_from([("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")]),
-        st.booleans(), st.booleans(), st.integers(0, 4), st.lists(st.sampled_from([OLDER, NEWEST]), unique=True),
+        st.booleans(), st.booleans(), st.sampled_from(["", "fabric_manager", "fabric_manager_nvlsm"]),
+        st.lists(st.sampled_from([OLDER, NEWEST]), unique=True),
     )
     def test_the_planner_is_content_with_its_own_result(
-        self, version: str, module: str, system: tuple, lock: bool, full: bool, switches: int, others: list
+        self, version: str, module: str, system: tuple, lock: bool, full: bool, fabric: str, others: list
     ) -> None:
         kernels = sorted([RUNNING, *others])
         world = World(kernels=tuple(Kernel(release, release == OLDER) for release in kernels))
-        there = facts(A100, os_id=system[0], os_version=system[1], nvswitches=switches, boot_kernel=kernels[-1])
+        there = facts(A100, os_id=system[0], os_version=system[1], fabric=fabric, boot_kernel=kernels[-1])
         wanted = policy(version=version, kernel_module=module, lock=lock, flavour="full" if full else "headless")
         plan = made(world, wanted, there)
         assert not plan.refusals
@@ -305,10 +324,10 @@ class TestRefusals:
         assert said in refused(planner.plan(seen, policy(), facts(A100)))
 
     def test_a_driver_that_is_incomplete_in_the_repository(self) -> None:
-        seen = World().observe(policy(), facts(A100, nvswitches=6))
+        seen = World().observe(policy(), facts(A100, fabric="fabric_manager"))
         versions = dict(seen.offer.versions, **{"nvidia-fabricmanager": ["595.91.07-1"]})
         seen = replace(seen, offer=replace(seen.offer, versions=versions))
-        text = refused(planner.plan(seen, policy(), facts(A100, nvswitches=6)))
+        text = refused(planner.plan(seen, policy(), facts(A100, fabric="fabric_manager")))
         assert "nvidia-fabricmanager: 595.91.07-1" in text
 
     def test_the_running_kernel_cannot_get_a_module(self) -> None:
@@ -366,16 +385,6 @@ class TestPolicy:
 
     def test_an_url_ends_in_one_slash(self) -> None:
         assert policy(repository_url="http://mirror/x//").repository_url == "http://mirror/x/"
-
-
-def test_apt_says_what_it_would_do() -> None:
-    installs, removes = parse_simulation(
-        "Remv nvidia-dkms-580 [580.178.04-1]\n"
-        "Inst libnvidia-ml1 [580.178.04-1] (595.91.07-1 NVIDIA:NVIDIA CUDA [amd64])\n"
-        "Inst libnvidia-ml1:i386 (595.91.07-1 NVIDIA [i386])\n"
-        "Inst dkms (3.0.10-8+deb12u1 Debian:12.11/stable [all]) []\nConf dkms (3.0.10 x)\n")
-    assert installs == {"libnvidia-ml1": "595.91.07-1", "dkms": "3.0.10-8+deb12u1"}
-    assert removes == ("nvidia-dkms-580",)
 
 
 @pytest.mark.parametrize("url, name", [

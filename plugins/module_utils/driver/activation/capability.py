@@ -33,7 +33,7 @@ class Activation(Capability[Policy, Observation]):
         return from_parameters(parameters)
 
     def observe(self, host: Host, journal: Journal, policy: Policy) -> Observation:
-        return observation.observe(host, journal, bool(host_facts(host).driver_installed))
+        return observation.observe(host, journal, host_facts(host))
 
     def plan(self, observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return planner.plan(observation, policy, facts)

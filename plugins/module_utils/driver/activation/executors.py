@@ -26,8 +26,9 @@ LOAD_ERRORS: Tuple[Tuple[str, str, str], ...] = (
      "the module supports no GPU of this host, or another driver is bound to it",
      "see dmesg; check kernel_module (open or proprietary), nouveau and vfio-pci"),
     ("disagrees about version of symbol|Exec format error|Unknown symbol",
-     "the module was built for another kernel",
-     "run 'dkms autoinstall -k $(uname -r)', or boot the kernel that the module was built for"),
+     "the module was built for another kernel, or for another version of the driver",
+     "rebuild it (dkms build --force and dkms install --force, with -k $(uname -r)), or boot the kernel that it was "
+     "built for"),
     ("not found in directory",
      "there is no module for the running kernel",
      "run gpu_driver: it builds the module for every kernel that can be booted"),
