@@ -8,6 +8,7 @@ Tables of variables in the roles' READMEs and in docs/variables.md, and the keys
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
@@ -78,6 +79,7 @@ def documentation_blocks(path: Path) -> Dict[str, Any]:
     return blocks
 
 
+@functools.lru_cache(maxsize=None)
 def returned(module: str) -> Dict[str, Any]:
     """What a module's RETURN says of its result."""
     return dict(documentation_blocks(MODULES / (module + ".py"))["RETURN"])

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPA
 PLAYBOOKS = REPOSITORY / "playbooks"
 ROLES = documentation.roles()
 DECLARED = documentation.declared()
+PAGES = documentation.pages()
 WORD = re.compile(r"\b_*gpu_[a-z0-9_]+\b")
 DEFAULTED = re.compile(r"\b(gpu_\w+)\s*\|\s*default\(")
 # Comments, and names of YAML anchors
@@ -79,10 +80,10 @@ def accepted(capability: Any, choice: Dict[str, Any]) -> bool:
     return False
 
 
-@pytest.mark.parametrize("page", sorted(documentation.pages()))
+@pytest.mark.parametrize("page", sorted(PAGES))
 def test_the_tables_are_those_of_the_specifications(page: str) -> None:
     """`python tests/gates/documentation.py` writes them anew."""
-    assert (REPOSITORY / page).read_text() == documentation.pages()[page]
+    assert (REPOSITORY / page).read_text() == PAGES[page]
 
 
 def test_every_variable_of_the_playbooks_is_declared_or_made_there() -> None:
