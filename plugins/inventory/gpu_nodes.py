@@ -161,7 +161,8 @@ keyed_groups:
   - key: k8s_gpu_zone
     prefix: zone
 compose:
-  ansible_user: "'root'"
+  ansible_user: "'admin'"
+  ansible_become: "true"
 groups:
   fully_used_mig: k8s_gpu_mig.strategy == 'mixed' and not k8s_gpu_findings
 """

@@ -81,8 +81,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# From docs/results.yml
 plan:
-  description: What is changed on this host and why, the same in check mode.
+  description: What is changed on this host and why, the same in check mode, in the form of
+    RV(gpuops.nvidia.gpu_plan#module:plan).
   returned: success
   type: dict
 text:
@@ -91,7 +93,7 @@ text:
   type: str
 applied:
   description: Ids of the steps that were done, in check mode of those that would be.
-  returned: success
+  returned: success, and failure of a step
   type: list
   elements: str
 put_off:
@@ -103,6 +105,67 @@ reboot_required:
   description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
+refusals:
+  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
+    C(remedy).
+  returned: failure, before anything was changed
+  type: list
+  elements: dict
+requirement:
+  description: What has to come from outside first, as in RV(plan).
+  returned: failure, where it is still needed
+  type: dict
+journal:
+  description: The failure that kept the failed step from being noted on the host.
+  returned: failure of a step that could not be noted
+  type: str
+held_by:
+  description: The run that works on the host.
+  returned: failure, where another run did not end within O(lock_timeout)
+  type: dict
+traceback:
+  description: Where in the collection's code an error that nobody foresaw came up.
+  returned: failure that nobody foresaw
+  type: list
+  elements: str
+failed_step:
+  description: The step that failed. The next run repeats it.
+  returned: failure of a step
+  type: dict
+restored:
+  description: Files that were put back as they were, because the change of another one failed.
+  returned: failure of a step that changes the container runtime
+  type: list
+  elements: str
+file:
+  description: File that cannot be used as it is.
+  returned: failure, where it is a file's content
+  type: str
+line:
+  description: Line of RV(file) that cannot be used, counted from 1.
+  returned: failure, where it is a line
+  type: int
+path:
+  description: What on the host could not be read or changed.
+  returned: failure, where the system refused it
+  type: str
+errno:
+  description: Name of the system's error, as in errno(3).
+  returned: failure, where the system refused it
+  type: str
+  sample: ENOSPC
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer

@@ -71,25 +71,116 @@ RETURN = r"""
 nodes:
   description:
     - Facts of each node, ordered by name; the keys are those of the host variables of the inventory plugin
-      P(gpuops.nvidia.gpu_nodes#inventory), without their prefix.
+      P(gpuops.nvidia.gpu_nodes#inventory), without their prefix. What no label says is null.
   returned: success
   type: list
   elements: dict
+  contains:
+      name: {description: Name of the Node object., type: str, returned: success}
+      labels: {description: All labels., type: dict, returned: success}
+      annotations: {description: All annotations., type: dict, returned: success}
+      created: {description: When the Node object was made., type: str, returned: success}
+      taints: {description: Taints., type: list, elements: dict, returned: success}
+      unschedulable: {description: Whether the node is cordoned., type: bool, returned: success}
+      cordoned_by: {description: "Who cordoned it, where that is recorded.", type: str, returned: success}
+      provider_id: {description: Name of the machine at its cloud provider., type: str, returned: success}
+      pod_cidr: {description: Address range of its pods., type: str, returned: success}
+      addresses: {description: Addresses by their type., type: dict, returned: success}
+      roles:
+        description: "Roles by the labels C(node-role.kubernetes.io/*)."
+        type: list
+        elements: str
+        returned: success
+      zone: {description: Zone by its label., type: str, returned: success}
+      region: {description: Region by its label., type: str, returned: success}
+      instance_type: {description: Instance type by its label., type: str, returned: success}
+      conditions: {description: "Status, reason, message and time of each condition.", type: dict, returned: success}
+      ready: {description: Whether the node is ready., type: bool, returned: success}
+      kernel: {description: Release of its kernel., type: str, returned: success}
+      os_image: {description: Its operating system., type: str, returned: success}
+      arch: {description: Its architecture., type: str, returned: success}
+      container_runtime: {description: Name and version of its container runtime., type: dict, returned: success}
+      kubelet_version: {description: Version of its kubelet., type: str, returned: success}
+      product: {description: Product of its GPUs., type: str, returned: success}
+      count: {description: Number of its GPUs., type: int, returned: success}
+      memory_mib: {description: Memory of a GPU in MiB., type: int, returned: success}
+      family: {description: Architecture of its GPUs., type: str, returned: success}
+      compute_capability: {description: CUDA compute capability., type: str, returned: success}
+      driver_version: {description: Version of the driver., type: str, returned: success}
+      cuda_version: {description: Highest version of CUDA that the driver runs., type: str, returned: success}
+      machine: {description: Type of the machine., type: str, returned: success}
+      mode: {description: Whether its GPUs are for computing or for displays., type: str, returned: success}
+      sharing_strategy: {description: How its GPUs are shared., type: str, returned: success}
+      replicas: {description: How often each GPU is offered., type: int, returned: success}
+      clique: {description: Domain and clique of its NVLink fabric., type: str, returned: success}
+      vgpu: {description: Whether its GPUs are virtual ones., type: bool, returned: success}
+      device_plugin_config:
+        description: The configuration of the device plugin that its label chooses.
+        type: str
+        returned: success
+      mig:
+        description: "Whether it can MIG, with which strategy, which profiles and which configuration."
+        type: dict
+        returned: success
+      capacity: {description: "What it has of C(nvidia.com/*).", type: dict, returned: success}
+      allocatable: {description: "What it offers of C(nvidia.com/*).", type: dict, returned: success}
+      present: {description: Whether it has GPUs., type: bool, returned: success}
+      present_reason: {description: What tells so., type: str, returned: success}
+      findings:
+        description: "What does not fit together, each with C(code), C(found), C(wanted) and C(remedy)."
+        type: list
+        elements: dict
+        returned: success
 operator_refusal:
-  description: Why the cluster's GPU nodes must not be touched, with C(found), C(wanted) and C(remedy). Null when
-    the NVIDIA GPU Operator does not manage them.
+  description: Why the cluster's GPU nodes must not be touched. Null when the NVIDIA GPU Operator does not manage them.
   returned: success
   type: dict
+  contains:
+    found: {description: "Which nodes it manages, and what tells so.", type: str, returned: success}
+    wanted: {description: What this collection works on., type: str, returned: success}
+    remedy: {description: What to do., type: str, returned: success}
 namespace:
-  description: Whether O(namespace) exists, is terminating, is ours, and what lives in it.
+  description: What O(namespace) is. Null without that option.
   returned: success
   type: dict
   sample: {"name": "gpuops", "exists": true, "terminating": false, "ours": true, "occupants": []}
+  contains:
+    name: {description: Its name., type: str, returned: success}
+    exists: {description: Whether it is there., type: bool, returned: success}
+    terminating: {description: Whether it is being deleted., type: bool, returned: success}
+    ours: {description: Whether this collection made it., type: bool, returned: success}
+    occupants:
+      description: "What lives in it, as kind and name. Empty without O(namespace_contents)."
+      type: list
+      elements: str
+      returned: success
 runtime_class:
-  description: Whether O(runtime_class) exists, is ours, and its handler.
+  description: What O(runtime_class) is. Null without that option.
   returned: success
   type: dict
   sample: {"name": "nvidia", "exists": true, "ours": true, "handler": "nvidia"}
+  contains:
+    name: {description: Its name., type: str, returned: success}
+    exists: {description: Whether it is there., type: bool, returned: success}
+    ours: {description: Whether this collection made it., type: bool, returned: success}
+    handler: {description: Its handler., type: str, returned: success}
+# From docs/results.yml
+status:
+  description: HTTP status of the API server's answer.
+  returned: failure, where the API server answered with an error
+  type: int
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from typing import Any, Dict

@@ -35,28 +35,72 @@ observation:
   type: dict
   contains:
     host:
-      description: System, kernels, GPUs by PCI id, installed and loaded driver, toolkit.
+      description: What is planned with.
       type: dict
       returned: success
       contains:
+        hostname: {description: Name of the host., type: str, returned: success}
+        os_id: {description: C(ID) of os-release., type: str, returned: success, sample: debian}
+        os_version: {description: C(VERSION_ID) of os-release., type: str, returned: success, sample: "12"}
+        arch: {description: Machine as uname prints it., type: str, returned: success, sample: x86_64}
+        kernel: {description: Release of the running kernel., type: str, returned: success}
+        boot_kernel:
+          description: Release that the next boot will choose. Empty when it cannot be told.
+          type: str
+          returned: success
         gpus:
-          description: GPUs that the host's driver is for; these are counted, everywhere.
+          description: GPUs on the PCI bus that the host's driver is for.
           type: list
           elements: dict
           returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success, sample: "0000:17:00.0"}
+            device_id: {description: PCI device id., type: str, returned: success, sample: 20b2}
+            role: {description: C(physical) for a GPU that the host's driver is for., type: str, returned: success}
         other_gpus:
-          description: The other GPUs of the PCI bus, each with its C(role).
+          description: The other GPUs on the PCI bus.
           type: list
           elements: dict
           returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success}
+            device_id: {description: PCI device id., type: str, returned: success}
+            role: {description: What takes it away from the driver., type: str, returned: success, sample: display}
+        nvswitches: {description: Number of NVSwitches on the PCI bus., type: int, returned: success}
         fabric:
           description:
             - What has to run on this host for the NVLink fabric of its board.
             - C(fabric_manager), C(fabric_manager_nvlsm) with the subnet manager of HGX B200 and B300, or empty.
           type: str
           returned: success
+        immutable:
+          description: Why packages cannot be installed on this system. Empty when they can.
+          type: str
+          returned: success
+        secure_boot: {description: Whether the firmware enforces signed modules., type: bool, returned: success}
+        driver_installed:
+          description: Version of the driver's kernel module on disk for the running kernel.
+          type: str
+          returned: success
+        driver_boots:
+          description: Version of the driver's kernel module on disk for the kernel of the next boot.
+          type: str
+          returned: success
+        driver_userspace: {description: Version of the installed libnvidia-ml., type: str, returned: success}
+        driver_loaded: {description: Version of the loaded module., type: str, returned: success}
+        nouveau_loaded:
+          description: Whether nouveau or nova is loaded, and not for a display card alone.
+          type: bool
+          returned: success
+        toolkit: {description: Version of the installed container toolkit., type: str, returned: success}
+        control_nodes:
+          description: Device nodes of the driver that belong to no single GPU and are there.
+          type: list
+          elements: str
+          returned: success
+        driver_changes: {description: Of planners. Always false here., type: bool, returned: success}
         hung:
-          description: The call of NVML that did not come back, empty when all did.
+          description: The call of NVML that did not come back. Empty when all did.
           type: str
           returned: success
     kernels:
@@ -74,6 +118,20 @@ observation:
           type: list
           elements: dict
           returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success}
+            device_id: {description: PCI device id., type: str, returned: success}
+            subsystem:
+              description: Vendor and device of the subsystem. Empty when there is none.
+              type: str
+              returned: success
+            driver:
+              description: Kernel driver that is bound. Empty when none is.
+              type: str
+              returned: success
+              sample: nvidia
+            numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
+            role: {description: C(physical)., type: str, returned: success}
         other_gpus:
           description:
             - GPUs that it is not for, by their C(role). C(virtual_function) belongs to a virtual machine,
@@ -82,40 +140,166 @@ observation:
           type: list
           elements: dict
           returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success}
+            device_id: {description: PCI device id., type: str, returned: success}
+            subsystem:
+              description: Vendor and device of the subsystem. Empty when there is none.
+              type: str
+              returned: success
+            driver:
+              description: Kernel driver that is bound. Empty when none is.
+              type: str
+              returned: success
+              sample: nvidia
+            numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
+            role: {description: What takes it away from the driver., type: str, returned: success}
         nvswitches:
           description: NVSwitches, without those that are passed through.
           type: list
           elements: dict
           returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success}
+            device_id: {description: PCI device id., type: str, returned: success}
+            subsystem:
+              description: Vendor and device of the subsystem. Empty when there is none.
+              type: str
+              returned: success
+            driver:
+              description: Kernel driver that is bound. Empty when none is.
+              type: str
+              returned: success
+              sample: nvidia
+            numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
+            role: {description: C(physical)., type: str, returned: success}
         nvlink_bridges:
           description: Functions of ConnectX-7 adapters through which the switches of HGX B200 and B300 are managed.
           type: list
           elements: dict
           returned: success
+          contains:
+            address: {description: Address on the PCI bus., type: str, returned: success}
+            device_id: {description: PCI device id., type: str, returned: success}
+            subsystem:
+              description: Vendor and device of the subsystem. Empty when there is none.
+              type: str
+              returned: success
+            driver:
+              description: Kernel driver that is bound. Empty when none is.
+              type: str
+              returned: success
+              sample: nvidia
+            numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
+            role: {description: C(physical)., type: str, returned: success}
     nvml:
-      description:
-        - What NVML says of each GPU.
-        - C(error) says why where it says nothing, C(hung) names a call that did not come back.
+      description: What NVML says.
       type: dict
       returned: success
+      contains:
+        driver_version: {description: Version of the loaded driver., type: str, returned: success}
+        library_version: {description: Version of libnvidia-ml., type: str, returned: success}
+        cuda_version: {description: Highest version of CUDA that the driver runs., type: str, returned: success}
+        error: {description: Why NVML says nothing. Empty when it answers., type: str, returned: success}
+        hung: {description: The call that did not come back. Empty when all did., type: str, returned: success}
+        gpus:
+          description: The GPUs in NVML's order.
+          type: list
+          elements: dict
+          returned: success
+          contains:
+            index: {description: NVML's index., type: int, returned: success}
+            uuid: {description: UUID., type: str, returned: success}
+            name: {description: Product., type: str, returned: success, sample: NVIDIA A30}
+            pci_address: {description: Address on the PCI bus., type: str, returned: success}
+            minor: {description: Minor number of the device node., type: int, returned: success}
+            memory_mib: {description: Memory in MiB., type: int, returned: success}
+            compute_capability: {description: CUDA compute capability., type: str, returned: success, sample: "8.0"}
+            mig_current: {description: Whether MIG is on. Null on a GPU without MIG., type: int, returned: success}
+            mig_pending:
+              description: Whether MIG will be on after a reset. Null on a GPU without MIG.
+              type: int
+              returned: success
+            mig_devices: {description: UUIDs of MIG devices., type: list, elements: str, returned: success}
+            fabric_state:
+              description: State of the registration with the NVLink fabric.
+              type: str
+              returned: success
+              sample: completed
+            fabric_status:
+              description: NVML's return code of that registration. 0 is success.
+              type: int
+              returned: success
+            ecc_uncorrected:
+              description: Uncorrected ECC errors since the driver was loaded. Null without ECC.
+              type: int
+              returned: success
+            remap_pending:
+              description: Whether a row of memory waits for a reset to be remapped.
+              type: bool
+              returned: success
+            remap_failed: {description: Whether a row of memory could not be remapped., type: bool, returned: success}
+            processes: {description: Ids of the processes that compute., type: list, elements: int, returned: success}
+            error: {description: NVML's word for a GPU that does not answer., type: str, returned: success}
     services:
-      description: State of the services around GPUs.
+      description: State of the services around GPUs, as systemd calls it, or C(not-found).
       type: dict
       returned: success
+      sample: {"containerd.service": active, "nvidia-imex.service": not-found}
     modules:
       description: Version and reference count of the loaded nvidia modules.
       type: dict
       returned: success
+      sample: {"nvidia": {"version": 580.178.04, "refcnt": "12"}}
 ansible_facts:
   description: The small stable part, for fact caches.
   returned: success
   type: dict
   contains:
     gpuops:
-      description: Counts, device ids, fabric, driver and toolkit versions.
+      description: What can be told in a few words.
       type: dict
       returned: success
       sample: {"gpu_count": 8, "driver_loaded": "580.178.04"}
+      contains:
+        gpu_count: {description: Number of GPUs on the PCI bus., type: int, returned: success}
+        gpu_device_ids: {description: Their PCI device ids., type: list, elements: str, returned: success}
+        gpu_names: {description: Their names as NVML has them., type: list, elements: str, returned: success}
+        nvswitch_count: {description: Number of NVSwitches on the PCI bus., type: int, returned: success}
+        fabric: {description: What has to run here for the board's NVLink fabric., type: str, returned: success}
+        driver_loaded: {description: Version of the loaded driver., type: str, returned: success}
+        driver_installed: {description: Version of the driver on disk., type: str, returned: success}
+        toolkit: {description: Version of the container toolkit., type: str, returned: success}
+# From docs/results.yml
+file:
+  description: File that cannot be used as it is.
+  returned: failure, where it is a file's content
+  type: str
+line:
+  description: Line of RV(file) that cannot be used, counted from 1.
+  returned: failure, where it is a line
+  type: int
+path:
+  description: What on the host could not be read or changed.
+  returned: failure, where the system refused it
+  type: str
+errno:
+  description: Name of the system's error, as in errno(3).
+  returned: failure, where the system refused it
+  type: str
+  sample: ENOSPC
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from typing import Any

@@ -89,6 +89,23 @@ notes:
   returned: success
   type: list
   elements: str
+# From docs/results.yml
+status:
+  description: HTTP status of the API server's answer.
+  returned: failure, where the API server answered with an error
+  type: int
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from typing import Any, Dict

@@ -107,6 +107,57 @@ plan:
     requirements: []
     refusals: []
     notes: []
+  contains:
+    schema: {description: Name and version of this form., type: str, returned: success}
+    host: {description: Name of the host., type: str, returned: success}
+    policy: {description: Digest of what was asked for., type: str, returned: success}
+    policies: {description: Digest of what was asked of each capability., type: dict, returned: success}
+    observation: {description: Digest of what was found., type: str, returned: success}
+    foretold:
+      description: For each capability the facts that an earlier one will have changed, C(before) and C(after).
+      type: dict
+      returned: success
+    disruption: {description: The highest disruption of its steps and requirements., type: str, returned: success}
+    steps:
+      description: What is to be done, in order.
+      type: list
+      elements: dict
+      returned: success
+      contains:
+        id: {description: Capability with action and subject., type: str, returned: success}
+        capability: {description: Who plans and applies it., type: str, returned: success, sample: runtime}
+        action: {description: What is done., type: str, returned: success, sample: file.write}
+        subject: {description: What it is done to., type: str, returned: success, sample: /etc/containerd/config.toml}
+        why: {description: The reason as a sentence., type: str, returned: success}
+        disruption: {description: What it disturbs while it is done., type: str, returned: success}
+        change: {description: What is C(before) and what is C(after)., type: dict, returned: success}
+        parameters: {description: What is needed to do it beside the change., type: dict, returned: success}
+        reversible: {description: Whether the state before can be restored., type: bool, returned: success}
+        after: {description: Ids of the steps that come first., type: list, elements: str, returned: success}
+    requirements:
+      description: What must come from outside after the steps, a reboot or a driver.
+      type: list
+      elements: dict
+      returned: success
+      contains:
+        id: {description: Capability with kind and subject., type: str, returned: success}
+        capability: {description: Who needs it., type: str, returned: success}
+        kind: {description: What is needed., type: str, returned: success, sample: reboot}
+        subject: {description: What it is needed of., type: str, returned: success}
+        why: {description: The reason as a sentence., type: str, returned: success}
+        disruption: {description: What it disturbs., type: str, returned: success}
+        change: {description: What is C(before) and what is C(after)., type: dict, returned: success}
+    refusals:
+      description: Why it cannot be done. Nothing is written while there is one.
+      type: list
+      elements: dict
+      returned: success
+      contains:
+        capability: {description: Who refuses., type: str, returned: success}
+        found: {description: What is there., type: str, returned: success}
+        wanted: {description: What was asked for., type: str, returned: success}
+        remedy: {description: What to do., type: str, returned: success}
+    notes: {description: What should be known beside it., type: list, elements: str, returned: success}
 text:
   description: The plan as text for a person.
   returned: success
@@ -142,6 +193,36 @@ saved_as:
   returned: when O(save_to) was given and it was not check mode
   type: str
   sample: /home/admin/plans/a100.json
+# From docs/results.yml
+file:
+  description: File that cannot be used as it is.
+  returned: failure, where it is a file's content
+  type: str
+line:
+  description: Line of RV(file) that cannot be used, counted from 1.
+  returned: failure, where it is a line
+  type: int
+path:
+  description: What on the host could not be read or changed.
+  returned: failure, where the system refused it
+  type: str
+errno:
+  description: Name of the system's error, as in errno(3).
+  returned: failure, where the system refused it
+  type: str
+  sample: ENOSPC
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_reader

@@ -67,6 +67,28 @@ blocked:
   type: list
   elements: dict
   sample: [{"pod": "team/trainer-0", "reason": "Cannot evict pod as it would violate the pod's disruption budget."}]
+pods:
+  description: The pods that are in the way, as M(gpuops.nvidia.gpu_pods) describes them.
+  returned: failure, where pods would be lost or did not go in time
+  type: list
+  elements: dict
+# From docs/results.yml
+status:
+  description: HTTP status of the API server's answer.
+  returned: failure, where the API server answered with an error
+  type: int
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from typing import Any, Dict

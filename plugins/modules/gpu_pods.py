@@ -83,6 +83,23 @@ pods:
       description: Whether it is being deleted.
       type: bool
       returned: success
+# From docs/results.yml
+status:
+  description: HTTP status of the API server's answer.
+  returned: failure, where the API server answered with an error
+  type: int
+found:
+  description: What is there, when the module refuses or fails.
+  returned: failure
+  type: str
+wanted:
+  description: What was asked for, when the module refuses or fails.
+  returned: failure
+  type: str
+remedy:
+  description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
 """
 
 from typing import Any, Dict

@@ -156,7 +156,7 @@ def _failed_transaction(step: Mapping[str, Any], transaction: Mapping[str, Any],
 def _summary(rounds: List[Dict[str, Any]]) -> Dict[str, Any]:
     """One result of all rounds: the first round's plan and diff, every round's steps, the last round's end."""
     result = dict(rounds[-1])
-    if "plan" in rounds[0]:
+    if "applied" in rounds[0]:
         for key in ("plan", "text", "diff"):
             if key in rounds[0]:
                 result[key] = rounds[0][key]

@@ -19,8 +19,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NOT_CONTENT = (
     ".ci/",
     "execution-environment.yml",
-    "extensions/molecule/",
-    "inventories/",
     "Makefile",
     "pyproject.toml",
     "tests/benchmarks/",

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import cores
 import yaml
+from documentation import returned, undocumented
 from workspace import REPOSITORY, cache_root, collections_root, venv, work_root
 
 from gpulab.lab import Lab
@@ -216,7 +217,9 @@ class Running:
     def wait(self) -> Played:
         code = self.process.wait()
         calls = json.loads(self.calls.read_text()) if self.calls.exists() else {}
-        return Played(code, self.results.read_text(), calls)
+        played = Played(code, self.results.read_text(), calls)
+        assert played.undocumented() == []
+        return played
 
 
 @dataclass(frozen=True)
@@ -252,6 +255,17 @@ class Played:
         """(host, task) of what changed."""
         return [(host, task["task"]["name"]) for play in self.report["plays"] for task in play["tasks"]
                 for host, result in task["hosts"].items() if result.get("changed")]
+
+    def undocumented(self) -> List[Tuple[str, str]]:
+        """(module, key) of what our modules returned and do not document; of a run that was cut off, nothing."""
+        try:
+            plays = self.report["plays"]
+        except ValueError:
+            return []
+        found = [(result["action"].rsplit(".", 1)[-1], each) for play in plays for task in play["tasks"]
+                 for result in task["hosts"].values() if result.get("action", "").startswith("gpuops.nvidia.")
+                 for each in result.get("results", [result])]
+        return sorted({(name, key) for name, result in found for key in undocumented(result, returned(name))})
 
     def failures(self) -> str:
         try:

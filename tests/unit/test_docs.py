@@ -9,23 +9,12 @@ from typing import Any, Dict, List
 
 import pytest
 import yaml
+from documentation import documentation_blocks
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 MODULES: List[str] = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if path.stem != "__init__")
 FRAGMENT_PREFIX = "gpuops.nvidia."
 LONGEST_MAIN = 60
-
-
-def documentation_blocks(path: Path) -> Dict[str, Any]:
-    """The YAML documents that the file assigns to names, such as DOCUMENTATION."""
-    blocks: Dict[str, Any] = {}
-    for node in ast.parse(path.read_text()).body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
-            continue
-        for target in node.targets:
-            if isinstance(target, ast.Name) and isinstance(node.value.value, str):
-                blocks[target.id] = yaml.safe_load(node.value.value)
-    return blocks
 
 
 def fragment(name: str) -> Dict[str, Any]:

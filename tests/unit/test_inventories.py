@@ -10,12 +10,11 @@ import sys
 from pathlib import Path
 from typing import Set
 
+import documentation
 import yaml
 from workspace import REPOSITORY, collections_root
 
 EXAMPLES = REPOSITORY / "inventories"
-# Variables of the playbooks, which no single role owns
-OF_PLAYBOOKS = {"gpu_cluster_kubeconfig", "gpu_allowed_disruption", "gpu_serial"}
 
 
 def listing(name: str, folder: Path) -> "subprocess.CompletedProcess[str]":
@@ -27,8 +26,8 @@ def listing(name: str, folder: Path) -> "subprocess.CompletedProcess[str]":
         cwd=folder, capture_output=True, text=True, timeout=120, check=False)
 
 
-def variables_of_roles() -> Set[str]:
-    names = set(OF_PLAYBOOKS)
+def variables() -> Set[str]:
+    names = set(documentation.declared())
     for path in (REPOSITORY / "roles").glob("*/meta/argument_specs.yml"):
         for entry in yaml.safe_load(path.read_text())["argument_specs"].values():
             names.update(entry.get("options") or {})
@@ -41,6 +40,7 @@ def test_the_static_inventory_gives_each_host_its_driver(tmp_path: Path) -> None
     hosts = json.loads(done.stdout)["_meta"]["hostvars"]
     assert {name: host["gpu_driver_version"] for name, host in hosts.items()} == {
         "gpu1.example.com": "595", "gpu2.example.com": "580"}
+    assert {(host["ansible_user"], host["ansible_become"]) for host in hosts.values()} == {("admin", True)}
 
 
 def test_the_inventory_of_a_cluster_is_read_as_far_as_the_cluster(tmp_path: Path) -> None:
@@ -50,6 +50,6 @@ def test_the_inventory_of_a_cluster_is_read_as_far_as_the_cluster(tmp_path: Path
 
 
 def test_the_examples_name_variables_that_there_are() -> None:
-    known = variables_of_roles()
+    known = variables()
     for path in EXAMPLES.glob("*/group_vars/*.yml"):
         assert set(yaml.safe_load(path.read_text())) <= known, path

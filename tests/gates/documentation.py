@@ -1,0 +1,253 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is documented in many places, made from the one that declares it.
+
+Tables of variables in the roles' READMEs and in docs/variables.md, and the keys that results of modules share.
+`python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
+"""
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from pathlib import Path
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
+
+import yaml
+from workspace import REPOSITORY
+
+ROLES = REPOSITORY / "roles"
+VARIABLES = REPOSITORY / "docs" / "variables.yml"
+RESULTS = REPOSITORY / "docs" / "results.yml"
+MODULES = REPOSITORY / "plugins" / "modules"
+PAGE = "docs/variables.md"
+BEGIN = "<!-- Made from meta/argument_specs.yml by tests/gates/documentation.py -->"
+END = "<!-- End of what is made -->"
+# Ansible's markup of names, values and code
+MARKUP = re.compile(r"\b[BCEIMOPV]\(([^)]*)\)")
+FOLLOWS = re.compile(r"(\w+) \| default\((.*)\)")
+LONGEST_DEFAULT = 120
+RETURN_END = '"""\n'
+FROM_RESULTS = "# From docs/results.yml"
+WRITERS = ("cdi_spec", "container_runtime", "container_toolkit", "gpu_driver", "gpu_driver_activation", "nouveau")
+# docs.ansible.com, "Return Values", and what the task and its output plugin add
+OF_ANSIBLE = {
+    "action", "ansible_facts", "ansible_loop_var", "attempts", "changed", "cmd", "deprecations", "diff", "exception",
+    "failed", "failed_when_result", "false_condition", "invocation", "item", "msg", "rc", "results", "skip_reason",
+    "skipped", "stderr", "stderr_lines", "stdout", "stdout_lines", "unreachable", "warnings",
+}
+READERS = ("gpu_info", "gpu_plan", "gpu_validation")
+
+Options = Mapping[str, Mapping[str, Any]]
+
+
+def load(path: Path) -> Dict[str, Any]:
+    return (yaml.safe_load(path.read_text()) or {}) if path.is_file() else {}
+
+
+def roles() -> List[str]:
+    return sorted(path.parent.parent.name for path in ROLES.glob("*/meta/argument_specs.yml"))
+
+
+def entry_points(role: str) -> Dict[str, Dict[str, Any]]:
+    return dict(load(ROLES / role / "meta" / "argument_specs.yml")["argument_specs"])
+
+
+def options(role: str) -> Dict[str, Dict[str, Any]]:
+    """Every option of every entry point of a role, in the order of the file."""
+    merged: Dict[str, Dict[str, Any]] = {}
+    for point in entry_points(role).values():
+        for name, option in (point.get("options") or {}).items():
+            merged.setdefault(name, option)
+    return merged
+
+
+def declared() -> Dict[str, Dict[str, Any]]:
+    """The variables of the playbooks, which no single role owns."""
+    return {name: option for group in load(VARIABLES).values() for name, option in group["variables"].items()}
+
+
+def documentation_blocks(path: Path) -> Dict[str, Any]:
+    """The YAML documents that the file assigns to names, such as DOCUMENTATION."""
+    blocks: Dict[str, Any] = {}
+    for node in ast.parse(path.read_text()).body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Name) and isinstance(node.value.value, str):
+                blocks[target.id] = yaml.safe_load(node.value.value)
+    return blocks
+
+
+@functools.lru_cache(maxsize=None)
+def returned(module: str) -> Dict[str, Any]:
+    """What a module's RETURN says of its result."""
+    return dict(documentation_blocks(MODULES / (module + ".py"))["RETURN"])
+
+
+def undocumented(result: Mapping[str, Any], documented: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Keys of a result that RETURN does not name, as deep as it names any."""
+    for key, value in result.items():
+        of_ansible = not where and (key.startswith("_ansible") or key in OF_ANSIBLE)
+        if key not in documented:
+            if not of_ansible:
+                yield where + key
+            continue
+        inside = documented[key].get("contains")
+        for each in value if isinstance(value, (list, tuple)) else [value]:
+            if inside and isinstance(each, Mapping):
+                yield from undocumented(each, inside, "%s%s." % (where, key))
+
+
+def pages() -> Dict[str, str]:
+    """{path in the repository: text} of every page that is made, in whole or in part."""
+    made = {"roles/%s/README.md" % role: readme(role) for role in roles()}
+    made[PAGE] = variables_page()
+    made.update({"plugins/modules/%s.py" % path.stem: module(path) for path in sorted(MODULES.glob("*.py"))})
+    return made
+
+
+def readme(role: str) -> str:
+    """The role's README with its tables as its specification has them; what stands around them is kept."""
+    path = ROLES / role / "README.md"
+    text = path.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SystemExit("%s needs one line %r and one line %r: the tables go between them" % (path, BEGIN, END))
+    before, rest = text.split(BEGIN)
+    return before + "\n".join([BEGIN, "", *_role_tables(role), "", END]) + rest.split(END)[1]
+
+
+def _role_tables(role: str) -> List[str]:
+    points = entry_points(role)
+    defaults = load(ROLES / role / "defaults" / "main.yml")
+    lines: List[str] = []
+    if len(points) > 1:
+        rows = [["`%s`" % name, _sentences(point.get("description") or [])] for name, point in points.items()]
+        lines += [*_table(["Entry point", "Does"], rows), ""]
+    with_defaults = {name: dict(option, default=defaults.get(name, option.get("default")))
+                     for name, option in options(role).items()}
+    return lines + _options_table(with_defaults)
+
+
+def module(path: Path) -> str:
+    """The module with the keys that its result shares with others at the end of its RETURN."""
+    text = path.read_text()
+    start = text.index('RETURN = r"""')
+    end = text.index(RETURN_END, start + len('RETURN = r"""'))
+    own = text[start:end].split(FROM_RESULTS)[0]
+    return text[:start] + own + "%s\n%s" % (FROM_RESULTS, shared_results(path.stem)) + text[end:]
+
+
+def shared_results(name: str) -> str:
+    results = load(RESULTS)
+    if name in WRITERS:
+        return str(results["writer"] + results["host"] + results["failure"])
+    return str(results["host" if name in READERS else "cluster"] + results["failure"])
+
+
+def variables_page() -> str:
+    """The page with the variables of the playbooks, and where those of the roles are."""
+    users = used_in(declared())
+    lines = [
+        "# Variables",
+        "",
+        "Set them in the inventory, or with `--extra-vars`. A host, or a group of hosts, may have its own values.",
+        "This page is made from [variables.yml](variables.yml) and the roles' argument specifications.",
+    ]
+    for group in load(VARIABLES).values():
+        rows = [[*_option_row(name, option), users[name]] for name, option in group["variables"].items()]
+        lines += ["", "## %s" % group["title"], "",
+                  *_table(["Variable", "Type", "Default", "Meaning", "Used in"], rows)]
+    rows = []
+    for role in roles():
+        described = load(ROLES / role / "meta" / "main.yml")["galaxy_info"]["description"]
+        rows.append(["[%s](../roles/%s/README.md)" % (role, role), "`%s_*`" % role, described])
+    return "\n".join([*lines, "", "## Roles", "", "Each role has its own variables, which carry its name.", "",
+                      *_table(["Role", "Variables", "Does"], rows)]) + "\n"
+
+
+def used_in(names: Iterable[str]) -> Dict[str, str]:
+    """{variable: the playbooks and roles whose files name it}."""
+    sources = {"`%s`" % path.stem: path.read_text() for path in sorted((REPOSITORY / "playbooks").glob("*.yml"))}
+    shared = "\n".join(path.read_text() for path in sorted((REPOSITORY / "playbooks" / "tasks").glob("*.yml")))
+    every_role = {"role `%s`" % role: _code(ROLES / role) for role in roles()}
+    users = {}
+    for name in names:
+        word = re.compile(r"\b%s\b" % name)
+        found = [who for who, text in {**sources, **every_role}.items() if word.search(text)]
+        if word.search(shared) and not any(who in sources for who in found):
+            found.insert(0, "playbooks")
+        users[name] = ", ".join(found) if len(found) < 6 else _many(found)
+    return users
+
+
+def _many(found: Sequence[str]) -> str:
+    books = [who for who in found if not who.startswith("role")]
+    return ", ".join([*books, "%d roles" % (len(found) - len(books))])
+
+
+def _code(role: Path) -> str:
+    kinds = ("defaults", "tasks", "templates", "vars")
+    return "\n".join(path.read_text() for kind in kinds for path in sorted((role / kind).glob("*")))
+
+
+def _options_table(found: Options) -> List[str]:
+    return _table(["Variable", "Type", "Default", "Meaning"], [_option_row(name, found[name]) for name in found])
+
+
+def _option_row(name: str, option: Mapping[str, Any]) -> List[str]:
+    kind = str(option.get("type", "str"))
+    if option.get("elements"):
+        kind = "%s of %s" % (kind, option["elements"])
+    meaning = _sentences(option["description"])
+    if option.get("choices"):
+        meaning += " One of %s." % ", ".join("`%s`" % choice for choice in option["choices"])
+    return ["`%s`" % name, kind, _default(option), meaning]
+
+
+def _default(option: Mapping[str, Any]) -> str:
+    if option.get("required"):
+        return "required"
+    value = option.get("default")
+    if value is None:
+        return "undefined"
+    if str(value).strip().startswith("{{") and FOLLOWS.fullmatch(str(value).strip("{} ")):
+        return _follows(str(value).strip("{} "))
+    if value == "":
+        return "empty"
+    if isinstance(value, str):
+        text = value.strip("{} ") if value.startswith("{{") and "|" not in value else value
+    else:
+        text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10000).split("\n...")[0].strip()
+    return "`%s`" % text if len(text) <= LONGEST_DEFAULT and "\n" not in text else "see `defaults/main.yml`"
+
+
+def _follows(expression: str) -> str:
+    """Variables in the order in which the first defined one counts, then what counts without them."""
+    follows = FOLLOWS.fullmatch(expression)
+    if follows:
+        return "`%s`, else %s" % (follows.group(1), _follows(follows.group(2)))
+    fallback = yaml.safe_load(expression)
+    return "empty" if fallback == "" else "`%s`" % fallback
+
+
+def _sentences(description: Any) -> str:
+    parts = [description] if isinstance(description, str) else list(description)
+    return MARKUP.sub(r"`\1`", " ".join(" ".join(part.split()) for part in parts))
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> List[str]:
+    lines = ["| %s |" % " | ".join(heads), "|%s" % ("---|" * len(heads))]
+    return lines + ["| %s |" % " | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+
+
+def main() -> None:
+    for name, text in pages().items():
+        path = REPOSITORY / name
+        if not path.is_file() or path.read_text() != text:
+            path.write_text(text)
+            print("written: %s" % name)
+
+
+if __name__ == "__main__":
+    main()

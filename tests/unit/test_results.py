@@ -1,0 +1,180 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Every key of every module's result is documented: their own code makes results, RETURN is held against them."""
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Iterator, List, Mapping, Set
+
+import pytest
+from documentation import OF_ANSIBLE, READERS, WRITERS, returned, undocumented
+from workspace import REPOSITORY, collections_root
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, Cluster
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import evict_gpu_pods, read_gpu_pods
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodeWish
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import writer_result
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Refusal, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import plan_host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
+from ansible_collections.gpuops.nvidia.plugins.modules import gpu_info
+
+sys.path.insert(0, str(Path(__file__).parent / "cluster"))
+
+from cluster_api import Api  # noqa: E402
+from cluster_objects import h100_node, pod  # noqa: E402
+
+PLUGINS = REPOSITORY / "plugins"
+MODULES: List[str] = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if path.stem != "__init__")
+# Between module and action plugin; the action plugin takes them out of the result.
+INTERNAL = {"awaiting", "libraries_missing"}
+# A filter's errors end the task as text and have no result.
+NO_MODULES = {"cluster/device_plugin.py"}
+# Attributes of HostFailed that are no keys of the result
+ATTRIBUTES = {"number", "reason"}
+ADDRESS = "/sys/bus/pci/devices/0000:17:00.0/"
+STEP = Step("runtime", "file.write", "/etc/x", "It is wanted.")
+
+
+def missing(result: Mapping[str, Any], documented: Mapping[str, Any]) -> List[str]:
+    """What RETURN promises of every success and the result has not."""
+    return [key for key, value in documented.items()
+            if value["returned"].startswith(("success", "always")) and key not in result]
+
+
+def raised(path: Path) -> Set[str]:
+    """Keys beside found, wanted and remedy that errors made in a file carry into the result."""
+    keys: Set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "id", getattr(node.func, "attr", ""))
+        if name.endswith(("Error", "Failed")):
+            keys.update(word.arg for word in node.keywords if word.arg)
+        of_error = isinstance(node.func, ast.Attribute) and getattr(node.func.value, "attr", "") == "details"
+        if of_error and name == "setdefault" and isinstance(node.args[0], ast.Constant):
+            keys.add(str(node.args[0].value))
+        if name == "__init__" and isinstance(node.func, ast.Attribute) and path.name in ("client.py", "errors.py"):
+            keys.update(word.arg for word in node.keywords if word.arg)
+    return keys
+
+
+def utils(of_cluster: bool) -> List[Path]:
+    folder = PLUGINS / "module_utils"
+    return [path for path in sorted(folder.rglob("*.py"))
+            if (path.relative_to(folder).parts[0] == "cluster") == of_cluster
+            and path.relative_to(folder).as_posix() not in NO_MODULES]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    (tmp_path / "usr").mkdir()
+    host = Host(str(tmp_path))
+    host.write("/etc/os-release", 'ID=debian\nVERSION_ID="12"\n')
+    for name, value in {"vendor": "0x10de", "device": "0x20b7", "class": "0x030200"}.items():
+        host.write(ADDRESS + name, value + "\n")
+    host.write("/sys/module/nvidia/version", "580.178.04\n")
+    return host
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    server = Api(tmp_path)
+    server.state.nodes = [h100_node()]
+    server.state.pods = [pod()]
+    yield Cluster(Access(kubeconfig=str(server.kubeconfig)))
+    server.close()
+
+
+@pytest.mark.parametrize("module", WRITERS)
+def test_what_a_writer_returns(module: str) -> None:
+    result = writer_result(Outcome(Plan(steps=(STEP,)), [STEP.id], (STEP,), awaiting=STEP), with_diff=True)
+    assert set(undocumented(result, returned(module))) == INTERNAL & set(result)
+    assert missing(result, returned(module)) == []
+
+
+def test_what_a_plan_holds(host: Host) -> None:
+    result = plan_host(host, {})
+    documented = returned("gpu_plan")
+    full = dict(result, plan=Plan(steps=(STEP,), refusals=(Refusal("a", "b", "c", "d"),), notes=("n",)).to_dict())
+    assert list(undocumented(result, documented)) == [] and missing(result, documented) == []
+    assert list(undocumented(full, documented)) == []
+
+
+def test_what_is_read_of_a_host(host: Host) -> None:
+    result = gpu_info.read(host, {})
+    assert [gpu["device_id"] for gpu in result["observation"]["pci"]["gpus"]] == ["20b7"]
+    result["observation"]["nvml"]["gpus"] = [asdict(NvmlGpu(index=0))]
+    assert list(undocumented(result, returned("gpu_info"))) == []
+    assert missing(result, returned("gpu_info")) == []
+
+
+def test_what_a_validation_says() -> None:
+    checks = [Check("gpus_on_bus", "passed", "one GPU", "").to_dict()]
+    assert list(undocumented({"changed": False, "checks": checks}, returned("gpu_validation"))) == []
+
+
+def test_what_is_read_of_a_cluster(cluster: Cluster) -> None:
+    result = overview(cluster, "", "gpuops", "nvidia", True)
+    assert result["nodes"] and list(undocumented(result, returned("gpu_cluster_info"))) == []
+    assert missing(result, returned("gpu_cluster_info")) == []
+
+
+def test_what_is_told_of_a_node_that_changes(cluster: Cluster) -> None:
+    result = change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=True)
+    assert list(undocumented(result, returned("gpu_node"))) == [] and missing(result, returned("gpu_node")) == []
+
+
+def test_what_is_told_of_pods(cluster: Cluster) -> None:
+    found = [each.result() for each in read_gpu_pods(cluster, "gpu-1")]
+    assert found and list(undocumented({"pods": found}, returned("gpu_pods"))) == []
+    evicted = evict_gpu_pods(cluster, "gpu-1", True, True, None, 1, dry_run=True)
+    assert list(undocumented(evicted, returned("gpu_pod_eviction"))) == []
+    assert missing(evicted, returned("gpu_pod_eviction")) == []
+
+
+def test_what_reaches_the_task_through_the_action_plugins(tmp_path: Path) -> None:
+    """On this machine, whatever it is: the modules read, in check mode."""
+    tasks = [{"name": name, "gpuops.nvidia." + name: options, "ignore_errors": True, "check_mode": True}
+             for name, options in {
+                 "gpu_info": {}, "gpu_plan": {"nouveau": {}}, "nouveau": {}, "gpu_driver": {"source": "runfile"},
+                 "gpu_validation": {"scope": ["cluster"], "node_name": "n", "expected_gpus": 1, "kubeconfig": "/none"},
+                 "gpu_cluster_info": {"kubeconfig": "/none"}}.items()]
+    play = tmp_path / "play.json"
+    play.write_text(json.dumps([{"hosts": "localhost", "connection": "local", "gather_facts": False, "tasks": tasks}]))
+    done = subprocess.run(
+        [sys.executable, "-m", "ansible.cli.playbook", "--inventory", "localhost,", str(play)],
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), "ANSIBLE_HOME": str(tmp_path / "ansible"),
+             "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
+             "ANSIBLE_PYTHON_INTERPRETER": sys.executable, "LC_ALL": "C.UTF-8"},
+        cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = {task["task"]["name"]: task["hosts"]["localhost"]
+               for task in json.loads(done.stdout)["plays"][0]["tasks"]}
+    assert {name: list(undocumented(result, returned(name))) for name, result in results.items()} == {
+        name: [] for name in results}
+    assert {name for name, result in results.items() if result.get("failed")} >= {"gpu_driver", "gpu_cluster_info"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_failure_is_documented_by_every_module(module: str) -> None:
+    assert {"found", "wanted", "remedy"} <= set(returned(module))
+
+
+def test_what_errors_carry_is_documented() -> None:
+    of_host = {key for module in (*WRITERS, *READERS) for key in returned(module)}
+    of_cluster = {key for module in MODULES if module not in (*WRITERS, *READERS) for key in returned(module)}
+    strays = {(path.name, key) for known, of in ((of_host, False), (of_cluster, True)) for path in utils(of)
+              for key in raised(path) if key not in known | OF_ANSIBLE | INTERNAL | ATTRIBUTES}
+    assert strays == set()

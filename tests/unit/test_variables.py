@@ -1,0 +1,175 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Every variable of playbooks and roles: declared in one place, documented from there, used, and of one default."""
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Set, Tuple
+
+import documentation
+import pytest
+import yaml
+from workspace import REPOSITORY
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES
+
+PLAYBOOKS = REPOSITORY / "playbooks"
+ROLES = documentation.roles()
+DECLARED = documentation.declared()
+PAGES = documentation.pages()
+WORD = re.compile(r"\b_*gpu_[a-z0-9_]+\b")
+DEFAULTED = re.compile(r"\b(gpu_\w+)\s*\|\s*default\(")
+# Comments, and names of YAML anchors
+COMMENT = re.compile(r"(^|\s)#.*$|(?<=\s)[&*]\w+", re.MULTILINE)
+# What a task file holds beside variables: names of modules, groups and facts
+PLUGINS = {path.stem for folder in ("modules", "action", "filter", "inventory")
+           for path in (REPOSITORY / "plugins" / folder).glob("*.py")}
+
+
+def files(*folders: Path) -> Iterator[Tuple[Path, str]]:
+    """Playbooks, tasks, templates and variables, without comments and anchors."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            inside = path.relative_to(REPOSITORY).parts
+            code = inside[0] == "playbooks" or {"defaults", "tasks", "templates", "vars"}.intersection(inside[2:3])
+            if code and path.is_file():
+                yield path, COMMENT.sub("", path.read_text())
+
+
+def made_by(data: Any) -> Set[str]:
+    """Names that tasks bring about themselves: keys of vars and facts, registered results, groups of plays."""
+    if isinstance(data, list):
+        return {name for item in data for name in made_by(item)}
+    if not isinstance(data, dict):
+        return set()
+    names = {str(data[key]) for key in ("register", "loop_var") if key in data}
+    hosts = data.get("hosts", [])
+    names.update(pattern.lstrip("&!") for pattern in (hosts if isinstance(hosts, list) else [hosts]))
+    for key, value in data.items():
+        names |= {str(key)} | made_by(value)
+    return names
+
+
+def made(*folders: Path) -> Set[str]:
+    return {name for path, text in files(*folders) if path.suffix == ".yml" for name in made_by(yaml.safe_load(text))}
+
+
+def options_of_modules() -> Dict[str, Dict[str, Any]]:
+    """{capability: the argument specification of its module}."""
+    return {capability.name: dict(capability.arguments) for capability in CAPABILITIES}
+
+
+def baselines() -> List[Dict[str, Any]]:
+    """Parameters with which every capability's defaults are accepted."""
+    mirror = {"repository_url": "https://mirror/", "repository_key": "/etc/mirror.asc"}
+    return [{"version": "580"}, {"version": "580", **mirror}, {"version": "1.20.1"}, {}]
+
+
+def accepted(capability: Any, choice: Dict[str, Any]) -> bool:
+    for baseline in baselines():
+        given = {name: option.get("default") for name, option in capability.arguments.items()}
+        given.update({name: value for name, value in {**baseline, **choice}.items() if name in given})
+        try:
+            capability.policy(given)
+        except GpuOpsError:
+            continue
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_the_tables_are_those_of_the_specifications(page: str) -> None:
+    """`python tests/gates/documentation.py` writes them anew."""
+    assert (REPOSITORY / page).read_text() == PAGES[page]
+
+
+def test_every_variable_of_the_playbooks_is_declared_or_made_there() -> None:
+    known = {*DECLARED, *PLUGINS, *ROLES, *made(PLAYBOOKS, REPOSITORY / "roles")}
+    for role in ROLES:
+        known.update(documentation.options(role))
+    strays = {(str(path.relative_to(REPOSITORY)), name) for path, text in files(PLAYBOOKS, REPOSITORY / "roles")
+              for name in WORD.findall(text) if name not in known and not name.endswith("_")}
+    assert strays == set()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_variable_of_a_role_is_specified_or_made_there(role: str) -> None:
+    home = REPOSITORY / "roles" / role
+    known = {*documentation.options(role), *made(home)}
+    own = re.compile(r"\b_*%s_[a-z0-9_]+\b" % role)
+    others = tuple(each for each in ROLES if each.startswith(role + "_"))
+    strays = {name for path, text in files(home) for name in own.findall(text)
+              if name not in known and name not in PLUGINS and not name.startswith(others)}
+    assert strays == set()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_specified_option_is_used_by_its_role(role: str) -> None:
+    home = REPOSITORY / "roles" / role
+    used = "\n".join(text for path, text in files(home) if path.parts[-2] != "defaults")
+    assert [name for name in documentation.options(role) if not re.search(r"\b%s\b" % name, used)] == []
+
+
+def test_every_declared_variable_is_described_and_used() -> None:
+    text = "\n".join(text for _path, text in files(PLAYBOOKS, REPOSITORY / "roles"))
+    assert [name for name, option in DECLARED.items() if not (option.get("description") and option.get("type"))] == []
+    assert [name for name in DECLARED if not re.search(r"\b%s\b" % name, text)] == []
+
+
+def test_a_variable_has_one_default() -> None:
+    differing = []
+    for path, text in files(PLAYBOOKS, REPOSITORY / "roles"):
+        for match in DEFAULTED.finditer(text):
+            name, value = match.group(1), literal(text[match.end():])
+            if name in DECLARED and value not in ("omit", "skipped") and "default" in DECLARED[name]:
+                if value not in (DECLARED[name]["default"], str(DECLARED[name]["default"]).strip("{} ")):
+                    differing.append((str(path.relative_to(REPOSITORY)), name, value))
+    assert differing == []
+
+
+def literal(text: str) -> Any:
+    """The first argument of default( as Python reads it; a name as itself, another expression as 'skipped'."""
+    for end in (position for position, sign in enumerate(text) if sign in "),"):
+        try:
+            return ast.literal_eval(" ".join(text[:end].split()).replace("true", "True").replace("false", "False"))
+        except (SyntaxError, ValueError):
+            if text[:end].isidentifier():
+                return text[:end]
+    return "skipped"
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES, ids=lambda capability: capability.name)
+def test_a_choice_that_is_always_refused_says_so(capability: Any) -> None:
+    silent = []
+    for option, specification in capability.arguments.items():
+        for choice in specification.get("choices", ()):
+            if not accepted(capability, {option: choice}):
+                told = "V(%s) is always refused" % choice
+                silent += [str(path) for path in describing(capability.name, option) if told not in path.read_text()]
+    assert accepted(capability, {}) and silent == []
+
+
+def describing(capability: str, option: str) -> List[Path]:
+    """The files that describe an option of a capability: its module's, and the specifications of roles that set it."""
+    modules = {"nouveau": "nouveau", "driver": "gpu_driver", "activation": "gpu_driver_activation",
+               "toolkit": "container_toolkit", "runtime": "container_runtime", "cdi": "cdi_spec"}
+    found = [REPOSITORY / "plugins" / "modules" / (modules[capability] + ".py")]
+    for role in ROLES:
+        if "%s_%s" % (role, option) in documentation.options(role) and role == modules[capability]:
+            found.append(REPOSITORY / "roles" / role / "meta" / "argument_specs.yml")
+    return found
+
+
+@pytest.mark.parametrize("role, capability", [
+    ("gpu_driver", "driver"), ("container_toolkit", "toolkit"), ("container_runtime", "runtime")])
+def test_a_role_offers_the_choices_of_its_module(role: str, capability: str) -> None:
+    offered = options_of_modules()[capability]
+    specified = documentation.options(role)
+    for name, option in offered.items():
+        own = specified["%s_%s" % (role, name)]
+        assert set(own.get("choices", ())) == set(option.get("choices", ())), name
+        assert own.get("type", "str") == option.get("type", "str"), name
+        assert own.get("elements") == option.get("elements"), name
