@@ -86,16 +86,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 plan:
-  description:
-    - The plan as data, in the form that O(approved_plan) takes.
-    - C(schema) is the version of this form, C(host) the host's own name.
-    - C(policy) and C(observation) are digests of what the plan was made from, C(policies) has that of the policy for
-      each capability, C(foretold) the facts that an earlier capability of the plan will have changed for a later one.
-    - C(disruption) is the highest of its steps and requirements.
-    - C(steps) are what is done, in order. C(requirements) are what must come from outside after them, a reboot or a
-      driver, each with C(kind), C(subject), C(why), C(disruption) and C(change).
-    - C(refusals) say why nothing is done, C(notes) what else is to be known. C(complete) is false where something that
-      is wanted waits for what no step brings, as a note says.
+  description: The plan as data, in the form that O(approved_plan) takes.
   returned: success
   type: dict
   sample:
@@ -157,6 +148,10 @@ plan:
         found: {description: What is there., type: str, returned: success}
         wanted: {description: What was asked for., type: str, returned: success}
         remedy: {description: What to do., type: str, returned: success}
+    complete:
+      description: Whether nothing that is wanted waits for what no step brings. What waits is told in C(notes).
+      type: bool
+      returned: success
     notes: {description: What should be known beside it., type: list, elements: str, returned: success}
 text:
   description: The plan as text for a person.
