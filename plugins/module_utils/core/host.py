@@ -361,12 +361,13 @@ class Host:
 
     def _unlink(self, name: str, path: str) -> None:
         with self._telling(name, "removed"):
-            if os.path.lexists(path):
-                _unlink_if_there(path)
+            if _unlink_if_there(path):
                 _sync_folder(os.path.dirname(path))
 
     def remove_empty_dir(self, name: str) -> None:
         """Remove a directory if it is empty; leave it otherwise."""
+        if not self.is_dir(name):
+            return
         try:
             os.rmdir(self.path(name))
         except OSError as error:
@@ -431,7 +432,8 @@ class Host:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
         """A directory that only its owner can enter and that is gone afterwards."""
-        with self._telling(tempfile.gettempdir(), "written"), tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
+        where = os.environ.get("TMPDIR", "/tmp")
+        with self._telling(where, "written"), tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
             yield folder
 
     def which(self, program: str) -> Optional[str]:
@@ -553,9 +555,14 @@ def _on_one_file_system(above: str, folder: str) -> bool:
         return True
 
 
-def _unlink_if_there(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+def _unlink_if_there(path: str) -> bool:
+    """Whether it was there. On a read-only file system unlink(2) fails for what is not there as well."""
+    try:
+        os.lstat(path)
         os.unlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _encoded(name: str, text: str) -> bytes:
