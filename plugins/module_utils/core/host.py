@@ -32,8 +32,9 @@ GUARD_SECONDS = 30.0
 _NULL = os.makedev(1, 3)
 _KINDS = {stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
           stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link that leads back to itself"}
-# Attributes that belong to a file's content, which the kernel or a tool makes anew (evm(7), ima)
-_OF_CONTENT = ("security.selinux", "security.ima", "security.evm")
+# Attributes that a file keeps when its content is replaced (xattr(7)): what users note, access lists, capabilities.
+# Others belong to the content (security.ima, security.evm) or to the file system.
+_KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access", "security.capability")
 
 
 @dataclass(frozen=True)
@@ -628,7 +629,7 @@ def _ownership(path: str, found: os.stat_result) -> Ownership:
     return Ownership(
         stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid,
         (_attribute(path, "security.selinux") or b"").decode("ascii", "surrogateescape"),
-        {name: value.decode("latin-1") for name in _attributes(path) if name not in _OF_CONTENT
+        {name: value.decode("latin-1") for name in _attributes(path) if name.startswith(_KEPT_ATTRIBUTES)
          for value in (_attribute(path, name),) if value is not None},
     )
 
