@@ -7,3 +7,5 @@ from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action im
 
 class ActionModule(CapabilityAction):
     """Runs the module of the same name with the libraries that it needs."""
+
+    capability = "toolkit"

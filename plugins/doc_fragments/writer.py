@@ -13,12 +13,15 @@ options:
     type: str
     choices: [none, service_restart, runtime_restart, gpu_reset, driver_reload, reboot]
     default: driver_reload
-  approved_steps:
+  approved_plan:
     description:
-      - Steps of an approved plan, as M(gpuops.nvidia.gpu_plan) returned them in RV(gpuops.nvidia.gpu_plan#module:plan).
-      - The module does exactly those of its own capability, or stops before the first change and names what differs.
-    type: list
-    elements: dict
+      - An approved plan, whole, as M(gpuops.nvidia.gpu_plan) returned it in RV(gpuops.nvidia.gpu_plan#module:plan).
+      - The module does exactly the steps of its own capability in it, or stops before the first change and names what
+        differs. Host, schema and policy are compared too. Steps whose effect is there already may be missing, and a
+        step may disturb less. Where the approved plan has no step of the capability, none is done.
+      - Left out, the module is held to nothing.
+      - Only the module's own part of the plan is sent to the host.
+    type: dict
   libraries:
     description:
       - Archive on the host with the Python libraries that the collection ships. Set by the collection itself.
@@ -39,6 +42,12 @@ options:
       - The step that the controller has carried out since the previous call. Set by the collection itself.
     type: str
     default: ""
+  transaction_failed:
+    description:
+      - Whether O(resumed_step) failed; the module then only writes down what came with it.
+      - Set by the collection itself.
+    type: bool
+    default: false
 attributes:
   check_mode:
     description: Can run in check mode and tells exactly what it would do.

@@ -8,34 +8,40 @@ from typing import Any, Dict, Mapping, Tuple
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from .core.capability import Capability, changed_since, plan_of
+from .core.approval import differences, read_approved
+from .core.capability import Capability, plan_of
 from .core.errors import GpuOpsError
 from .core.host import Host
-from .core.plan import Plan, Step, render
+from .core.plan import Plan, digest, render
 from .driver.capability import Activation, Driver, Nouveau
-from .hardware.node import host_facts
+from .hardware.node import host_facts_and_health
 from .runtime.capability import Cdi, Runtime, Toolkit
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (Nouveau(), Driver(), Toolkit(), Activation(), Runtime(), Cdi())
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text'}: the plans of all capabilities that have parameters, chained on the facts each one leaves.
+    """{'plan', 'text', 'digest', 'refusals'}: the plans of all capabilities that have parameters, chained on the facts
+    each one leaves.
 
-    With 'approved_steps', what is needed beside them is a refusal: the host is not the one that was approved.
+    With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     """
-    facts = host_facts(host)
+    now = facts = host_facts_and_health(host)
     total = Plan(host=facts.hostname)
     for capability in CAPABILITIES:
         given = parameters.get(capability.name)
         if given is not None:
-            plan, facts = plan_of(capability, _checked(capability, given), host, facts)
+            plan, facts = plan_of(capability, _checked(capability, given), host, facts, now)
             total = total.merged(plan)
-    approved = parameters.get("approved_steps")
+    approved = parameters.get("approved_plan")
     if approved is not None:
-        changed = changed_since(total, [Step.from_dict(step) for step in approved])
-        total = replace(total, refusals=total.refusals + changed)
-    return {"plan": total.to_dict(), "text": render(total)}
+        total = replace(total, refusals=total.refusals + differences(total, read_approved(approved)))
+    return {
+        "plan": total.to_dict(),
+        "text": render(total),
+        "digest": digest(total.promise()),
+        "refusals": [refusal.to_dict() for refusal in total.refusals],
+    }
 
 
 def _checked(capability: Capability[Any, Any], given: Mapping[str, Any]) -> Dict[str, Any]:

@@ -134,7 +134,7 @@ put_off:
   type: list
   elements: dict
 reboot_required:
-  description: Whether a step was put off that only a reboot brings about.
+  description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
 """

@@ -139,18 +139,19 @@ put_off:
   type: list
   elements: dict
 reboot_required:
-  description: Whether a step was put off that only a reboot brings about.
+  description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Toolkit
 
 
 def main() -> None:
-    run_writer(Toolkit(), host_facts)
+    run_writer(Toolkit(), host_facts, Provenance())
 
 
 if __name__ == "__main__":

@@ -72,7 +72,9 @@ options:
     default: ""
   fabric_manager:
     description:
-      - V(auto) installs NVIDIA's Fabric Manager in the driver's version where the host has NVSwitches.
+      - V(auto) installs NVIDIA's Fabric Manager in the driver's version where the board needs it.
+      - That is where there are NVSwitches on the PCI bus, and on HGX B200 and B300, whose switches are elsewhere and
+        which get C(nvlsm) too.
     type: str
     choices: [auto, present, absent]
     default: auto
@@ -142,7 +144,7 @@ put_off:
   type: list
   elements: dict
 reboot_required:
-  description: Whether a step was put off that only a reboot brings about; its C(why) says why.
+  description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
 """
@@ -150,10 +152,11 @@ reboot_required:
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 
 
 def main() -> None:
-    run_writer(Driver(), host_facts)
+    run_writer(Driver(), host_facts, Provenance())
 
 
 if __name__ == "__main__":

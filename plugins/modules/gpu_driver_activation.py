@@ -10,7 +10,10 @@ version_added: 0.1.0
 description:
   - Loads the kernel modules of the installed driver, makes the device nodes, and runs the daemons that belong to it.
   - When another version is loaded, it stops the driver's own services, unloads, loads and starts them again.
-  - When anything else holds a GPU, it names every holder, and a reboot is required.
+  - What was unloaded beside them (GDRCopy, GPUDirect Storage) is loaded last, and judged before the exchange by whether
+    it was built after the new driver.
+  - When anything else holds a GPU or the modules, it names every holder, and a reboot is required; so it is when the
+    running kernel has no module of the driver and the one that boots next has.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
@@ -28,7 +31,7 @@ options:
     default: true
   fabric_manager:
     description:
-      - V(auto) runs the Fabric Manager where the host has NVSwitches, V(absent) leaves it alone.
+      - V(auto) runs the Fabric Manager where the board needs it, V(absent) leaves it alone.
     type: str
     choices: [auto, absent]
     default: auto
@@ -74,18 +77,18 @@ put_off:
   type: list
   elements: dict
 reboot_required:
-  description: Whether a step was put off that only a reboot brings about; its C(why) says why.
+  description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import Activation
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
 
 
 def main() -> None:
-    run_writer(Activation(), host_facts)
+    run_writer(Activation(), host_facts_and_health)
 
 
 if __name__ == "__main__":

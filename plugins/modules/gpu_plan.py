@@ -33,13 +33,14 @@ options:
   cdi:
     description: Options of M(gpuops.nvidia.cdi_spec). Left out, the capability is not planned.
     type: dict
-  approved_steps:
+  approved_plan:
     description:
-      - Steps of an approved plan, as this module returned them in RV(plan).
-      - A step that is needed now and is not among them, or differs, is a refusal that names it. Steps that are done
-        already may be missing.
-    type: list
-    elements: dict
+      - An approved plan, whole, as this module returned it in RV(plan).
+      - What is needed now and is not covered by it is a refusal that names it. Compared are host, policy of every
+        capability, and of each step and requirement everything but the reason. Steps that are done already may be
+        missing, and a step may disturb less.
+      - A plan of another schema, or what is no plan, is an error.
+    type: dict
 extends_documentation_fragment:
   - gpuops.nvidia.writer.reader
 """
@@ -61,16 +62,56 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description:
-    - The plan as data. C(schema), C(host), C(policy) and C(observation) (digests), C(disruption) (the highest of its
-      steps), C(steps), C(refusals) and C(notes).
+    - The plan as data, in the form that O(approved_plan) takes.
+    - C(schema) is the version of this form, C(host) the host's own name.
+    - C(policy) and C(observation) are digests of what the plan was made from, C(policies) has that of the policy for
+      each capability, C(foretold) the facts that an earlier capability of the plan will have changed for a later one.
+    - C(disruption) is the highest of its steps and requirements.
+    - C(steps) are what is done, in order. C(requirements) are what must come from outside after them, a reboot or a
+      driver, each with C(kind), C(subject), C(why), C(disruption) and C(change).
+    - C(refusals) say why nothing is done, C(notes) what else is to be known. C(complete) is false where something that
+      is wanted waits for what no step brings, as a note says.
   returned: success
   type: dict
-  sample: {"schema": "gpuops.nvidia/plan/v1", "disruption": "none", "steps": [], "refusals": [], "notes": []}
+  sample:
+    schema: gpuops.nvidia/plan/v2
+    host: a100
+    policies: {"driver": "0123456789abcdef"}
+    disruption: none
+    steps: []
+    requirements: []
+    refusals: []
+    notes: []
 text:
   description: The plan as text for a person.
   returned: success
   type: str
   sample: "a100: nothing to do"
+digest:
+  description:
+    - Digest of all that an approval of the plan is an approval of. Two plans with the same digest are interchangeable.
+  returned: success
+  type: str
+  sample: 0123456789abcdef
+refusals:
+  description:
+    - Why the plan cannot be carried out, that it is not covered by O(approved_plan) included. Empty where it can be.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    capability:
+      description: Whose refusal it is, C(approval) where the approved plan as a whole does not fit.
+      type: str
+    found:
+      description: What is there.
+      type: str
+    wanted:
+      description: What was asked for.
+      type: str
+    remedy:
+      description: What to do.
+      type: str
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_reader
@@ -79,7 +120,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPA
 
 def main() -> None:
     arguments = {capability.name: {"type": "dict"} for capability in CAPABILITIES}
-    run_reader(dict(arguments, approved_steps={"type": "list", "elements": "dict"}), plan_host)
+    run_reader(dict(arguments, approved_plan={"type": "dict"}), plan_host)
 
 
 if __name__ == "__main__":

@@ -12,20 +12,29 @@ import os
 import socket
 import tempfile
 import uuid
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional
 
+from ansible.parsing.plugin_docs import read_docstring
 from ansible.plugins.action import ActionBase
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import part_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import builtin_options
 
 from .libraries import archive
 
+APT = "ansible.legacy.apt"
 MOST_ROUNDS = 20
 PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "noninteractive"}
 
 
 class CapabilityAction(ActionBase):
-    """Base of the action plugins; a subclass names nothing, the task's own module is run."""
+    """Base of the action plugins; the task's own module is run.
+
+    capability: whose part of an approved plan goes to the host; '' where the module takes the whole.
+    """
 
     TRANSFERS_FILES = True
+    capability = ""
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
         super().run(tmp, task_vars)
@@ -33,6 +42,8 @@ class CapabilityAction(ActionBase):
         arguments = dict(self._task.args, libraries=remote_path)
         if self._writes():
             arguments["run_id"] = run_id()
+        if self.capability and isinstance(arguments.get("approved_plan"), dict):
+            arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
         rounds: List[Dict[str, Any]] = []
         shipped = False
         try:
@@ -49,10 +60,10 @@ class CapabilityAction(ActionBase):
                     break
                 step = result["awaiting"]
                 transaction = self._transaction(step, task_vars)
-                if transaction.get("failed"):
-                    rounds.append(_failed_transaction(step, transaction))
-                    break
                 arguments["resumed_step"] = step["id"]
+                if transaction.get("failed"):
+                    rounds.append(_failed_transaction(step, transaction, self._account(arguments, task_vars)))
+                    break
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return _summary(rounds)
@@ -82,13 +93,22 @@ class CapabilityAction(ActionBase):
     def _writes(self) -> bool:
         return self._task.action.rsplit(".", 1)[-1] not in ("gpu_info", "gpu_plan", "gpu_validation")
 
+    def _account(self, arguments: Mapping[str, Any], task_vars: Any) -> str:
+        """Have the host account for what came although the transaction failed; '' or why it could not."""
+        accounted = self._execute_module(
+            module_name=self._task.action, module_args=dict(arguments, transaction_failed=True), task_vars=task_vars
+        )
+        return str(accounted.get("msg", "")) if accounted.get("failed") else ""
+
     def _transaction(self, step: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
         """Install or remove the step's packages in one transaction."""
         environment = self._task.environment
         self._task.environment = list(environment or []) + [PACKAGE_ENVIRONMENT]
         try:
             return self._execute_module(
-                module_name="ansible.legacy.apt", module_args=apt_arguments(step), task_vars=task_vars
+                module_name=APT,
+                module_args=builtin_options(step, known_options(self._shared_loader_obj.module_loader)),
+                task_vars=task_vars,
             )
         finally:
             self._task.environment = environment
@@ -103,30 +123,15 @@ def run_id() -> str:
     return "%s@%s %s" % (user, socket.gethostname(), uuid.uuid4().hex)
 
 
-def apt_arguments(step: Mapping[str, Any]) -> Dict[str, Any]:
-    """Options of ansible.builtin.apt for a package step."""
-    parameters = step["parameters"]
-    wanted = step["change"]["after"]
-    arguments: Dict[str, Any] = {
-        "lock_timeout": 600,
-        "auto_install_module_deps": False,
-        "dpkg_options": "force-confdef,force-confold",
-    }
-    if step["action"] == "packages.remove":
-        return dict(arguments, name=sorted(wanted), state="absent", purge=bool(parameters.get("purge")))
-    return dict(
-        arguments,
-        name=["%s=%s" % (name, version) for name, version in sorted(wanted.items()) if version is not None],
-        state="present",
-        install_recommends=False,
-        allow_downgrade=bool(parameters.get("allow_downgrade")),
-        allow_change_held_packages=bool(parameters.get("change_held")),
-        update_cache=bool(parameters.get("update_cache")),
-    )
+def known_options(module_loader: Any) -> Optional[FrozenSet[str]]:
+    """Options of the apt module that this ansible-core would run, from its own documentation; None when it has none."""
+    path = module_loader.find_plugin(APT, ".py")
+    told = read_docstring(path, verbose=False)["doc"] if path else None
+    return frozenset(told["options"]) if told and told.get("options") else None
 
 
-def _failed_transaction(step: Mapping[str, Any], transaction: Mapping[str, Any]) -> Dict[str, Any]:
-    """The package manager's refusal in the collection's own form."""
+def _failed_transaction(step: Mapping[str, Any], transaction: Mapping[str, Any], unaccounted: str) -> Dict[str, Any]:
+    """The package manager's refusal in the collection's own form; unaccounted says what failed in accounting for it."""
     found = str(transaction.get("msg", "the package manager failed")).strip()
     return {
         "failed": True,
@@ -139,6 +144,7 @@ def _failed_transaction(step: Mapping[str, Any], transaction: Mapping[str, Any])
         "failed_step": dict(step),
         "stdout": transaction.get("stdout", ""),
         "stderr": transaction.get("stderr", ""),
+        **({"unaccounted": unaccounted} if unaccounted else {}),
     }
 
 

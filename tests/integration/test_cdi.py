@@ -48,7 +48,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         {"name": HOST, "board": "l40s", "gpus": 2}, {"name": MIG, "board": "a100-80gb-sxm", "gpus": 2},
     ]}, "test_cdi.py"))
     fleet = Fleet(lab, tmp_path_factory.mktemp("cdi"))
-    fleet.play("gpuops.nvidia.site")
+    fleet.play("gpuops.nvidia.site", gpu_serial=2)
     yield fleet
     lab.down()
 
@@ -137,6 +137,28 @@ def test_a_specification_of_another_driver_or_of_lost_programs_is_renewed(fleet:
         assert module(fleet, "cdi_spec")["applied"] == [GENERATE, LINK][:2 if "580.1" in stale else 1], stale
         assert fleet.say(HOST, "cat", SPEC) == fresh
     assert module(fleet, "cdi_spec")["changed"] is False
+
+
+def test_a_specification_from_before_the_device_nodes_is_renewed(fleet: Fleet) -> None:
+    """As the toolkit's unit writes it at the boot after a power cut, when nobody has made the nodes of uvm yet."""
+    fresh = fleet.say(HOST, "cat", SPEC)
+    for node in ("nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
+        assert "path: /dev/%s\n" % node in fresh
+    shell(fleet, "rm /dev/nvidia-uvm /dev/nvidia-uvm-tools /dev/nvidia-modeset; systemctl restart nvidia-cdi-refresh")
+    assert "nvidia-uvm" not in fleet.say(HOST, "cat", SPEC)
+    verdict = module(fleet, "gpu_validation")
+    assert "it lacks /dev/nvidia-uvm, /dev/nvidia-uvm-tools" in verdict["msg"]
+    fleet.play("gpuops.nvidia.site")
+    assert fleet.say(HOST, "cat", SPEC) == fresh
+    assert not module(fleet, "gpu_validation").get("failed")
+
+
+def test_a_library_that_came_later_makes_the_specification_stale(fleet: Fleet) -> None:
+    fresh = fleet.say(HOST, "cat", SPEC)
+    fleet.say(HOST, "sed", "-i", "/libnvidia-ptxjitcompiler/d", SPEC)
+    assert "libnvidia-ptxjitcompiler" in module(fleet, "gpu_validation")["msg"]
+    assert module(fleet, "cdi_spec")["applied"] == [GENERATE]
+    assert fleet.say(HOST, "cat", SPEC) == fresh
 
 
 def test_a_specification_from_before_the_toolkit_is_renewed(fleet: Fleet) -> None:
@@ -291,7 +313,7 @@ def test_uninstall_leaves_nothing_behind(fleet: Fleet) -> None:
     assert "cdi/links.remove//dev/char" in module(fleet, "cdi_spec", state="absent")["applied"]
     assert reloads(fleet) == before
     assert fleet.say(HOST, "ls", LEFTOVER) == LEFTOVER
-    fleet.play("gpuops.nvidia.uninstall")
+    fleet.play("gpuops.nvidia.uninstall", gpu_serial=2)
     for host in (HOST, MIG):
         assert shell(fleet, "ls -d /run/nvidia /run/cdi/*; find /dev/char -lname '*nvidia*';"
                             " find /etc/systemd /etc/udev -name 'gpuops-nvidia*' -o -name '*gpuops-nvidia.rules'",

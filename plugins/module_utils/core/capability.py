@@ -8,14 +8,17 @@ Every capability package (driver, runtime, ...) supplies the first four as a Cap
 """
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Generic, List, Mapping, Optional, Sequence, Tuple, TypeVar
+from typing import Any, Dict, Generic, List, Mapping, Optional, Protocol, Sequence, Set, Tuple, TypeVar
 
+from .approval import Foretold, as_foretold, differences, facts_foretold, foretold_facts
 from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
-from .journal import Journal, PackageChange
-from .plan import Disruption, Plan, Refusal, Step, digest, split_by_disruption
+from .journal import Journal
+from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
+from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, Executor, generic_executors
 
 Policy = TypeVar("Policy")
@@ -25,12 +28,14 @@ Observation = TypeVar("Observation")
 class Capability(Generic[Policy, Observation]):
     """One thing that is observed, planned and applied as a whole.
 
-    name:      the capability's word in plans and in the journal.
-    arguments: its options, as an Ansible argument specification.
+    name:        the capability's word in plans and in the journal.
+    arguments:   its options, as an Ansible argument specification.
+    assumptions: options that say how the host will be and not what is wanted of it: no part of the policy's digest.
     """
 
     name: str = ""
     arguments: Dict[str, Any] = {}
+    assumptions: Tuple[str, ...] = ()
 
     def policy(self, parameters: Mapping[str, Any]) -> Policy:
         """The policy of checked parameters. Raises GpuOpsError when they contradict each other."""
@@ -45,12 +50,38 @@ class Capability(Generic[Policy, Observation]):
         raise NotImplementedError
 
     def facts_after(self, observation: Observation, policy: Policy, facts: HostFacts, plan: Plan) -> HostFacts:
-        """Pure: the facts once the plan is done. A capability that changes none of them keeps this."""
+        """Pure: the facts once the plan is done: only such that are text, numbers or flags may be others then.
+
+        A capability that changes none of them keeps this.
+        """
         return facts
 
     def executors(self) -> Dict[str, Executor]:
         """Executors of the capability's own actions, beside the generic ones."""
         return {}
+
+
+class Transactions(Protocol):
+    """Who keeps the books of what package transactions bring and take. They are carried out by the controller."""
+
+    def opened(self, host: Host, step: Step) -> Dict[str, Any]:
+        """What must be known later to tell what this transaction brought; kept with the open step as 'transaction'."""
+
+    def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
+        """Account for what came and went by it; called once the step is known to be over, well or not.
+
+        Called again when the process ended before the journal knew, so a second time must change nothing.
+        """
+
+
+class NoTransactions:
+    """Books for a capability without package steps."""
+
+    def opened(self, host: Host, step: Step) -> Dict[str, Any]:
+        return {}
+
+    def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
+        return
 
 
 @dataclass
@@ -69,48 +100,45 @@ class Outcome:
 
 
 def plan_of(
-    capability: Capability[Any, Any], parameters: Mapping[str, Any], host: Host, facts: HostFacts
+    capability: Capability[Any, Any],
+    parameters: Mapping[str, Any],
+    host: Host,
+    facts: HostFacts,
+    now: Optional[HostFacts] = None,
 ) -> Tuple[Plan, HostFacts]:
-    """(plan, facts once it is done) of a capability on this host; reads, never writes."""
+    """(plan, facts once it is done) of a capability on this host; reads, never writes.
+
+    now: the facts as they are, where facts are those that the capabilities before this one will leave.
+    """
     policy = capability.policy(parameters)
     observation = capability.observe(host, Journal(host), policy)
     made = capability.plan(observation, policy, facts)
+    policy_digest = digest(without_passwords(
+        {name: value for name, value in parameters.items() if name not in capability.assumptions}))
+    foretold = facts_foretold(now or facts, facts)
     plan = Plan(
         host=facts.hostname,
-        policy=digest(dict(parameters)),
+        policy=policy_digest,
+        policies={capability.name: policy_digest},
         observation=digest([observation.to_dict(), facts.to_dict()]),
+        foretold={capability.name: foretold} if foretold else {},
         steps=made.steps,
+        requirements=made.requirements,
         refusals=made.refusals,
         notes=made.notes,
+        complete=made.complete,
     )
     return plan, capability.facts_after(observation, policy, facts, made)
 
 
-def changed_since(plan: Plan, approved: Sequence[Step]) -> Tuple[Refusal, ...]:
-    """What is needed now and was not approved. Steps that were approved and are not needed any more are done."""
-    known = {step.id: step for step in approved}
-    refusals = []
-    for step in plan.steps:
-        if step.id not in known:
-            refusals.append(_unapproved(step, "the approved plan has no such step"))
-        elif (dict(step.change), dict(step.parameters)) != (
-            dict(known[step.id].change), dict(known[step.id].parameters)
-        ):
-            refusals.append(_unapproved(step, "the approved plan changes it in another way"))
-    return tuple(refusals)
-
-
-def _unapproved(step: Step, how: str) -> Refusal:
-    return Refusal(
-        capability=step.capability,
-        found="step %s is needed now, and %s" % (step.id, how),
-        wanted="a host that is as it was when the plan was approved",
-        remedy="make a new plan, read it and approve that one",
-    )
-
-
 class Run:
-    """One run of a capability's writer on a host."""
+    """One run of a capability's writer on a host.
+
+    approved:           the approved plan, its part of this capability at least; None where none is to be held to.
+    resumed:            id of the package step that the controller has carried out since the previous call.
+    transaction_failed: whether it failed; then the run only accounts for it.
+    transactions:       who keeps the books of package transactions.
+    """
 
     def __init__(
         self,
@@ -119,8 +147,10 @@ class Run:
         host: Host,
         read_facts: Any,
         allowed: Disruption = Disruption.reboot,
-        approved: Optional[Sequence[Step]] = None,
+        approved: Optional[Plan] = None,
         resumed: str = "",
+        transactions: Optional[Transactions] = None,
+        transaction_failed: bool = False,
     ) -> None:
         self.capability = capability
         self.parameters = parameters
@@ -130,91 +160,154 @@ class Run:
         self.allowed = allowed
         self.approved = approved
         self.resumed = resumed
+        self.transactions = transactions or NoTransactions()
+        self.transaction_failed = transaction_failed
+        self.facts = HostFacts()
 
     def preview(self) -> Outcome:
-        """What apply() would do; changes nothing.
+        """What apply() would do; changes nothing, and refuses where apply() would.
 
-        An approved plan was made for the host as the capabilities before this one leave it. In check mode they leave
-        it as it is, so a plan made now would be another one: what was approved is what would be done.
+        An approved plan was made for the host as the capabilities before this one leave it, and in check mode they
+        leave it as it is. What they were approved to make of the facts is therefore taken as done, and noted.
         """
-        plan = self._plan()
-        if self.approved is None:
-            _refuse(plan.refusals)
-        else:
-            plan = replace(plan, steps=tuple(self.approved), refusals=())
+        foretold = self._foretold()
+        plan = self._plan(foretold)
+        if not as_foretold(self.facts, foretold):
+            supposed = ", ".join("%s '%s'" % (name, change["after"]) for name, change in sorted(foretold.items()))
+            plan = replace(plan, notes=(*plan.notes, "In check mode this is supposed, as approved: %s." % supposed))
+        self._compare(plan)
+        _refuse(plan.refusals)
+        if self.approved is not None:
+            # Without an approved plan nobody knows whether a role before this one would bring it.
+            _refuse_unmet(plan)
         done, put_off = split_by_disruption(plan.steps, self.allowed)
         return Outcome(plan, [step.id for step in done], put_off)
 
     def apply(self) -> Outcome:
-        """Carry the plan out, step by step, and verify it."""
-        plan = self._plan()
-        self._compare_with_approved(plan)
-        _refuse(plan.refusals)
+        """Carry the plan out, step by step, and verify it. An error tells what was done before it."""
+        if self.transaction_failed:
+            return self._account_failed()
+        applied: List[str] = []
+        try:
+            self._account()
+            plan = self._plan()
+            self._compare(plan)
+            _refuse(plan.refusals)
+            _refuse_unmet(plan)
+            return self._carry_out(plan, applied)
+        except GpuOpsError as error:
+            error.details.setdefault("applied", applied)
+            error.details.setdefault("changed", bool(applied))
+            raise
+
+    def _carry_out(self, plan: Plan, applied: List[str]) -> Outcome:
         plan_name = digest(plan.to_dict())
-        applied = self._settle(plan, plan_name)
+        closed = _Closed(self.journal, self.capability.name, self.approved)
+        applied.extend(self._settle(plan))
+        closed.add(applied)
+        self._note_satisfied(plan, plan_name, closed)
         to_do, put_off = split_by_disruption(plan.steps, self.allowed)
-        executors = dict(generic_executors(), **self.capability.executors())
         for step in to_do:
             if step.action in CONTROLLER_ACTIONS:
-                self._hand_over(step, plan)
+                self.journal.note("started", step, plan_name, policy=plan.policy,
+                                  transaction=self.transactions.opened(self.host, step))
                 return Outcome(plan, applied, put_off, awaiting=step)
-            self.journal.note("started", step, plan_name, policy=plan.policy)
-            try:
-                executors[step.action](self.host, self.journal, step)
-            except GpuOpsError as error:
-                self.journal.note("failed", step, plan_name, error=str(error))
-                error.details.setdefault("failed_step", step.to_dict())
-                error.details.setdefault("applied", applied)
-                error.details.setdefault("changed", bool(applied))
-                raise
-            self.journal.note("done", step, plan_name)
+            self._execute(step, plan, plan_name)
             applied.append(step.id)
+            closed.add([step.id])
         if to_do:
             self._verify(put_off)
         return Outcome(plan, applied, put_off)
 
-    def _plan(self) -> Plan:
-        return plan_of(self.capability, self.parameters, self.host, self.read_facts(self.host))[0]
+    def _execute(self, step: Step, plan: Plan, plan_name: str) -> None:
+        """One step, from 'started' to 'done' or 'failed', whatever its executor ends in."""
+        executors = dict(generic_executors(), **self.capability.executors())
+        self.journal.note("started", step, plan_name, policy=plan.policy)
+        try:
+            executors[step.action](self.host, self.journal, step)
+        except Exception as cause:
+            error = cause if isinstance(cause, GpuOpsError) else _unexpected(step, cause)
+            error.details.setdefault("failed_step", step.to_dict())
+            try:
+                self.journal.note("failed", step, plan_name, error=str(error))
+            except (GpuOpsError, OSError) as unwritten:
+                error.details.setdefault("journal", "the failure could not be written down: %s" % unwritten)
+            if error is cause:
+                raise
+            raise error from cause
+        self._done(step, plan_name)
 
-    def _settle(self, plan: Plan, plan_name: str) -> List[str]:
-        """Close what an earlier process left open, and what was approved but has its effect already.
+    def _done(self, step: Step, plan_name: str) -> None:
+        """Write down that a step is done, once its effect is on the disk: a power cut must not leave the word alone."""
+        self.host.sync()
+        self.journal.note("done", step, plan_name)
 
-        An open step that is not needed any more was done, unless another policy has made it needless.
+    def _plan(self, foretold: Optional[Foretold] = None) -> Plan:
+        self.facts = self.read_facts(self.host)
+        return plan_of(self.capability, self.parameters, self.host, foretold_facts(self.facts, foretold or {}))[0]
+
+    def _foretold(self) -> Foretold:
+        return {} if self.approved is None else self.approved.foretold.get(self.capability.name, {})
+
+    def _account(self) -> None:
+        """Book what came by transactions that an earlier call left open, before anything is planned from it."""
+        for event in self.journal.unfinished(self.capability.name):
+            step = Step.from_dict(event["step"])
+            if step.action in CONTROLLER_ACTIONS:
+                self.host.sync()
+                self.transactions.settle(self.host, self.journal, step, event.get("transaction") or {})
+
+    def _account_failed(self) -> Outcome:
+        """The transaction failed: what came nevertheless is booked, and the step is over. Nothing is planned."""
+        self._account()
+        for event in self.journal.unfinished(self.capability.name):
+            if event["step"]["id"] == self.resumed:
+                self.journal.note("failed", Step.from_dict(event["step"]), event["plan"],
+                                  error="the package manager failed")
+        return Outcome(Plan(host=self.read_facts(self.host).hostname))
+
+    def _settle(self, plan: Plan) -> List[str]:
+        """Close what an earlier process left open.
+
+        An open step that is not needed any more was done, unless another policy has made it needless. Where the plan
+        waits for something, that it is missing tells nothing, and it stays open; packages can be seen in any case.
         """
+        waits = bool(plan.requirements) or not plan.complete
         pending = {step.id for step in plan.steps}
         settled = []
         for event in self.journal.unfinished(self.capability.name):
             step = Step.from_dict(event["step"])
             if step.id in pending:
+                if step.action in CONTROLLER_ACTIONS:
+                    self.journal.note("failed", step, event["plan"], error="it ended without its effect")
                 if step.id == self.resumed:
                     raise _without_effect(step)
                 continue
-            if step.action in CONTROLLER_ACTIONS:
-                self._account_packages(event["packages_before"])
             if event["policy"] != plan.policy:
                 self.journal.note("superseded", step, event["plan"])
                 continue
-            self.journal.note("done", step, event["plan"])
+            if waits and step.action not in CONTROLLER_ACTIONS:
+                continue
+            self._done(step, event["plan"])
             settled.append(step.id)
-        closed = [event["step"] for event in self.journal.events() if event["event"] in ("done", "satisfied")]
-        for step in self.approved or ():
-            if step.id not in pending and step.to_dict() not in closed:
-                self.journal.note("satisfied", step, plan_name)
         return settled
 
-    def _hand_over(self, step: Step, plan: Plan) -> None:
-        """Write down which packages there are, so that those which the transaction brings in are known as ours."""
-        before = _installed(self.host)
-        for event in self.journal.unfinished(self.capability.name):
-            before = event.get("packages_before", before)
-        self.journal.note("started", step, digest(plan.to_dict()), policy=plan.policy, packages_before=before)
+    def _note_satisfied(self, plan: Plan, plan_name: str, closed: _Closed) -> None:
+        """Note approved steps whose effect is there without us.
 
-    def _account_packages(self, before: Mapping[str, str]) -> None:
-        now = _installed(self.host)
-        ours = self.journal.packages(self.capability.name)
-        kept = {name: PackageChange(ours[name].before, now[name]) for name in ours if name in now}
-        kept.update({name: PackageChange(None, version) for name, version in now.items() if name not in before})
-        self.journal.set_packages(self.capability.name, kept)
+        The policy is the approved one, so a step that is not planned has its effect, provided that nothing else keeps
+        it from being planned: facts that a capability before this one was to bring about, a requirement, or what an
+        incomplete plan waits for.
+        """
+        if self.approved is None or plan.requirements or not plan.complete:
+            return
+        if not as_foretold(self.facts, self._foretold()):
+            return
+        pending = {step.id for step in plan.steps}
+        there = [step for step in self.approved.steps if step.id not in pending and step.id not in closed.ids]
+        for step in there:
+            self.journal.note("satisfied", step, plan_name)
+        closed.add([step.id for step in there])
 
     def _verify(self, put_off: Sequence[Step]) -> None:
         left = {step.id: step for step in self._plan().steps}
@@ -223,9 +316,31 @@ class Run:
         if left:
             raise _without_effect(next(iter(left.values())))
 
-    def _compare_with_approved(self, plan: Plan) -> None:
+    def _compare(self, plan: Plan) -> None:
         if self.approved is not None:
-            _refuse(changed_since(plan, self.approved))
+            _refuse(differences(plan, self.approved))
+
+
+class _Closed:
+    """Steps of the approved plan that the journal has as done or satisfied, so that none is noted twice."""
+
+    MEMORY = "approved"
+
+    def __init__(self, journal: Journal, capability: str, approved: Optional[Plan]) -> None:
+        self.journal = journal
+        self.capability = capability
+        self.plan = "" if approved is None else digest(approved.promise())
+        memory = journal.recall(self.MEMORY)
+        known = memory.get(capability, {})
+        self.ids: Set[str] = set(known["closed"]) if self.plan and known.get("plan") == self.plan else set()
+        if not self.plan and known:
+            journal.remember(self.MEMORY, {name: kept for name, kept in memory.items() if name != capability})
+
+    def add(self, steps: Sequence[str]) -> None:
+        if self.plan and not self.ids.issuperset(steps):
+            self.ids.update(steps)
+            mine = {"plan": self.plan, "closed": sorted(self.ids)}
+            self.journal.remember(self.MEMORY, {**self.journal.recall(self.MEMORY), self.capability: mine})
 
 
 def _refuse(refusals: Sequence[Refusal]) -> None:
@@ -240,6 +355,19 @@ def _refuse(refusals: Sequence[Refusal]) -> None:
     )
 
 
+def _refuse_unmet(plan: Plan) -> None:
+    """A reboot is reported and comes after the steps; without anything else the steps would lead nowhere."""
+    for unmet in plan.requirements:
+        if unmet.kind != REBOOT:
+            raise GpuOpsError(
+                found="no %s for %s: %s" % (unmet.kind, unmet.subject, unmet.why),
+                wanted="an installed %s before this step of the plan" % unmet.kind,
+                remedy="run gpu_driver first; when it did, its module was built for another kernel: reboot into that "
+                       "one",
+                requirement=unmet.to_dict(),
+            )
+
+
 def _without_effect(step: Step) -> GpuOpsError:
     return GpuOpsError(
         found="step %s was carried out and is still needed" % step.id,
@@ -249,13 +377,17 @@ def _without_effect(step: Step) -> GpuOpsError:
     )
 
 
-def _installed(host: Host) -> Dict[str, str]:
-    """Installed packages and their versions, from dpkg or rpm; empty where there is neither."""
-    if host.which("dpkg-query"):
-        done = host.run(["dpkg-query", "-W", "-f", "${db:Status-Status} ${Package} ${Version}\n"])
-        rows = (line.split(" ", 2) for line in done.stdout.splitlines())
-        return {name: version for status, name, version in rows if status != "not-installed"}
-    if host.which("rpm"):
-        done = host.run(["rpm", "-qa", "--qf", "%{NAME} %{EPOCHNUM}:%{VERSION}-%{RELEASE}\n"])
-        return dict(line.split(" ", 1) for line in done.stdout.splitlines())
-    return {}
+def _unexpected(step: Step, cause: Exception) -> GpuOpsError:
+    """An error that nobody foresaw, with the place it came from.
+
+    Of its own words only those of the operating system are told: others may quote what they choked on, a credential
+    perhaps.
+    """
+    frames = traceback.extract_tb(cause.__traceback__)
+    said = ": %s" % cause if isinstance(cause, OSError) else ""
+    return GpuOpsError(
+        found="step %s ended in an unexpected %s%s" % (step.id, type(cause).__name__, said),
+        wanted="the step done, or a refusal that says why not",
+        remedy="report it with 'traceback' of this result; a run after that goes on where this one ended",
+        traceback=["%s:%s in %s" % (frame.filename, frame.lineno, frame.name) for frame in frames],
+    )

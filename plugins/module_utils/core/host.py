@@ -206,6 +206,13 @@ class Host:
         with self._telling(folder, "read"):
             return bool(os.statvfs(self.path(folder)).f_flag & os.ST_RDONLY)
 
+    def free(self, folder: str) -> int:
+        """Bytes that root can still write on the file system on which a directory lies, or would lie."""
+        while folder != "/" and not self.is_dir(folder):
+            folder = os.path.dirname(folder)
+        found = os.statvfs(self.path(folder))
+        return found.f_bavail * found.f_frsize
+
     def ownership(self, name: str) -> Optional[Ownership]:
         """Permission bits, owner, SELinux label and attributes of a file, None when it is not there."""
         path = self.path(name)
@@ -487,6 +494,12 @@ class Host:
                 stderr=done.stderr,
             )
         return done
+
+    def sync(self) -> None:
+        """Put on the disk what other programs have written, which only few of them do themselves: dkms, depmod and the
+        logs and lists of apt lie in memory for half a minute. A scratch root outlives no power cut."""
+        if self.root == "/":
+            os.sync()
 
     # services
 

@@ -4,27 +4,30 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
 from . import libraries
-from .capability import Capability, Outcome, Run
+from .approval import read_approved
+from .capability import Capability, Outcome, Run, Transactions
 from .errors import GpuOpsError, LibraryMissing
 from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
-from .plan import Disruption, Step, render
+from .plan import Disruption, render
+from .secrets import passwords
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
 
 WRITER_ARGUMENTS: Dict[str, Any] = dict(
     LIBRARY_ARGUMENTS,
     allowed_disruption={"type": "str", "default": "driver_reload", "choices": Disruption.names()},
-    approved_steps={"type": "list", "elements": "dict"},
+    approved_plan={"type": "dict"},
     lock_timeout={"type": "int", "default": 600},
     resumed_step={"type": "str", "default": ""},
     run_id={"type": "str", "default": ""},
+    transaction_failed={"type": "bool", "default": False},
 )
 
 
@@ -33,13 +36,19 @@ def run_reader(
 ) -> None:
     """Main function of a module that changes nothing: read(host, parameters) gives the result's keys."""
     module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
+    _hide_passwords(module)
     finish(module, lambda: dict(read(Host(), module.params), changed=False))
 
 
-def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], HostFacts]) -> None:
+def run_writer(
+    capability: Capability[Any, Any],
+    read_facts: Callable[[Host], HostFacts],
+    transactions: Optional[Transactions] = None,
+) -> None:
     """Main function of a capability's module."""
     module = AnsibleModule(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
-    approved = module.params["approved_steps"]
+    _hide_passwords(module)
+    approved = module.params["approved_plan"]
 
     def write() -> Dict[str, Any]:
         host = Host()
@@ -50,9 +59,10 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], Ho
             host,
             read_facts,
             Disruption[module.params["allowed_disruption"]],
-            None if approved is None else [Step.from_dict(step) for step in approved
-                                           if step.get("capability") == capability.name],
+            None if approved is None else read_approved(approved, capability.name),
             module.params["resumed_step"],
+            transactions,
+            module.params["transaction_failed"],
         )
         if module.check_mode:
             return writer_result(run.preview(), module._diff)
@@ -93,6 +103,11 @@ def _wanted_by(run_id: str) -> str:
     return run_id.rpartition(" ")[0] or os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()
 
 
+def _hide_passwords(module: AnsibleModule) -> None:
+    """A URL may carry a password, and is no secret as a whole: the password alone leaves every result."""
+    module.no_log_values.update(passwords(module.params))
+
+
 def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
     """The keys of a writer's result, the same in check mode."""
     result: Dict[str, Any] = {
@@ -101,7 +116,7 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         "text": render(outcome.plan),
         "applied": outcome.applied,
         "put_off": [step.to_dict() for step in outcome.put_off],
-        "reboot_required": any(step.disruption is Disruption.reboot for step in outcome.put_off),
+        "reboot_required": outcome.plan.reboot_required,
     }
     if outcome.awaiting is not None:
         result["awaiting"] = outcome.awaiting.to_dict()

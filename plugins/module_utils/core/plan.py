@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Step and Plan: what will change, why, and what it disturbs. One dataclass, one JSON form, one renderer.
+"""Step, Requirement and Plan: what will change, why, and what it disturbs. One dataclass, one JSON form, one renderer.
 
 Everything here is pure data: planners build it, the engine carries it out, the journal records it, people read it.
 """
@@ -11,9 +11,14 @@ import enum
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
 
-SCHEMA = "gpuops.nvidia/plan/v1"
+# v1: one digest of all policies, a reboot as a step
+# v2: requirements, policies and foretold
+SCHEMA = "gpuops.nvidia/plan/v2"
+
+REBOOT = "reboot"
+DRIVER = "driver"
 
 
 class Disruption(enum.IntEnum):
@@ -44,6 +49,8 @@ class Step:
     parameters: what the executor needs beyond the change (mode, argv); part of the plan, not of its diff.
     reversible: whether the state before can be restored.
     after:      ids of the steps that must be done first.
+
+    All but why is what an approver relies on: see promise().
     """
 
     capability: str
@@ -88,14 +95,70 @@ class Step:
             after=tuple(data["after"]),
         )
 
+    def promise(self) -> Dict[str, Any]:
+        """What an approval of this step is an approval of: everything that is said of it but the reason."""
+        promised = self.to_dict()
+        del promised["why"]
+        return promised
+
     def diff(self) -> Dict[str, str]:
         """The step as an entry of Ansible's diff list."""
+        return _diff(self.id, self.change)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """The end of a plan that no step can bring about: what must come from outside before the plan can go on.
+
+    kind:       'reboot' (the host's, by the controller: no module can outlive it) or 'driver' (an installed one).
+    subject:    what is in place once it is met.
+    why:        the reason, as a sentence for a person.
+    disruption: what it disturbs to meet it.
+    change:     {'before': ..., 'after': ...}, as that of a step.
+    """
+
+    capability: str
+    kind: str
+    subject: str
+    why: str
+    disruption: Disruption = Disruption.none
+    change: Mapping[str, Any] = field(default_factory=lambda: {"before": None, "after": None})
+
+    @property
+    def id(self) -> str:
+        return "%s/%s/%s" % (self.capability, self.kind, self.subject)
+
+    def to_dict(self) -> Dict[str, Any]:
         return {
-            "before_header": self.id,
-            "after_header": self.id,
-            "before": _as_text(self.change.get("before")),
-            "after": _as_text(self.change.get("after")),
+            "id": self.id,
+            "capability": self.capability,
+            "kind": self.kind,
+            "subject": self.subject,
+            "why": self.why,
+            "disruption": self.disruption.name,
+            "change": dict(self.change),
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Requirement:
+        return cls(
+            capability=data["capability"],
+            kind=data["kind"],
+            subject=data["subject"],
+            why=data["why"],
+            disruption=Disruption[data["disruption"]],
+            change=dict(data["change"]),
+        )
+
+    def promise(self) -> Dict[str, Any]:
+        """As Step.promise()."""
+        promised = self.to_dict()
+        del promised["why"]
+        return promised
+
+    def diff(self) -> Dict[str, str]:
+        """The requirement as an entry of Ansible's diff list."""
+        return _diff(self.id, self.change)
 
 
 @dataclass(frozen=True)
@@ -120,33 +183,59 @@ class Plan:
     """Ordered steps from an observation to a policy.
 
     policy and observation are digests of what the plan was made from (see digest()).
+
+    policies: {capability: digest of its options} of every capability that was planned, one without steps included:
+              that it needs nothing is a promise too.
+    foretold: {capability: {fact: {'before', 'after'}}}: what the capabilities before it will have made of the facts
+              that it was planned with. Facts that they leave alone are not in it.
+    complete: whether all that is wanted is planned. What waits for something that no step brings is told in notes,
+              and a step that is missing then does not mean that its effect is there.
     """
 
     host: str = ""
     policy: str = ""
+    policies: Mapping[str, str] = field(default_factory=dict)
     observation: str = ""
+    foretold: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     steps: Tuple[Step, ...] = ()
+    requirements: Tuple[Requirement, ...] = ()
     refusals: Tuple[Refusal, ...] = ()
     notes: Tuple[str, ...] = ()
+    complete: bool = True
 
     @property
     def disruption(self) -> Disruption:
-        return max((step.disruption for step in self.steps), default=Disruption.none)
+        return max((part.disruption for part in self._parts()), default=Disruption.none)
 
-    def of(self, capability: str) -> Tuple[Step, ...]:
-        """The steps of one capability, in order."""
-        return tuple(step for step in self.steps if step.capability == capability)
+    @property
+    def reboot_required(self) -> bool:
+        return any(requirement.kind == REBOOT for requirement in self.requirements)
+
+    def promise(self) -> Dict[str, Any]:
+        """What an approval of this plan is an approval of."""
+        return {
+            "schema": SCHEMA,
+            "host": self.host,
+            "policies": dict(self.policies),
+            "steps": [step.promise() for step in self.steps],
+            "requirements": [requirement.promise() for requirement in self.requirements],
+        }
 
     def to_dict(self) -> Dict[str, Any]:
         return {
             "schema": SCHEMA,
             "host": self.host,
             "policy": self.policy,
+            "policies": dict(self.policies),
             "observation": self.observation,
+            "foretold": {name: {fact: dict(change) for fact, change in facts.items()}
+                         for name, facts in self.foretold.items()},
             "disruption": self.disruption.name,
             "steps": [step.to_dict() for step in self.steps],
+            "requirements": [requirement.to_dict() for requirement in self.requirements],
             "refusals": [refusal.to_dict() for refusal in self.refusals],
             "notes": list(self.notes),
+            "complete": self.complete,
         }
 
     @classmethod
@@ -156,10 +245,15 @@ class Plan:
         return cls(
             host=data["host"],
             policy=data["policy"],
+            policies=dict(data["policies"]),
             observation=data["observation"],
+            foretold={name: {fact: dict(change) for fact, change in facts.items()}
+                      for name, facts in data["foretold"].items()},
             steps=tuple(Step.from_dict(step) for step in data["steps"]),
+            requirements=tuple(Requirement.from_dict(requirement) for requirement in data["requirements"]),
             refusals=tuple(Refusal.from_dict(refusal) for refusal in data["refusals"]),
             notes=tuple(data["notes"]),
+            complete=bool(data["complete"]),
         )
 
     def merged(self, other: Plan) -> Plan:
@@ -167,20 +261,50 @@ class Plan:
         return Plan(
             host=self.host,
             policy=digest([self.policy, other.policy]),
+            policies={**self.policies, **other.policies},
             observation=digest([self.observation, other.observation]),
+            foretold={**self.foretold, **other.foretold},
             steps=self.steps + other.steps,
+            requirements=self.requirements + other.requirements,
             refusals=self.refusals + other.refusals,
             notes=self.notes + other.notes,
+            complete=self.complete and other.complete,
         )
 
     def diff(self) -> List[Dict[str, str]]:
-        return [step.diff() for step in self.steps]
+        return [part.diff() for part in self._parts()]
+
+    def _parts(self) -> Tuple[Union[Step, Requirement], ...]:
+        return (*self.steps, *self.requirements)
+
+
+def part_of(plan: Mapping[str, Any], capability: str) -> Dict[str, Any]:
+    """Of a plan as data what concerns one capability: its module needs no more, and gets no more.
+
+    Of what is no plan of our schema, only the schema is left, to be refused by.
+    """
+    if plan.get("schema") != SCHEMA:
+        return {"schema": plan.get("schema")}
+    part = {name: plan.get(name) for name in ("schema", "host", "policy", "observation", "refusals", "complete")}
+    part["notes"] = []
+    for name in ("steps", "requirements"):
+        listed = plan.get(name)
+        part[name] = [each for each in (listed if isinstance(listed, list) else ())
+                      if isinstance(each, dict) and each.get("capability") == capability]
+    for name in ("policies", "foretold"):
+        known = plan.get(name)
+        part[name] = {capability: known[capability]} if isinstance(known, dict) and capability in known else {}
+    return part
 
 
 def digest(data: Any) -> str:
     """Short stable digest of JSON-able data: 16 hexadecimal digits."""
-    canonical = json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
-    return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+    return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]
+
+
+def canonical(data: Any) -> str:
+    """One text for equal data, whether it has been JSON in between or not."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), default=str)
 
 
 def split_by_disruption(
@@ -203,6 +327,10 @@ def render(plan: Plan) -> str:
         lines.append("%3d. [%s] %s %s" % (number, step.disruption.name, step.action, step.subject))
         lines.append("     %s" % step.why)
         lines.extend("       " + line for line in _change_lines(step.change))
+    for requirement in plan.requirements:
+        lines.append("  then: [%s] a %s for %s" % (requirement.disruption.name, requirement.kind, requirement.subject))
+        lines.append("     %s" % requirement.why)
+        lines.extend("       " + line for line in _change_lines(requirement.change))
     for refusal in plan.refusals:
         lines.append("  refused (%s): found %s; wanted %s; do: %s"
                      % (refusal.capability, refusal.found, refusal.wanted, refusal.remedy))
@@ -213,10 +341,21 @@ def render(plan: Plan) -> str:
 def _headline(plan: Plan) -> str:
     if plan.refusals:
         return "refused"
-    if not plan.steps:
-        return "nothing to do"
     count = len(plan.steps)
-    return "%d step%s, disruption %s" % (count, "" if count == 1 else "s", plan.disruption.name)
+    parts = ["%d step%s" % (count, "" if count == 1 else "s")] if count else []
+    parts += ["a " + kind for kind in sorted({requirement.kind for requirement in plan.requirements})]
+    if not parts:
+        return "nothing to do"
+    return "%s, disruption %s" % (" and ".join(parts), plan.disruption.name)
+
+
+def _diff(name: str, change: Mapping[str, Any]) -> Dict[str, str]:
+    return {
+        "before_header": name,
+        "after_header": name,
+        "before": _as_text(change.get("before")),
+        "after": _as_text(change.get("after")),
+    }
 
 
 def _change_lines(change: Mapping[str, Any]) -> Iterable[str]:

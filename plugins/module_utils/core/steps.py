@@ -19,6 +19,13 @@ PACKAGES_INSTALL = "packages.install"
 PACKAGES_REMOVE = "packages.remove"
 CONTROLLER_ACTIONS = (PACKAGES_INSTALL, PACKAGES_REMOVE)
 
+MANAGED = "Managed by the Ansible collection gpuops.nvidia: changes made here are lost."
+
+
+def managed(text: str, comment: str = "#") -> str:
+    """A file whose whole content is ours, with the line that says so; comment begins a comment in its format."""
+    return "%s %s\n%s" % (comment, MANAGED, text)
+
 
 def file_step(
     capability: str,
@@ -120,10 +127,14 @@ def packages_step(
     why: str,
     disruption: Disruption = Disruption.none,
     requires: Tuple[str, ...] = (),
+    request: Optional[Mapping[str, Optional[str]]] = None,
     **parameters: Any,
 ) -> Step:
     """Install or (every version in after is None) remove packages in one transaction of the package manager.
 
+    before, after: {package: version or None} of every package that the transaction unpacks, changes or removes,
+    dependencies included: it is what is approved.
+    request: {package: version or None} that the package manager is asked for, where it is not all of after.
     parameters: 'manager' ('apt', 'dnf', 'zypper'), 'allow_downgrade', 'update_cache', 'purge' and 'hold' as the
     action plugin understands them.
     """
@@ -135,7 +146,7 @@ def packages_step(
         why=why,
         disruption=disruption,
         change={"before": dict(before), "after": dict(after)},
-        parameters=parameters,
+        parameters={"request": dict(after if request is None else request), **parameters},
         after=requires,
     )
 

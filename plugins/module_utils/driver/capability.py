@@ -6,7 +6,7 @@ Its two neighbours, Nouveau and Activation, are named here too, so that the room
 """
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Optional
 
 from ..core.capability import Capability
 from ..core.facts import HostFacts
@@ -15,6 +15,8 @@ from ..core.journal import Journal
 from ..core.plan import Plan
 from ..core.steps import Executor
 from ..hardware.node import host_facts
+from ..packages.apt import credentials
+from ..packages.model import Credentials
 from . import executors, observation, planner
 from .activation.capability import Activation
 from .nouveau.capability import Nouveau
@@ -46,8 +48,14 @@ class Driver(Capability[Policy, Observation]):
     name = planner.NAME
     arguments = ARGUMENTS
 
+    def __init__(self) -> None:
+        self._credentials: Optional[Credentials] = None
+
     def policy(self, parameters: Mapping[str, Any]) -> Policy:
-        return from_parameters(parameters)
+        """The executor of credentials gets them from here: no step, plan or journal carries them."""
+        wanted = from_parameters(parameters)
+        self._credentials = wanted.credentials
+        return wanted
 
     def observe(self, host: Host, journal: Journal, policy: Policy) -> Observation:
         return observation.observe(host, journal, policy, host_facts(host))
@@ -59,4 +67,4 @@ class Driver(Capability[Policy, Observation]):
         return planner.facts_after(observation, policy, facts, plan)
 
     def executors(self) -> Dict[str, Executor]:
-        return executors.executors()
+        return {**executors.executors(), credentials.WRITE: credentials.writer(self._credentials)}

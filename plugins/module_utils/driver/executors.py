@@ -6,41 +6,77 @@ from __future__ import annotations
 from typing import Dict
 
 from ..core.errors import GpuOpsError
-from ..core.host import CommandFailed, Host
+from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor
+from ..hardware.boot import installed_module
+from ..packages import provenance
+from ..packages.apt import running
+from .kernels import dkms_name, remember_failure, trusted
 
-QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
 LOG_LINES = 12
 
 
 def configure_packages(host: Host, journal: Journal, step: Step) -> None:
     """Finish what dpkg began, as far as that goes: what is left is a matter of the transaction that follows."""
-    host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"], env=QUIET)
+    running.configure(host, step.parameters["argv"], step.parameters["timeout"])
 
 
 def finish_packages(host: Host, journal: Journal, step: Step) -> None:
-    try:
-        host.run(step.parameters["argv"], timeout=step.parameters["timeout"], env=QUIET)
-    except CommandFailed as failure:
+    done = running.configure(host, step.parameters["argv"], step.parameters["timeout"])
+    if done.rc != 0:
         raise GpuOpsError(
-            found="packages do not configure: %s; %s" % (failure.found, _last_log(host)),
+            found="packages do not configure: %s; %s" % (" | ".join(done.stdout.splitlines()[-3:]), _last_log(host)),
             wanted="a package database in order",
             remedy="when the kernel module does not build, choose another version of the driver or of the kernel",
-            **failure.details) from failure
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
 def build_module(host: Host, journal: Journal, step: Step) -> None:
-    """Build and install the module for one kernel; dkms answers with its log, so show its end."""
-    try:
-        host.run(step.parameters["argv"], timeout=step.parameters["timeout"])
-    except CommandFailed as failure:
+    """Build and install this one module for one kernel. What counts is the file that came, no exit code.
+
+    A kernel that neither runs nor boots next holds up nothing: that its module does not build is remembered.
+    """
+    version, limit = step.change["after"]["nvidia"], step.parameters["timeout"]
+    name = dkms_name(host, version) or _add_source(host, version)
+    if not name:
+        raise GpuOpsError(
+            found="dkms knows no driver %s" % version,
+            wanted="the driver's source among the modules that dkms builds",
+            remedy="see 'dkms status'; reinstall the driver's package of its kernel module")
+    words = ["%s/%s" % (name, version), "-k", step.subject]
+    if installed_module(host, step.subject).version == version:
+        # It is there and the kernel would not load it: sign it anew
+        host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
+        words.append("--force")
+    done = host.run(["dkms", "install", *words], check=False, timeout=limit)
+    module = installed_module(host, step.subject)
+    if module.version != version:
+        if not step.parameters["essential"]:
+            remember_failure(host, journal, step.subject, version)
+            return
         raise GpuOpsError(
             found="the kernel module does not build for kernel %s: %s" % (step.subject, _last_log(host)),
-            wanted="a module for every kernel that can be booted",
-            remedy="choose a driver that knows this kernel, or remove the kernel; do not boot it before",
-            **failure.details) from failure
+            wanted="module %s for the kernels that run and boot next" % version,
+            remedy="choose a driver that knows this kernel, or boot another kernel; do not reboot before",
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
+    if step.parameters["signed"] and not trusted(host, module):
+        raise GpuOpsError(
+            found="%s is signed by %s, and no enrolled key of that name has its serial number %s"
+            % (module.path, module.signer or "nobody", module.key or "(none)"),
+            wanted="a signature that the kernel takes under Secure Boot",
+            remedy="enrol the key that DKMS signs with (mokutil --import, then confirm it on the console at the next "
+                   "boot), or let DKMS sign with the enrolled one (mok_signing_key in /etc/dkms/framework.conf)")
+
+
+def _add_source(host: Host, version: str) -> str:
+    """Make the driver's source known to DKMS, as the package's script does unless /etc/dkms/no-autoinstall keeps it
+    from it (/usr/lib/dkms/common.postinst); its name, '' where there is no source."""
+    ending = "-%s/dkms.conf" % version
+    for path in host.glob("/usr/src/nvidia*" + ending):
+        host.run(["dkms", "add", "%s/%s" % (path[len("/usr/src/"):-len(ending)], version)])
+    return dkms_name(host, version)
 
 
 def _last_log(host: Host) -> str:
@@ -51,8 +87,8 @@ def _last_log(host: Host) -> str:
 
 
 def download_packages(host: Host, journal: Journal, step: Step) -> None:
-    host.run(["apt-get", "-q", "update"], timeout=600)
-    host.run(step.parameters["argv"], timeout=step.parameters["timeout"], env=QUIET)
+    provenance.refresh(host, step.change["after"])
+    running.apt_get(host, *step.parameters["argv"], timeout=step.parameters["timeout"])
 
 
 def forget_repository(host: Host, journal: Journal, step: Step) -> None:

@@ -9,15 +9,18 @@ from .origin import KEY_FILE, Origin
 SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver.sources"
 PIN_FILE = "/etc/apt/preferences.d/gpuops-nvidia-driver"
 UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"
+# Not one of OUR_FILES: its text is a secret, and stands in no observation
+AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 OUR_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)
 
 MANAGED = "Managed by the Ansible collection gpuops.nvidia: changes made here are lost."
 
 
-def sources_text(origin: Origin, signed_by: str) -> str:
+def sources_text(origin: Origin) -> str:
     """The repository in deb822 form; the key's origin is noted so that another one is noticed."""
-    key = "# Key: %s\n" % origin.key_url if origin.key_url else ""
-    return "# %s\n%sTypes: deb\nURIs: %s\nSuites: /\nSigned-By: %s\n" % (MANAGED, key, origin.url, signed_by)
+    from_where = origin.key_url or origin.key_file
+    key = "# Key: %s\n" % from_where if from_where else ""
+    return "# %s\n%sTypes: deb\nURIs: %s\nSuites: /\nSigned-By: %s\n" % (MANAGED, key, origin.url, KEY_FILE)
 
 
 def pin_text(version: str) -> str:

@@ -1,15 +1,28 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Installed kernels: which can be booted, which have headers, which driver module lies there."""
+"""Installed kernels: which can be booted, which have headers, which driver module lies there, who signed it.
+
+Modules that do not build for an old kernel are remembered (NOTE of the driver's memory): such a kernel is no reason to
+build, and to fail, again and again.
+"""
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Mapping, Sequence, Tuple
 
+from ..core.facts import HostFacts
 from ..core.host import Host
-from ..hardware.node import kernels
+from ..core.journal import Journal
+from ..hardware.boot import Module, installed_module, kernels
 
-MODULE_FILES = ("nvidia.ko", "nvidia-current.ko", "nvidia-current-open.ko")
+NOTE = "unbuilt"
+# Where DKMS keeps its key: Ubuntu's update-secureboot-policy, then dkms itself
+MOK_FILES = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub", "/var/lib/dkms/mok.der")
+_CERTIFICATE = re.compile(r"^\s*mok_certificate=[\"']?([^\"'\s#]+)", re.MULTILINE)
+_SERIAL = re.compile(r"Serial Number:\s*(?:\d+ \(0x([0-9a-f]+)\)|([0-9a-f:]+))")
+_NAME = re.compile(r"^\s*Subject:.*?\bCN ?= ?([^,\n/]+)", re.MULTILINE)
+_KEYRING = re.compile(r"\basymmetri (.+?): [0-9a-f]+: ")
 
 
 @dataclass(frozen=True)
@@ -20,6 +33,8 @@ class Kernel:
     module:  version of the driver's module for it, '' if none.
     license: licence of that module ('Dual MIT/GPL' is the open one).
     signer:  who signed the module, '' if nobody.
+    trusted: whether the kernel takes that signature; without Secure Boot it asks for none.
+    failed:  version of the driver whose module did not build for it in an earlier run, '' if none.
     """
 
     release: str
@@ -27,36 +42,96 @@ class Kernel:
     module: str = ""
     license: str = ""
     signer: str = ""
+    trusted: bool = True
+    failed: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
 
 
-def read_kernels(host: Host, running: str) -> Tuple[Kernel, ...]:
-    """Kernels that can be booted, oldest first, and the running one if it is not among them."""
+def read_kernels(host: Host, journal: Journal, facts: HostFacts) -> Tuple[Kernel, ...]:
+    """Kernels that can be booted, oldest first, and the running one if it is not among them and has its modules."""
     releases = kernels(host)
-    if running not in releases and host.is_dir("/lib/modules/" + running):
-        releases += (running,)
-    return tuple(_read_kernel(host, release) for release in releases)
+    if facts.kernel not in releases and host.is_dir("/lib/modules/" + facts.kernel):
+        releases += (facts.kernel,)
+    failed = journal.recall("driver").get(NOTE, {})
+    found = []
+    for release in releases:
+        module = installed_module(host, release)
+        found.append(Kernel(
+            release, host.exists("/lib/modules/%s/build/Makefile" % release), module.version, module.license,
+            module.signer, not (facts.secure_boot and module.version) or trusted(host, module),
+            failed.get(release, "")))
+    return tuple(found)
 
 
-def _read_kernel(host: Host, release: str) -> Kernel:
-    headers = host.exists("/lib/modules/%s/build/Makefile" % release)
-    path = module_path(host, release)
-    if not path:
-        return Kernel(release, headers)
-    fields: Dict[str, str] = {}
-    for line in host.run(["modinfo", path], check=False).stdout.splitlines():
-        name, _separator, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    return Kernel(release, headers, fields.get("version", ""), fields.get("license", ""), fields.get("signer", ""))
+def remember_failure(host: Host, journal: Journal, release: str, version: str) -> None:
+    """Note that a version's module does not build for a kernel; notes of kernels that are gone go too."""
+    memory = journal.recall("driver")
+    known = {name: value for name, value in memory.get(NOTE, {}).items() if name in kernels(host)}
+    journal.remember("driver", dict(memory, **{NOTE: dict(known, **{release: version})}))
 
 
-def module_path(host: Host, release: str) -> str:
-    """Path of the module that 'modprobe nvidia' would load in a kernel, '' if there is none."""
-    for line in (host.read("/lib/modules/%s/modules.dep" % release) or "").splitlines():
-        path = line.partition(":")[0]
-        name = path.rsplit("/", 1)[-1]
-        if any(name == file or name.startswith(file + ".") for file in MODULE_FILES):
-            return path if path.startswith("/") else "/lib/modules/%s/%s" % (release, path)
-    return ""
+# signatures
+
+
+def signing_key_enrolled(host: Host) -> bool:
+    """Whether the firmware knows the key that DKMS signs with: the one its configuration names, else its own."""
+    files = ["/etc/dkms/framework.conf"] + host.glob("/etc/dkms/framework.conf.d/*.conf")
+    named = [name for path in files for name in _CERTIFICATE.findall(host.read(path) or "")]
+    for path in named[-1:] or MOK_FILES:
+        if host.exists(path):
+            done = host.run(["mokutil", "--test-key", path], check=False)
+            if "already enrolled" in done.stdout + done.stderr:
+                return True
+    return False
+
+
+def trusted(host: Host, module: Module) -> bool:
+    """Whether a key that the firmware or the kernel knows signed a module.
+
+    Keys that DKMS makes are all called the same, so that of an enrolled key the serial number counts. Keys that the
+    kernel was built with are known by name. Without mokutil any signature is taken: nothing tells who may sign.
+    """
+    if not module.signer or not host.which("mokutil"):
+        return bool(module.signer)
+    enrolled = parse_enrolled(host.run(["mokutil", "--list-enrolled"], check=False).stdout)
+    return is_trusted(module, enrolled, _KEYRING.findall(host.read("/proc/keys") or ""))
+
+
+def is_trusted(module: Module, enrolled: Mapping[str, str], built_in: Sequence[str]) -> bool:
+    if not module.signer:
+        return False
+    return module.key in enrolled or (module.signer in built_in and module.signer not in enrolled.values())
+
+
+def parse_enrolled(text: str) -> Dict[str, str]:
+    """{serial number as Module.key has it: common name} of 'mokutil --list-enrolled'."""
+    keys = {}
+    for block in re.split(r"^\[key \d+\]", text, flags=re.MULTILINE):
+        serial, name = _SERIAL.search(block), _NAME.search(block)
+        if serial:
+            digits = serial.group(1) or serial.group(2).replace(":", "")
+            keys[digits.lstrip("0")] = name.group(1).strip() if name else ""
+    return keys
+
+
+# DKMS
+
+
+def dkms_name(host: Host, version: str) -> str:
+    """Name under which DKMS knows a driver ('nvidia', 'nvidia-open', 'nvidia-current' ...), '' if it does not."""
+    names = [name for name, known, _kernel, _state in parse_status(host.run(["dkms", "status"], check=False).stdout)
+             if known == version and name.startswith("nvidia")]
+    return names[0] if names else ""
+
+
+def parse_status(text: str) -> Tuple[Tuple[str, str, str, str], ...]:
+    """(name, version, kernel or '', state) of each line of 'dkms status'; before dkms 3 a comma stood for the slash."""
+    rows = []
+    for line in text.splitlines():
+        left, colon, state = line.partition(": ")
+        words = re.split(r"/|, ?", left.strip())
+        if colon and len(words) > 1:
+            rows.append((words[0], words[1], words[2] if len(words) > 2 else "", state.split(" ")[0]))
+    return tuple(rows)

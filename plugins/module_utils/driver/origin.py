@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Optional
 
 from ..core.facts import HostFacts
+from ..packages.apt import keys
+from ..packages.model import Credentials
 from . import catalogue
-from .openpgp import is_armoured_key
 from .policy import NVIDIA_REPOSITORY, Policy
 
 KEY_FILE = "/etc/apt/keyrings/gpuops-nvidia-driver.asc"
@@ -20,15 +22,19 @@ class Origin:
     url:      directory of the packages, '' for the sources that the host has already.
     key_text: the key, if the policy carries it.
     key_url:  where the key is fetched from, '' when it is not.
-    key_path: the keyring that apt is told to use.
+    key_file: where the key lies on the host, '' when it does not; apt gets our copy of it, which was checked.
     fingerprint: of the key, '' if nobody named one.
+    credentials: what the repository asks for, None when it is open.
+    key_credentials: the same of the place of the key.
     """
 
     url: str = ""
     key_text: str = ""
     key_url: str = ""
-    key_path: str = KEY_FILE
+    key_file: str = ""
     fingerprint: str = ""
+    credentials: Optional[Credentials] = None
+    key_credentials: Optional[Credentials] = None
 
 
 def origin_of(policy: Policy, facts: HostFacts) -> Origin:
@@ -37,14 +43,15 @@ def origin_of(policy: Policy, facts: HostFacts) -> Origin:
     url = policy.repository_url
     if not url and policy.source == NVIDIA_REPOSITORY:
         url = catalogue.default_repository(facts.os_id, facts.os_version, facts.arch)
-    key, named = policy.repository_key, policy.repository_key_fingerprint
-    if is_armoured_key(key):
-        return Origin(url, key_text=key.strip() + "\n", fingerprint=named)
+    key, named, told = policy.repository_key, policy.repository_key_fingerprint, policy.credentials
+    if keys.is_armoured(key):
+        return Origin(url, key_text=key, fingerprint=named, credentials=told)
     if key.startswith("/"):
-        return Origin(url, key_path=key, fingerprint=named)
+        return Origin(url, key_file=key, fingerprint=named, credentials=told)
     if key:
-        return Origin(url, key_url=key, fingerprint=named)
+        return Origin(url, key_url=key, fingerprint=named, credentials=told, key_credentials=policy.key_credentials)
     default = catalogue.default_key(facts.os_id, facts.os_version)
     if default is None or not url:
-        return Origin(url, fingerprint=named)
-    return Origin(url, key_url=url + default.file, fingerprint=named or default.fingerprint)
+        return Origin(url, fingerprint=named, credentials=told)
+    return Origin(url, key_url=url + default.file, fingerprint=named or default.fingerprint, credentials=told,
+                  key_credentials=told)

@@ -8,13 +8,16 @@ from urllib.parse import quote
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step
-from ..core.steps import PACKAGES_REMOVE, command_step, file_step, packages_step
-from ..core.versions import version_key
-from . import catalogue, openpgp
+from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, command_step, file_step, packages_step
+from ..packages import space
+from ..packages.apt import credentials, keys
+from ..packages.apt.transaction import install_words
+from ..packages.model import Simulation
+from . import building, catalogue
 from .catalogue import Impossible
-from .files import PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
+from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
-from .observation import Observation, Offer, header_packages
+from .observation import Observation, Offer
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, PREINSTALLED, Policy
 from .target import SYSTEMS, Target, packages_settled, target_of, versions_offered
@@ -47,11 +50,14 @@ def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan)
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in made.steps)
-        return facts.but(driver_installed="", driver_userspace="") if removed else facts
+        return facts.but(driver_installed="", driver_boots="", driver_userspace="") if removed else facts
     target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
     if isinstance(target, Impossible):
         return facts
-    return facts.but(driver_installed=target.version, driver_userspace=target.version)
+    running = "" if building.running_kernel_gone(seen.kernels, facts) else target.version
+    changes = any(step.action == PACKAGES_INSTALL for step in made.steps)
+    return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
+                     driver_changes=changes)
 
 
 # refusals
@@ -63,12 +69,13 @@ def _refusal(why: Impossible) -> Refusal:
 
 def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     wanted = "a driver that is installed already%s" % (" in version " + policy.version if policy.version else "")
-    if not facts.driver_installed or not facts.driver_userspace:
-        missing = "kernel module for %s" % facts.kernel if not facts.driver_installed else "libnvidia-ml.so.1"
+    installed = facts.driver_installed or facts.driver_boots
+    if not installed or not facts.driver_userspace:
+        missing = "kernel module for %s" % facts.kernel if not installed else "libnvidia-ml.so.1"
         return [Refusal(NAME, "no %s" % missing, wanted,
                         "install the driver into the image, or take source nvidia_repository or distribution")]
-    if not catalogue.matches(facts.driver_installed, policy.version):
-        return [Refusal(NAME, "kernel module %s" % facts.driver_installed, wanted,
+    if not catalogue.matches(installed, policy.version):
+        return [Refusal(NAME, "kernel module %s" % installed, wanted,
                         "correct version, or bring that version into the image")]
     running = next((kernel for kernel in seen.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
     there = catalogue.PROPRIETARY if running.license == "NVIDIA" else catalogue.OPEN
@@ -91,7 +98,7 @@ def _refuse_host(seen: Observation, policy: Policy, facts: HostFacts) -> List[Re
             "Debian or Ubuntu for source %s" % policy.source, "install the driver yourself and use preinstalled"))
     if not facts.gpus:
         refusals.append(Refusal(
-            NAME, "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)", "a GPU for the driver",
+            NAME, facts.lack_of_gpus, "a GPU for the driver",
             "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play"))
     if refusals:
         return refusals
@@ -129,7 +136,7 @@ def _refuse_foreign(seen: Observation, policy: Policy, facts: HostFacts) -> List
 
 
 def _keyless(origin: Origin) -> bool:
-    return not origin.key_text and not origin.key_url and origin.key_path == KEY_FILE
+    return not (origin.key_text or origin.key_url or origin.key_file)
 
 
 def _refuse_broken(seen: Observation) -> List[Refusal]:
@@ -148,30 +155,20 @@ def _repairable(seen: Observation) -> bool:
 
 
 def _refuse_target(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-    refusals = _refuse_unsigned(seen, policy, facts, target)
+    refusals = building.refuse_unsigned(seen.kernels, seen.signing_key_enrolled, policy, facts, target)
+    refusals += building.refuse_gone(seen.kernels, policy, facts, target)
     if seen.offer is None:
         return refusals
     return refusals or _refuse_offer(seen, seen.offer, policy, facts, target)
 
 
-def _refuse_unsigned(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-    if not facts.secure_boot or policy.secure_boot == "ignore" or seen.signing_key_enrolled:
-        return []
-    if all(kernel.module == target.version and kernel.signer for kernel in seen.kernels):
-        return []
-    return [Refusal(
-        NAME, "Secure Boot is on, and no enrolled key signs the modules that DKMS builds",
-        "kernel modules that the kernel will load",
-        "enrol DKMS's key (mokutil --import /var/lib/dkms/mok.pub, then confirm it on the console at the next boot), "
-        "or set source to preinstalled with modules that the distribution signed, or secure_boot to ignore")]
-
-
 def _refuse_offer(seen: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
     origin = origin_of(policy, facts)
     where = origin.url or "the sources of %s %s" % (facts.os_id, facts.os_version)
-    if origin.fingerprint and offer.key and openpgp.fingerprint(offer.key) != origin.fingerprint:
-        return [Refusal(NAME, "a key with fingerprint %s" % (openpgp.fingerprint(offer.key) or "that cannot be read"),
-                        "the key %s" % origin.fingerprint, "check repository_key and repository_key_fingerprint")]
+    wrong = keys.objection(offer.key, origin.fingerprint) if origin.fingerprint and offer.key else ""
+    if wrong:
+        return [Refusal(NAME, wrong, "the key %s, and no other beside it: apt trusts every key of the file"
+                        % origin.fingerprint, "check repository_key and repository_key_fingerprint")]
     if offer.error:
         return [Refusal(NAME, offer.error, "the index of %s" % where,
                         "check repository_url and repository_key, and this host's network and proxy")]
@@ -182,7 +179,7 @@ def _refuse_offer(seen: Observation, offer: Offer, policy: Policy, facts: HostFa
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
             "choose one of these versions, or another repository")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(seen, offer, target)
-            or _refuse_headless(seen, offer, policy, facts, target))
+            or building.refuse_headless(seen.kernels, _coming(offer), policy, facts, target))
 
 
 def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal]:
@@ -199,10 +196,10 @@ def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List
     if done is None:
         return []
     if done.problem:
-        return [Refusal(NAME, "apt would refuse the transaction: %s" % done.problem,
-                        "driver %s with everything it depends on" % target.version,
-                        "see that the host's own sources are complete, and that nothing holds these packages "
-                        "(apt-mark showhold)")]
+        return _refuse_held(seen, done, target) or [Refusal(
+            NAME, "apt would refuse the transaction: %s" % " | ".join((done.problem,) + offer.unread),
+            "driver %s with everything it depends on" % target.version,
+            "see that the host's own sources are complete and can be read (apt-get update)")]
     others = sorted(name for name, version in catalogue.family(done.installs, target.packages.floating).items()
                     if catalogue.upstream(version) != target.version)
     if others:
@@ -213,27 +210,42 @@ def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List
     if lost:
         return [Refusal(NAME, "apt would remove %s" % ", ".join(lost), "a transaction that removes nothing of others",
                         "see what they conflict with (apt-get --simulate install), or choose another version")]
-    return []
+    return _refuse_tools(seen) + _refuse_space(offer, done)
 
 
-def _refuse_headless(
-    seen: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target
-) -> List[Refusal]:
-    """Refuse when the kernel that runs, or the one that boots next, could not get a module."""
-    coming = offer.transaction.installs if offer.transaction else {}
-    for kernel in seen.kernels:
-        if kernel.release in (facts.kernel, facts.boot_kernel) and not _buildable(kernel, coming) \
-                and kernel.module != target.version:
-            return [Refusal(
-                NAME, "no headers for kernel %s, installed or in the host's sources" % kernel.release,
-                "headers to build the kernel module with",
-                "install linux-headers-%s, or update the kernel and reboot first%s" % (
-                    kernel.release, "" if policy.kernel_headers else "; kernel_headers is off"))]
-    return []
+def _refuse_held(seen: Observation, done: Simulation, target: Target) -> List[Refusal]:
+    """A hold is somebody's decision; ours is a pin, which names the version that the policy names."""
+    family = catalogue.family(seen.held, target.packages.floating)
+    names = done.held or tuple(name for name, version in sorted(family.items())
+                               if catalogue.upstream(version) != target.version)
+    if not names:
+        return []
+    return [Refusal(
+        NAME, "held packages (apt-mark hold): %s" % ", ".join(
+            "%s %s" % (name, seen.held.get(name, done.before.get(name, ""))) for name in names),
+        "driver %s in their place" % target.version,
+        "apt-mark unhold %s, or ask for the version that is held" % " ".join(names))]
 
 
-def _buildable(kernel: Kernel, coming: Mapping[str, str]) -> bool:
-    return kernel.headers or "linux-headers-" + kernel.release in coming
+def _refuse_tools(seen: Observation) -> List[Refusal]:
+    if seen.bindings:
+        return []
+    return [Refusal(
+        NAME, "no python3-apt for the Python that Ansible uses on this host, nor for /usr/bin/python3",
+        "the library that ansible.builtin.apt works with", "apt-get install python3-apt")]
+
+
+def _refuse_space(offer: Offer, done: Simulation) -> List[Refusal]:
+    lacking = space.lacking(offer.space, done) if offer.space else []
+    return [Refusal(
+        NAME, "%d MiB free for %s" % (free // space.MIB, folder), "%d MiB for this transaction" % -(-need // space.MIB),
+        "make room on that file system%s" % (": remove kernels that are not booted any more" if folder == space.BOOT
+                                             else " (apt-get clean)"))
+            for folder, need, free in lacking]
+
+
+def _coming(offer: Optional[Offer]) -> Mapping[str, str]:
+    return offer.transaction.installs if offer and offer.transaction else {}
 
 
 def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
@@ -253,8 +265,9 @@ def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: T
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _lock_steps(seen, policy, target, requires)
-    steps += _build_steps(seen, facts, target, packages)
-    return Plan(steps=tuple(steps), notes=tuple(_notes(seen, policy, facts, target)))
+    steps += building.build_steps(seen.kernels, policy, facts, target, packages)
+    return Plan(steps=tuple(steps), requirements=building.requirements(seen.kernels, facts, target),
+                notes=tuple(_notes(seen, policy, facts, target)))
 
 
 def _plan_staged(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
@@ -269,15 +282,14 @@ def _download_steps(
     """Staging ends here; a whole installation begins with it, so that the two are one plan."""
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return []
-    wanted = {name: version for name, version in packages.change["after"].items() if version is not None}
+    wanted = packages.parameters["request"]
     if all(_fetched(name, version, seen.archives) for name, version in wanted.items()):
         return []
-    words = ["%s=%s" % item for item in sorted(wanted.items())]
     return [command_step(
         NAME, "packages.download", "driver %s" % target.version,
-        ["apt-get", "-y", "--download-only", "--no-install-recommends", "--allow-downgrades", "install"] + words,
+        ["--download-only", *install_words(wanted, packages.parameters["allow_downgrade"])],
         "The packages are on the host before anything on it changes.",
-        change={"before": dict.fromkeys(wanted), "after": wanted}, timeout=1800)]
+        change={"before": dict.fromkeys(wanted), "after": dict(wanted)}, timeout=1800)]
 
 
 def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:
@@ -297,16 +309,15 @@ def _repair_steps(seen: Observation, transaction_follows: bool) -> List[Step]:
 
 
 def _repository_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
-    if not policy.from_repository:
-        return []
     origin = origin_of(policy, facts)
+    if not policy.from_repository:
+        return credentials.steps(NAME, AUTH_FILE, origin.url, None, seen.auth) if seen.auth.shown is not None else []
     key = origin.key_text or (seen.offer.key if seen.offer else "")
-    steps: List[Step] = []
+    steps: List[Step] = credentials.steps(NAME, AUTH_FILE, origin.url, origin.credentials, seen.auth)
     if key:
         steps += _own_file(seen, KEY_FILE, key, "apt checks the repository's signature with this key.")
-    return steps + _own_file(seen, SOURCES_FILE, sources_text(origin, origin.key_path),
-                             "The driver's packages come from this repository.",
-                             tuple(step.id for step in steps))
+    return steps + _own_file(seen, SOURCES_FILE, sources_text(origin),
+                             "The driver's packages come from this repository.", tuple(step.id for step in steps))
 
 
 def _own_file(
@@ -320,38 +331,23 @@ def _packages_step(seen: Observation, policy: Policy, facts: HostFacts, target: 
     if seen.offer is None or seen.offer.transaction is None:
         return None
     done = seen.offer.transaction
-    driver = {} if packages_settled(target, seen.installed) else _driver_packages(seen, target, done.installs)
-    headers = {name: done.installs[name] for name in header_packages(seen, policy, facts) if name in done.installs}
-    after: Dict[str, Optional[str]] = dict(driver, **headers)
-    if not after:
+    if not done.installs and not done.removes:
         return None
-    before = {name: seen.installed.get(name) for name in after}
-    if driver:
-        for name in done.removes:
-            before[name], after[name] = seen.installed.get(name), None
+    driver = {} if packages_settled(target, seen.installed) else _of_family(done.request, target)
+    before, after = done.change
+    before = {name: version or seen.installed.get(name) for name, version in before.items()}
     swapped = bool(driver) and facts.driver_loaded not in ("", target.version)
     return packages_step(
         NAME, "driver %s" % target.version if driver else "kernel headers", before, after, _why(seen, target, driver),
         Disruption.driver_reload if swapped else Disruption.none,
-        manager="apt", update_cache=True, allow_downgrade=_goes_down(before, after))
+        manager="apt", request=dict(done.request), automatic=list(done.named), update_cache=True,
+        allow_downgrade=done.allow_downgrade)
 
 
-def _driver_packages(seen: Observation, target: Target, installs: Mapping[str, str]) -> Dict[str, str]:
-    """Every package of the driver in its exact version, those that only follow as dependencies included."""
-    wanted = {}
-    for name, version in installs.items():
-        named = name in target.packages.required + target.packages.optional
-        if named or (catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version):
-            wanted[name] = version
-    return wanted
-
-
-def _goes_down(before: Mapping[str, Optional[str]], after: Mapping[str, Optional[str]]) -> bool:
-    for name, old in before.items():
-        new = after.get(name)
-        if old and new and version_key(new) < version_key(old):
-            return True
-    return False
+def _of_family(request: Mapping[str, str], target: Target) -> Dict[str, str]:
+    """Those of the driver among what is asked for."""
+    return {name: version for name, version in request.items()
+            if name in target.packages.required + target.packages.optional or catalogue.FAMILY.match(name)}
 
 
 def _why(seen: Observation, target: Target, driver: Mapping[str, str]) -> str:
@@ -372,34 +368,12 @@ def _lock_steps(seen: Observation, policy: Policy, target: Target, requires: Tup
             for path in (PIN_FILE, UNATTENDED_FILE) if seen.files.get(path) is not None]
 
 
-def _build_steps(seen: Observation, facts: HostFacts, target: Target, packages: Optional[Step]) -> List[Step]:
-    """Build for the kernels that the package's own script leaves out: it serves the running and the newest one."""
-    coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
-    served = (facts.kernel, facts.boot_kernel) if target.packages.anchor in coming else ()
-    steps = []
-    for kernel in seen.kernels:
-        headers = kernel.headers or "linux-headers-" + kernel.release in coming
-        if kernel.module != target.version and headers and kernel.release not in served:
-            steps.append(command_step(
-                NAME, "dkms.build", kernel.release, ["dkms", "autoinstall", "-k", kernel.release],
-                "This kernel can be booted and has no module of driver %s." % target.version,
-                change={"before": {"nvidia": kernel.module or None}, "after": {"nvidia": target.version}},
-                requires=(packages.id,) if packages else (), timeout=3600))
-    return steps
-
-
 def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    notes = []
-    transaction = seen.offer.transaction if seen.offer else None
-    coming: Mapping[str, str] = transaction.installs if transaction else {}
-    for kernel in seen.kernels:
-        if kernel.module != target.version and not _buildable(kernel, coming):
-            notes.append("Kernel %s has no headers and gets no kernel module: do not boot it for GPU work."
-                         % kernel.release)
-    further = sorted(name for name in coming if not catalogue.FAMILY.match(name) and name not in
-                     header_packages(seen, policy, facts))
-    if further and not packages_settled(target, seen.installed):
-        notes.append("apt brings in %d packages that the driver depends on: %s." % (len(further), ", ".join(further)))
+    notes = ["GPU %s." % gpu.named() for gpu in facts.other_gpus]
+    notes += building.notes(seen.kernels, seen.boot, _coming(seen.offer), policy, facts, target)
+    if seen.offer:
+        notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
+                  for each in seen.offer.unread]
     return notes
 
 
@@ -409,14 +383,24 @@ def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) 
 def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     refusals = [] if policy.source == PREINSTALLED else _refuse_broken(seen)
     leaving, kept = _leaving(seen, facts)
+    held = sorted(name for name in leaving if name in seen.held)
+    if held:
+        refusals.append(Refusal(
+            NAME, "held packages (apt-mark hold): %s" % _listed(held, seen.held), "packages that may be removed",
+            "apt-mark unhold %s" % " ".join(held)))
+    if leaving:
+        refusals += _refuse_tools(seen)
     steps = _repair_steps(seen, bool(leaving)) if seen.brought else []
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),
             "These packages came with the driver.",
-            Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt", purge=True))
+            Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
+            request=dict(leaving), purge=True))
     steps += [_restore_step(path, seen) for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE)
               if path in seen.originals]
+    if seen.auth.shown is not None:
+        steps.append(credentials.removal(NAME, AUTH_FILE, seen.auth))
     if seen.lists and (SOURCES_FILE in seen.originals or seen.files.get(SOURCES_FILE) is None):
         steps.append(Step(
             NAME, "repository.forget", origin_of(policy, facts).url,

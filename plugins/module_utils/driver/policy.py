@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Mapping, Tuple
+from typing import Any, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
-from .openpgp import is_armoured_key
+from ..packages.apt import credentials, keys
+from ..packages.model import Credentials
 
 DISTRIBUTION = "distribution"
 NVIDIA_REPOSITORY = "nvidia_repository"
@@ -37,6 +38,8 @@ class Policy:
     kernel_headers:             whether headers of every bootable kernel are installed too.
     lock:                       whether the version is pinned against upgrades by others.
     secure_boot:                require_signed or ignore.
+    credentials:                what the repository asks for; they stood in repository_url.
+    key_credentials:            what the place of the key asks for; they stood in repository_key.
     """
 
     state: str = "present"
@@ -52,6 +55,8 @@ class Policy:
     kernel_headers: bool = True
     lock: bool = True
     secure_boot: str = "require_signed"
+    credentials: Optional[Credentials] = None
+    key_credentials: Optional[Credentials] = None
 
     @property
     def from_repository(self) -> bool:
@@ -69,12 +74,24 @@ def from_parameters(parameters: Mapping[str, Any]) -> Policy:
     for name in ("repository_url", "repository_key_fingerprint", "version"):
         values[name] = str(values.get(name, "")).strip()
     if values["repository_url"]:
-        values["repository_url"] = values["repository_url"].rstrip("/") + "/"
+        bare, values["credentials"] = credentials.split(values["repository_url"])
+        values["repository_url"] = bare.rstrip("/") + "/"
+    values.update(_key(str(values.get("repository_key", "")), values.get("state") == "absent"))
     values["repository_key_fingerprint"] = values["repository_key_fingerprint"].replace(" ", "").upper()
     policy = Policy(**values)
     if policy.state != "absent":
         _refuse_contradictions(policy)
     return policy
+
+
+def _key(key: str, is_needless: bool) -> Mapping[str, Any]:
+    """repository_key without credentials; armoured text as it will be written, whole and with nothing beside it."""
+    if keys.is_armoured(key):
+        return {"repository_key": key if is_needless else keys.read(key.encode()).armoured}
+    if key.startswith(("http://", "https://")):
+        bare, told = credentials.split(key)
+        return {"repository_key": bare, "key_credentials": told}
+    return {"repository_key": key}
 
 
 def _refuse_contradictions(policy: Policy) -> None:
@@ -104,7 +121,7 @@ def _refuse_contradictions(policy: Policy) -> None:
             remedy="set repository_url (http, https or file) and repository_key (armoured text, path or URL)",
         )
     key = policy.repository_key
-    if key and not (is_armoured_key(key) or key.startswith(("/", "http://", "https://"))):
+    if key and not (keys.is_armoured(key) or key.startswith(("/", "http://", "https://"))):
         raise GpuOpsError(
             found="a repository_key that begins with %r" % key[:20],
             wanted="an armoured public key, an absolute path on the host, or an http(s) URL",

@@ -3,12 +3,12 @@
 """From a wish to one exact driver: where it comes from, which version, which packages. Pure."""
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
 
-from ..core.facts import HostFacts
+from ..core.facts import FABRIC_MANAGER_NVLSM, HostFacts
 from ..core.versions import branch_of, version_key
+from ..packages.apt.versions import newest_first
 from . import catalogue
 from .catalogue import Impossible, PackageSet
 from .policy import Policy
@@ -25,24 +25,19 @@ class Target:
     module: str
     packages: PackageSet
 
-    def words(self, versions: Mapping[str, Sequence[str]]) -> List[str]:
-        """'name=version' for apt of every package of the set that the repository has."""
+    def request(self, versions: Mapping[str, Sequence[str]]) -> Dict[str, str]:
+        """{package: version} of every package of the set that the repository has."""
         named = ((name, self.package_version(name, versions))
                  for name in self.packages.required + self.packages.optional)
-        return ["%s=%s" % (name, version) for name, version in named if version]
+        return {name: version for name, version in named if version}
 
     def package_version(self, name: str, versions: Mapping[str, Sequence[str]]) -> str:
         """The package's version in the repository that belongs to this driver, '' if there is none."""
         known = versions.get(name, ())
         if name in self.packages.floating:
-            return known[0] if known else ""
+            return newest_first(known)[0] if known else ""
         fitting = [version for version in known if catalogue.upstream(version) == self.version]
-        return max(fitting, key=_revision, default="")
-
-
-def _revision(version: str) -> Tuple[Tuple[int, ...], str]:
-    revision = version.split("-", 1)[-1]
-    return tuple(int(number) for number in re.findall(r"\d+", revision)), version
+        return newest_first(fitting)[0] if fitting else ""
 
 
 def target_of(
@@ -65,8 +60,9 @@ def target_of(
         return choice.impossible
     packages = catalogue.package_set(
         facts.os_id, policy.source, branch, choice.module, policy.flavour,
-        policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and facts.nvswitches > 0),
+        policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),
         policy.extra_packages,
+        facts.fabric == FABRIC_MANAGER_NVLSM,
     )
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""

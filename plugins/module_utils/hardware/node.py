@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, Tuple
+from typing import Dict
 
-from ..core.facts import Gpu, HostFacts
+from ..core.facts import CONTROL_NODES, Gpu, HostFacts
 from ..core.host import Host
-from .pci import read_bus
+from .boot import boot_state, installed_module
+from .nvml import SILENCE, binding, reading_of
+from .pci import PciBus, read_bus
 
 # Systems whose root is an image: packages are not installed on them but built into the image.
 IMAGE_SYSTEMS = ("flatcar", "talos", "bottlerocket", "cos", "sle-micro", "sl-micro", "rhcos", "fedora-coreos")
+# Drivers of the kernel's own that bind NVIDIA GPUs; nova since Linux 6.15 (drivers/gpu/nova-core)
+KERNELS_OWN = ("nouveau", "nova_core")
 LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 # UEFI specification: the SecureBoot variable in the global variable namespace; four attribute bytes, then the value
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -20,26 +24,56 @@ SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e0
 
 def host_facts(host: Host) -> HostFacts:
     """Read the facts; works without a driver, without NVML and in a virtual machine."""
+    return facts_of(host, read_bus(host))
+
+
+def host_facts_and_health(host: Host, silence: float = SILENCE) -> HostFacts:
+    """The facts, and whether a call of NVML hangs: for plans that need GPUs that answer.
+
+    Raises LibraryMissing also where nothing is to be asked yet, so that a run does not stop for it half-way.
+    """
+    binding()
+    facts = host_facts(host)
+    if not facts.driver_loaded:
+        return facts
+    return facts.but(hung=reading_of(facts.driver_userspace, facts.driver_loaded, silence).hung)
+
+
+def facts_of(host: Host, bus: PciBus) -> HostFacts:
+    """The facts of a host whose PCI bus has been read."""
     system = os.uname()
     release = os_release(host)
-    bus = read_bus(host)
+    boot = boot_state(host)
+    installed = installed_module(host, system.release).version
     return HostFacts(
         hostname=system.nodename,
         os_id=release.get("ID", ""),
         os_version=release.get("VERSION_ID", ""),
         arch=system.machine,
         kernel=system.release,
-        boot_kernel=boot_kernel(host),
+        boot_kernel=boot.default,
         gpus=tuple(Gpu(device.address, device.device_id) for device in bus.gpus),
+        other_gpus=tuple(Gpu(device.address, device.device_id, device.role) for device in bus.other_gpus),
         nvswitches=len(bus.nvswitches),
+        fabric=bus.fabric,
         immutable=immutable(host, release),
         secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
-        driver_installed=module_version(host, system.release),
+        driver_installed=installed,
+        driver_boots=installed if boot.default == system.release else installed_module(host, boot.default).version,
         driver_userspace=library_version(host),
         driver_loaded=(host.read("/sys/module/nvidia/version") or "").strip(),
-        nouveau_loaded=host.exists("/sys/module/nouveau"),
+        nouveau_loaded=_nouveau_in_the_way(host, bus),
         toolkit=toolkit_version(host),
+        control_nodes=tuple(node for node in CONTROL_NODES if host.exists(node)),
     )
+
+
+def _nouveau_in_the_way(host: Host, bus: PciBus) -> bool:
+    """nouveau (or nova, whose driver is called NovaCore) may keep a display card, as long as it holds no GPU that the
+    driver is for."""
+    if bus.other_gpus and bus.gpus and not any(gpu.driver.lower().startswith(("nouveau", "nova")) for gpu in bus.gpus):
+        return False
+    return any(host.exists("/sys/module/" + name) for name in KERNELS_OWN)
 
 
 def os_release(host: Host) -> Dict[str, str]:
@@ -47,18 +81,6 @@ def os_release(host: Host) -> Dict[str, str]:
     text = host.read("/etc/os-release") or host.read("/usr/lib/os-release") or ""
     pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
     return {key.strip(): value.strip().strip("\"'") for key, separator, value in pairs if separator}
-
-
-def kernels(host: Host) -> Tuple[str, ...]:
-    """Releases that can boot: those with an image in /boot and modules, oldest first."""
-    releases = [name[len("/boot/vmlinuz-"):] for name in host.glob("/boot/vmlinuz-*")]
-    return tuple(sorted((name for name in releases if host.is_dir("/lib/modules/" + name)), key=_release_key))
-
-
-def boot_kernel(host: Host) -> str:
-    """The release that the boot loader's default entry boots: the newest one; '' when /boot names none."""
-    installed = kernels(host)
-    return installed[-1] if installed else ""
 
 
 def immutable(host: Host, release: Dict[str, str]) -> str:
@@ -71,16 +93,6 @@ def immutable(host: Host, release: Dict[str, str]) -> str:
         return "transactional-update"
     if os.statvfs(host.path("/usr")).f_flag & os.ST_RDONLY:
         return "/usr is mounted read-only"
-    return ""
-
-
-def module_version(host: Host, kernel: str) -> str:
-    """Version of the nvidia module on disk for a kernel, whatever the distribution calls its file; '' if none."""
-    for folder in ("updates", "extra", "kernel", "weak-updates"):
-        found = host.glob("/lib/modules/%s/%s/**/nvidia*.ko*" % (kernel, folder))
-        for path in found:
-            if re.fullmatch(r"nvidia(-current)?(-open)?(-tesla-\d+)?\.ko(\.\w+)?", os.path.basename(path)):
-                return host.run(["modinfo", "-F", "version", path], check=False).stdout.strip()
     return ""
 
 
@@ -101,9 +113,3 @@ def toolkit_version(host: Host) -> str:
         return ""
     match = re.search(r"version v?(\d[\w.~-]*)", host.run([program, "--version"], check=False).stdout)
     return match.group(1) if match else ""
-
-
-def _release_key(release: str) -> Tuple[Tuple[int, str], ...]:
-    """Order of kernel releases: numbers as numbers, words as words."""
-    parts = re.findall(r"\d+|[a-z]+", release)
-    return tuple((int(part), "") if part.isdigit() else (-1, part) for part in parts)

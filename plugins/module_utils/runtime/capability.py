@@ -3,7 +3,7 @@
 """The three capabilities of the container runtime: toolkit, runtime handler, CDI specification."""
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Optional
 
 from ..core.capability import Capability
 from ..core.facts import HostFacts
@@ -11,6 +11,8 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Plan
 from ..core.steps import Executor
+from ..packages.apt import credentials
+from ..packages.model import Credentials
 from . import executors, planner
 from . import observation as observation_module
 from . import policy as policy_module
@@ -33,8 +35,14 @@ class Toolkit(Capability[toolkit_policy.ToolkitPolicy, toolkit_observation.Toolk
     name = toolkit_planner.NAME
     arguments = toolkit_policy.ARGUMENTS
 
+    def __init__(self) -> None:
+        self._credentials: Optional[Credentials] = None
+
     def policy(self, parameters: Mapping[str, Any]) -> toolkit_policy.ToolkitPolicy:
-        return toolkit_policy.policy_of(parameters)
+        """The executor of credentials gets them from here: no step, plan or journal carries them."""
+        wanted = toolkit_policy.policy_of(parameters)
+        self._credentials = wanted.credentials
+        return wanted
 
     def observe(
         self, host: Host, journal: Journal, policy: toolkit_policy.ToolkitPolicy
@@ -59,7 +67,7 @@ class Toolkit(Capability[toolkit_policy.ToolkitPolicy, toolkit_observation.Toolk
         return toolkit_planner.facts_after(observation, policy, facts, plan)
 
     def executors(self) -> Dict[str, Executor]:
-        return toolkit_executors.EXECUTORS
+        return {**toolkit_executors.EXECUTORS, credentials.WRITE: credentials.writer(self._credentials)}
 
 
 class Runtime(Capability[RuntimePolicy, RuntimeObservation]):

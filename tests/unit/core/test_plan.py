@@ -12,11 +12,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Disruption,
     Plan,
     Refusal,
+    Requirement,
     Step,
     digest,
     render,
     split_by_disruption,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import MANAGED, managed
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
 changes = st.one_of(
@@ -40,10 +42,15 @@ plans = st.builds(
     Plan,
     host=words,
     policy=words,
+    policies=st.dictionaries(words, words, max_size=2),
     observation=words,
+    foretold=st.dictionaries(words, st.dictionaries(words, changes, max_size=2), max_size=2),
     steps=st.lists(steps, max_size=4).map(tuple),
+    requirements=st.lists(st.builds(Requirement, words, words, words, words, st.sampled_from(Disruption), changes),
+                          max_size=2).map(tuple),
     refusals=st.lists(st.builds(Refusal, words, words, words, words), max_size=2).map(tuple),
     notes=st.lists(words, max_size=2).map(tuple),
+    complete=st.booleans(),
 )
 
 
@@ -55,7 +62,7 @@ def test_a_plan_survives_json(plan: Plan) -> None:
 @given(plans)
 def test_every_plan_can_be_shown(plan: Plan) -> None:
     text = render(plan)
-    assert all(step.why in text for step in plan.steps)
+    assert all(part.why in text for part in (*plan.steps, *plan.requirements))
 
 
 @given(st.lists(steps, max_size=6, unique_by=lambda step: step.id), st.sampled_from(Disruption))
@@ -75,6 +82,8 @@ def test_a_step_waits_with_the_one_it_comes_after() -> None:
 def test_a_plan_is_as_disruptive_as_its_worst_step() -> None:
     plan = Plan(steps=(Step("a", "b", "c", "", Disruption.gpu_reset), Step("a", "b", "d", "")))
     assert plan.disruption is Disruption.gpu_reset
+    ending = Plan(requirements=(Requirement("a", "reboot", "x", "", Disruption.reboot),))
+    assert (ending.disruption, ending.reboot_required, plan.reboot_required) == (Disruption.reboot, True, False)
     assert Plan().disruption is Disruption.none
 
 
@@ -97,3 +106,23 @@ def test_the_rendering_shows_the_change() -> None:
         "        a",
         "       +b",
     ]
+
+
+def test_the_rendering_ends_with_what_must_come_from_outside() -> None:
+    reboot = Requirement("nouveau", "reboot", "nouveau", "nouveau is in use.", Disruption.reboot,
+                         {"before": {"nouveau": "loaded"}, "after": {"nouveau": None}})
+    step = Step("nouveau", "file.write", "/etc/x", "It is wanted.", change={"before": None, "after": "a\n"})
+    assert render(Plan(host="h", steps=(step,), requirements=(reboot,))).splitlines() == [
+        "h: 1 step and a reboot, disruption reboot",
+        "  1. [none] file.write /etc/x",
+        "     It is wanted.",
+        "       +a",
+        "  then: [reboot] a reboot for nouveau",
+        "     nouveau is in use.",
+        "       nouveau: loaded -> absent",
+    ]
+    assert render(Plan(host="h", requirements=(reboot,))).startswith("h: a reboot, disruption reboot")
+
+
+def test_the_line_that_says_a_file_is_ours() -> None:
+    assert managed("a=b\n", "//") == "// %s\na=b\n" % MANAGED

@@ -3,19 +3,26 @@
 """The one way from a wish to a verified change, on a small capability over real files."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 import pytest
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run, plan_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Refusal, Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, restore_steps
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    Disruption,
+    Plan,
+    Refusal,
+    Requirement,
+    Step,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, packages_step, restore_steps
 
 FILES = ("/etc/one", "/etc/deep/er/two", "/etc/three")
 
@@ -60,8 +67,8 @@ class Stubborn(Files):
         return {"file.write": lambda host, journal, step: None}
 
 
-class Killed(Exception):
-    pass
+class Killed(BaseException):
+    """No exception handler sees a killed process."""
 
 
 def mortal(survivors: int) -> Files:
@@ -83,8 +90,19 @@ def mortal(survivors: int) -> Files:
 
 
 def run(host: Host, capability: Any = None, allowed: Disruption = Disruption.reboot, **options: Any) -> Run:
-    more = {name: options.pop(name) for name in ("approved", "resumed") if name in options}
-    return Run(capability or Files(), options, host, lambda _: HostFacts(hostname="h"), allowed, **more)
+    more = {name: options.pop(name) for name in ("approved", "resumed", "transactions", "transaction_failed")
+            if name in options}
+    facts = options.pop("facts", HostFacts(hostname="h"))
+    return Run(capability or Files(), options, host, lambda _: facts, allowed, **more)
+
+
+def events(host: Host) -> List[Dict[str, Any]]:
+    return [json.loads(line) for line in (host.read("/var/lib/gpuops/journal.jsonl") or "").splitlines()]
+
+
+def told(host: Host, event: str) -> List[str]:
+    """Subjects of the steps with this event."""
+    return [each["step"]["subject"] for each in events(host) if each["event"] == event]
 
 
 @pytest.fixture
@@ -114,7 +132,7 @@ def test_apply_does_what_preview_said_and_then_nothing(host: Host) -> None:
 def test_the_journal_holds_exactly_the_plan(host: Host) -> None:
     foretold = run(host, text="new").preview()
     run(host, text="new").apply()
-    done = [Step.from_dict(event["step"]) for event in Journal(host).events() if event["event"] == "done"]
+    done = [Step.from_dict(event["step"]) for event in events(host) if event["event"] == "done"]
     assert tuple(done) == foretold.plan.steps
 
 
@@ -161,7 +179,7 @@ def test_killed_between_two_steps_and_run_again(host: Host, survivors: int) -> N
 
 
 def test_an_approved_plan_is_done_or_the_difference_is_named(host: Host) -> None:
-    approved = run(host, text="new").preview().plan.steps
+    approved = run(host, text="new").preview().plan
     host.write("/etc/three", "someone else was here")
     with pytest.raises(GpuOpsError, match="/etc/three"):
         run(host, text="new", approved=approved).apply()
@@ -169,12 +187,138 @@ def test_an_approved_plan_is_done_or_the_difference_is_named(host: Host) -> None
 
 
 def test_an_approved_step_with_its_effect_there_is_satisfied(host: Host) -> None:
-    approved = run(host, text="new").preview().plan.steps
+    approved = run(host, text="new").preview().plan
     host.write("/etc/three", "new")
+    for _ in range(2):
+        run(host, text="new", approved=approved).apply()
+    assert told(host, "satisfied") == ["/etc/three"]
+    assert told(host, "done") == ["/etc/deep/er/two", "/etc/one"]
+
+
+def test_a_run_that_is_held_to_nothing_forgets_what_was_approved(host: Host) -> None:
+    approved = run(host, text="new").preview().plan
     run(host, text="new", approved=approved).apply()
-    events = [(event["event"], event["step"]["subject"]) for event in Journal(host).events()]
-    assert ("satisfied", "/etc/three") in events
-    assert ("done", "/etc/three") not in events
+    assert Journal(host).recall("approved")
+    run(host, text="new").apply()
+    assert Journal(host).recall("approved") == {}
+
+
+def test_another_policy_is_refused_even_if_it_needs_less(host: Host) -> None:
+    approved = run(host, text="new").preview().plan
+    for other in ("before", "newer"):
+        for act in (run(host, text=other, approved=approved).apply, run(host, text=other, approved=approved).preview):
+            with pytest.raises(GpuOpsError, match="the options of files are others"):
+                act()
+    assert events(host) == [] and everything(host).keys() == {"etc/one"}
+
+
+def test_another_host_is_refused(host: Host) -> None:
+    approved = replace(run(host, text="new").preview().plan, host="elsewhere")
+    for act in (run(host, text="new", approved=approved).apply, run(host, text="new", approved=approved).preview):
+        with pytest.raises(GpuOpsError, match="host 'elsewhere'"):
+            act()
+
+
+def test_an_approved_empty_plan_is_held_to(host: Host) -> None:
+    for path in FILES:
+        host.write(path, "new")
+    approved = run(host, text="new").preview().plan
+    assert approved.steps == ()
+    run(host, text="new", approved=approved).apply()
+    host.write("/etc/one", "drifted")
+    for act in (run(host, text="new", approved=approved).apply, run(host, text="new", approved=approved).preview):
+        with pytest.raises(GpuOpsError, match="the approved plan has no such step"):
+            act()
+    assert host.read("/etc/one") == "drifted"
+
+
+class Dependent(Files):
+    """Does nothing before there is a driver, and names its version."""
+
+    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        if not facts.driver_loaded:
+            return Plan(notes=("It waits for a driver.",))
+        return super().plan(observation, dict(policy, text=facts.driver_loaded), facts)
+
+
+BARE, LOADED = HostFacts(hostname="h"), HostFacts(hostname="h", driver_loaded="595")
+
+
+def foretold(host: Host) -> Plan:
+    """The plan for a bare host whose driver another capability of the same plan loads."""
+    return plan_of(Dependent(), {"text": "x"}, host, LOADED, BARE)[0]
+
+
+def test_check_mode_supposes_what_was_approved_before_this_capability(host: Host) -> None:
+    approved = foretold(host)
+    outcome = run(host, Dependent(), text="x", approved=approved, facts=BARE).preview()
+    assert outcome.plan.steps == approved.steps
+    assert outcome.plan.notes == ("In check mode this is supposed, as approved: driver_loaded '595'.",)
+    assert run(host, Dependent(), text="x", approved=approved, facts=LOADED).preview().plan.notes == ()
+
+
+def test_check_mode_refuses_where_the_run_would(host: Host) -> None:
+    approved = foretold(host)
+    host.write("/etc/three", "someone else was here")
+    for act, facts in (("preview", BARE), ("preview", LOADED), ("apply", LOADED)):
+        with pytest.raises(GpuOpsError, match="another change"):
+            getattr(run(host, Dependent(), text="x", approved=approved, facts=facts), act)()
+    another = HostFacts(hostname="h", driver_loaded="580")
+    for act in ("preview", "apply"):
+        with pytest.raises(GpuOpsError, match="another change"):
+            getattr(run(host, Dependent(), text="x", approved=approved, facts=another), act)()
+
+
+def test_a_step_that_still_waits_for_another_capability_is_not_satisfied(host: Host) -> None:
+    approved = foretold(host)
+    run(host, Dependent(), text="x", approved=approved, facts=BARE).apply()
+    assert events(host) == []
+    run(host, Dependent(), text="x", approved=approved, facts=LOADED).apply()
+    assert (sorted(told(host, "done")), told(host, "satisfied")) == (sorted(FILES), [])
+
+
+def test_what_a_plan_leaves_out_because_it_waits_is_not_satisfied(host: Host) -> None:
+    class Waiting(Files):
+        def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+            return Plan(notes=("It waits for a device.",), complete=False)
+
+    approved = run(host, text="new").preview().plan
+    run(host, Waiting(), text="new", approved=approved).apply()
+    assert events(host) == []
+    with pytest.raises(Killed):
+        run(host, mortal(0), text="new").apply()
+    left_open = Journal(host).unfinished("files")
+    run(host, Waiting(), text="new").apply()
+    assert Journal(host).unfinished("files") == left_open, "it was not done either"
+
+
+class Ending(Files):
+    """Its plan ends with a requirement of some kind."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        made = super().plan(observation, policy, facts)
+        return replace(made, requirements=(Requirement("files", self.kind, "it", "It is so.", Disruption.reboot),))
+
+
+def test_a_reboot_comes_after_the_steps_and_is_reported(host: Host) -> None:
+    outcome = run(host, Ending("reboot"), allowed=Disruption.runtime_restart, text="new").apply()
+    assert (len(outcome.applied), outcome.put_off, outcome.plan.reboot_required) == (3, (), True)
+    again = run(host, Ending("reboot"), text="new").apply()
+    assert (again.applied, again.plan.reboot_required) == ([], True)
+
+
+def test_without_what_must_come_first_nothing_is_begun(host: Host) -> None:
+    assert len(run(host, Ending("driver"), text="new").preview().plan.steps) == 3
+    approved = run(host, Ending("driver"), text="new").preview().plan
+    for act in (run(host, Ending("driver"), text="new").apply,
+                run(host, Ending("driver"), text="new", approved=approved).apply,
+                run(host, Ending("driver"), text="new", approved=approved).preview):
+        with pytest.raises(GpuOpsError, match="no driver for it.*run gpu_driver first"):
+            act()
+    assert everything(host).keys() == {"etc/one"} and events(host) == []
 
 
 def test_an_open_step_that_another_policy_made_needless_was_not_done(host: Host) -> None:
@@ -182,7 +326,7 @@ def test_an_open_step_that_another_policy_made_needless_was_not_done(host: Host)
         run(host, mortal(0), text="new").apply()
     first = Journal(host).unfinished("files")[0]["step"]["id"]
     run(host, state="absent").apply()
-    assert [event["event"] for event in Journal(host).events() if event["step"]["id"] == first] == [
+    assert [event["event"] for event in events(host) if event["step"]["id"] == first] == [
         "started", "superseded"
     ]
 
@@ -201,6 +345,120 @@ def test_a_failure_tells_what_was_changed_before_it(host: Host) -> None:
         run(host, Failing(), text="new").apply()
     assert failure.value.result()["changed"] is True
     assert len(failure.value.result()["applied"]) == 2
+
+
+def failing_with(error: Callable[[], Exception]) -> Files:
+    class Failing(Files):
+        def executors(self) -> Dict[str, Any]:
+            def write(host: Host, journal: Journal, step: Step) -> None:
+                if step.subject == "/etc/three":
+                    raise error()
+                host.write(step.subject, step.change["after"])
+
+            return {"file.write": write}
+
+    return Failing()
+
+
+@pytest.mark.parametrize("error, said", [
+    (lambda: OSError(28, "No space left on device", "/etc/x"), r"unexpected OSError: .*No space left on device"),
+    (lambda: ValueError("the password is hunter2"), r"unexpected ValueError"),
+    (lambda: KeyError("mode"), r"unexpected KeyError"),
+])
+def test_an_error_that_nobody_foresaw_is_written_down_and_told_with_what_was_done(
+    host: Host, error: Callable[[], Exception], said: str
+) -> None:
+    with pytest.raises(GpuOpsError, match="step files/file.write//etc/three ended in an " + said) as failure:
+        run(host, failing_with(error), text="new").apply()
+    result = failure.value.result()
+    assert result["changed"] is True and len(result["applied"]) == 2
+    assert result["failed_step"]["subject"] == "/etc/three"
+    assert any(__file__ in line for line in result["traceback"])
+    assert "hunter2" not in json.dumps(result)
+    assert told(host, "failed") == ["/etc/three"] and Journal(host).unfinished("files") == []
+
+
+def test_an_action_without_executor_is_a_failure_as_any_other(host: Host) -> None:
+    class Lacking(Files):
+        def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+            return Plan(steps=(Step(self.name, "nobody.knows", "x", ""),))
+
+    with pytest.raises(GpuOpsError, match="unexpected KeyError"):
+        run(host, Lacking(), text="new").apply()
+    assert told(host, "failed") == ["x"]
+
+
+class Packaged(Files):
+    """One package, which is there when its file is."""
+
+    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        if observation.texts["/etc/three"] is not None:
+            return Plan()
+        return Plan(steps=(packages_step(self.name, "a package", {"pkg": None}, {"pkg": "1"}, "It is wanted.",
+                                         request={"pkg": "1"}),))
+
+
+class Books:
+    """Books of transactions, in the journal's own memory."""
+
+    def opened(self, host: Host, step: Step) -> Dict[str, Any]:
+        return {"simulated": sorted(step.change["after"])}
+
+    def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
+        journal.remember("books", {"came": opened["simulated"] if host.exists("/etc/three") else []})
+
+
+def packaged(host: Host, **more: Any) -> Run:
+    return run(host, Packaged(), text="new", transactions=Books(), **more)
+
+
+def test_a_transaction_is_open_until_its_module_is_called_again(host: Host) -> None:
+    step = packaged(host).apply().awaiting
+    assert step is not None and step.parameters["request"] == {"pkg": "1"}
+    (event,) = Journal(host).unfinished("files")
+    assert event["transaction"] == {"simulated": ["pkg"]}
+    host.write("/etc/three", "came")
+    outcome = packaged(host, resumed=step.id).apply()
+    assert (outcome.applied, outcome.awaiting) == ([step.id], None)
+    assert Journal(host).recall("books") == {"came": ["pkg"]}
+    assert Journal(host).unfinished("files") == []
+
+
+def test_a_failed_transaction_is_accounted_for_at_once(host: Host) -> None:
+    step = packaged(host).apply().awaiting
+    assert step is not None
+    host.write("/etc/three", "came before it failed")
+    outcome = packaged(host, resumed=step.id, transaction_failed=True).apply()
+    assert (outcome.applied, outcome.awaiting) == ([], None)
+    assert Journal(host).recall("books") == {"came": ["pkg"]}
+    assert told(host, "failed") == ["a package"] and Journal(host).unfinished("files") == []
+
+
+def test_a_transaction_without_effect_is_over_and_an_error(host: Host) -> None:
+    step = packaged(host).apply().awaiting
+    assert step is not None
+    with pytest.raises(GpuOpsError, match="still needed"):
+        packaged(host, resumed=step.id).apply()
+    assert Journal(host).recall("books") == {"came": []} and told(host, "failed") == ["a package"]
+
+
+def test_what_a_killed_controller_left_open_is_accounted_for_and_done_anew(host: Host) -> None:
+    first = packaged(host).apply().awaiting
+    assert packaged(host).apply().awaiting == first
+    assert [event["event"] for event in events(host)] == ["started", "failed", "started"]
+    host.write("/etc/three", "came")
+    assert packaged(host).apply().applied == [first.id if first else ""]
+    assert Journal(host).recall("books") == {"came": ["pkg"]}
+
+
+def test_a_refusal_after_the_transaction_does_not_lose_what_came(host: Host) -> None:
+    approved = packaged(host).preview().plan
+    step = packaged(host, approved=approved).apply().awaiting
+    assert step is not None
+    host.write("/etc/three", "came")
+    with pytest.raises(GpuOpsError, match="host 'elsewhere'"):
+        packaged(host, approved=replace(approved, host="elsewhere"), resumed=step.id).apply()
+    assert Journal(host).recall("books") == {"came": ["pkg"]}
 
 
 def test_a_cut_off_journal_line_is_left_out(host: Host) -> None:

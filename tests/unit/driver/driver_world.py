@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.apt import Simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
@@ -15,16 +14,30 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
     Observation,
     Offer,
+    goes_down,
     header_packages,
     index_needed,
+    requested,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import origin_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import Policy, from_parameters
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
 A100, T4, V100, B200, B300, GH200 = "20b2", "1eb8", "1db6", "2901", "3182", "2342"
 VERSIONS = ("580.126.09", "580.178.04", "595.91.07", "610.57.04", "615.71.09")
-KEY = "-----BEGIN PGP PUBLIC KEY BLOCK-----\n\nbW9kZWw=\n-----END PGP PUBLIC KEY BLOCK-----\n"
+# Made with gpg for these tests alone: EA72E43618AB9E74CBA1A6347817BDBC403BAB96
+KEY = """\
+-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEawI5RBYJKwYBBAHaRw8BAQdA4qz6EqKGuhKJzmVloZENAw6m0FazH8uov2bi
+DnE1u7e0GHR3byA8dHdvQGdwdW9wcy5pbnZhbGlkPoiQBBMWCAA4FiEE6nLkNhir
+nnTLoaY0eBe9vEA7q5YFAmsCOUQCGwMFCwkIBwIGFQoJCAsCBBYCAwECHgECF4AA
+CgkQeBe9vEA7q5Yi0QD/ehFl667aQn0/7pCMuFQvWaU+klPLIwJdrDuyz2YXRh8B
+AO91/I6lpzxPiUILdccAqvdMYMhR8II/NraZOrpmpJEJ
+=g0kc
+-----END PGP PUBLIC KEY BLOCK-----
+"""
 
 
 def facts(*device_ids: str, **changes: Any) -> HostFacts:
@@ -57,6 +70,7 @@ class World:
     originals: Dict[str, Optional[str]] = field(default_factory=dict)
     brought: Dict[str, str] = field(default_factory=dict)
     archives: Tuple[str, ...] = ()
+    script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
@@ -77,13 +91,21 @@ class World:
             return Offer(versions=versions, key=origin_of(wanted, there).key_text)
         for name in target.packages.required + target.packages.optional:
             versions[name] = sorted(packages, reverse=True)
-        installs = dict(word.split("=") for word in target.words(versions))
-        if installs:
-            installs["libnvidia-ml1"] = "%s-1" % target.version
-            installs["dkms"] = "3.0.10-8"
-        if self.headers_offered:
-            installs.update(dict.fromkeys(header_packages(seen, wanted, there), "6.1.176-1"))
-        return Offer(versions=versions, key=origin_of(wanted, there).key_text, transaction=Simulation(installs, ()))
+        headers = header_packages(seen, wanted, there)
+        versions.update(dict.fromkeys(headers, ["6.1.176-1"] if self.headers_offered else []))
+        key = origin_of(wanted, there).key_text
+        request = requested(target, seen, versions, headers)
+        if not request:
+            return Offer(versions=versions, key=key)
+        comes: Tuple[str, ...] = ()
+        if any(name in request for name in target.packages.required):
+            request["libnvidia-ml1"], comes = "%s-1" % target.version, ("dkms",)
+        installs = {**request, **dict.fromkeys(comes, "3.0.10-8")}
+        installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
+        before = {name: self.installed[name] for name in installs if name in self.installed}
+        return Offer(versions=versions, key=key, transaction=Simulation(
+            installs, (), before=before, request=request, allow_downgrade=goes_down(self.installed, installs),
+            named=("libnvidia-ml1",) if comes else ()))
 
     def apply(self, plan: Plan, there: HostFacts) -> None:
         for step in plan.steps:
@@ -118,7 +140,9 @@ class World:
         anchor = [name for name in step.change["after"] if name.endswith(("dkms", "dkms-open", "-open"))]
         if anchor:
             version = step.change["after"][anchor[0]].split("-")[0]
-            self._build((there.kernel, there.boot_kernel), version)
+            self.kernels = tuple(replace(kernel, module="") for kernel in self.kernels)
+        if anchor and self.script_builds:
+            self._build((there.kernel, self.kernels[-1].release), version)
 
     def _packages_remove(self, step: Any, there: HostFacts) -> None:
         for name in step.change["after"]:

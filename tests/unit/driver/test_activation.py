@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
@@ -29,13 +29,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.ob
     Service,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.policy import Policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import boot as cdi_boot
 
 PRESENT, ABSENT = Policy(), Policy(state="absent")
-NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 FILES = {MODULES_FILE: planner.MODULES_TEXT, UNIT_FILE: planner.unit_text(1)}
 RUNS = Service(known=True, enabled=True, active=True)
 LOADED = {"nvidia": 2, "nvidia_uvm": 0, "nvidia_modeset": 0}
-CONVERGED = Observation(modules=LOADED, on_disk=True, nodes=NODES, modprobe=True, files=FILES,
+CONVERGED = Observation(modules=LOADED, dependants={"nvidia": ("nvidia_uvm", "nvidia_modeset")}, on_disk=True,
+                        nodes=NODES, modprobe=True, files=FILES,
                         services={PERSISTENCED: RUNS, UNIT: Service(True, True, False)})
 
 
@@ -102,13 +104,14 @@ class TestLoad:
         assert planned(seen, driver("580.178.04")) == [
             ("file.write", MODULES_FILE), ("file.write", UNIT_FILE), ("service.enable", UNIT),
             ("module.load", "nvidia"), ("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset"),
-            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("service.start", PERSISTENCED)]
+            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("devices.create", "mode setting"),
+            ("service.start", PERSISTENCED)]
         assert planner.plan(seen, PRESENT, driver("580.178.04")).disruption is Disruption.none
 
     def test_the_plan_for_a_bare_host_is_that_of_the_installed_one(self) -> None:
         installed = Observation(on_disk=True, modprobe=True, services={
             PERSISTENCED: Service(True, True, False), FABRIC_MANAGER: Service(True, False, False)})
-        there = driver("580.178.04", nvswitches=6)
+        there = driver("580.178.04", fabric="fabric_manager")
         assert planner.plan(Observation(), PRESENT, there) == planner.plan(installed, PRESENT, there)
         assert ("service.enable", FABRIC_MANAGER) in planned(installed, there)
 
@@ -117,7 +120,8 @@ class TestLoad:
 
     @pytest.mark.parametrize("change, steps", [
         ({"modules": {"nvidia": 0}}, [("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset")]),
-        ({"nodes": NODES[:2]}, [("devices.create", "unified memory")]),
+        ({"nodes": NODES[:2]}, [("devices.create", "unified memory"), ("devices.create", "mode setting")]),
+        ({"nodes": NODES[:4]}, [("devices.create", "mode setting")]),
         ({"nodes": NODES[1:]}, [("devices.create", "GPUs")]),
         ({"services": {UNIT: Service(True, True), PERSISTENCED: Service(True, False, False)}},
          [("service.enable", PERSISTENCED), ("service.start", PERSISTENCED)]),
@@ -129,19 +133,54 @@ class TestLoad:
 
     def test_nothing_is_loaded_over_nouveau(self) -> None:
         plan = planner.plan(CONVERGED, PRESENT, driver("580.178.04", nouveau_loaded=True))
-        assert [step.action for step in plan.steps] == ["host.reboot"]
+        assert (plan.steps, [each.kind for each in plan.requirements]) == ((), ["reboot"])
+
+    @pytest.mark.parametrize("there", [
+        driver("580.178.04", nouveau_loaded=True), driver("595.91.07", "580.178.04")])
+    def test_a_plan_that_ends_with_a_reboot_leaves_nothing_to_do_after_it(self, there: HostFacts) -> None:
+        seen = Observation(on_disk=True, modprobe=True, services={PERSISTENCED: Service(True, False, False)},
+                           holders=(Holder(42, "Xorg", ("/dev/nvidia0",), "display.service"),))
+        plan = planner.plan(seen, PRESENT, there)
+        assert plan.reboot_required and ("service.enable", PERSISTENCED) in planned(seen, there)
+        seen, there = applied(seen, there, plan.steps)
+        booted = replace(seen, modules=LOADED, nodes=CONVERGED.nodes, holders=(), services={
+            unit: replace(state, active=state.enabled) for unit, state in seen.services.items()})
+        there = there.but(driver_loaded=there.driver_installed, nouveau_loaded=False)
+        assert planner.plan(booted, PRESENT, there).steps == ()
 
     def test_a_host_without_gpu_is_refused(self) -> None:
         assert planner.plan(Observation(), PRESENT, facts()).refusals[0].found.startswith("no NVIDIA GPU")
 
     def test_a_host_without_driver_is_told_so_before_any_change(self) -> None:
-        (step,) = planner.plan(Observation(), PRESENT, facts(A100)).steps
-        with pytest.raises(GpuOpsError, match="run gpu_driver first"):
-            executors.executors()[step.action](Host("/nowhere"), Journal(Host("/nowhere")), step)
+        plan = planner.plan(Observation(), PRESENT, facts(A100))
+        assert (plan.steps, [each.id for each in plan.requirements]) == (
+            (), ["activation/driver/kernel %s" % facts(A100).kernel])
 
     def test_every_gpu_gets_its_node(self) -> None:
         assert planner.gpu_node_command(2) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
         assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.unit_text(2)
+
+    def test_at_boot_the_nodes_come_before_what_is_written_of_them(self) -> None:
+        (before,) = [line for line in planner.unit_text(1).splitlines() if line.startswith("Before=")]
+        assert {"nvidia-cdi-refresh.service", "containerd.service", "kubelet.service"} <= set(before[7:].split())
+        assert UNIT in next(line for line in cdi_boot.unit_text("x", "", "", True).splitlines() if "After=" in line)
+
+    def test_the_facts_of_later_have_the_nodes_that_are_made(self) -> None:
+        there = driver("580.178.04")
+        made = planner.plan(Observation(on_disk=True, modprobe=True), PRESENT, there)
+        assert planner.facts_after(PRESENT, there, made).control_nodes == CONTROL_NODES
+        unmade = planner.plan(Observation(on_disk=True), PRESENT, there)
+        assert planner.facts_after(PRESENT, there, unmade).control_nodes == ()
+
+    def test_nothing_is_done_with_a_driver_that_hangs(self) -> None:
+        there = driver("595.91.07", "580.178.04").but(hung="nvmlDeviceGetHandleByIndex of GPU 3")
+        (refusal,) = planner.plan(CONVERGED, PRESENT, there).refusals
+        assert "nvmlDeviceGetHandleByIndex of GPU 3" in refusal.found and "reboot" in refusal.remedy
+
+    def test_a_host_whose_gpus_are_passed_through_is_told_so(self) -> None:
+        there = facts().but(other_gpus=(Gpu("0000:17:00.0", A100, "passed_through"),))
+        (refusal,) = planner.plan(Observation(), PRESENT, there).refusals
+        assert "0000:17:00.0 (10de:20b2) is passed through" in refusal.found
 
 
 class TestExchange:
@@ -155,8 +194,8 @@ class TestExchange:
             ("module.unload", "nvidia_uvm"), ("module.unload", "nvidia_drm"), ("module.unload", "nvidia_modeset"),
             ("module.unload", "nvidia"),
             ("module.load", "nvidia"), ("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset"),
-            ("module.load", "nvidia_drm"),
-            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("service.start", PERSISTENCED)]
+            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("devices.create", "mode setting"),
+            ("service.start", PERSISTENCED), ("module.load", "nvidia_drm")]
         plan = planner.plan(seen, PRESENT, self.there)
         assert {step.disruption for step in plan.steps} == {Disruption.driver_reload}
 
@@ -164,6 +203,54 @@ class TestExchange:
         """Its package restarts it between the plan and the exchange, and it fails: the plan must stand."""
         died = replace(CONVERGED, services={PERSISTENCED: Service(True, True, False), UNIT: Service(True, True)})
         assert planner.plan(died, PRESENT, self.there) == planner.plan(CONVERGED, PRESENT, self.there)
+
+    def test_what_is_enabled_and_does_not_run_stays_as_it_is(self) -> None:
+        """A Fabric Manager is enabled by its package and fails where there are no NVSwitches."""
+        idle = replace(CONVERGED, services=dict(CONVERGED.services, **{
+            FABRIC_MANAGER: Service(True, True, False), "nvidia-dcgm.service": Service(True, True, False)}))
+        assert planner.plan(idle, PRESENT, self.there) == planner.plan(CONVERGED, PRESENT, self.there)
+        wanted = planned(idle, self.there.but(fabric="fabric_manager"))
+        assert ("service.stop", FABRIC_MANAGER) in wanted and ("service.start", FABRIC_MANAGER) in wanted
+        unwanted = planned(replace(CONVERGED, services={PERSISTENCED: Service(True, True, False)}), self.there,
+                           replace(PRESENT, persistence=False))
+        assert not any(subject == PERSISTENCED for _action, subject in unwanted)
+
+    def test_what_ran_until_its_user_space_was_exchanged_comes_back(self) -> None:
+        dcgm = "nvidia-dcgm.service"
+        runs, died = (replace(CONVERGED, services=dict(CONVERGED.services, **{dcgm: state}))
+                      for state in (RUNS, Service(True, True, False, died=True)))
+        assert planner.plan(died, PRESENT, self.there) == planner.plan(runs, PRESENT, self.there)
+        assert ("service.start", dcgm) in planned(died, self.there)
+
+    def test_modules_of_others_come_after_nodes_and_services(self) -> None:
+        """One that was not rebuilt for the new driver must not leave the daemons down."""
+        seen = replace(CONVERGED, modules=dict(LOADED, gdrdrv=0, nvidia_peermem=0), others={"gdrdrv": ""})
+        steps = planned(seen, self.there)
+        assert steps[-3:] == [("service.start", PERSISTENCED), ("module.load", "nvidia_peermem"),
+                              ("module.load", "gdrdrv")]
+        (note,) = planner.plan(seen, PRESENT, self.there).notes
+        assert "gdrdrv was not built after driver 595.91.07" in note
+        rebuilt = replace(seen, others={"gdrdrv": "595.91.07"})
+        assert planner.plan(rebuilt, PRESENT, self.there).notes == ()
+
+    def test_a_module_of_others_that_is_not_on_disk_is_named_before_the_exchange(self) -> None:
+        seen = replace(CONVERGED, modules=dict(LOADED, gdrdrv=0), others={"gdrdrv": None})
+        assert ("module.unload", "gdrdrv") in planned(seen, self.there)
+        assert ("module.load", "gdrdrv") not in planned(seen, self.there)
+        assert "no such module on disk" in planner.plan(seen, PRESENT, self.there).notes[0]
+
+    @pytest.mark.parametrize("changes, said", [
+        ({"dependants": {"nvidia": ("nvidia_uvm", "nvidia_modeset", "zfs_gds")}, "modules": dict(LOADED, nvidia=3)},
+         "kernel module zfs_gds uses nvidia"),
+        ({"modules": dict(LOADED, nvidia=5), "opened": {"nvidia": 1}}, "nvidia is in use 2 times more"),
+        ({"modules": dict(LOADED, nvidia_drm=1), "opened": {"nvidia": 1},
+          "holders": (Holder(7, "nvidia-persiste", ("/dev/nvidia0",), PERSISTENCED),)},
+         "nvidia_drm is used by a console or a display"),
+    ])
+    def test_an_exchange_that_cannot_succeed_is_not_planned(self, changes: Dict[str, Any], said: str) -> None:
+        plan = planner.plan(replace(CONVERGED, **changes), PRESENT, self.there)
+        assert plan.steps == () and plan.reboot_required
+        assert said in plan.requirements[0].why
 
     def test_pods_that_will_have_left_do_not_hold_it(self) -> None:
         pod = Holder(42, "gpu-app", ("/dev/nvidia0",), pod="8f0f5c0e-0000-4000-8000-123456789abc")
@@ -180,8 +267,8 @@ class TestExchange:
     ])
     def test_everything_else_is_named_and_needs_a_reboot(self, holder: Holder, named: str) -> None:
         plan = planner.plan(replace(CONVERGED, holders=(holder,)), PRESENT, self.there)
-        assert [step.action for step in plan.steps] == ["host.reboot"]
-        assert named in plan.steps[0].why and "580.178.04" in plan.steps[0].why
+        assert (plan.steps, plan.reboot_required) == ((), True)
+        assert named in plan.requirements[0].why and "580.178.04" in plan.requirements[0].why
 
     def test_a_console_on_the_driver_needs_a_reboot(self) -> None:
         plan = planner.plan(replace(CONVERGED, modules=dict(LOADED, nvidia_drm=1)), PRESENT, self.there)
@@ -191,14 +278,14 @@ class TestExchange:
         st.sets(st.sampled_from(["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "gdrdrv"])),
         st.dictionaries(st.sampled_from(observation.SERVICES), st.builds(Service, st.just(True), st.booleans(),
                                                                          st.booleans())),
-        st.lists(st.integers(0, 25), max_size=4), st.integers(0, 4),
+        st.lists(st.integers(0, 25), max_size=4), st.sampled_from(["", "fabric_manager", "fabric_manager_nvlsm"]),
     )
     def test_killed_anywhere_it_ends_with_the_installed_driver(
-        self, modules: set, services: dict, stops: list, switches: int
+        self, modules: set, services: dict, stops: list, fabric: str
     ) -> None:
         seen = replace(CONVERGED, modules=dict.fromkeys(sorted(modules) + ["nvidia"], 0),
-                       services=dict(services, **{UNIT: Service(True, True)}))
-        there, ran = self.there.but(nvswitches=switches), {unit for unit, state in services.items() if state.active}
+                       services=dict(services, **{UNIT: Service(True, True)}), others={"gdrdrv": ""})
+        there, ran = self.there.but(fabric=fabric), {unit for unit, state in services.items() if state.active}
         before = set(seen.modules)
         for stop in stops:
             seen, there = applied(seen, there, planner.plan(seen, PRESENT, there).steps[:stop])
@@ -207,6 +294,35 @@ class TestExchange:
         assert before <= set(seen.modules)
         assert ran <= {unit for unit, state in seen.services.items() if state.active}
         assert planner.plan(seen, PRESENT, there).steps == ()
+
+
+class TestGoneKernel:
+    """The running kernel's package was removed or replaced: nothing can be loaded before a reboot."""
+
+    there = facts(A100, kernel="6.1.0-49-amd64", boot_kernel="6.1.0-50-amd64", driver_boots="580.178.04",
+                  driver_userspace="580.178.04")
+
+    def test_the_driver_of_the_kernel_that_boots_next_comes_by_a_reboot(self) -> None:
+        plan = planner.plan(Observation(modprobe=True), PRESENT, self.there)
+        assert plan.steps == () and plan.reboot_required
+        assert "kernel 6.1.0-50-amd64, which boots next" in plan.requirements[0].why
+        after = planner.facts_after(PRESENT, self.there, plan)
+        assert (after.kernel, after.driver_loaded) == ("6.1.0-50-amd64", "580.178.04")
+
+    def test_without_a_driver_for_it_one_must_be_installed(self) -> None:
+        there = self.there.but(driver_boots="")
+        plan = planner.plan(Observation(modprobe=True), PRESENT, there)
+        assert [each.kind for each in plan.requirements] == ["driver"]
+        assert planner.facts_after(PRESENT, there, plan).driver_loaded == "", "no promise of a driver"
+
+    def test_what_is_loaded_and_needs_nothing_more_goes_on(self) -> None:
+        there = self.there.but(driver_loaded="580.178.04")
+        plan = planner.plan(CONVERGED, PRESENT, there)
+        assert (plan.steps, plan.requirements) == ((), ())
+        assert "nothing can be loaded again before a reboot" in plan.notes[0]
+        assert planner.facts_after(PRESENT, there, plan) == there
+        lacking = replace(CONVERGED, modules={"nvidia": 0}, dependants={})
+        assert planner.plan(lacking, PRESENT, there).reboot_required
 
 
 class TestAbsent:
@@ -229,7 +345,8 @@ class TestAbsent:
     def test_a_holder_makes_it_a_reboot(self) -> None:
         seen = replace(CONVERGED, originals={MODULES_FILE: None},
                        holders=(Holder(42, "python3", ("/dev/nvidia0",), "train.service"),))
-        assert planned(seen, driver("580.178.04", "580.178.04"), ABSENT)[0][0] == "host.reboot"
+        plan = planner.plan(seen, ABSENT, driver("580.178.04", "580.178.04"))
+        assert plan.reboot_required and [step.action for step in plan.steps] == ["file.restore"]
 
 
 class TestHost:
@@ -257,10 +374,51 @@ class TestHost:
             (folder / "cgroup").write_text(groups)
             os.symlink(device, folder / "fd" / "3")
             os.symlink(device, folder / "fd" / "4")
-        assert observation._holders(Host(str(tmp_path))) == (
+        assert observation._holders(Host(str(tmp_path))) == ((
             Holder(7, "nvidia-persiste", ("/dev/nvidia0",), unit=PERSISTENCED),
             Holder(8, "gpu-app", ("/dev/nvidia1",), pod="8f0f5c0e-0000-4000-8000-123456789abc"),
-        )
+        ), {"nvidia": 4})
+
+    def test_who_uses_a_module_is_counted(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        host.write("/proc/modules", "nvidia_drm 1 4 - Live 0x0\nnvidia_uvm 1 1 - Live 0x0\n"
+                                    "nvidia 1 4 nvidia_uvm,zfs_gds, Live 0x0\n")
+        for name, others in (("nvidia", ("nvidia_uvm", "zfs_gds")), ("nvidia_drm", ())):
+            for other in others:
+                host.write("/sys/module/%s/holders/%s" % (name, other), "")
+        for number, device in enumerate(("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/dri/card0",
+                                         "/dev/dri/card1"), 3):
+            (tmp_path / "proc/7/fd").mkdir(parents=True, exist_ok=True)
+            os.symlink(device, tmp_path / "proc/7/fd" / str(number))
+        for card, served in (("card0", "nvidia"), ("card1", "ast")):
+            (tmp_path / "sys/class/drm" / card / "device").mkdir(parents=True)
+            os.symlink("../../bus/pci/drivers/" + served, tmp_path / "sys/class/drm" / card / "device/driver")
+        seen = observation._use(host)
+        assert seen.opened == {"nvidia": 2, "nvidia_uvm": 1, "nvidia_drm": 1}
+        assert seen.unexplained() == {"nvidia_drm": 3}
+        assert planner._busy(seen, replace(PRESENT, pods_leave=True)) == [
+            "a process (pid 7) has /dev/dri/card0, /dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl open",
+            "kernel module zfs_gds uses nvidia", "nvidia_drm is used by a console or a display"]
+
+    @pytest.mark.parametrize("listed, made, built", [
+        ("", 0, None),
+        ("updates/dkms/nvidia-fs.ko.xz:\n", 1, "595.91.07"),
+        ("updates/dkms/nvidia-fs.ko.xz:\n", -1, ""),
+    ])
+    def test_whether_another_module_was_built_after_the_driver(
+        self, tmp_path: Path, listed: str, made: int, built: Any
+    ) -> None:
+        class Kmod(Host):
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+                return Done(argv, 0, "version: 595.91.07\n", "")
+
+        host, there = Kmod(str(tmp_path)), driver("595.91.07")
+        folder = "/lib/modules/%s/" % there.kernel
+        host.write(folder + "modules.dep", "updates/dkms/nvidia.ko:\n" + listed)
+        for name, when in (("nvidia.ko", 0), ("nvidia-fs.ko.xz", made)):
+            host.write(folder + "updates/dkms/" + name, "")
+            os.utime(host.path(folder + "updates/dkms/" + name), (1000 + when, 1000 + when))
+        assert observation._built_after(host, there, "nvidia_fs") == built
 
     def test_loaded_modules_and_their_use(self, tmp_path: Path) -> None:
         (tmp_path / "proc").mkdir()
@@ -314,3 +472,22 @@ def test_a_unit_that_systemd_has_not_read_yet_is_known_by_its_file(
     seen = observation._services(host)
     assert {name for name, state in seen.items() if state.known} == {PERSISTENCED, UNIT}
     assert {name for name, state in seen.items() if state.enabled} == enabled
+
+
+@pytest.mark.parametrize("said, state", [
+    ("ActiveState=active\nSubState=running\nActiveEnterTimestampMonotonic=5", Service(True, True, True)),
+    ("ActiveState=activating\nSubState=start\nActiveEnterTimestampMonotonic=0", Service(True, True, True)),
+    ("ActiveState=inactive\nSubState=dead\nActiveEnterTimestampMonotonic=5", Service(True, True)),
+    ("ActiveState=failed\nSubState=failed\nActiveEnterTimestampMonotonic=0", Service(True, True)),
+    ("ActiveState=activating\nSubState=auto-restart\nActiveEnterTimestampMonotonic=0", Service(True, True)),
+    ("ActiveState=failed\nSubState=failed\nActiveEnterTimestampMonotonic=5", Service(True, True, died=True)),
+    ("ActiveState=activating\nSubState=auto-restart\nActiveEnterTimestampMonotonic=5", Service(True, True, died=True)),
+])
+def test_whether_a_unit_runs(tmp_path: Path, said: str, state: Service) -> None:
+    class Systemd(Host):
+        def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+            if argv[1] == "is-enabled":
+                return Done(argv, 0, "enabled\n", "")
+            return Done(argv, 0, "Id=%s\nLoadState=loaded\n%s\n" % (FABRIC_MANAGER, said), "")
+
+    assert observation._services(Systemd(str(tmp_path))) == {FABRIC_MANAGER: state}

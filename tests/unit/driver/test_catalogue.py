@@ -2,15 +2,13 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-import base64
-
 import pytest
 from driver_world import A100, B200, B300, GH200, T4, V100, facts
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, openpgp
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 
 
 @pytest.mark.parametrize("ids, wanted, branch, module", [
@@ -137,29 +135,3 @@ def test_nvidias_directory(system: tuple, url: str) -> None:
 def test_every_known_key_is_of_a_known_directory() -> None:
     assert set(catalogue.REPOSITORY_KEYS) <= set(catalogue.REPOSITORY_DIRECTORIES.values())
     assert all(len(key.fingerprint) == 40 for key in catalogue.REPOSITORY_KEYS.values())
-
-
-# A key made for this test with 'gpg --quick-generate-key', and the fingerprint that gpg told of it.
-ARMOURED = """-----BEGIN PGP PUBLIC KEY BLOCK-----
-
-mDMEawFn0xYJKwYBBAHaRw8BAQdArqxXyEThTzNGNwALXwsfcBha6c7i2qZQzFVS
-lUAW/du0MGdwdWxhYiBwYWNrYWdlIHNpZ25pbmcgPHBhY2thZ2VzQGdwdWxhYi5p
-bnZhbGlkPoiQBBMWCAA4FiEEytivR+fvkEc9xUNcxllI4ki/CqoFAmsBZ9MCGwMF
-CwkIBwIGFQoJCAsCBBYCAwECHgECF4AACgkQxllI4ki/CqovWQD/YCusy/i/lCr0
-bxcJrODAGUrEl/WxF4N8HGGt4xMgtzQA/A7uX3La8tgEuhX5tKcUIeGHdsahgorh
-/pm30UK0HRkG
-=KAhB
------END PGP PUBLIC KEY BLOCK-----
-"""
-
-
-def test_the_fingerprint_of_a_key() -> None:
-    assert openpgp.fingerprint(ARMOURED) == "CAD8AF47E7EF90473DC5435CC65948E248BF0AAA"
-    assert openpgp.fingerprint(ARMOURED.replace("BLOCK-----\n\n", "BLOCK-----\nVersion: GnuPG v2\n\n", 1)) \
-        == "CAD8AF47E7EF90473DC5435CC65948E248BF0AAA"
-
-
-@given(st.binary(max_size=200))
-def test_no_bytes_break_the_reading_of_a_key(data: bytes) -> None:
-    block = "%s\n\n%s\n%s\n" % (openpgp.BEGIN, base64.b64encode(data).decode(), openpgp.END)
-    assert len(openpgp.fingerprint(block)) in (0, 40)

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import os
 from dataclasses import replace
 from pathlib import Path
-from typing import List, Tuple
+from typing import Any, List, Tuple
 
 import pytest
 from driver_world import A100, facts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.nouveau import executors, observation, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.nouveau.observation import (
     FILE,
+    NOUVEAU,
+    NOVA,
     Initramfs,
     Observation,
 )
@@ -27,6 +29,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.nouveau.polic
 PRESENT, ABSENT = Policy("present"), Policy("absent")
 KERNEL = "6.1.0-50-amd64"
 IMAGE = "/boot/initrd.img-" + KERNEL
+
+
+TEXT_BEFORE = """\
+# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.
+# nouveau and NVIDIA's driver cannot share a GPU.
+blacklist nouveau
+options nouveau modeset=0
+"""
 
 
 def image(nouveau: bool = False, ours: bool = False, older: bool = True) -> Initramfs:
@@ -48,8 +58,8 @@ def applied(seen: Observation, plan: Plan) -> Observation:
             images = tuple(replace(each, older=False, ours=seen.text is not None) for each in seen.initramfs)
             seen = replace(seen, initramfs=images)
         else:
-            seen = replace(seen, users=-1)
-    return seen
+            seen = replace(seen, loaded={name: users for name, users in seen.loaded.items() if name != step.subject})
+    return replace(seen, loaded={}) if plan.reboot_required else seen
 
 
 class TestPlanner:
@@ -62,17 +72,39 @@ class TestPlanner:
         (Observation(initramfs=(image(nouveau=False),)), [("file.write", FILE)]),
         (Observation(text=planner.TEXT, initramfs=(image(nouveau=True),)), [("initramfs.rebuild", KERNEL)]),
         (Observation(text=planner.TEXT, initramfs=(image(True, True, older=False),)), []),
-        (Observation(text=planner.TEXT, users=0), [("module.unload", "nouveau")]),
-        (Observation(text=planner.TEXT, users=2), [("host.reboot", "nouveau")]),
+        (Observation(text=planner.TEXT, loaded={"nouveau": 0}), [("module.unload", "nouveau")]),
+        (Observation(text=planner.TEXT, loaded={"nouveau": 2}), []),
+        (Observation(text=planner.TEXT, loaded={"nova_core": 0, "nova_drm": 0}),
+         [("module.unload", "nova_drm"), ("module.unload", "nova_core")]),
+        (Observation(text=planner.TEXT, loaded={"nova_core": 0, "nova_drm": 1, "nouveau": 0}),
+         [("module.unload", "nouveau")]),
+        # What the release before wrote knows nothing of nova
+        (Observation(text=TEXT_BEFORE, original=True), [("file.write", FILE)]),
+        (Observation(text=TEXT_BEFORE, original=True, initramfs=(image(True, True, older=False),)),
+         [("file.write", FILE), ("initramfs.rebuild", KERNEL)]),
+        (Observation(elsewhere=True, initramfs=(image(nouveau=True),)), [("initramfs.rebuild", KERNEL)]),
+        (Observation(elsewhere=True, initramfs=(replace(image(nouveau=True), theirs=True),)), []),
+        (Observation(elsewhere=True, initramfs=(image(True, older=False),)), []),
     ])
     def test_what_is_missing_is_planned(self, seen: Observation, steps: list) -> None:
         assert planned(seen) == steps
 
     def test_nouveau_in_use_needs_a_reboot_and_says_why(self) -> None:
-        plan = planner.plan(Observation(users=1), PRESENT, facts(A100))
+        plan = planner.plan(Observation(loaded={"nouveau": 1}), PRESENT, facts(A100))
         assert plan.disruption is Disruption.reboot
-        assert "console or a display" in plan.steps[-1].why
-        assert planner.facts_after(PRESENT, facts(A100, nouveau_loaded=True)).nouveau_loaded is False
+        assert "console or a display" in plan.requirements[0].why
+        loaded = facts(A100, nouveau_loaded=True)
+        assert planner.facts_after(PRESENT, loaded, plan).nouveau_loaded is True, "until the reboot"
+        assert planner.facts_after(PRESENT, loaded, Plan()).nouveau_loaded is False
+
+    def test_nova_in_use_needs_a_reboot_and_says_why(self) -> None:
+        seen = Observation(text=planner.TEXT, loaded={"nova_core": 0, "nova_drm": 1})
+        plan = planner.plan(seen, PRESENT, facts(A100))
+        assert plan.reboot_required and "nova_drm with nova_core is in use" in plan.requirements[0].why
+
+    def test_both_drivers_of_the_kernel_are_kept_away(self) -> None:
+        assert {"blacklist nouveau", "options nouveau modeset=0", "blacklist nova_core", "blacklist nova_drm"} <= set(
+            planner.TEXT.splitlines())
 
     def test_the_tool_of_the_distribution_makes_the_initramfs(self) -> None:
         for tool, argv in (("update-initramfs", ["update-initramfs", "-u", "-k", KERNEL]),
@@ -86,11 +118,12 @@ class TestPlanner:
         users = Observation(text=planner.TEXT, original=False, initramfs=(image(True, True, False),))
         assert planned(users, ABSENT) == []
 
-    @given(st.booleans(), st.integers(-1, 2), st.lists(st.booleans(), max_size=3), st.none() | st.just("# theirs\n"))
+    @given(st.booleans(), st.dictionaries(st.sampled_from(NOUVEAU + NOVA), st.integers(0, 2)),
+           st.lists(st.booleans(), max_size=3), st.none() | st.just("# theirs\n"))
     def test_the_planner_is_content_with_its_own_result(
-        self, elsewhere: bool, users: int, images: list, text: str
+        self, elsewhere: bool, loaded: dict, images: list, text: str
     ) -> None:
-        seen = Observation(text=text, elsewhere=elsewhere, users=users, tool="update-initramfs",
+        seen = Observation(text=text, elsewhere=elsewhere, loaded=loaded, tool="update-initramfs",
                            initramfs=tuple(image(nouveau) for nouveau in images))
         after = applied(seen, planner.plan(seen, PRESENT, facts(A100)))
         assert planned(after) == []
@@ -120,11 +153,58 @@ class TestHost:
             host.write("/usr/lib/modprobe.d/" + name, text)
         assert observation.observe(host, Journal(host), PRESENT).elsewhere is elsewhere
 
-    @pytest.mark.parametrize("count, users", [("0\n", 0), ("3\n", 3), (None, -1)])
-    def test_use_of_the_loaded_module(self, host: Host, count: str, users: int) -> None:
+    @pytest.mark.parametrize("count, users", [("0\n", {"nouveau": 0}), ("3\n", {"nouveau": 3}), (None, {})])
+    def test_use_of_the_loaded_module(self, host: Host, count: str, users: dict) -> None:
         if count is not None:
             host.write("/sys/module/nouveau/refcnt", count)
-        assert observation.observe(host, Journal(host), PRESENT).users == users
+        assert observation.observe(host, Journal(host), PRESENT).loaded == users
+
+    def test_use_of_nova_without_its_own_modules(self, host: Host) -> None:
+        host.write("/sys/module/nova_core/refcnt", "1\n")
+        host.write("/sys/module/nova_core/holders/nova_drm", "")
+        host.write("/sys/module/nova_drm/refcnt", "2\n")
+        assert observation.observe(host, Journal(host), PRESENT).loaded == {"nova_drm": 2, "nova_core": 0}
+
+    def test_a_blacklist_of_others_must_know_nova_where_a_kernel_has_it(self, host: Host) -> None:
+        host.write("/etc/modprobe.d/nvidia.conf", "blacklist nouveau\noptions nouveau modeset=0\n")
+        host.write("/lib/modules/%s/modules.dep" % KERNEL, "kernel/drivers/gpu/nova-core/nova-core.ko.xz:\n")
+        assert not observation.observe(host, Journal(host), PRESENT).elsewhere
+        host.write("/usr/lib/modprobe.d/nova.conf", "blacklist nova-core\n")
+        assert observation.observe(host, Journal(host), PRESENT).elsewhere
+
+    @pytest.mark.parametrize("listed, rebuilt", [
+        ("usr/lib/modules/%s/kernel/drivers/gpu/drm/nouveau/nouveau.ko\netc/modprobe.d/other.conf\n", True),
+        ("usr/lib/modules/%s/kernel/drivers/gpu/drm/nouveau/nouveau.ko\nusr/lib/modprobe.d/nvidia.conf\n", False),
+        ("usr/lib/modules/%s/kernel/drivers/gpu/nova-core/nova-core.ko.xz\n", True),
+        ("usr/lib/modules/%s/kernel/drivers/gpu/drm/ast/ast.ko\n", False),
+    ])
+    def test_a_blacklist_of_others_reaches_an_old_initramfs(
+        self, tmp_path: Path, host: Host, listed: str, rebuilt: bool
+    ) -> None:
+        """Without, nouveau comes back at each boot, and each run asks for another reboot."""
+        class Tools(Host):
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+                return Done(argv, 0, listed % KERNEL, "")
+
+        host = Tools(host.root)
+        (tmp_path / "usr/sbin/update-initramfs").touch(mode=0o755)
+        host.write(IMAGE, "an image")
+        os.utime(host.path(IMAGE), (1000, 1000))
+        # A package's file has the time of its build, long before the initramfs was made
+        host.write("/usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\noptions nouveau modeset=0\n")
+        os.utime(host.path("/usr/lib/modprobe.d/nvidia.conf"), (500, 500))
+        host.write("/sys/module/nouveau/refcnt", "1\n")
+        seen = observation.observe(host, Journal(host), PRESENT)
+        plan = planner.plan(seen, PRESENT, facts(A100))
+        assert plan.reboot_required
+        assert [step.action for step in plan.steps] == (["initramfs.rebuild"] if rebuilt else [])
+        os.utime(host.path(IMAGE))
+        assert planned(observation.observe(host, Journal(host), PRESENT)) == []
+
+    def test_what_an_earlier_release_remembered_is_looked_up_again(self, host: Host) -> None:
+        host.write(IMAGE, "an image")
+        known = {IMAGE: {"stamp": observation.stamp(host, IMAGE), "nouveau": False, "ours": False}}
+        assert observation.look_inside(host, "update-initramfs", IMAGE, known) == (True, None)
 
     def test_without_a_tool_there_is_no_initramfs_to_make(self, host: Host) -> None:
         host.write(IMAGE, "an image")
@@ -135,14 +215,24 @@ class TestHost:
         host.write(FILE, planner.TEXT)
         host.write(IMAGE, "an image")
         found = observation.observe(host, Journal(host), PRESENT).initramfs
-        assert found == (Initramfs(KERNEL, IMAGE, nouveau=True, ours=True, older=False),)
+        assert found == (Initramfs(KERNEL, IMAGE, nouveau=True, ours=True, older=False, theirs=True),)
+
+    def test_the_file_of_the_release_before_costs_no_rebuild_where_there_is_no_nouveau(
+        self, host: Host, tmp_path: Path
+    ) -> None:
+        (tmp_path / "usr/sbin/update-initramfs").touch(mode=0o755)
+        host.write(FILE, TEXT_BEFORE)
+        host.write(IMAGE, "an image")
+        Journal(host).remember("nouveau", {"initramfs": {
+            IMAGE: {"stamp": observation.stamp(host, IMAGE), "nouveau": False, "files": []}}})
+        assert planned(observation.observe(host, Journal(host), PRESENT)) == [("file.write", FILE)]
 
     def test_what_was_seen_inside_is_not_looked_up_again(self, host: Host) -> None:
         host.write(IMAGE, "an image")
-        known = {IMAGE: {"stamp": observation.stamp(host, IMAGE), "nouveau": False, "ours": False}}
-        assert observation.look_inside(host, "update-initramfs", IMAGE, known) == (False, False)
+        known = {IMAGE: {"stamp": observation.stamp(host, IMAGE), "nouveau": False, "files": ["a.conf"]}}
+        assert observation.look_inside(host, "update-initramfs", IMAGE, known) == (False, ("a.conf",))
         known[IMAGE]["stamp"] = [1, 2]
-        assert observation.look_inside(host, "update-initramfs", IMAGE, known) == (True, True), "not an image at all"
+        assert observation.look_inside(host, "update-initramfs", IMAGE, known) == (True, None), "not an image at all"
 
     def test_the_blacklist_is_written_and_put_back(self, host: Host) -> None:
         host.write(FILE, "# theirs\n")
@@ -152,15 +242,10 @@ class TestHost:
         seen = observation.observe(host, journal, ABSENT)
         assert (seen.text, seen.original, seen.before_us) == (planner.TEXT, True, "# theirs\n")
 
-    def test_no_module_reboots_the_host(self, host: Host) -> None:
-        step = planner.plan(Observation(users=1), PRESENT, facts(A100)).steps[-1]
-        with pytest.raises(GpuOpsError, match="ansible.builtin.reboot"):
-            executors.executors()[step.action](host, Journal(host), step)
-
 
 def test_every_action_of_the_planner_has_an_executor() -> None:
     generic = {"file.restore", "file.write"}
-    for text, users, policy in itertools.product((None, "x"), (-1, 0, 1), (PRESENT, ABSENT)):
-        seen = Observation(text=text, users=users, original=True, tool="dracut", initramfs=(image(True, True),))
+    for text, loaded, policy in itertools.product((None, "x"), ({}, {"nouveau": 0}, {"nouveau": 1}), (PRESENT, ABSENT)):
+        seen = Observation(text=text, loaded=loaded, original=True, tool="dracut", initramfs=(image(True, True),))
         for step in planner.plan(seen, policy, facts(A100)).steps:
             assert step.action in executors.executors() or step.action in generic

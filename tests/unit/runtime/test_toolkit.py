@@ -13,11 +13,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
     file_step,
     restore_steps,
     write_file,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import Service
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.toolkit import (
     catalogue,
@@ -66,6 +68,17 @@ def bare(**changes: Any) -> observation.ToolkitObservation:
     )
 
 
+def planned(seen: observation.ToolkitObservation, wanted: policy.ToolkitPolicy, facts: HostFacts) -> Plan:
+    """The plan with what apt says of it: the four packages come, and nothing with them."""
+    version = observation.version_of(seen.installed, seen.offered, wanted.version)
+    request = {name: version for name, have in seen.installed.items() if version and have != version}
+    if request and seen.transaction is None:
+        before = {name: have for name, have in seen.installed.items() if name in request and have}
+        seen = replace(seen, transaction=Simulation(request, (), before=before, request=request,
+                                                    allow_downgrade=wanted.allow_downgrade))
+    return planner.plan(seen, wanted, facts)
+
+
 def converged(version: str = "1.20.1-1", **changes: Any) -> observation.ToolkitObservation:
     return replace(
         bare(
@@ -107,7 +120,7 @@ def actions(made: Any) -> List[str]:
 
 
 def test_a_bare_host_gets_repository_settings_and_packages_in_this_order() -> None:
-    made = planner.plan(bare(), wish(), FACTS)
+    made = planned(bare(), wish(), FACTS)
     assert actions(made) == [
         "file.write " + catalogue.KEYRING,
         "file.write " + catalogue.SOURCES,
@@ -121,13 +134,13 @@ def test_a_bare_host_gets_repository_settings_and_packages_in_this_order() -> No
 
 
 def test_a_converged_host_has_nothing_to_do() -> None:
-    assert planner.plan(converged(), wish(), FACTS).steps == ()
+    assert planned(converged(), wish(), FACTS).steps == ()
 
 
 def test_settings_that_somebody_changed_come_back_with_his_comments() -> None:
     text = "# by hand\n[nvidia-container-runtime]\nmode = \"legacy\" # for now\nlog-level = \"debug\"\n"
     seen = converged(configuration=text, settings=configuration.read_settings("f", text))
-    (step,) = planner.plan(seen, wish(), FACTS).steps
+    (step,) = planned(seen, wish(), FACTS).steps
     assert "# by hand" in step.change["after"]
     assert "# for now" in step.change["after"]
     assert 'log-level = "debug"' in step.change["after"]
@@ -137,20 +150,20 @@ def test_settings_that_somebody_changed_come_back_with_his_comments() -> None:
 def test_a_list_of_runtimes_that_somebody_chose_stays() -> None:
     chosen = dict(SAFE)
     chosen[configuration.RUNTIMES] = ["/opt/crun"]
-    assert planner.plan(converged(settings=chosen), wish(), FACTS).steps == ()
+    assert planned(converged(settings=chosen), wish(), FACTS).steps == ()
     asked = wish(low_level_runtimes=["/usr/bin/runc"])
-    made = planner.plan(converged(settings=chosen, executable=("/usr/bin/runc",)), asked, FACTS)
+    made = planned(converged(settings=chosen, executable=("/usr/bin/runc",)), asked, FACTS)
     assert actions(made) == ["file.write " + catalogue.CONFIGURATION]
-    (refusal,) = planner.plan(converged(settings=chosen, executable=()), asked, FACTS).refusals
+    (refusal,) = planned(converged(settings=chosen, executable=()), asked, FACTS).refusals
     assert "/usr/bin/runc" in refusal.found
-    (note,) = planner.plan(converged(settings=chosen, executable=()), wish(), FACTS).notes
+    (note,) = planned(converged(settings=chosen, executable=()), wish(), FACTS).notes
     assert "/opt/crun" in note
 
 
 def test_a_list_that_we_wrote_follows_the_container_runtime() -> None:
     other = ("/usr/libexec/crio/crun",)
-    assert planner.plan(converged(runtimes=other), wish(), FACTS).steps == ()
-    (step,) = planner.plan(converged(runtimes=other, runtimes_ours=True), wish(), FACTS).steps
+    assert planned(converged(runtimes=other), wish(), FACTS).steps == ()
+    (step,) = planned(converged(runtimes=other, runtimes_ours=True), wish(), FACTS).steps
     assert covers(step.change["after"], {configuration.RUNTIMES: list(other)})
 
 
@@ -182,7 +195,7 @@ def test_a_file_that_changed_after_the_plan_is_not_written(tmp_path: Path) -> No
 
 
 def test_a_repository_that_somebody_configured_is_used_and_left_alone() -> None:
-    made = planner.plan(bare(configured_in="/etc/apt/sources.list.d/nvidia.list"), wish(), FACTS)
+    made = planned(bare(configured_in="/etc/apt/sources.list.d/nvidia.list"), wish(), FACTS)
     assert catalogue.SOURCES not in str(actions(made))
     assert catalogue.KEYRING not in str(actions(made))
     assert made.notes
@@ -195,6 +208,13 @@ def test_a_repository_that_somebody_configured_is_used_and_left_alone() -> None:
     (converged("1.20.1-1", offered=dict.fromkeys(catalogue.PACKAGES, OFFERED)), {"version": "1.19.1"}, FACTS,
      "nvidia-container-toolkit 1.20.1-1"),
     (bare(apt=False), {}, FACTS, "no apt"),
+    (converged("1.20.1-1~mine1", offered=dict.fromkeys(catalogue.PACKAGES, ["1.20.1-0"])), {"version": "1.20.1-0"},
+     FACTS, "1.20.1-1~mine1"),
+    (bare(bindings=False), {}, FACTS, "no python3-apt"),
+    (bare(installed=dict.fromkeys(catalogue.PACKAGES, "1.19.1-1"), held={"libnvidia-container1": "1.19.1-1"},
+          transaction=Simulation({}, (), "E: Held packages were changed", held=("libnvidia-container1",))), {}, FACTS,
+     "libnvidia-container1 1.19.1-1"),
+    (bare(transaction=Simulation({}, ("docker-ce",))), {}, FACTS, "apt would remove docker-ce"),
     (bare(), {}, FACTS.but(immutable="/run/ostree-booted"), "/run/ostree-booted"),
     (bare(), {"source": "preinstalled"}, FACTS, "no nvidia-ctk"),
     (bare(), {"source": "preinstalled"}, FACTS.but(toolkit="1.18.0"), "CVE-2026-24260"),
@@ -202,14 +222,14 @@ def test_a_repository_that_somebody_configured_is_used_and_left_alone() -> None:
 def test_what_cannot_be_is_refused(
     seen: observation.ToolkitObservation, changes: Dict[str, Any], facts: HostFacts, told: str
 ) -> None:
-    made = planner.plan(seen, wish(**changes), facts)
+    made = planned(seen, wish(**changes), facts)
     assert made.steps == ()
     assert told in made.refusals[0].found
 
 
 def test_a_downgrade_is_done_when_allowed() -> None:
     seen = converged(offered=dict.fromkeys(catalogue.PACKAGES, OFFERED))
-    made = planner.plan(seen, wish(version="1.19.1", allow_downgrade=True), FACTS)
+    made = planned(seen, wish(version="1.19.1", allow_downgrade=True), FACTS)
     packages = made.steps[-2]
     assert packages.subject == "container toolkit 1.19.1-1"
     assert packages.parameters["allow_downgrade"] is True
@@ -239,7 +259,7 @@ def test_the_file_comes_back_as_it_was(tmp_path: Path) -> None:
     journal = Journal(host)
     text = "# mine\n[nvidia-container-runtime]\nmode = 'legacy'\n"
     host.write(catalogue.CONFIGURATION, text)
-    (step,) = planner.plan(
+    (step,) = planned(
         converged(configuration=text, settings=dict(configuration.read_settings("f", text))), wish(), FACTS
     ).steps
     write_file(host, journal, step)
@@ -260,7 +280,7 @@ def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) 
     host.write(catalogue.CONFIGURATION, COMMENTED)
     seen = bare(installed=dict.fromkeys(catalogue.PACKAGES, installed), configuration=COMMENTED,
                 settings=configuration.read_settings("f", COMMENTED))
-    made = planner.plan(seen, wish(), FACTS)
+    made = planned(seen, wish(), FACTS)
     write, kept, packages, back = made.steps[-4:]
     assert [step.action for step in (write, kept, packages, back)] == [
         "file.write", "settings.keep", "packages.install", "settings.put_back"]
@@ -272,7 +292,7 @@ def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) 
     waiting = journal.recall("toolkit")[observation.KEPT]
     half = replace(seen, configuration=host.read(catalogue.CONFIGURATION), kept=waiting,
                    settings=configuration.read_settings("f", waiting))
-    again = planner.plan(half, wish(), FACTS).steps
+    again = planned(half, wish(), FACTS).steps
     assert [step.action for step in again[-2:]] == ["packages.install", "settings.put_back"]
     assert "settings.keep" not in [step.action for step in again]
     assert again[-1].change == back.change
@@ -290,7 +310,7 @@ def test_a_file_that_we_made_is_completed_by_the_first_install_and_kept_by_an_up
 ) -> None:
     seen = bare(configuration="", created=True, as_made=True, settings=dict(SAFE),
                 installed=dict.fromkeys(catalogue.PACKAGES, installed))
-    assert ("settings.keep " + catalogue.CONFIGURATION in actions(planner.plan(seen, wish(), FACTS))) is kept
+    assert ("settings.keep " + catalogue.CONFIGURATION in actions(planned(seen, wish(), FACTS))) is kept
 
 
 def test_an_edit_after_a_killed_run_stays(tmp_path: Path) -> None:
@@ -303,7 +323,7 @@ def test_an_edit_after_a_killed_run_stays(tmp_path: Path) -> None:
 
     host.write(catalogue.CONFIGURATION, edited)
     seen = converged(superseded=True, configuration=edited, settings=configuration.read_settings("f", edited))
-    made = planner.plan(seen, wish(), FACTS)
+    made = planned(seen, wish(), FACTS)
     assert [step.action for step in made.steps] == ["file.write", "settings.put_back"]
     assert "the edit stays" in made.notes[0]
     for step in made.steps:
@@ -314,7 +334,7 @@ def test_an_edit_after_a_killed_run_stays(tmp_path: Path) -> None:
 
     upgrade = replace(seen, installed=dict.fromkeys(catalogue.PACKAGES, "1.19.1-1"),
                       offered=dict.fromkeys(catalogue.PACKAGES, OFFERED))
-    assert [step.action for step in planner.plan(upgrade, wish(), FACTS).steps][-4:] == [
+    assert [step.action for step in planned(upgrade, wish(), FACTS).steps][-4:] == [
         "file.write", "settings.keep", "packages.install", "settings.put_back"]
 
 
@@ -330,10 +350,10 @@ def test_an_edit_while_the_packages_come_stays(tmp_path: Path) -> None:
 def test_further_settings_are_written_by_either_way_of_naming() -> None:
     dotted = wish(settings={"nvidia-container-runtime.log-level": "debug"})
     assert dotted == wish(settings={"nvidia-container-runtime": {"log-level": "debug"}})
-    (step,) = planner.plan(converged(), dotted, FACTS).steps
+    (step,) = planned(converged(), dotted, FACTS).steps
     assert covers(step.change["after"], {("nvidia-container-runtime", "log-level"): "debug"})
     seen = converged(settings={**SAFE, ("nvidia-container-runtime", "log-level"): "debug"})
-    assert planner.plan(seen, dotted, FACTS).steps == ()
+    assert planned(seen, dotted, FACTS).steps == ()
 
 
 @pytest.mark.parametrize(("settings", "told"), [
@@ -358,12 +378,12 @@ def test_a_value_of_another_type_in_the_file_is_refused_and_an_unknown_key_is_na
         configuration.read_settings("f", "nvidia-container-runtime = 'runc'\n")
     assert configuration.unknown_keys("f", "disable-require = true\n[features]\nspelt-wrong = true\n") == (
         "features.spelt-wrong",)
-    (note,) = planner.plan(converged(unknown=("features.spelt-wrong",)), wish(), FACTS).notes
+    (note,) = planned(converged(unknown=("features.spelt-wrong",)), wish(), FACTS).notes
     assert "ignores" in note
 
 
 def test_what_the_real_runtime_says_stops_the_change() -> None:
-    (refusal,) = planner.plan(converged(objection="invalid config value"), wish(), FACTS).refusals
+    (refusal,) = planned(converged(objection="invalid config value"), wish(), FACTS).refusals
     assert "invalid config value" in refusal.found
 
 

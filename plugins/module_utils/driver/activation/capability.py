@@ -27,12 +27,13 @@ class Activation(Capability[Policy, Observation]):
         "fabric_manager": {"type": "str", "choices": ["auto", "absent"], "default": "auto"},
         "pods_leave": {"type": "bool", "default": False},
     }
+    assumptions = ("pods_leave",)
 
     def policy(self, parameters: Mapping[str, Any]) -> Policy:
         return from_parameters(parameters)
 
     def observe(self, host: Host, journal: Journal, policy: Policy) -> Observation:
-        return observation.observe(host, journal, bool(host_facts(host).driver_installed))
+        return observation.observe(host, journal, host_facts(host))
 
     def plan(self, observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return planner.plan(observation, policy, facts)

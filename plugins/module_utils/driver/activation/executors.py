@@ -13,7 +13,6 @@ from ...core.host import CommandFailed, Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, control_service, restore_file, run_argv
-from ..reboot import ACTION, refuse_to_reboot
 from .planner import REMOVE_NODES
 
 UNLOAD_ATTEMPTS = 10
@@ -27,8 +26,9 @@ LOAD_ERRORS: Tuple[Tuple[str, str, str], ...] = (
      "the module supports no GPU of this host, or another driver is bound to it",
      "see dmesg; check kernel_module (open or proprietary), nouveau and vfio-pci"),
     ("disagrees about version of symbol|Exec format error|Unknown symbol",
-     "the module was built for another kernel",
-     "run 'dkms autoinstall -k $(uname -r)', or boot the kernel that the module was built for"),
+     "the module was built for another kernel, or for another version of the driver",
+     "rebuild it (dkms build --force and dkms install --force, with -k $(uname -r)), or boot the kernel that it was "
+     "built for"),
     ("not found in directory",
      "there is no module for the running kernel",
      "run gpu_driver: it builds the module for every kernel that can be booted"),
@@ -36,14 +36,6 @@ LOAD_ERRORS: Tuple[Tuple[str, str, str], ...] = (
      "something else holds the GPUs",
      "see dmesg for the driver that claimed them"),
 )
-
-
-def require_driver(host: Host, journal: Journal, step: Step) -> None:
-    raise GpuOpsError(
-        found="no nvidia kernel module for %s" % step.subject,
-        wanted="an installed driver to load",
-        remedy="run gpu_driver first; when it did, its module was built for another kernel: reboot into that one",
-    )
 
 
 def load_module(host: Host, journal: Journal, step: Step) -> None:
@@ -128,7 +120,6 @@ def _put(journal: Journal, key: str, names: List[str]) -> None:
 
 def executors() -> Dict[str, Executor]:
     return {
-        "driver.require": require_driver,
         "module.load": load_module,
         "module.unload": unload_module,
         "devices.create": run_argv,
@@ -138,5 +129,4 @@ def executors() -> Dict[str, Executor]:
         "service.enable": enable_service,
         "service.disable": disable_service,
         "file.restore": restore_and_forget,
-        ACTION: refuse_to_reboot,
     }

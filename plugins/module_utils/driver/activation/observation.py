@@ -3,12 +3,15 @@
 """What is there: loaded modules, who holds them, services that belong to the driver, device nodes."""
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from ...core.facts import HostFacts
 from ...core.host import Host
 from ...core.journal import Journal
+from ...hardware.boot import BootState, boot_state, installed_module, module_file
 
 MODULES_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
 UNIT = "gpuops-nvidia-devices.service"
@@ -26,6 +29,16 @@ UNLOAD_ORDER = (
     "nvidia_fs", "gdrdrv", "nvidia_peermem", "nv_peer_mem", "nvidia_vgpu_vfio", "nvidia_uvm", "nvidia_drm",
     "nvidia_modeset", "nvidia",
 )
+# Of other packages: a new driver does not bring them anew.
+OTHERS = ("nvidia_fs", "gdrdrv", "nv_peer_mem")
+# Which module serves a device; the first that fits.
+_SERVED_BY = (
+    ("/dev/nvidia-uvm", "nvidia_uvm"), ("/dev/nvidia-modeset", "nvidia_modeset"), ("/dev/nvidia-fs", "nvidia_fs"),
+    ("/dev/nvidia-vgpu", "nvidia_vgpu_vfio"), ("/dev/nvidia", "nvidia"), ("/dev/gdrdrv", "gdrdrv"),
+    ("/dev/dri/", "nvidia_drm"),
+)
+READINGS = 3
+_PROPERTIES = "Id,LoadState,ActiveState,SubState,ActiveEnterTimestampMonotonic"
 _POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
 _SERVICE = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)", re.MULTILINE)
 
@@ -50,18 +63,28 @@ class Holder:
 
 @dataclass(frozen=True)
 class Service:
-    """A unit that belongs to the driver: whether systemd knows it, starts it at boot, runs it now."""
+    """A unit that belongs to the driver: whether systemd knows it, starts it at boot, runs it now.
+
+    One that fails and is started again and again does not run. died: it ran since the boot and failed, as a daemon
+    does whose driver's user space was exchanged.
+    """
 
     known: bool = False
     enabled: bool = False
     active: bool = False
+    died: bool = False
 
 
 @dataclass(frozen=True)
 class Observation:
     """
     modules:    {loaded module of the driver: use count}.
-    on_disk:    whether the running kernel has the module on disk now.
+    dependants: {loaded module of the driver: loaded modules that use it}.
+    opened:     {module: how often its devices are open}.
+    others:     {module of OTHERS that is loaded or was: driver that it was built after, '' if before the one on disk,
+                None if the running kernel has none on disk}.
+    boot:       kernels, the boot loader's default, command line and parameters of the loaded driver.
+    on_disk:    whether a driver is installed now: the running kernel's module, or user space.
     holders:    processes with a device of the driver open.
     services:   {unit: state} of SERVICES and of our own unit.
     nodes:      device nodes of the driver in /dev.
@@ -74,6 +97,10 @@ class Observation:
     """
 
     modules: Mapping[str, int] = field(default_factory=dict)
+    dependants: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    opened: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, Optional[str]] = field(default_factory=dict)
+    boot: BootState = field(default_factory=BootState)
     on_disk: bool = False
     holders: Tuple[Holder, ...] = ()
     services: Mapping[str, Service] = field(default_factory=dict)
@@ -90,23 +117,53 @@ class Observation:
         holders = sorted({holder.unit or holder.pod or holder.command for holder in self.holders})
         return dict(asdict(self), holders=holders)
 
+    def unexplained(self) -> Dict[str, int]:
+        """{module: uses beyond the modules that depend on it and the open devices}: the kernel itself, as a console."""
+        left = {name: count - len(self.dependants.get(name, ())) - self.opened.get(name, 0)
+                for name, count in self.modules.items()}
+        return {name: count for name, count in left.items() if count > 0}
 
-def observe(host: Host, journal: Journal, module_on_disk: bool) -> Observation:
+
+def observe(host: Host, journal: Journal, facts: HostFacts) -> Observation:
     memory = journal.recall("activation")
-    return Observation(
-        modules=_modules(host),
-        on_disk=module_on_disk,
-        holders=_holders(host),
+    use = _use(host)
+    unloaded = tuple(memory.get("unloaded", ()))
+    return replace(
+        use,
+        others={name: _built_after(host, facts, name) for name in OTHERS if name in use.modules or name in unloaded},
+        boot=boot_state(host),
+        on_disk=bool(facts.driver_installed or facts.driver_userspace),
         services=_services(host),
         nodes=_nodes(host),
         modprobe=host.which("nvidia-modprobe") is not None,
         files={path: host.read(path) for path in (MODULES_FILE, UNIT_FILE)},
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("activation")},
-        unloaded=tuple(memory.get("unloaded", ())),
+        unloaded=unloaded,
         stopped=tuple(memory.get("stopped", ())),
         enabled=tuple(memory.get("enabled", ())),
     )
+
+
+def _use(host: Host) -> Observation:
+    """Who uses the loaded modules. Programs come and go while it is read: what does not add up is read again."""
+    for _reading in range(READINGS):
+        modules = _modules(host)
+        holders, opened = _holders(host)
+        seen = Observation(modules=modules, holders=holders, opened=opened, dependants={
+            name: tuple(host.list("/sys/module/%s/holders" % name)) for name in modules})
+        if not seen.unexplained():
+            break
+    return seen
+
+
+def _built_after(host: Host, facts: HostFacts, name: str) -> Optional[str]:
+    path = module_file(host, facts.kernel, name)
+    made, driver = host.stat(path) if path else None, installed_module(host, facts.kernel)
+    if made is None:
+        return None
+    there = host.stat(driver.path) if driver.path else None
+    return driver.version if there is not None and made.st_mtime_ns >= there.st_mtime_ns else ""
 
 
 def _modules(host: Host) -> Dict[str, int]:
@@ -124,13 +181,24 @@ def _nodes(host: Host) -> Tuple[str, ...]:
                  if not host.is_dir(name))
 
 
-def _holders(host: Host) -> Tuple[Holder, ...]:
+def _holders(host: Host) -> Tuple[Tuple[Holder, ...], Dict[str, int]]:
+    """(processes with a device of the driver open, {module: open descriptors of its devices})."""
+    displays = _displays(host)
     found: Dict[int, List[str]] = {}
+    opened: Dict[str, int] = {}
     for link in host.glob("/proc/[0-9]*/fd/*"):
         target = host.link(link) or ""
-        if target.startswith("/dev/nvidia"):
+        if target.startswith(("/dev/nvidia", "/dev/gdrdrv")) or target in displays:
             found.setdefault(int(link.split("/")[2]), []).append(target)
-    return tuple(_holder(host, pid, devices) for pid, devices in sorted(found.items()))
+            module = next(module for beginning, module in _SERVED_BY if target.startswith(beginning))
+            opened[module] = opened.get(module, 0) + 1
+    return tuple(_holder(host, pid, devices) for pid, devices in sorted(found.items())), opened
+
+
+def _displays(host: Host) -> Tuple[str, ...]:
+    """Nodes of displays and renderers that the driver serves."""
+    return tuple("/dev/dri/" + name for name in host.list("/sys/class/drm")
+                 if os.path.basename(host.link("/sys/class/drm/%s/device/driver" % name) or "") == "nvidia")
 
 
 def _holder(host: Host, pid: int, devices: List[str]) -> Holder:
@@ -150,7 +218,7 @@ def _services(host: Host) -> Dict[str, Service]:
     """States of all units. Which are enabled is asked apart: 'show' repeats what the manager knew at its last reload,
     and a unit file that was written since then it may not know at all."""
     names = list(SERVICES) + [UNIT]
-    done = host.run(["systemctl", "show", "--property", "Id,LoadState,ActiveState"] + names, check=False)
+    done = host.run(["systemctl", "show", "--property", _PROPERTIES] + names, check=False)
     blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
               for block in done.stdout.split("\n\n")]
     known = [pairs["Id"] for pairs in blocks if pairs.get("Id") in names and pairs.get("LoadState") == "loaded"]
@@ -161,9 +229,14 @@ def _services(host: Host) -> Dict[str, Service]:
         pairs["Id"]: Service(
             known=pairs["Id"] in known,
             enabled=pairs["Id"] in enabled,
-            active=pairs.get("ActiveState") in ("active", "activating", "reloading"),
+            active=pairs.get("ActiveState") in ("active", "activating", "reloading") and not _fails(pairs),
+            died=_fails(pairs) and pairs.get("ActiveEnterTimestampMonotonic", "0") != "0",
         ) for pairs in blocks if pairs.get("Id") in names
     }
+
+
+def _fails(pairs: Mapping[str, str]) -> bool:
+    return pairs.get("ActiveState") == "failed" or pairs.get("SubState") == "auto-restart"
 
 
 def _enabled(host: Host, units: List[str]) -> Tuple[str, ...]:

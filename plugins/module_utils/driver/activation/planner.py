@@ -8,15 +8,15 @@ the driver's packages bring are taken to be there, as those packages leave them.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from ...core.facts import HostFacts
-from ...core.plan import Disruption, Plan, Refusal, Step
-from ...core.steps import command_step, file_step, service_step
-from ..reboot import reboot_step
+from ...core.facts import CONTROL_NODES, HostFacts
+from ...core.plan import DRIVER, REBOOT, Disruption, Plan, Refusal, Requirement, Step
+from ...core.steps import command_step, file_step, managed, service_step
 from .observation import (
     FABRIC_MANAGER,
     MODULES_FILE,
+    OTHERS,
     PERSISTENCED,
     SERVICES,
     UNIT,
@@ -34,51 +34,89 @@ LOADED = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 CONTROL_MINOR = 255
 UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
-MANAGED = "# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.\n"
-MODULES_TEXT = MANAGED + "".join("%s\n" % name.replace("_", "-") for name in LOADED)
+MODESET_NODES = ("/dev/nvidia-modeset",)
+MODESET_NODE_COMMAND = ["nvidia-modprobe", "-m"]
+MODULES_TEXT = managed("".join("%s\n" % name.replace("_", "-") for name in LOADED))
 
 
 def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
-        return Plan(steps=tuple(_absent(seen, policy)))
+        return _absent(seen, policy)
     refusals = _refusals(facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
-    if not facts.driver_installed:
-        return Plan(steps=(_requirement(facts),))
+    if not facts.driver_installed and not _runs_without_files(seen, facts):
+        return Plan(requirements=(_boots_with_driver(facts) if facts.driver_boots else _no_driver(facts),))
     steps = _boot_steps(seen, facts)
     if facts.nouveau_loaded:
-        steps.append(reboot_step(NAME, "nouveau", "nouveau is loaded and holds the GPUs.",
-                                 {"nouveau": "loaded"}, {"nouveau": None}))
-        return Plan(steps=tuple(steps))
-    if facts.driver_loaded and facts.driver_loaded != facts.driver_installed:
-        return Plan(steps=tuple(steps + _exchange(seen, policy, facts)))
-    steps += _load_steps(seen, facts, dict.fromkeys(seen.modules), Disruption.none)
+        return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
+            "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
+    notes = tuple(_notes(seen, policy, facts))
+    if facts.driver_loaded and facts.driver_loaded != (facts.driver_installed or facts.driver_userspace):
+        busy = _busy(seen, policy)
+        if busy:
+            return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
+                "driver %s" % facts.driver_installed,
+                "Driver %s is loaded and cannot be unloaded: %s." % (facts.driver_loaded, "; ".join(busy)),
+                {"nvidia": facts.driver_loaded}, {"nvidia": facts.driver_installed}),))
+        return Plan(steps=tuple(steps + _exchange(seen, policy, facts)), notes=notes)
+    steps += _load_steps(seen, facts, LOADED, Disruption.none)
     steps += _node_steps(seen, facts, reloaded=False)
     steps += _service_steps(seen, policy, facts, stopped=())
-    return Plan(steps=tuple(steps), notes=tuple(_notes(seen, policy, facts)))
+    steps += _load_steps(seen, facts, _brought_back(seen), Disruption.none)
+    return Plan(steps=tuple(steps), notes=notes)
 
 
 def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
     if made.refusals:
         return facts
     if policy.state == "absent":
-        return facts.but(driver_loaded="") if made.steps else facts
-    return facts.but(driver_loaded=facts.driver_installed, nouveau_loaded=False)
+        return facts.but(driver_loaded="") if made.steps or made.requirements else facts
+    if facts.driver_boots and not facts.driver_installed and made.reboot_required:
+        facts = facts.but(kernel=facts.boot_kernel, driver_installed=facts.driver_boots)
+    if not facts.driver_installed:
+        return facts
+    return facts.but(driver_loaded=facts.driver_installed, nouveau_loaded=False,
+                     control_nodes=_control_nodes(facts, made))
+
+
+def _control_nodes(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
+    """Those that are there once the plan is done."""
+    made_new = {name for step in made.steps if step.action == "devices.create" for name in step.change["after"]}
+    return tuple(node for node in CONTROL_NODES if node in facts.control_nodes or node in made_new)
 
 
 def _refusals(facts: HostFacts) -> List[Refusal]:
     if not facts.gpus:
-        return [Refusal(NAME, "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)", "a GPU for the driver",
+        return [Refusal(NAME, facts.lack_of_gpus, "a GPU for the driver",
                         "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play")]
-    return []
+    return list(facts.refusals_of_the_sick(NAME))
 
 
-def _requirement(facts: HostFacts) -> Step:
+def _no_driver(facts: HostFacts) -> Requirement:
     """Check mode on a bare host shows that a driver is missing still; to go on without one is refused at once."""
-    return Step(
-        NAME, "driver.require", "kernel %s" % facts.kernel, "The driver that is to be loaded is not installed yet.",
-        change={"before": {"nvidia": None}, "after": {"nvidia": "installed"}}, reversible=False)
+    return Requirement(
+        NAME, DRIVER, "kernel %s" % facts.kernel, "The driver that is to be loaded is not installed yet.",
+        change={"before": {"nvidia": None}, "after": {"nvidia": "installed"}})
+
+
+def _runs_without_files(seen: Observation, facts: HostFacts) -> bool:
+    """Whether all that is needed is loaded already, though the running kernel's files are gone."""
+    return bool(facts.driver_loaded) and facts.driver_loaded == facts.driver_userspace and all(
+        name in seen.modules for name in LOADED)
+
+
+def _boots_with_driver(facts: HostFacts) -> Requirement:
+    return _reboot(
+        "kernel %s" % facts.boot_kernel,
+        "Kernel %s runs and has no module of the driver; driver %s is built for kernel %s, which boots next."
+        % (facts.kernel, facts.driver_boots, facts.boot_kernel),
+        {"kernel": facts.kernel, "nvidia": facts.driver_loaded or None},
+        {"kernel": facts.boot_kernel, "nvidia": facts.driver_boots})
+
+
+def _reboot(subject: str, why: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Requirement:
+    return Requirement(NAME, REBOOT, subject, why, Disruption.reboot, {"before": before, "after": after})
 
 
 # what the next boot does
@@ -104,14 +142,15 @@ def _file(seen: Observation, path: str, text: str, why: str) -> List[Step]:
 
 
 def unit_text(gpus: int) -> str:
-    return (
-        MANAGED + "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
+    return managed(
+        "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
         "After=systemd-modules-load.service\n"
-        "Before=containerd.service crio.service kubelet.service\n"
+        "Before=nvidia-cdi-refresh.service containerd.service crio.service docker.service kubelet.service\n"
         "ConditionPathExists=/proc/driver/nvidia/version\n\n"
         "[Service]\nType=oneshot\nRemainAfterExit=yes\n%s\n"
         "[Install]\nWantedBy=multi-user.target\n"
-        % "".join("ExecStart=/usr/bin/%s\n" % " ".join(argv) for argv in (gpu_node_command(gpus), UVM_NODE_COMMAND))
+        % "".join("ExecStart=/usr/bin/%s\n" % " ".join(argv)
+                  for argv in (gpu_node_command(gpus), UVM_NODE_COMMAND, MODESET_NODE_COMMAND))
     )
 
 
@@ -126,19 +165,29 @@ def gpu_node_command(gpus: int) -> List[str]:
 
 
 def _load_steps(
-    seen: Observation, facts: HostFacts, loaded: Mapping[str, Any], disruption: Disruption,
-    requires: Tuple[str, ...] = (),
+    seen: Observation, facts: HostFacts, wanted: Sequence[str], disruption: Disruption,
+    requires: Tuple[str, ...] = ()
 ) -> List[Step]:
-    wanted = list(LOADED) + [name for name in reversed(UNLOAD_ORDER) if name in seen.unloaded and name not in LOADED]
     steps: List[Step] = []
     for name in wanted:
-        if name not in loaded:
+        if name not in seen.modules:
+            why = ("It was unloaded for the exchange of the driver." if name in OTHERS
+                   else "Driver %s is installed for kernel %s." % (facts.driver_installed, facts.kernel))
             steps.append(command_step(
-                NAME, "module.load", name, ["modprobe", name.replace("_", "-")], "Driver %s is installed for kernel %s."
-                % (facts.driver_installed, facts.kernel), disruption,
-                {"before": {name: None}, "after": {name: facts.driver_installed}}, requires=requires, timeout=300))
+                NAME, "module.load", name, ["modprobe", name.replace("_", "-")], why, disruption,
+                {"before": {name: None}, "after": {name: "loaded" if name in OTHERS else facts.driver_installed}},
+                requires=requires, timeout=300))
             requires = (steps[-1].id,)
     return steps
+
+
+def _brought_back(seen: Observation) -> Tuple[str, ...]:
+    """What was unloaded beside the driver's essential modules and can be loaded again.
+
+    It comes last: one of them that does not load must not keep the nodes and the driver's services away.
+    """
+    return tuple(name for name in reversed(UNLOAD_ORDER) if name in seen.unloaded and name not in LOADED
+                 and not (name in OTHERS and seen.others.get(name) is None))
 
 
 def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: Tuple[str, ...] = ()) -> List[Step]:
@@ -148,6 +197,7 @@ def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: T
     for subject, nodes, argv in (
         ("GPUs", gpu_nodes(len(facts.gpus)), gpu_node_command(len(facts.gpus))),
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
+        ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
         missing = [name for name in nodes if reloaded or name not in seen.nodes]
         if missing:
@@ -166,9 +216,8 @@ def gpu_nodes(gpus: int) -> Tuple[str, ...]:
 def _service_steps(
     seen: Observation, policy: Policy, facts: HostFacts, stopped: Tuple[str, ...], requires: Tuple[str, ...] = ()
 ) -> List[Step]:
-    """Enable and start what the policy wants, start again what was stopped for the reload."""
+    """Enable and start what the policy wants, start again what ran before the reload."""
     steps: List[Step] = []
-    back = set(stopped) | set(seen.stopped)
     disruption = Disruption.driver_reload if stopped else Disruption.none
     for unit in reversed(SERVICES):
         state = _state(seen, unit)
@@ -176,15 +225,21 @@ def _service_steps(
         if wanted and not state.enabled:
             steps.append(service_step(NAME, "enable", unit, "It runs after every boot.", Disruption.none,
                                       "disabled", "enabled"))
-        if unit in stopped or ((wanted or unit in back) and state.known and not state.active):
-            why = "It was stopped for the exchange of the driver." if unit in back else "The policy wants it to run."
+        if unit in stopped or ((wanted or unit in seen.stopped) and state.known and not state.active):
+            why = ("The policy wants it to run." if wanted and unit not in seen.stopped + stopped
+                   else "It was stopped for the exchange of the driver.")
             steps.append(service_step(NAME, "start", unit, why, disruption, "stopped", "running", requires))
     return steps
 
 
+def _enable_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+    """What a reboot then starts by itself, so that nothing is left to do after it."""
+    return [step for step in _service_steps(seen, policy, facts, stopped=()) if step.action == "service.enable"]
+
+
 def _wanted(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     wanted = (PERSISTENCED,) if policy.persistence else ()
-    return wanted + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.nvswitches else ())
+    return wanted + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.fabric else ())
 
 
 def _state(seen: Observation, unit: str) -> Service:
@@ -201,27 +256,28 @@ def _state(seen: Observation, unit: str) -> Service:
 
 
 def _exchange(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
-    busy = _busy(seen, policy)
-    if busy:
-        return [reboot_step(
-            NAME, "driver %s" % facts.driver_installed,
-            "Driver %s is loaded and cannot be unloaded: %s." % (facts.driver_loaded, "; ".join(busy)),
-            {"nvidia": facts.driver_loaded}, {"nvidia": facts.driver_installed})]
-    stopped = _running_services(seen)
-    steps = _stop_steps(stopped)
-    steps += _unload_steps(seen, facts.driver_loaded, tuple(step.id for step in steps))
-    again = tuple(name for name in UNLOAD_ORDER if name in seen.modules)
-    seen = replace(seen, unloaded=seen.unloaded + again)
-    steps += _load_steps(seen, facts, {}, Disruption.driver_reload, (steps[-1].id,))
+    stopped = _making_way(seen, policy, facts)
+    steps = _stop_steps(stopped) + _unload_steps(seen, facts.driver_loaded)
+    requires = (steps[-1].id,)
+    unloaded = replace(seen, modules={}, unloaded=seen.unloaded + tuple(seen.modules))
+    steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
     requires = (steps[-1].id,)
     steps += _node_steps(seen, facts, reloaded=True, requires=requires)
-    return steps + _service_steps(seen, policy, facts, stopped, requires)
+    steps += _service_steps(seen, policy, facts, stopped, requires)
+    return steps + _load_steps(unloaded, facts, _brought_back(unloaded), Disruption.driver_reload, requires)
 
 
-def _running_services(seen: Observation) -> Tuple[str, ...]:
-    """Services that may have a device open by the time the driver is exchanged: packages restart enabled ones."""
-    return tuple(unit for unit in SERVICES if _state(seen, unit).known and (
-        seen.services.get(unit, Service()).active or seen.services.get(unit, Service()).enabled))
+def _making_way(seen: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+    """Services that may have a device open by the time the driver is exchanged.
+
+    Those that run, or ran until their user space was exchanged; and those that the policy wants, which their packages
+    start when they are exchanged. What is enabled, does not run and is not wanted stays as it is: a Fabric Manager
+    fails on a host without NVSwitches.
+    """
+    def makes_way(state: Service, wanted: bool) -> bool:
+        return state.known and (state.active or (state.enabled and (state.died or wanted)))
+
+    return tuple(unit for unit in SERVICES if makes_way(_state(seen, unit), unit in _wanted(policy, facts)))
 
 
 def _stop_steps(units: Tuple[str, ...]) -> List[Step]:
@@ -229,8 +285,9 @@ def _stop_steps(units: Tuple[str, ...]) -> List[Step]:
                          "running", "stopped") for unit in units]
 
 
-def _unload_steps(seen: Observation, version: Optional[str], requires: Tuple[str, ...]) -> List[Step]:
+def _unload_steps(seen: Observation, version: Optional[str]) -> List[Step]:
     steps: List[Step] = []
+    requires: Tuple[str, ...] = ()
     for name in UNLOAD_ORDER:
         if name in seen.modules:
             steps.append(command_step(
@@ -246,34 +303,40 @@ def _busy(seen: Observation, policy: Policy) -> List[str]:
     strangers = [holder for holder in seen.holders
                  if holder.unit not in SERVICES and not (holder.pod and policy.pods_leave)]
     reasons = ["%s has %s open" % (holder.named(), ", ".join(holder.devices)) for holder in strangers]
-    if not seen.holders and seen.modules.get("nvidia_drm", 0) > 0:
-        reasons.append("nvidia_drm is used by a console or a display")
+    for name in UNLOAD_ORDER:
+        reasons += ["kernel module %s uses %s" % (other, name) for other in seen.dependants.get(name, ())
+                    if other not in UNLOAD_ORDER and name in seen.modules]
+    for name, uses in sorted(seen.unexplained().items()):
+        reasons.append("nvidia_drm is used by a console or a display" if name == "nvidia_drm" else
+                       "%s is in use %d times more than its open devices explain" % (name, uses))
     return reasons
 
 
 # absent
 
 
-def _absent(seen: Observation, policy: Policy) -> List[Step]:
+def _absent(seen: Observation, policy: Policy) -> Plan:
     steps: List[Step] = []
+    requirements: Tuple[Requirement, ...] = ()
     if MODULES_FILE in seen.originals and seen.modules:
         busy = _busy(seen, policy)
         if busy:
-            steps.append(reboot_step(NAME, "unloaded driver", "The driver cannot be unloaded: %s." % "; ".join(busy),
-                                     {"nvidia": "loaded"}, {"nvidia": None}))
+            requirements = (_reboot("unloaded driver", "The driver cannot be unloaded: %s." % "; ".join(busy),
+                                    {"nvidia": "loaded"}, {"nvidia": None}),)
         else:
             units = tuple(unit for unit in SERVICES if seen.services.get(unit, Service()).active)
             steps += _stop_steps(units)
-            steps += _unload_steps(seen, "loaded", tuple(step.id for step in steps))
+            steps += _unload_steps(seen, "loaded")
             steps += _dead_node_steps(seen, (steps[-1].id,))
     elif MODULES_FILE in seen.originals:
         steps += _dead_node_steps(seen, ())
     steps += [service_step(NAME, "disable", unit, "An earlier run enabled it.", Disruption.none, "enabled", "disabled")
               for unit in seen.enabled if seen.services.get(unit, Service()).enabled]
-    return steps + [
+    steps += [
         Step(NAME, "file.restore", path, "It is as it was before our first change of it.",
              change={"before": seen.files.get(path), "after": text})
         for path, text in sorted(seen.originals.items())]
+    return Plan(steps=tuple(steps), requirements=requirements)
 
 
 def _dead_node_steps(seen: Observation, requires: Tuple[str, ...]) -> List[Step]:
@@ -292,4 +355,22 @@ def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:
     for unit in _wanted(policy, facts):
         if seen.on_disk and not _state(seen, unit).known:
             notes.append("%s is not installed, so it is not started." % unit)
+    if not facts.driver_installed:
+        notes.append("Driver %s is loaded, and kernel %s has no modules on disk any more: nothing can be loaded again "
+                     "before a reboot." % (facts.driver_loaded, facts.kernel))
+    elif facts.driver_loaded != facts.driver_installed:
+        notes += [note for name in OTHERS if name in seen.modules or name in seen.unloaded
+                  for note in _note_of(seen, facts, name)]
     return notes
+
+
+def _note_of(seen: Observation, facts: HostFacts, name: str) -> List[str]:
+    """What is to be known, before the exchange, of a module that the driver's packages do not bring."""
+    built = seen.others.get(name)
+    if built is None:
+        return ["%s is loaded, and kernel %s has no such module on disk: it does not come back after the exchange; "
+                "install the package that builds it." % (name, facts.kernel)]
+    if built != facts.driver_installed:
+        return ["%s was not built after driver %s: it is loaded last, and may not load before it is rebuilt "
+                "(dkms build --force, then dkms install --force)." % (name, facts.driver_installed)]
+    return []

@@ -32,7 +32,7 @@ class Nouveau(Capability[Policy, Observation]):
         return planner.plan(observation, policy, facts)
 
     def facts_after(self, observation: Observation, policy: Policy, facts: HostFacts, plan: Plan) -> HostFacts:
-        return planner.facts_after(policy, facts)
+        return planner.facts_after(policy, facts, plan)
 
     def executors(self) -> Dict[str, Executor]:
         return executors.executors()

@@ -9,8 +9,7 @@ from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, run_argv, write_file
-from ...hardware.node import kernels
-from ..reboot import ACTION, refuse_to_reboot
+from ...hardware.boot import kernels
 from .observation import initramfs_path, look_inside, stamp
 
 
@@ -21,8 +20,9 @@ def write_blacklist(host: Host, journal: Journal, step: Step) -> None:
     noted = {}
     for path in (initramfs_path(host, kernel) for kernel in kernels(host)):
         if tool and path:
-            nouveau, ours = look_inside(host, tool, path, {})
-            noted[path] = {"stamp": stamp(host, path), "nouveau": nouveau, "ours": ours}
+            nouveau, files = look_inside(host, tool, path, {})
+            if files is not None:
+                noted[path] = {"stamp": stamp(host, path), "nouveau": nouveau, "files": list(files)}
     journal.remember("nouveau", {"initramfs": noted})
 
 
@@ -31,5 +31,4 @@ def executors() -> Dict[str, Executor]:
         "file.write": write_blacklist,
         "initramfs.rebuild": run_argv,
         "module.unload": run_argv,
-        ACTION: refuse_to_reboot,
     }

@@ -3,19 +3,23 @@
 """What is there: the blacklist, the loaded module, and what the initramfs of each kernel holds."""
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ...core.host import Host
 from ...core.journal import Journal
-from ...hardware.node import kernels
+from ...hardware.boot import kernels, module_file
 from .policy import Policy
 
 FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
 # modprobe.d(5)
 FOLDERS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+# Drivers of the kernel's own that bind NVIDIA GPUs, dependants first; nova since Linux 6.15 (drivers/gpu/nova-core)
+NOUVEAU, NOVA = ("nouveau",), ("nova_drm", "nova_core")
 _BLACKLIST = re.compile(r"^\s*blacklist\s+nouveau\s*$", re.MULTILINE)
+_NOVA_BLACKLIST = re.compile(r"^\s*blacklist\s+nova[-_]core\s*$", re.MULTILINE)
 _NO_MODESET = re.compile(r"^\s*options\s+nouveau\s+(?:.*\s)?modeset=0\b", re.MULTILINE)
 
 
@@ -24,9 +28,10 @@ class Initramfs:
     """
     kernel:  release that it belongs to.
     path:    its file.
-    nouveau: whether it holds the module, and so may load it before the root file system is there.
+    nouveau: whether it holds such a module, and so may load it before the root file system is there.
     ours:    whether it holds our blacklist.
-    older:   whether it was made before our blacklist was written.
+    older:   whether it was made before the blacklist, ours or that of others, was written.
+    theirs:  whether it holds the blacklist of others.
     """
 
     kernel: str
@@ -34,16 +39,17 @@ class Initramfs:
     nouveau: bool
     ours: bool
     older: bool
+    theirs: bool = False
 
 
 @dataclass(frozen=True)
 class Observation:
     """
     text:        our blacklist file, None when it is not there.
-    elsewhere:   whether other files say the same.
+    elsewhere:   whether other files say the same, of nova where a kernel has it.
     original:    whether an earlier run of ours wrote the file.
     before_us:   what was in its place before.
-    users:       use count of the loaded module, -1 when it is not loaded.
+    loaded:      {loaded module of NOUVEAU and NOVA: how often it is in use, other modules of them left out}.
     tool:        program that makes the initramfs: update-initramfs, dracut or ''.
     initramfs:   one entry a bootable kernel that has one.
     """
@@ -52,7 +58,7 @@ class Observation:
     elsewhere: bool = False
     original: bool = False
     before_us: Optional[str] = None
-    users: int = -1
+    loaded: Mapping[str, int] = field(default_factory=dict)
     tool: str = ""
     initramfs: Tuple[Initramfs, ...] = ()
 
@@ -64,47 +70,80 @@ def observe(host: Host, journal: Journal, policy: Policy) -> Observation:
     originals = {original.path: original for original in journal.originals("nouveau")}
     kept = originals.get(FILE)
     tool = next((name for name in ("update-initramfs", "dracut") if host.which(name)), "")
+    others = _blacklists_of_others(host)
     return Observation(
         text=host.read(FILE),
-        elsewhere=_blacklisted_elsewhere(host),
+        elsewhere=bool(others),
         original=kept is not None,
         before_us=None if kept is None or kept.content is None else kept.content.decode("utf-8", "replace"),
-        users=_users(host),
+        loaded=_loaded(host),
         tool=tool,
-        initramfs=tuple(_initramfs(host, journal, policy, tool)) if tool else (),
+        initramfs=tuple(_initramfs(host, journal, policy, tool, others)) if tool else (),
     )
 
 
-def _blacklisted_elsewhere(host: Host) -> bool:
-    texts = [host.read("%s/%s" % (folder, name)) or "" for folder in FOLDERS for name in host.list(folder)
-             if name.endswith(".conf") and "%s/%s" % (folder, name) != FILE]
-    return any(map(_BLACKLIST.search, texts)) and any(map(_NO_MODESET.search, texts))
+def _blacklists_of_others(host: Host) -> Tuple[str, ...]:
+    """Files of others that keep nouveau away, nova too where a kernel has it; () when they do not do all of that."""
+    texts = {"%s/%s" % (folder, name): host.read("%s/%s" % (folder, name)) or "" for folder in FOLDERS
+             for name in host.list(folder) if name.endswith(".conf") and "%s/%s" % (folder, name) != FILE}
+    found = tuple(path for path, text in texts.items() if _BLACKLIST.search(text))
+    if not found or not any(map(_NO_MODESET.search, texts.values())):
+        return ()
+    if not any(map(_NOVA_BLACKLIST.search, texts.values())) and any(
+            module_file(host, release, "nova_core") for release in kernels(host)):
+        return ()
+    return found
 
 
-def _users(host: Host) -> int:
-    if not host.exists("/sys/module/nouveau"):
-        return -1
-    count = (host.read("/sys/module/nouveau/refcnt") or "").strip()
-    return int(count) if count.isdigit() else 1
+def _loaded(host: Host) -> Dict[str, int]:
+    found = {}
+    for name in NOUVEAU + NOVA:
+        folder = "/sys/module/" + name
+        if host.exists(folder):
+            count = (host.read(folder + "/refcnt") or "").strip()
+            others = [other for other in host.list(folder + "/holders") if other in NOVA]
+            found[name] = max(int(count) - len(others), 0) if count.isdigit() else 1
+    return found
 
 
-def _initramfs(host: Host, journal: Journal, policy: Policy, tool: str) -> List[Initramfs]:
-    """What each initramfs holds; one that is newer than the blacklist needs no look inside."""
+def _initramfs(
+    host: Host, journal: Journal, policy: Policy, tool: str, others: Tuple[str, ...]
+) -> List[Initramfs]:
+    """What each initramfs holds; one that is newer than the blacklist needs no look inside.
+
+    Unless our own file is that of a release before, which kept nouveau away alone and is to be written anew.
+    """
+    text = host.read(FILE)
+    complete = text is None or _NOVA_BLACKLIST.search(text) is not None
     known = journal.recall("nouveau").get("initramfs", {})
-    written = host.stat(FILE)
+    written = _written(host, others)
     found = []
     for kernel in kernels(host):
         path = initramfs_path(host, kernel)
         made = host.stat(path) if path else None
         if made is None:
             continue
-        older = written is None or made.st_mtime_ns < written.st_mtime_ns
-        if policy.state == "present" and not older:
-            found.append(Initramfs(kernel, path, nouveau=True, ours=True, older=False))
+        older = made.st_mtime_ns < written
+        if policy.state == "present" and complete and not older:
+            found.append(Initramfs(kernel, path, nouveau=True, ours=True, older=False, theirs=True))
             continue
-        nouveau, ours = look_inside(host, tool, path, known)
-        found.append(Initramfs(kernel, path, nouveau, ours, older))
+        nouveau, files = look_inside(host, tool, path, known)
+        names = {os.path.basename(name) for name in others}
+        found.append(Initramfs(kernel, path, nouveau, files is None or os.path.basename(FILE) in files, older,
+                               files is not None and not names.isdisjoint(files)))
     return found
+
+
+def _written(host: Host, others: Tuple[str, ...]) -> float:
+    """When the blacklist came to the host, in nanoseconds; infinity when there is none.
+
+    A file of a package has the time of its build, long before it came here: its status changed when it came.
+    """
+    ours = host.stat(FILE)
+    if ours is not None:
+        return ours.st_mtime_ns
+    came = [each.st_ctime_ns for each in map(host.stat, others) if each is not None]
+    return max(came) if came else float("inf")
 
 
 def initramfs_path(host: Host, kernel: str) -> str:
@@ -112,17 +151,19 @@ def initramfs_path(host: Host, kernel: str) -> str:
     return next((name for name in names if host.exists(name)), "")
 
 
-def look_inside(host: Host, tool: str, path: str, known: Mapping[str, Any]) -> Tuple[bool, bool]:
-    """(holds nouveau, holds our blacklist); what cannot be read may hold both."""
+def look_inside(
+    host: Host, tool: str, path: str, known: Mapping[str, Any]
+) -> Tuple[bool, Optional[Tuple[str, ...]]]:
+    """(holds a module of NOUVEAU or NOVA, names of its files of modprobe.d); (True, None) when it cannot be read."""
     remembered = known.get(path)
-    if remembered and remembered["stamp"] == stamp(host, path):
-        return remembered["nouveau"], remembered["ours"]
+    if remembered and remembered["stamp"] == stamp(host, path) and "files" in remembered:
+        return remembered["nouveau"], tuple(remembered["files"])
     program = "lsinitramfs" if tool == "update-initramfs" else "lsinitrd"
     done = host.run([program, path], check=False, timeout=300)
     if done.rc != 0:
-        return True, True
-    nouveau = re.search(r"/nouveau\.ko(\.\w+)?$", done.stdout, re.MULTILINE) is not None
-    return nouveau, FILE.lstrip("/") in done.stdout
+        return True, None
+    nouveau = re.search(r"/(nouveau|nova[-_]core)\.ko(\.\w+)?$", done.stdout, re.MULTILINE) is not None
+    return nouveau, tuple(re.findall(r"\bmodprobe\.d/([^/\s]+\.conf)$", done.stdout, re.MULTILINE))
 
 
 def stamp(host: Host, path: str) -> List[int]:

@@ -6,27 +6,32 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from ...core.facts import HostFacts
-from ...core.plan import Disruption, Plan, Step
-from ...core.steps import command_step, file_step
-from ..reboot import reboot_step
-from .observation import FILE, Initramfs, Observation
+from ...core.plan import REBOOT, Disruption, Plan, Requirement, Step
+from ...core.steps import command_step, file_step, managed
+from .observation import FILE, NOUVEAU, NOVA, Initramfs, Observation
 from .policy import Policy
 
 NAME = "nouveau"
-TEXT = """\
-# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.
-# nouveau and NVIDIA's driver cannot share a GPU.
+TEXT = managed("""\
+# nouveau, or nova, and NVIDIA's driver cannot share a GPU.
 blacklist nouveau
 options nouveau modeset=0
-"""
+blacklist nova_core
+blacklist nova_drm
+""")
 
 
 def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    return Plan(steps=tuple(_absent(seen) if policy.state == "absent" else _present(seen)))
+    if policy.state == "absent":
+        return Plan(steps=tuple(_absent(seen)))
+    return Plan(steps=tuple(_present(seen)), requirements=_requirements(seen))
 
 
-def facts_after(policy: Policy, facts: HostFacts) -> HostFacts:
-    return facts if policy.state == "absent" else facts.but(nouveau_loaded=False)
+def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
+    """What only a reboot unloads is there still for those who are planned next: they end with that reboot too."""
+    if policy.state == "absent" or made.reboot_required:
+        return facts
+    return facts.but(nouveau_loaded=False)
 
 
 def _present(seen: Observation) -> List[Step]:
@@ -35,19 +40,36 @@ def _present(seen: Observation) -> List[Step]:
     if not wanted:
         steps.append(file_step(NAME, FILE, seen.text, TEXT, "nouveau must not take the GPUs at the next boot."))
     requires = tuple(step.id for step in steps)
-    if seen.text is not None or not wanted:
-        steps += [_rebuild(each, seen, "It loads nouveau before it has read the blacklist.", requires)
-                  for each in seen.initramfs if each.nouveau and (each.older or not wanted)]
-    if seen.users == 0:
+    theirs = wanted and seen.text is None
+    steps += [_rebuild(each, seen, "It loads nouveau before it has read the blacklist.", requires)
+              for each in seen.initramfs
+              if each.nouveau and (not wanted or (each.older and not (theirs and each.theirs)))]
+    for name in _idle(seen):
         steps.append(command_step(
-            NAME, "module.unload", "nouveau", ["modprobe", "-r", "nouveau"],
-            "nouveau holds the GPUs, and nothing uses it.",
-            change={"before": {"nouveau": "loaded"}, "after": {"nouveau": None}}, requires=requires, timeout=60))
-    elif seen.users > 0:
-        steps.append(reboot_step(
-            NAME, "nouveau", "nouveau is in use (a console or a display) and cannot be unloaded.",
-            {"nouveau": "loaded"}, {"nouveau": None}, tuple(step.id for step in steps)))
+            NAME, "module.unload", name, ["modprobe", "-r", name],
+            "%s holds the GPUs, and nothing uses it." % name,
+            change={"before": {name: "loaded"}, "after": {name: None}}, requires=requires, timeout=60))
     return steps
+
+
+def _in_use(seen: Observation) -> Tuple[str, ...]:
+    """Loaded modules that cannot be unloaded: nova_core stays while nova_drm is in use."""
+    return tuple(name for together in (NOUVEAU, NOVA) for name in together
+                 if name in seen.loaded and any(seen.loaded.get(each, 0) > 0 for each in together))
+
+
+def _idle(seen: Observation) -> Tuple[str, ...]:
+    return tuple(name for name in NOUVEAU + NOVA if name in seen.loaded and name not in _in_use(seen))
+
+
+def _requirements(seen: Observation) -> Tuple[Requirement, ...]:
+    names = _in_use(seen)
+    if not names:
+        return ()
+    return (Requirement(
+        NAME, REBOOT, ", ".join(names), "%s is in use (a console or a display) and cannot be unloaded."
+        % " with ".join(names), Disruption.reboot,
+        {"before": dict.fromkeys(names, "loaded"), "after": dict.fromkeys(names)}),)
 
 
 def _absent(seen: Observation) -> List[Step]:

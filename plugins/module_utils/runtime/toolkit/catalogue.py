@@ -33,6 +33,7 @@ NAME = "gpuops-nvidia-container-toolkit"
 KEYRING = "/etc/apt/keyrings/%s.asc" % NAME
 SOURCES = "/etc/apt/sources.list.d/%s.sources" % NAME
 PIN = "/etc/apt/preferences.d/%s" % NAME
+AUTH = "/etc/apt/auth.conf.d/%s.conf" % NAME
 
 CONFIGURATION = "/etc/nvidia-container-runtime/config.toml"
 LOW_LEVEL_RUNTIMES = ("runc", "crun")

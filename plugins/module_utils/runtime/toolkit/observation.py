@@ -4,14 +4,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ...core import apt
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import restore_steps
+from ...packages import provenance, space
+from ...packages.apt import credentials, database, running
+from ...packages.apt.credentials import AuthFile
+from ...packages.apt.index import index, read_key
+from ...packages.model import Credentials, Repository, Simulation
+from ...packages.space import Space
 from . import catalogue
 from .configuration import RUNTIMES, STOCK_RUNTIMES, Key, read_settings, unknown_keys
 from .low_level import in_use
@@ -49,6 +54,12 @@ class ToolkitObservation:
     executable:     those of the wanted low-level runtimes, or else of the file's, that are there.
     restore:        steps that put back the files we changed (only read when the toolkit is not wanted).
     removable:      packages of ours that can go (likewise).
+    transaction:    what apt would do to reach the wanted version, None when there is nothing to do or no such version.
+    unread:         other sources of this host that apt cannot read, in its words.
+    held:           {package: version} of the toolkit's packages that somebody holds.
+    auth:           our file of credentials, its password masked.
+    bindings:       whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
+    space:          room for the transaction, None when there is none.
     """
 
     apt: bool
@@ -73,6 +84,12 @@ class ToolkitObservation:
     executable: Tuple[str, ...] = ()
     restore: Tuple[Step, ...] = ()
     removable: Mapping[str, str] = field(default_factory=dict)
+    transaction: Optional[Simulation] = None
+    unread: Tuple[str, ...] = ()
+    held: Mapping[str, str] = field(default_factory=dict)
+    auth: AuthFile = AuthFile(current=True)
+    bindings: bool = True
+    space: Optional[Space] = None
 
     def to_dict(self) -> Dict[str, Any]:
         return {
@@ -95,11 +112,16 @@ class ToolkitObservation:
             "executable": list(self.executable),
             "restore": [step.to_dict() for step in self.restore],
             "removable": dict(self.removable),
+            "transaction": None if self.transaction is None else asdict(self.transaction),
+            "held": dict(self.held),
+            "auth": asdict(self.auth),
+            "bindings": self.bindings,
         }
 
 
 def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObservation:
-    packages = apt.installed(host, catalogue.PACKAGES)
+    database_now = database.installed(host)
+    packages = database.versions(database_now, catalogue.PACKAGES)
     has_apt = host.which("apt-get") is not None
     url = policy.repository_url.replace("$(ARCH)", _architecture(host)) if has_apt else policy.repository_url
     configured_in = _configured_in(host, url)
@@ -110,19 +132,18 @@ def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObser
     settings = _settings(configuration if kept is None else kept) if policy.present else {}
     writes = _writes(journal)
     sources, key = host.read(catalogue.SOURCES), host.read(catalogue.KEYRING)
-    wanted_key, offered = "", None
+    offer = _Offer()
     if policy.present and policy.source == "repository" and has_apt:
         current = sources == sources_text(url, policy.repository_key) and key is not None
         satisfied = all(matches(version, policy.version) for version in packages.values())
         if not (satisfied and (current or configured_in)):
-            wanted_key = apt.read_key(host, policy.repository_key)
-            offered = apt.available(host, apt.Repository(url, wanted_key, catalogue.KEYRING), catalogue.PACKAGES)
+            offer = _read_offer(host, packages, policy, url, configured_in)
     removable: Dict[str, str] = {}
     restore: Tuple[Step, ...] = ()
     if not policy.present:
-        ours = journal.packages("toolkit")
-        removable = {name: ours[name] for name in apt.removable(host, ours)}
-        restore = tuple(restore_steps("toolkit", host, journal))
+        ours = provenance.brought(host, journal, "toolkit", database_now)
+        removable = {name: ours[name] for name in database.removable(host, database_now, ours)}
+        restore = tuple(step for step in restore_steps("toolkit", host, journal) if step.subject != catalogue.AUTH)
     return ToolkitObservation(
         apt=has_apt,
         installed=packages,
@@ -131,8 +152,8 @@ def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObser
         sources=sources,
         key=key,
         pin=host.read(catalogue.PIN),
-        wanted_key=wanted_key,
-        offered=offered,
+        wanted_key=offer.key,
+        offered=offer.versions,
         configuration=configuration,
         settings=settings,
         kept=kept,
@@ -147,7 +168,55 @@ def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObser
                          if (host.is_executable(name) if name.startswith("/") else host.which(name))),
         restore=restore,
         removable=removable,
+        transaction=offer.transaction,
+        unread=offer.unread,
+        held=database.held(database_now, removable if not policy.present else catalogue.PACKAGES),
+        auth=credentials.observe(host, journal, "toolkit", catalogue.AUTH, url, _credentials(policy, configured_in)),
+        bindings=running.has_bindings(host) if offer.transaction or removable else True,
+        space=space.observe(host) if offer.transaction else None,
     )
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """What the repository has: its key, versions of the packages, and what apt would do."""
+
+    key: str = ""
+    versions: Optional[Mapping[str, List[str]]] = None
+    transaction: Optional[Simulation] = None
+    unread: Tuple[str, ...] = ()
+
+
+def _credentials(policy: ToolkitPolicy, configured_in: str) -> Optional[Credentials]:
+    """What our entry of the repository asks for; somebody else's entry has its own."""
+    return policy.credentials if policy.present and policy.source == "repository" and not configured_in else None
+
+
+def _read_offer(
+    host: Host, installed: Mapping[str, Optional[str]], policy: ToolkitPolicy, url: str, configured_in: str
+) -> _Offer:
+    """Where somebody else's entry names the repository, it is read by that one: apt takes no second key for it."""
+    key = "" if configured_in else read_key(host, policy.repository_key, policy.key_credentials)
+    ours = [] if configured_in else [Repository(url, key, catalogue.KEYRING, credentials=policy.credentials)]
+    with index(host, ours, beside_system=True) as opened:
+        versions = opened.versions(catalogue.PACKAGES, url)
+        version = version_of(installed, versions, policy.version)
+        request = {name: version for name, have in installed.items() if version and have != version}
+        transaction = opened.simulate(request, policy.allow_downgrade) if request else None
+        return _Offer(key, versions, transaction, opened.unread)
+
+
+def version_of(
+    installed: Mapping[str, Optional[str]], offered: Optional[Mapping[str, List[str]]], wanted: str
+) -> Optional[str]:
+    """The package version that all packages will have: the installed one if it is wanted, else the newest on offer."""
+    if all(matches(version, wanted) for version in installed.values()):
+        return next(iter(installed.values()))
+    lists = list((offered or {}).values())
+    if len(lists) < len(catalogue.PACKAGES):
+        return None
+    common = [version for version in lists[0] if all(version in versions for versions in lists)]
+    return next((version for version in common if matches(version, wanted)), None)
 
 
 def _writes(journal: Journal) -> List[Mapping[str, Any]]:
@@ -182,7 +251,7 @@ def sources_text(url: str, key: str) -> str:
     """Our sources file; it names where its key is from, so that another key is seen without fetching it."""
     origin = "given as text" if "-----BEGIN" in key else key
     return "# Managed by gpuops.nvidia. The key is from: %s\n%s" % (
-        origin, apt.Repository(url, "", catalogue.KEYRING).sources()
+        origin, Repository(url, "", catalogue.KEYRING).sources()
     )
 
 

@@ -8,10 +8,12 @@ from typing import Any, Dict, List, Optional, Tuple
 from ...core.facts import HostFacts
 from ...core.plan import Plan, Refusal, Step
 from ...core.steps import file_step, packages_step
-from ...core.versions import version_key
+from ...packages import space
+from ...packages.apt import credentials
+from ...packages.apt.versions import compare
 from . import catalogue
 from .configuration import RUNTIMES, STOCK_RUNTIMES, Key, with_settings
-from .observation import ToolkitObservation, matches, sources_text
+from .observation import ToolkitObservation, matches, sources_text, version_of
 from .policy import ToolkitPolicy, vulnerabilities
 
 NAME = "toolkit"
@@ -21,7 +23,8 @@ PUT_BACK = "settings.put_back"
 
 def plan(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFacts) -> Plan:
     if not policy.present:
-        return Plan(steps=tuple(_removal(observation)))
+        refusals = tuple(_removal_refusals(observation))
+        return Plan(refusals=refusals) if refusals else Plan(steps=tuple(_removal(observation)))
     refusals = tuple(_refusals(observation, policy, facts))
     if refusals:
         return Plan(refusals=refusals)
@@ -31,6 +34,8 @@ def plan(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFact
         steps.extend(_repository_steps(observation, policy))
         if observation.configured_in:
             notes.append("%s names %s already; it is left as it is." % (observation.configured_in, observation.url))
+        notes.extend("A source of this host that is not ours cannot be read, and was left out: %s" % each
+                     for each in observation.unread)
     notes.extend(_notes(observation, policy))
     wanted = wanted_configuration(observation, policy)
     # The package's post-install script completes this file and keeps the values it finds, so it is written first:
@@ -46,13 +51,7 @@ def plan(observation: ToolkitObservation, policy: ToolkitPolicy, facts: HostFact
 
 def version_after(observation: ToolkitObservation, policy: ToolkitPolicy) -> Optional[str]:
     """Package version that will be installed, None when the repository has no common one."""
-    if all(matches(version, policy.version) for version in observation.installed.values()):
-        return next(iter(observation.installed.values()))
-    offered = list((observation.offered or {}).values())
-    if len(offered) < len(catalogue.PACKAGES):
-        return None
-    common = [version for version in offered[0] if all(version in versions for versions in offered)]
-    return next((version for version in common if matches(version, policy.version)), None)
+    return version_of(observation.installed, observation.offered, policy.version)
 
 
 def is_installed(observation: ToolkitObservation, policy: ToolkitPolicy) -> bool:
@@ -107,12 +106,47 @@ def _package_refusals(observation: ToolkitObservation, policy: ToolkitPolicy, fa
     if version is None:
         return [_not_offered(observation, policy)]
     newer = {name: have for name, have in observation.installed.items()
-             if have is not None and version_key(have) > version_key(version)}
+             if have is not None and compare(have, version) > 0}
     if newer and not policy.allow_downgrade:
         return [Refusal(NAME, ", ".join("%s %s" % item for item in sorted(newer.items())),
                         "%s, which is older" % version,
                         "ask for the installed version or a newer one, or set allow_downgrade")]
-    return []
+    return _transaction_refusals(observation, version)
+
+
+def _transaction_refusals(observation: ToolkitObservation, version: str) -> List[Refusal]:
+    done = observation.transaction
+    if done is None:
+        return []
+    names = done.held or (tuple(sorted(name for name, have in observation.held.items() if have != version))
+                          if done.problem else ())
+    if names:
+        return [_held(names, observation, "container toolkit %s in their place" % version)]
+    if done.problem:
+        return [Refusal(NAME, "apt would refuse the transaction: %s" % " | ".join((done.problem,) + observation.unread),
+                        "container toolkit %s with everything it depends on" % version,
+                        "see that the host's own sources are complete and can be read (apt-get update)")]
+    lost = [name for name in done.removes if name not in catalogue.PACKAGES]
+    if lost:
+        return [Refusal(NAME, "apt would remove %s" % ", ".join(lost), "a transaction that removes nothing of others",
+                        "see what they conflict with (apt-get --simulate install), or choose another version")]
+    return _tool_refusals(observation) + [
+        Refusal(NAME, "%d MiB free for %s" % (free // space.MIB, folder),
+                "%d MiB for this transaction" % -(-need // space.MIB), "make room on that file system")
+        for folder, need, free in (space.lacking(observation.space, done) if observation.space else ())]
+
+
+def _tool_refusals(observation: ToolkitObservation) -> List[Refusal]:
+    if observation.bindings:
+        return []
+    return [Refusal(NAME, "no python3-apt for the Python that Ansible uses on this host, nor for /usr/bin/python3",
+                    "the library that ansible.builtin.apt works with", "apt-get install python3-apt")]
+
+
+def _held(names: Tuple[str, ...], observation: ToolkitObservation, wanted: str) -> Refusal:
+    return Refusal(NAME, "held packages (apt-mark hold): %s" % ", ".join(
+        ("%s %s" % (name, observation.held.get(name, ""))).strip() for name in names), wanted,
+        "apt-mark unhold %s" % " ".join(names))
 
 
 def _preinstalled_refusals(policy: ToolkitPolicy, facts: HostFacts) -> List[Refusal]:
@@ -141,7 +175,8 @@ def _not_offered(observation: ToolkitObservation, policy: ToolkitPolicy) -> Refu
 
 
 def _repository_steps(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[Step]:
-    steps = []
+    wanted_credentials = None if observation.configured_in else policy.credentials
+    steps = credentials.steps(NAME, catalogue.AUTH, observation.url, wanted_credentials, observation.auth)
     if not observation.configured_in:
         if observation.wanted_key and observation.key != observation.wanted_key:
             steps.append(file_step(NAME, catalogue.KEYRING, observation.key, observation.wanted_key,
@@ -228,17 +263,24 @@ def _runtimes(observation: ToolkitObservation, policy: ToolkitPolicy) -> List[st
 def _package_steps(
     observation: ToolkitObservation, policy: ToolkitPolicy, wanted: Optional[str], requires: Tuple[str, ...]
 ) -> List[Step]:
-    version = version_after(observation, policy)
-    wrong = {name: have for name, have in observation.installed.items() if have != version}
-    if not wrong:
+    version, done = version_after(observation, policy), observation.transaction
+    if done is None:
         return []
+    before, after = done.change
     steps = [_keep(wanted, requires)] if wanted is not None and _keeps(observation) else []
     steps.append(packages_step(
-        NAME, "container toolkit %s" % version, wrong, dict.fromkeys(wrong, version),
+        NAME, "container toolkit %s" % version, before, after,
         "The packages of the toolkit need each other in one exact version. Their scripts reload systemd.",
-        requires=requires + tuple(step.id for step in steps), manager="apt", update_cache=True,
-        allow_downgrade=policy.allow_downgrade))
+        requires=requires + tuple(step.id for step in steps), manager="apt", request=dict(done.request),
+        update_cache=True, allow_downgrade=done.allow_downgrade))
     return steps
+
+
+def _removal_refusals(observation: ToolkitObservation) -> List[Refusal]:
+    if not observation.removable:
+        return []
+    held = tuple(sorted(name for name in observation.removable if name in observation.held))
+    return ([_held(held, observation, "packages that may be removed")] if held else []) + _tool_refusals(observation)
 
 
 def _removal(observation: ToolkitObservation) -> List[Step]:
@@ -246,10 +288,12 @@ def _removal(observation: ToolkitObservation) -> List[Step]:
     if observation.removable:
         steps.append(packages_step(NAME, "container toolkit", observation.removable,
                                    dict.fromkeys(observation.removable), "They came in with the toolkit.",
-                                   manager="apt", purge=True))
+                                   manager="apt", request=dict(observation.removable), purge=True))
     waiting = observation.configuration if observation.superseded else observation.kept
     if waiting is not None:
         steps.append(_put_back(waiting, tuple(step.id for step in steps)))
+    if observation.auth.shown is not None:
+        steps.append(credentials.removal(NAME, catalogue.AUTH, observation.auth))
     return steps + list(observation.restore)
 
 

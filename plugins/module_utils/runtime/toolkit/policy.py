@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.versions import version_key
+from ...packages.apt import credentials
+from ...packages.model import Credentials
 from . import catalogue
 from .configuration import wanted_settings
 
@@ -34,6 +36,8 @@ class ToolkitPolicy:
     version:            upstream version ('1.20.1') or package version ('1.20.1-1') of all packages.
     repository_url:     apt repository; '$(ARCH)' stands for Debian's name of the architecture.
     repository_key:     its key: URL, path on the host or ASCII-armoured text.
+    credentials:        what the repository asks for; they stood in repository_url.
+    key_credentials:    what the place of the key asks for; they stood in repository_key.
     settings:           {(table, ..., key): value} wanted in config.toml.
     low_level_runtimes: absolute paths to use, none: those that the container runtime uses.
     """
@@ -47,15 +51,21 @@ class ToolkitPolicy:
     low_level_runtimes: Tuple[str, ...]
     allow_vulnerable: bool
     allow_downgrade: bool
+    credentials: Optional[Credentials] = None
+    key_credentials: Optional[Credentials] = None
 
 
 def policy_of(parameters: Mapping[str, Any]) -> ToolkitPolicy:
+    url, told = credentials.split(parameters["repository_url"])
+    key, key_told = parameters["repository_key"], None
+    if key.startswith(("http://", "https://")):
+        key, key_told = credentials.split(key)
     policy = ToolkitPolicy(
         present=parameters["state"] == "present",
         source=parameters["source"],
         version=parameters["version"],
-        repository_url=parameters["repository_url"],
-        repository_key=parameters["repository_key"],
+        repository_url=url,
+        repository_key=key,
         settings={
             ("accept-nvidia-visible-devices-envvar-when-unprivileged",): parameters["accept_envvar_when_unprivileged"],
             ("nvidia-container-runtime", "mode"): parameters["mode"],
@@ -64,6 +74,8 @@ def policy_of(parameters: Mapping[str, Any]) -> ToolkitPolicy:
         low_level_runtimes=tuple(parameters["low_level_runtimes"]),
         allow_vulnerable=parameters["allow_vulnerable"],
         allow_downgrade=parameters["allow_downgrade"],
+        credentials=told,
+        key_credentials=key_told or (told if key.startswith(url) else None),
     )
     if policy.present:
         _check_version(policy)

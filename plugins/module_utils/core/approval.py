@@ -1,0 +1,148 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What somebody approved, and whether what is needed now is that or less. Pure.
+
+Approved is a plan as a whole: its host, each capability's policy, and of every step and requirement all that promise()
+names. What may differ later: a step is gone because its effect is there, with it the order after it; of a set of things
+(packages, device nodes) those are gone that are as they should be; and a step disturbs less. Everything else needs a
+new approval. A capability that had no steps was approved to have none.
+"""
+from __future__ import annotations
+
+from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
+
+from .errors import GpuOpsError
+from .facts import HostFacts
+from .plan import SCHEMA, Disruption, Plan, Refusal, Requirement, Step, canonical, part_of
+
+NAME = "approval"
+REMEDY = "make a new plan, read it and approve that one"
+
+# Parameters that go with the things of a set, each of which is a promise of its own (see steps.packages_step)
+OF_EACH = ("request", "automatic")
+
+Foretold = Mapping[str, Mapping[str, Any]]
+
+
+def read_approved(data: Mapping[str, Any], capability: str = "") -> Plan:
+    """The approved plan of its JSON form, or the part of one capability. GpuOpsError when it is none of ours."""
+    if data.get("schema") != SCHEMA:
+        raise GpuOpsError(
+            found="an approved plan of schema %s" % (data.get("schema") or "unknown"), wanted=SCHEMA, remedy=REMEDY)
+    try:
+        return Plan.from_dict(part_of(data, capability) if capability else data)
+    except (KeyError, TypeError, ValueError, AttributeError) as broken:
+        raise GpuOpsError(
+            found="an approved plan that cannot be read (%s: %s)" % (type(broken).__name__, broken),
+            wanted="a plan as gpu_plan returned it, whole", remedy=REMEDY) from broken
+
+
+def differences(plan: Plan, approved: Plan) -> Tuple[Refusal, ...]:
+    """Why the plan that is needed now is not covered by the approved one; empty when it is."""
+    if approved.refusals:
+        first = approved.refusals[0]
+        return (_refusal(NAME, "the approved plan was a refusal: %s" % first.found, "a plan that can be carried out",
+                         first.remedy),)
+    if plan.host != approved.host:
+        return (_refusal(NAME, "the approved plan is that of host '%s', and this is '%s'" % (approved.host, plan.host),
+                         "the plan of this host"),)
+    others = tuple(_policies(plan, approved))
+    if others:
+        return others
+    return (*_of_parts(plan.steps, approved.steps), *_of_parts(plan.requirements, approved.requirements),
+            *_order(plan.steps, approved.steps))
+
+
+def facts_foretold(before: HostFacts, after: HostFacts) -> Dict[str, Dict[str, Any]]:
+    """{fact: {'before', 'after'}} of the facts that differ."""
+    old, new = before.to_dict(), after.to_dict()
+    return {name: {"before": old[name], "after": new[name]} for name in sorted(new) if old[name] != new[name]}
+
+
+def foretold_facts(facts: HostFacts, foretold: Foretold) -> HostFacts:
+    """The facts as they will be once those who foretold a change have acted; what has changed otherwise stays."""
+    now = facts.to_dict()
+    return facts.but(**{name: change["after"] for name, change in foretold.items()
+                        if name in now and canonical(now[name]) == canonical(change["before"])})
+
+
+def as_foretold(facts: HostFacts, foretold: Foretold) -> bool:
+    """Whether the facts are those that the plan was made with."""
+    now = facts.to_dict()
+    return all(name in now and canonical(now[name]) == canonical(change["after"])
+               for name, change in foretold.items())
+
+
+def _policies(plan: Plan, approved: Plan) -> Iterator[Refusal]:
+    for capability in sorted({*plan.policies, *approved.policies}):
+        if capability not in approved.policies:
+            yield _refusal(capability, "the approved plan says nothing of %s" % capability,
+                           "a plan with everything that is to be done")
+        elif capability not in plan.policies:
+            yield _refusal(capability, "the approved plan has %s too, which is not wanted now" % capability,
+                           "a plan of what is to be done, and of nothing else")
+        elif plan.policies[capability] != approved.policies[capability]:
+            yield _refusal(capability, "the options of %s are others than those of the approved plan" % capability,
+                           "the policy that the plan was approved for")
+
+
+def _of_parts(
+    needed: Sequence[Union[Step, Requirement]], approved: Sequence[Union[Step, Requirement]]
+) -> Iterator[Refusal]:
+    known = {part.id: part for part in approved}
+    pending = {part.id for part in needed}
+    for part in needed:
+        what = "requirement" if isinstance(part, Requirement) else "step"
+        if part.id not in known:
+            yield _changed(part.capability, "%s %s is needed now, and the approved plan has no such %s"
+                           % (what, part.id, what))
+            continue
+        broken = _broken(part.promise(), known[part.id].promise(), pending)
+        if broken:
+            yield _changed(part.capability, "%s %s is needed now, and the approved plan has it with another %s"
+                           % (what, part.id, ", another ".join(broken)))
+
+
+def _broken(now: Mapping[str, Any], approved: Mapping[str, Any], pending: AbstractSet[str]) -> List[str]:
+    """Names of what was promised and is not kept."""
+    broken = []
+    for name in now:
+        if name == "disruption":
+            kept = Disruption[now[name]] <= Disruption[approved[name]]
+        elif name == "after":
+            kept = set(now[name]) <= set(approved[name]) and set(approved[name]) & pending <= set(now[name])
+        elif name in ("change", "parameters"):
+            kept = set(now[name]) == set(approved[name]) and all(
+                _same_or_less(now[name][key], approved[name][key]) if name == "change" or key in OF_EACH
+                else canonical(now[name][key]) == canonical(approved[name][key]) for key in now[name])
+        else:
+            kept = canonical(now[name]) == canonical(approved[name])
+        if not kept:
+            broken.append("%s (%s -> %s)" % (name, approved[name], now[name]) if name == "disruption" else name)
+    return broken
+
+
+def _same_or_less(now: Any, approved: Any) -> bool:
+    """Whether a set has nothing that the approved one has not, or anything else is the same."""
+    if isinstance(now, Mapping) and isinstance(approved, Mapping):
+        return all(key in approved and canonical(value) == canonical(approved[key]) for key, value in now.items())
+    if isinstance(now, (list, tuple)) and isinstance(approved, (list, tuple)):
+        return {canonical(each) for each in now} <= {canonical(each) for each in approved}
+    return canonical(now) == canonical(approved)
+
+
+def _order(needed: Sequence[Step], approved: Sequence[Step]) -> Iterator[Refusal]:
+    place = {step.id: number for number, step in enumerate(approved)}
+    known = [step for step in needed if step.id in place]
+    for first, second in zip(known, known[1:]):
+        if place[first.id] > place[second.id]:
+            yield _changed(second.capability, "step %s comes before %s now, and after it in the approved plan"
+                           % (first.id, second.id))
+
+
+def _changed(capability: str, found: str) -> Refusal:
+    return _refusal(capability, found, "a host that is as it was when the plan was approved")
+
+
+def _refusal(capability: str, found: str, wanted: str, remedy: str = REMEDY) -> Refusal:
+    return Refusal(capability=capability, found=found, wanted=wanted, remedy=remedy)

@@ -1,0 +1,151 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which kernels get the driver's module, and what forbids it. Pure.
+
+The kernel that runs and the one that boots next must have it. Any other gets it where it can be built; where it cannot,
+that is said and holds up nothing.
+"""
+from __future__ import annotations
+
+from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.facts import HostFacts
+from ..core.plan import REBOOT, Disruption, Refusal, Requirement, Step
+from ..hardware.boot import BootState
+from .kernels import Kernel
+from .policy import Policy
+from .target import Target
+
+NAME = "driver"
+BUILD = "dkms.build"
+
+
+def running_kernel_gone(kernels: Sequence[Kernel], facts: HostFacts) -> bool:
+    """Whether the modules of the running kernel were removed under it: nothing can be built or loaded for it."""
+    return facts.kernel not in [kernel.release for kernel in kernels]
+
+
+def essential(kernel: Kernel, facts: HostFacts) -> bool:
+    return kernel.release in (facts.kernel, facts.boot_kernel)
+
+
+def buildable(kernel: Kernel, coming: Iterable[str]) -> bool:
+    """Whether the kernel has headers, or gets them with the packages that come."""
+    return kernel.headers or "linux-headers-" + kernel.release in coming
+
+
+def lacking(kernel: Kernel, policy: Policy, target: Target) -> bool:
+    """Whether the kernel has no module of this driver that it would load."""
+    return kernel.module != target.version or (policy.secure_boot != "ignore" and not kernel.trusted)
+
+
+# refusals
+
+
+def refuse_headless(
+    kernels: Sequence[Kernel], coming: Iterable[str], policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
+    """Refuse when the kernel that runs, or the one that boots next, could not get a module."""
+    for kernel in kernels:
+        if essential(kernel, facts) and not buildable(kernel, coming) and kernel.module != target.version:
+            return [Refusal(
+                NAME, "no headers for kernel %s, installed or in the host's sources" % kernel.release,
+                "headers to build the kernel module with",
+                "install linux-headers-%s, or update the kernel and reboot first%s" % (
+                    kernel.release, "" if policy.kernel_headers else "; kernel_headers is off"))]
+    return []
+
+
+def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+    """Refuse when the running kernel's modules are gone and no other kernel boots that could have the driver."""
+    if not running_kernel_gone(kernels, facts) or facts.driver_loaded == target.version:
+        return []
+    coming = ["linux-headers-" + kernel.release for kernel in kernels if policy.kernel_headers]
+    if any(kernel.release == facts.boot_kernel and (kernel.module == target.version or buildable(kernel, coming))
+           for kernel in kernels):
+        return []
+    return [Refusal(
+        NAME, "kernel %s runs and /lib/modules/%s is gone; %s" % (
+            facts.kernel, facts.kernel, "no other kernel is installed" if not kernels else
+            "kernel %s boots next and cannot get a module" % (facts.boot_kernel or "none that can be told")),
+        "a kernel for which the driver's module can be built",
+        "install a kernel with its headers (linux-image and linux-headers), reboot into it, and run this again")]
+
+
+def refuse_unsigned(
+    kernels: Sequence[Kernel], key_enrolled: bool, policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
+    """Refuse under Secure Boot what would be built and then not be loaded."""
+    if not facts.secure_boot or policy.secure_boot == "ignore" or key_enrolled:
+        return []
+    if all(kernel.module == target.version and kernel.trusted for kernel in kernels):
+        return []
+    signers = sorted({kernel.signer for kernel in kernels if kernel.module == target.version and not kernel.trusted})
+    there = "" if not signers else "; the modules there are signed by %s" % ", ".join(
+        signer or "nobody" for signer in signers)
+    return [Refusal(
+        NAME, "Secure Boot is on, and no enrolled key signs the modules that DKMS builds" + there,
+        "kernel modules that the kernel will load",
+        "enrol DKMS's key (mokutil --import /var/lib/dkms/mok.pub, then confirm it on the console at the next boot), "
+        "or set source to preinstalled with modules that the distribution signed, or secure_boot to ignore")]
+
+
+# steps
+
+
+def build_steps(
+    kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+) -> List[Step]:
+    """Build for every kernel that can be booted.
+
+    The package's own script serves the running and the newest one, but may fail to or be switched off
+    (/etc/dkms/no-autoinstall), which is known only after the exchange. So it is planned here too; once the script has
+    done it, the step is not needed any more. A driver that is exchanged takes its modules with it first.
+    """
+    coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
+    exchanged = target.packages.anchor in coming
+    steps = []
+    for kernel in kernels:
+        if not lacking(kernel, policy, target) or not buildable(kernel, coming):
+            continue
+        if kernel.failed == target.version and not essential(kernel, facts):
+            continue
+        there = kernel.module == target.version
+        steps.append(Step(
+            NAME, BUILD, kernel.release,
+            "Its module of driver %s is signed by no enrolled key." % target.version if there else
+            "This kernel can be booted and has no module of driver %s." % target.version,
+            change={"before": {"nvidia": None if there or exchanged else kernel.module or None},
+                    "after": {"nvidia": target.version}},
+            parameters={"essential": essential(kernel, facts), "timeout": 3600,
+                        "signed": facts.secure_boot and policy.secure_boot != "ignore"},
+            after=(packages.id,) if packages else ()))
+    return steps
+
+
+def requirements(kernels: Sequence[Kernel], facts: HostFacts, target: Target) -> Tuple[Requirement, ...]:
+    """The reboot into a kernel that can have the driver, where the one that runs cannot any more."""
+    if not running_kernel_gone(kernels, facts) or facts.driver_loaded == target.version:
+        return ()
+    return (Requirement(
+        NAME, REBOOT, "kernel %s" % facts.boot_kernel,
+        "Kernel %s runs and its modules are gone; driver %s is built for kernel %s, which boots next."
+        % (facts.kernel, target.version, facts.boot_kernel), Disruption.reboot,
+        {"before": {"kernel": facts.kernel}, "after": {"kernel": facts.boot_kernel}}),)
+
+
+def notes(
+    kernels: Sequence[Kernel], boot: BootState, coming: Iterable[str], policy: Policy, facts: HostFacts,
+    target: Target
+) -> List[str]:
+    told = []
+    for kernel in kernels:
+        if kernel.module != target.version and not buildable(kernel, coming):
+            told.append("Kernel %s has no headers and gets no kernel module: do not boot it for GPU work."
+                        % kernel.release)
+        elif kernel.module != target.version and kernel.failed == target.version and not essential(kernel, facts):
+            told.append("The module of driver %s does not build for kernel %s, which neither runs nor boots next: do "
+                        "not boot it for GPU work, or remove it." % (target.version, kernel.release))
+    if boot.guess and any(lacking(kernel, policy, target) for kernel in kernels):
+        told.append("Kernel %s is taken to boot next, as the newest: %s." % (boot.default, boot.guess))
+    return told

@@ -1,0 +1,82 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The one reader of dpkg's database."""
+from __future__ import annotations
+
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ...core.host import Host
+from ..model import Package
+
+ADMIN = "/var/lib/dpkg"
+_FORMAT = "${db:Status-Want}\t${db:Status-Status}\t${Package}\t${Architecture}\t${Version}\n"
+
+
+def installed(host: Host) -> Dict[str, Package]:
+    """Every package that dpkg has, by name, whatever its state; empty where there is no dpkg.
+
+    Those of a foreign architecture have it in their name, as apt writes them ('libcuda1:i386').
+    """
+    if not host.exists(ADMIN + "/status"):
+        return {}
+    done = host.run(["dpkg-query", "--admindir=" + host.path(ADMIN), "-W", "-f", _FORMAT], check=False)
+    return parse(done.stdout, native(host))
+
+
+def parse(listing: str, native_architecture: str) -> Dict[str, Package]:
+    """Packages of what dpkg-query prints; native_architecture '' when no other one is known to dpkg."""
+    packages = {}
+    for line in listing.splitlines():
+        wanted, state, name, arch, version = line.split("\t")
+        if state == "not-installed":
+            continue
+        name = full_name(name, arch, native_architecture)
+        packages[name] = Package(name, arch, version, wanted, state)
+    return packages
+
+
+def full_name(name: str, arch: str, native_architecture: str) -> str:
+    foreign = native_architecture and arch not in ("", "all", native_architecture)
+    return "%s:%s" % (name, arch) if foreign else name
+
+
+def native(host: Host) -> str:
+    """The architecture that dpkg was built for, '' when it knows no other: dpkg writes the list with the second one."""
+    return ((host.read(ADMIN + "/arch") or "").split() or [""])[0]
+
+
+def versions(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str, Optional[str]]:
+    """Installed version of each, None when it is not installed (configuration left behind counts as not)."""
+    return {name: packages[name].version if name in packages and packages[name].installed else None
+            for name in sorted(set(names))}
+
+
+def held(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str, str]:
+    """{package: version} of those that somebody holds (apt-mark hold)."""
+    return {name: packages[name].version for name in sorted(set(names)) if name in packages and packages[name].held
+            and packages[name].there}
+
+
+def own(host: Host) -> List[str]:
+    """Words that make a program of apt read this host's own state."""
+    return ["-o", "Dir=" + host.path("/"), "-o", "Dir::State::status=" + host.path(ADMIN + "/status")]
+
+
+def removable(host: Host, packages: Mapping[str, Package], brought: Iterable[str]) -> Tuple[str, ...]:
+    """Those of our packages that can go without taking a package with them that is not ours.
+
+    A dependency that our transaction brought in may serve a package that somebody installed since. What never came to
+    be configured goes too: nothing can depend on it, so apt is not asked about it.
+    """
+    there = {name for name in brought if name in packages and packages[name].there}
+    ours = sorted(name for name in there if packages[name].installed)
+    unfinished = sorted(there.difference(ours))
+    if ours and not _removed_with(host, ours) <= there:
+        ours = [name for name in ours if _removed_with(host, [name]) <= there]
+    return tuple(ours + unfinished)
+
+
+def _removed_with(host: Host, packages: Sequence[str]) -> Set[str]:
+    """Packages that apt would remove together with these."""
+    done = host.run(["apt-get", *own(host), "-s", "-q", "-o", "Debug::NoLocking=1", "remove", *packages], check=False)
+    return {line.split()[1] for line in done.stdout.splitlines() if line.startswith(("Remv ", "Purg "))}

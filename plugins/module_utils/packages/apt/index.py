@@ -1,0 +1,330 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What repositories offer, read into lists of ours, whether they are configured on the host or not.
+
+apt gets its own lists, caches and keys, while its proxies, certificates and credentials stay those of the system. The
+lists stay in /run until the next boot: whoever reads them again asks each repository whether its index has changed
+(one conditional request), and fetches it only then. So they are never old, and a first installation, which plans for
+several roles and again after each of them, fetches every index once.
+"""
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import tempfile
+import time
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+from ...core.errors import GpuOpsError
+from ...core.host import Done, Host
+from ..model import Credentials, Repository, Simulation
+from . import credentials, keys
+from .database import ADMIN, full_name, native
+from .transaction import install_words
+from .versions import newest_first
+
+APT_HELPER = "/usr/lib/apt/apt-helper"
+LISTS = "/run/gpuops/apt"
+OURS = "gpuops-nvidia-"
+TIMEOUT_SECONDS = 600
+# What lists and caches of a distribution and NVIDIA's repository hold, compressed; a smaller /run is left alone.
+ROOM_BYTES = 300 * 1024 * 1024
+
+# apt.conf(5): hooks of the system (cleaners, notifiers) must not run for a scratch index, and the sandbox user cannot
+# read root's directories. Without a delay between tries: apt 2.6 waits for ever when what it delays shares its host
+# with what it fetches. A foreign source that cannot be read is a warning, see Index.update.
+_CONFIGURATION = """\
+#clear APT::Update::Pre-Invoke;
+#clear APT::Update::Post-Invoke;
+#clear APT::Update::Post-Invoke-Success;
+APT::Get::List-Cleanup "false";
+APT::Sandbox::User "root";
+Acquire::GzipIndexes "true";
+Acquire::Languages "none";
+Acquire::Retries "1";
+Acquire::Retries::Delay "false";
+Acquire::http::Timeout "20";
+Acquire::https::Timeout "20";
+Dir "%(root)s";
+Dir::State "%(lists)s/state";
+Dir::State::status "%(status)s";
+Dir::State::extended_states "%(marks)s";
+Dir::Cache "%(lists)s/cache";
+Dir::Log "%(scratch)s/log";
+Dir::Etc::sourcelist "%(sources)s";
+Dir::Etc::sourceparts "%(scratch)s/sources.d";
+Dir::Etc::preferences "%(preferences)s";
+Dir::Etc::preferencesparts "%(scratch)s/preferences.d";
+Dir::Etc::netrcparts "%(scratch)s/auth.d";
+"""
+
+_SUMMARY = "Some index files failed to download"
+_UNPARSED = "The list of sources could not be read"
+
+
+class Index:
+    """Open lists; made by index().
+
+    unread: what could not be read of sources that are not ours, in apt's words.
+    """
+
+    def __init__(self, host: Host, scratch: str, repositories: Sequence[Repository]) -> None:
+        self._host = host
+        self._scratch = scratch
+        self._options = ["-c", scratch + "/apt.conf"]
+        self._repositories = repositories
+        self.unread: Tuple[str, ...] = ()
+
+    def run(self, program: str, *words: str) -> Done:
+        """A program of apt (apt-get, apt-cache) on these lists and the installed packages of the host."""
+        return self._host.run([program, *self._options, *words], check=False, timeout=TIMEOUT_SECONDS)
+
+    def versions(self, packages: Iterable[str], uri: str = "") -> Dict[str, List[str]]:
+        """Versions on offer of each package, newest first; an empty list for a package that is not there.
+
+        uri: count only what this repository offers.
+        """
+        wanted = sorted(set(packages))
+        offered: Dict[str, List[str]] = {name: [] for name in wanted}
+        if not wanted:
+            return offered
+        for line in self.run("apt-cache", "madison", *wanted).stdout.splitlines():
+            name, version, kind = ([word.strip() for word in line.split("|")] + ["", ""])[:3]
+            if not kind.endswith("Packages") or not kind.startswith(uri.rstrip("/")):
+                continue
+            if name in offered and version not in offered[name]:
+                offered[name].append(version)
+        return {name: newest_first(found) for name, found in offered.items()}
+
+    def prefer(self, preferences: str) -> None:
+        """Let apt_preferences(5) of this text count from now on, '' for those of the host alone."""
+        _put(self._scratch + "/preferences.d/gpuops", preferences)
+
+    def simulate(self, request: Mapping[str, str], allow_downgrade: bool = False) -> Simulation:
+        """What this transaction would do, under the options that it will have."""
+        done = self.run("apt-get", "--simulate", "-q", *install_words(request, allow_downgrade))
+        installs, removes, before = parse_simulation(done.stdout, native(self._host))
+        problem = "" if done.rc == 0 else _objection(done)
+        download, unpacked = (0, 0) if problem else self._sizes(installs)
+        return Simulation(installs, removes, problem, before, dict(request), allow_downgrade, download, unpacked,
+                          held=_held(done.stdout))
+
+    def _sizes(self, installs: Mapping[str, str]) -> Tuple[int, int]:
+        """Bytes to fetch and bytes unpacked of packages, as their index has them."""
+        if not installs:
+            return 0, 0
+        listed = self.run("apt-cache", "show", *("%s=%s" % item for item in sorted(installs.items()))).stdout
+        found: Dict[Tuple[str, str], Tuple[int, int]] = {}
+        for stanza in listed.split("\n\n"):
+            fields = dict(re.findall(r"(?m)^(Package|Version|Size|Installed-Size): *(\S+)", stanza))
+            if "Package" in fields:
+                found[fields["Package"], fields.get("Version", "")] = (
+                    int(fields.get("Size", 0)), 1024 * int(fields.get("Installed-Size", 0)))
+        return sum(size for size, _unpacked in found.values()), sum(size for _download, size in found.values())
+
+    def update(self) -> None:
+        """Read what has changed. Raises GpuOpsError that names a repository of ours that cannot be read."""
+        done = self.run("apt-get", "update", "-q")
+        told = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
+        for repository in self._repositories:
+            about = [line for line in told if re.search(re.escape(repository.uri.rstrip("/")) + r"(/|\s|'|$)", line)]
+            if any(_is_failure(line) for line in about):
+                raise unreadable(repository.uri, done, about)
+        self.unread = tuple(line[2:].strip() for line in told if _is_failure(line) and _SUMMARY not in line)
+        if any(_UNPARSED in line for line in told) or (done.rc != 0 and not self.unread):
+            raise unreadable("a source of /etc/apt", done, told)
+
+
+@contextlib.contextmanager
+def index(host: Host, repositories: Sequence[Repository], beside_system: bool = False) -> Iterator[Index]:
+    """The indexes of repositories as they are now.
+
+    beside_system: read the host's own sources and preferences too, so that whole transactions can be simulated. Our
+                   own files among them do not count: the repositories, and Index.prefer, stand for them.
+
+    Raises GpuOpsError that names the repository when one of ours cannot be reached or is not signed by its key.
+    """
+    with tempfile.TemporaryDirectory(prefix="gpuops-apt-") as scratch, _lists(host, scratch) as lists:
+        for folder in ("log", "sources.d", "preferences.d", "auth.d"):
+            os.makedirs(os.path.join(scratch, folder))
+        _put_sources(lists, scratch, repositories)
+        _put_credentials(host, scratch, repositories)
+        if beside_system:
+            _copy(host, "/etc/apt/sources.list.d", scratch + "/sources.d", (".list", ".sources"))
+            _copy(host, "/etc/apt/preferences.d", scratch + "/preferences.d")
+        _put(scratch + "/apt.conf", _CONFIGURATION % {
+            "root": host.path("/"),
+            "lists": lists,
+            "scratch": scratch,
+            "status": host.path(ADMIN + "/status"),
+            "marks": host.path("/var/lib/apt/extended_states"),
+            "sources": host.path("/etc/apt/sources.list") if beside_system else scratch + "/none",
+            "preferences": host.path("/etc/apt/preferences") if beside_system else scratch + "/none",
+        })
+        opened = Index(host, scratch, repositories)
+        opened.update()
+        yield opened
+
+
+def fetch(host: Host, url: str, told: Optional[Credentials] = None) -> bytes:
+    """A file by URL, through apt's own proxies, certificates and credentials, or those that are told."""
+    with tempfile.TemporaryDirectory(prefix="gpuops-key-") as scratch:
+        os.makedirs(scratch + "/auth.d")
+        _put_credentials(host, scratch, [Repository(url, "", "", credentials=told)])
+        target = scratch + "/key"
+        done = host.run(
+            [APT_HELPER, "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20",
+             "-o", "Acquire::https::Timeout=20", "-o", "Dir::Etc::netrcparts=%s/auth.d" % scratch,
+             "download-file", url, target],
+            check=False, timeout=TIMEOUT_SECONDS,
+        )
+        if done.rc != 0 or not os.path.isfile(target):
+            raise unreadable(url, done, [])
+        with open(target, "rb") as handle:
+            return handle.read()
+
+
+def read_key(host: Host, key: str, told: Optional[Credentials] = None) -> str:
+    """A repository's public key, armoured from what was read of it: a URL, a path on the host or armoured text."""
+    if keys.is_armoured(key):
+        return keys.read(key.encode()).armoured
+    on_host = re.sub(r"^file:(//)?", "", key)
+    data = host.read_bytes(on_host) if on_host.startswith("/") else fetch(host, key, told)
+    if data is None:
+        raise GpuOpsError(
+            found="no file %s on this host" % key,
+            wanted="the repository's public key",
+            remedy="give the key as a URL, as a path on the host, or as ASCII-armoured text",
+        )
+    return keys.read(data).armoured
+
+
+def parse_simulation(
+    output: str, native_architecture: str = ""
+) -> Tuple[Dict[str, str], Tuple[str, ...], Dict[str, str]]:
+    """({package: version} to unpack, packages to remove, {package: version before}) of 'apt-get --simulate'."""
+    installs: Dict[str, str] = {}
+    before: Dict[str, str] = {}
+    removes = set()
+    for verb, name, old, new in re.findall(
+        r"^(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+) [^)]*\))?", output, re.MULTILINE
+    ):
+        bare, colon, arch = name.partition(":")
+        name = full_name(bare, arch, native_architecture or "none") if colon else bare
+        if old:
+            before[name] = old
+        if verb == "Inst":
+            installs[name] = new
+        else:
+            removes.add(name)
+    return installs, tuple(sorted(removes)), before
+
+
+def unreadable(uri: str, done: Done, told: Sequence[str]) -> GpuOpsError:
+    lines = [line for line in told or done.stderr.splitlines() if line.startswith(("E:", "W:"))]
+    return GpuOpsError(
+        found="%s cannot be read: %s" % (uri, " | ".join(lines[:3] or done.stderr.splitlines()[:3]) or "no output"),
+        wanted="a repository that answers and is signed by the key given for it",
+        remedy="check address, key, credentials, proxy (apt's own settings are used) and network of this host, or name "
+               "a mirror",
+        cmd=list(done.argv),
+        rc=done.rc,
+        stderr=done.stderr,
+    )
+
+
+@contextlib.contextmanager
+def _lists(host: Host, scratch: str) -> Iterator[str]:
+    """The folder of our lists, for us alone as long as the context lasts."""
+    folder = host.path(LISTS)
+    with contextlib.ExitStack() as stack:
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            lock = stack.enter_context(open(folder + "/lock", "a+", encoding="ascii"))
+        except OSError:
+            # Whoever is not root reads his own lists and forgets them
+            folder = scratch + "/lists"
+        else:
+            _wait_for(lock.fileno(), folder)
+            if host.free(LISTS) < ROOM_BYTES and not os.path.isdir(folder + "/state"):
+                folder = scratch + "/lists"
+        for name in ("state/lists/partial", "cache/archives/partial", "keys"):
+            os.makedirs(os.path.join(folder, name), exist_ok=True)
+        yield folder
+
+
+def _wait_for(descriptor: int, folder: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() > deadline:
+                raise GpuOpsError(
+                    found="another run has been reading package indexes in %s for %d s" % (folder, TIMEOUT_SECONDS),
+                    wanted="the lists for one run at a time",
+                    remedy="see what it waits for (fuser %s/lock), and run again" % folder,
+                ) from error
+            time.sleep(0.2)
+
+
+def _put_sources(lists: str, scratch: str, repositories: Sequence[Repository]) -> None:
+    """Our repositories; each key lies under its own hash, so that an index is never checked with another one."""
+    stanzas = []
+    for repository in repositories:
+        signed_by = repository.keyring
+        if repository.key:
+            signed_by = "%s/keys/%s.asc" % (lists, hashlib.sha256(repository.key.encode()).hexdigest()[:20])
+            _put(signed_by, repository.key)
+        stanzas.append(repository.sources(signed_by=signed_by))
+    if stanzas:
+        _put(scratch + "/sources.d/gpuops.sources", "\n".join(stanzas))
+
+
+def _put_credentials(host: Host, scratch: str, repositories: Sequence[Repository]) -> None:
+    """Ours, and those of others on the host; the scratch folder is its owner's alone."""
+    ours = [credentials.text(each.uri, each.credentials) for each in repositories if each.credentials]
+    if ours:
+        _put(scratch + "/auth.d/gpuops.conf", "".join(ours))
+    _copy(host, credentials.FOLDER, scratch + "/auth.d", (".conf",))
+
+
+def _copy(host: Host, origin: str, target: str, endings: Tuple[str, ...] = ("",)) -> None:
+    """The files of others in a folder of apt."""
+    for name in host.list(origin):
+        path = "%s/%s" % (origin, name)
+        if name.startswith(OURS) or not name.endswith(endings) or host.is_dir(path):
+            continue
+        text = host.read(path)
+        if text is not None:
+            _put("%s/%s" % (target, name), text)
+
+
+def _is_failure(line: str) -> bool:
+    """Whether a line of apt says that an index was not read; it also warns of weak keys and of odd entries."""
+    return bool(re.match(r"E:", line) or re.match(
+        r"W:.*(Failed to fetch|failed to download|could not be (verified|downloaded)|is not signed|GPG error|is expired"
+        r"|not available|NO_PUBKEY|error occurred during the signature verification)", line))
+
+
+def _objection(done: Done) -> str:
+    """Unmet dependencies, then apt's errors."""
+    lines = done.stdout.splitlines()
+    unmet = [" ".join(line.split()) for line in lines if re.search(r" : .*(Depends|Conflicts)", line)]
+    return " | ".join(unmet + [line[2:].strip() for line in done.stderr.splitlines() if line.startswith("E:")])
+
+
+def _held(output: str) -> Tuple[str, ...]:
+    """Names in apt's list of held packages that would be changed."""
+    listed = re.search(r"^The following held packages will be changed:\n((?:  .*\n)+)", output, re.MULTILINE)
+    return tuple(sorted(listed.group(1).split())) if listed else ()
+
+
+def _put(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
+        handle.write(text)

@@ -1,0 +1,104 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""apt-get and dpkg on the host itself: they wait for whoever holds their locks, and dpkg is never killed."""
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Sequence
+
+from ...core.errors import GpuOpsError
+from ...core.host import CommandFailed, Done, Host
+from .database import own
+
+LOCK_SECONDS = 600
+QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
+# Where a dpkg that we started says how it ended; it may outlive us.
+CONFIGURING = "/run/gpuops/dpkg"
+_PAUSE = 1.0
+
+_LOCKED = re.compile(r"(?:Could not get lock|Unable to lock directory|Unable to acquire the dpkg frontend lock"
+                     r"|lock was locked by another process|is locked by another process)[^\n]*")
+_SHELL = 'cd "$1" && shift && { "$@" >log 2>&1; echo $? >ended.new; mv ended.new ended; }'
+
+
+def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float = LOCK_SECONDS, check: bool = True
+            ) -> Done:
+    """apt-get on the host's own state.
+
+    DPkg::Lock::Timeout makes apt wait for dpkg's locks alone: at the lock of the lists and of the archives it fails at
+    once, so it is asked again. Raises GpuOpsError that names the holder when the lock is not free in time.
+    """
+    argv = ["apt-get", *own(host), "-q", "-o", "DPkg::Lock::Timeout=%d" % lock_seconds, *words]
+    deadline = time.monotonic() + lock_seconds
+    while True:
+        done = host.run(argv, check=False, timeout=timeout + lock_seconds, env=QUIET)
+        locked = _LOCKED.search(done.stderr) if done.rc != 0 else None
+        if locked is None:
+            break
+        if time.monotonic() >= deadline:
+            raise _held(locked.group(0), lock_seconds, done)
+        time.sleep(_PAUSE)
+    if check and done.rc != 0:
+        told = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-3:]
+        raise CommandFailed(
+            found="'%s' ended with %d: %s" % (" ".join(argv), done.rc, " | ".join(told) or "no output"),
+            wanted="exit code 0",
+            remedy="run it by hand on this host; its whole output is in this result",
+            cmd=argv, rc=done.rc, stdout=done.stdout, stderr=done.stderr,
+        )
+    return done
+
+
+def has_bindings(host: Host) -> bool:
+    """Whether ansible.builtin.apt finds python3-apt: with the module's own interpreter, or else with the system's."""
+    return any(host.run([python, "-c", "import apt, apt_pkg"], check=False).rc == 0
+               for python in dict.fromkeys((sys.executable, "/usr/bin/python3", "/usr/bin/python")))
+
+
+def configure(host: Host, argv: Sequence[str], timeout: float, lock_seconds: float = LOCK_SECONDS) -> Done:
+    """dpkg --configure, in a session of its own: when time is up, the waiting ends and not dpkg.
+
+    A dpkg that is killed leaves packages half configured, and its children (DKMS, update-initramfs) half written files.
+    """
+    deadline = time.monotonic() + lock_seconds
+    while True:
+        done = _in_own_session(host, argv, timeout)
+        locked = _LOCKED.search(done.stdout) if done.rc != 0 else None
+        if locked is None:
+            return done
+        if time.monotonic() >= deadline:
+            raise _held(locked.group(0), lock_seconds, done)
+        time.sleep(_PAUSE)
+
+
+def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
+    folder = "%s/%d" % (CONFIGURING, time.monotonic_ns())
+    host.write(folder + "/log", "", mode=0o600)
+    host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(folder), *argv], env=QUIET)
+    since = time.monotonic()
+    while host.read(folder + "/ended") is None:
+        if time.monotonic() - since > timeout:
+            raise GpuOpsError(
+                found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
+                wanted="packages that configure in time",
+                remedy="see what it does (%s/log on this host), wait until it has ended, and run again" % folder,
+                cmd=list(argv), stdout=host.read(folder + "/log") or "",
+            )
+        time.sleep(min(_PAUSE, 0.05 + (time.monotonic() - since) / 10))
+    done = Done(tuple(argv), int(host.read(folder + "/ended") or "1"), host.read(folder + "/log") or "", "")
+    for name in ("log", "ended"):
+        host.remove("%s/%s" % (folder, name))
+    host.remove_empty_dir(folder)
+    return done
+
+
+def _held(told: str, seconds: float, done: Done) -> GpuOpsError:
+    return GpuOpsError(
+        found="%s; waited %.0f s" % (told.strip(), seconds),
+        wanted="the package manager's locks",
+        remedy="let that process end (or stop it: unattended upgrades and other installations hold these locks), and "
+               "run again",
+        cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr,
+    )

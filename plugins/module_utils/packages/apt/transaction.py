@@ -1,0 +1,51 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One transaction in two forms: words for apt-get, which simulates it; options of ansible.builtin.apt, which does it.
+
+Both are made here, so that what was simulated is what is done. Pure; the controller imports it too.
+"""
+from __future__ import annotations
+
+from typing import Any, Collection, Dict, List, Mapping, Optional
+
+LOCK_SECONDS = 600
+# Options of ansible.builtin.apt that not every supported release has, and that may be left out where it has them not:
+# auto_install_module_deps came with ansible-core 2.19. The planner refuses a host without python3-apt anyway.
+DISPENSABLE = ("auto_install_module_deps",)
+
+
+def words(request: Mapping[str, str]) -> List[str]:
+    return ["%s=%s" % item for item in sorted(request.items())]
+
+
+def install_words(request: Mapping[str, str], allow_downgrade: bool) -> List[str]:
+    """Words behind apt-get, as ansible.builtin.apt writes them: -y makes apt refuse what it would ask about."""
+    options = ["-y", "-o", "APT::Install-Recommends=no"] + (["--allow-downgrades"] if allow_downgrade else [])
+    return [*options, "install", *words(request)]
+
+
+def builtin_options(step: Mapping[str, Any], known: Optional[Collection[str]] = None) -> Dict[str, Any]:
+    """Options of ansible.builtin.apt for a package step.
+
+    known: the options that the module in use has, None when they cannot be told.
+    The index is not read here: our own list was renewed on the host before (see provenance.opened), and a broken
+    source of somebody else would make the module fail.
+    """
+    parameters = step["parameters"]
+    request = parameters["request"]
+    options: Dict[str, Any] = {
+        "lock_timeout": LOCK_SECONDS,
+        "auto_install_module_deps": False,
+        "dpkg_options": "force-confdef,force-confold",
+    }
+    if known is not None:
+        options = {name: value for name, value in options.items() if name in known or name not in DISPENSABLE}
+    if step["action"] == "packages.remove":
+        return dict(options, name=sorted(request), state="absent", purge=bool(parameters.get("purge")))
+    return dict(
+        options,
+        name=words(request),
+        state="present",
+        install_recommends=False,
+        allow_downgrade=bool(parameters.get("allow_downgrade")),
+    )

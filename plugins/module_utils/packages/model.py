@@ -1,0 +1,115 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The nouns of the room. Pure data."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Mapping, Optional, Tuple
+
+NOT_THERE = ("not-installed", "config-files")
+
+
+@dataclass(frozen=True)
+class Package:
+    """A package as its database has it.
+
+    name:    'libcuda1', of a foreign architecture 'libcuda1:i386'.
+    arch:    its architecture, 'all' included.
+    version: '' where only its name is known.
+    wanted:  install, hold, deinstall or purge: what was decided for it (dpkg(1), selection states).
+    state:   installed, half-installed, config-files ...: how far dpkg came (dpkg(1), package states).
+    """
+
+    name: str
+    arch: str
+    version: str
+    wanted: str
+    state: str
+
+    @property
+    def installed(self) -> bool:
+        """Whether it can be used; a held one can."""
+        return self.state == "installed"
+
+    @property
+    def there(self) -> bool:
+        """Whether any of its files are there, in order or not; configuration left behind does not count."""
+        return self.state not in NOT_THERE
+
+    @property
+    def unfinished(self) -> bool:
+        return self.there and not self.installed
+
+    @property
+    def held(self) -> bool:
+        return self.wanted == "hold"
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Who we are for a repository. Neither is ever printed: repr() leaves the password out."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Repository:
+    """An apt repository as we configure it.
+
+    uri:         where it is, without credentials.
+    key:         its public key, ASCII-armoured.
+    keyring:     path on the host where the key will lie (.asc).
+    suites:      suites, '/' for a flat repository.
+    components:  components, none for a flat repository.
+    credentials: what it asks for, None when it is open to everybody.
+    """
+
+    uri: str
+    key: str
+    keyring: str
+    suites: Tuple[str, ...] = ("/",)
+    components: Tuple[str, ...] = ()
+    credentials: Optional[Credentials] = None
+
+    def sources(self, signed_by: str = "") -> str:
+        """The deb822 stanza, see sources.list(5)."""
+        lines = ["Types: deb", "URIs: " + self.uri, "Suites: " + " ".join(self.suites)]
+        if self.components:
+            lines.append("Components: " + " ".join(self.components))
+        lines.append("Signed-By: " + (signed_by or self.keyring))
+        return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What the package manager says a transaction would do.
+
+    installs:        {package: version} that it would unpack.
+    removes:         packages that it would remove.
+    problem:         why it would not do it, in its own words; '' when it would.
+    before:          {package: version there now} of those that it would replace or remove.
+    request:         {package: version} that it was asked for.
+    allow_downgrade: the option under which it was simulated, and has to be carried out.
+    download:        bytes that it would fetch.
+    unpacked:        bytes that the new packages hold on the disk.
+    named:           those of the request that only follow from the others, and are asked for by name for their version.
+    held:            packages that somebody holds and that it would change; then there is a problem too.
+    """
+
+    installs: Mapping[str, str]
+    removes: Tuple[str, ...]
+    problem: str = ""
+    before: Mapping[str, str] = field(default_factory=dict)
+    request: Mapping[str, str] = field(default_factory=dict)
+    allow_downgrade: bool = False
+    download: int = 0
+    unpacked: int = 0
+    named: Tuple[str, ...] = ()
+    held: Tuple[str, ...] = ()
+
+    @property
+    def change(self) -> Tuple[Mapping[str, Optional[str]], Mapping[str, Optional[str]]]:
+        """({package: version before}, {package: version after}) of everything that it touches."""
+        after = {**self.installs, **dict.fromkeys(self.removes)}
+        return {name: self.before.get(name) for name in after}, after

@@ -1,0 +1,223 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What our transactions brought, changed and removed: shown by the package manager's own logs, never guessed.
+
+A package is ours when the simulated transaction named it, apt's history has that very transaction, and dpkg's log has
+the package's change within it. Whatever else appeared meanwhile, by an administrator's hand or by the same dependency
+asked for by somebody else, is not ours; and what cannot be shown to be ours is not ours either.
+
+A transaction of ours is known by its request: an entry of the history that was not there when the step was opened and
+that asks for nothing but names and versions of the request. It lasts from its Start-Date to its End-Date, or, when it
+was killed, to the next entry. Both logs are apt's and dpkg's defaults (apt.conf Dir::Log::History, dpkg.cfg log); on a
+host that keeps none, nothing is ours, and an uninstallation leaves the packages where they are.
+"""
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.journal import Journal, PackageChange
+from ..core.plan import Step
+from ..core.steps import CONTROLLER_ACTIONS
+from .apt import database, running
+from .model import Package
+
+HISTORY = "/var/log/apt/history.log"
+DPKG_LOG = "/var/log/dpkg.log"
+_CHANGE = re.compile(r"^(\S+ \S+) (install|upgrade|remove|purge) ([^\s:]+):(\S+) (\S+) (\S+)$", re.MULTILINE)
+_NONE = "<none>"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A transaction in apt's history.
+
+    start, end: local time 'YYYY-MM-DD hh:mm:ss'; end is that of the next entry, or '', when apt could not write it.
+    asked:      packages on its command line, as they were written there.
+    """
+
+    start: str
+    end: str
+    asked: FrozenSet[str]
+
+
+class Provenance:
+    """The engine's hook (core.capability.Transactions)."""
+
+    def opened(self, host: Host, step: Step) -> Dict[str, Any]:
+        """Make the host's lists those that the plan was made from, and say how far the history went by then."""
+        if step.parameters.get("update_cache"):
+            refresh(host, step.parameters["request"])
+        account = Journal(host).packages(step.capability)
+        return {"known": [entry.start for entry in _entries(host, step)],
+                "account": {name: asdict(change) for name, change in account.items()}}
+
+    def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
+        """Account for what came and went by the transaction.
+
+        It goes on top of the account as it was when the step was opened, so a second time changes nothing. What an
+        older release has opened left nothing to show.
+        """
+        if "known" not in opened:
+            return
+        packages = database.installed(host)
+        came = evidence(host, step, opened, packages)
+        account = merged(_account(opened), came)
+        journal.set_packages(step.capability, {
+            name: change for name, change in account.items()
+            if change.after is None or (name in packages and packages[name].there)})
+        _keep_automatic(host, step, came)
+
+
+def brought(host: Host, journal: Journal, capability: str, packages: Mapping[str, Package]) -> Dict[str, str]:
+    """{package: version there now} of what is ours, transactions that nobody has accounted for yet included."""
+    account = journal.packages(capability)
+    for event in journal.unfinished(capability):
+        step = Step.from_dict(event["step"])
+        if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
+            account = merged(_account(event["transaction"]), evidence(host, step, event["transaction"], packages))
+    return {name: packages[name].version for name, change in sorted(account.items())
+            if change.before is None and name in packages and packages[name].there}
+
+
+def _account(opened: Mapping[str, Any]) -> Dict[str, PackageChange]:
+    return {name: PackageChange(**change) for name, change in opened["account"].items()}
+
+
+def evidence(
+    host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
+) -> Dict[str, PackageChange]:
+    """What the step's transaction demonstrably changed, as long as it is so still."""
+    named = set(step.change["after"])
+    changes: Dict[str, PackageChange] = {}
+    for entry in _entries(host, step):
+        if entry.start in opened["known"]:
+            continue
+        for name, change in _changes(host, entry).items():
+            if name in named:
+                before = changes[name].before if name in changes else change.before
+                changes[name] = PackageChange(before, change.after)
+    now = {name: package.version for name, package in packages.items() if package.there}
+    return {name: change for name, change in changes.items() if now.get(name) == change.after}
+
+
+def merged(
+    account: Mapping[str, PackageChange], came: Mapping[str, PackageChange]
+) -> Dict[str, PackageChange]:
+    """The account with what came since; a package that is as it was before us leaves it."""
+    result = dict(account)
+    for name, change in came.items():
+        before = result[name].before if name in result else change.before
+        if before == change.after:
+            result.pop(name, None)
+        else:
+            result[name] = PackageChange(before, change.after)
+    return result
+
+
+def refresh(host: Host, request: Mapping[str, str]) -> None:
+    """Renew the host's lists, so that what was planned can be found in them.
+
+    A source of somebody else that cannot be read keeps its old lists and stops nobody. Raises GpuOpsError when what is
+    asked for is not in the lists afterwards.
+    """
+    done = running.apt_get(host, "update", check=False)
+    wanted = ["%s=%s" % item for item in sorted(request.items())]
+    listed = host.run(["apt-cache", *database.own(host), "show", *wanted], check=False)
+    found = set(zip(re.findall(r"(?m)^Package: (\S+)", listed.stdout), re.findall(r"(?m)^Version: (\S+)",
+                                                                                listed.stdout)))
+    lacking = [word for word in wanted if (word.split("=")[0].split(":")[0], word.split("=", 1)[1]) not in found]
+    if lacking:
+        told = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
+        raise GpuOpsError(
+            found="this host's package lists have no %s: %s" % (", ".join(lacking), " | ".join(told[:3]) or "no error"),
+            wanted="lists in which apt finds what was planned",
+            remedy="run apt-get update on this host and mend the source that it names",
+            rc=done.rc, stderr=done.stderr,
+        )
+
+
+def _keep_automatic(host: Host, step: Step, came: Mapping[str, PackageChange]) -> None:
+    """ansible.builtin.apt marks what it is asked for as chosen by hand; what only follows stays automatic."""
+    names = [name for name in step.parameters.get("automatic", ())
+             if name in came and came[name].after is not None]
+    if names:
+        host.run(["apt-mark", *database.own(host), "auto", *names], check=False)
+
+
+# the two logs
+
+
+def _entries(host: Host, step: Step) -> List[Entry]:
+    """Those entries of apt's history that ask for nothing but what the step asks for, oldest first."""
+    request = step.parameters["request"]
+    asked = set(request) if step.action == "packages.remove" else {"%s=%s" % item for item in request.items()}
+    verb = "remove" if step.action == "packages.remove" else "install"
+    return [entry for words, entry in parse_history(_logs(host, HISTORY), asked) if verb in words]
+
+
+def parse_history(text: str, asked: Iterable[str]) -> List[Tuple[Sequence[str], Entry]]:
+    """(words of the command line, entry) of those that ask for some of these packages and for no others."""
+    blocks = [dict(re.findall(r"(?m)^([A-Z][A-Za-z-]*): (.*)$", block)) for block in text.split("\n\n")]
+    blocks = [block for block in blocks if "Start-Date" in block]
+    found = []
+    for number, block in enumerate(blocks):
+        words = block.get("Commandline", "").split()
+        packages = _packages_of(words)
+        if packages and packages <= set(asked):
+            following = blocks[number + 1]["Start-Date"] if number + 1 < len(blocks) else ""
+            end = block.get("End-Date") or following
+            found.append((words, Entry(_time(block["Start-Date"]), _time(end), packages)))
+    return found
+
+
+def _packages_of(words: Sequence[str]) -> FrozenSet[str]:
+    """Packages behind 'install' or 'remove' on a command line; options and the values of -o are none."""
+    verbs = [number for number, word in enumerate(words) if word in ("install", "remove", "purge")]
+    if not verbs:
+        return frozenset()
+    rest = words[verbs[0] + 1:]
+    return frozenset(word for number, word in enumerate(rest)
+                     if not word.startswith("-") and (number == 0 or rest[number - 1] not in ("-o", "-t", "-c")))
+
+
+def _changes(host: Host, entry: Entry) -> Dict[str, PackageChange]:
+    """What dpkg did during a transaction."""
+    native = database.native(host)
+    changes: Dict[str, PackageChange] = {}
+    for when, verb, name, arch, old, new in _CHANGE.findall(_logs(host, DPKG_LOG)):
+        if when < entry.start or (entry.end and when > entry.end):
+            continue
+        name = database.full_name(name, arch, native)
+        before = _told(old) if verb != "install" else None
+        first = changes[name].before if name in changes else before
+        changes[name] = PackageChange(first, None if verb in ("remove", "purge") else _told(new))
+    return changes
+
+
+def _told(version: str) -> Optional[str]:
+    return None if version == _NONE else version
+
+
+def _time(written: str) -> str:
+    """'2026-11-22  00:19:08', as apt writes it with two spaces, as dpkg writes it with one."""
+    return " ".join(written.split())
+
+
+def _logs(host: Host, path: str) -> str:
+    """A log and the one before it, oldest first; logrotate(8) may have compressed that."""
+    texts = []
+    for name in (path + ".1.gz", path + ".1", path):
+        data = host.read_bytes(name)
+        if data is None:
+            continue
+        try:
+            texts.append((gzip.decompress(data) if name.endswith(".gz") else data).decode("utf-8", "replace"))
+        except (OSError, EOFError, zlib.error):
+            continue
+    return "\n".join(texts)

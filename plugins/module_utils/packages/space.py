@@ -1,0 +1,66 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whether a transaction has the room that it needs, before it begins."""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Dict, List, Mapping, Set, Tuple
+
+from ..core.host import Host
+from .model import Simulation
+
+SYSTEM, ARCHIVES, BOOT = "/usr", "/var/cache/apt/archives", "/boot"
+MIB = 1024 * 1024
+# vmlinuz, System.map and config of a kernel; its modules count with the package
+_KERNEL_IN_BOOT = 32 * MIB
+_KERNEL = re.compile(r"^linux-image-\d")
+_REBUILDS_INITRAMFS = re.compile(r"^(linux-image-\d|nvidia-.*dkms|firmware-nvidia|nvidia-driver|nvidia-headless)")
+
+
+@dataclass(frozen=True)
+class Space:
+    """
+    device:    {folder: the file system it lies on}, so that folders of one share their room.
+    free:      {folder: bytes that can be written there}.
+    initramfs: size of the largest one in /boot, 0 where there is none.
+    """
+
+    device: Mapping[str, int]
+    free: Mapping[str, int]
+    initramfs: int = 0
+
+
+def observe(host: Host) -> Space:
+    device, free = {}, {}
+    for folder in (SYSTEM, ARCHIVES, BOOT):
+        there = host.stat(folder)
+        device[folder] = there.st_dev if there else 0
+        free[folder] = host.free(folder)
+    sizes = [host.stat(path) for path in host.glob("/boot/initrd*") + host.glob("/boot/initramfs*")]
+    return Space(device, free, max((size.st_size for size in sizes if size), default=0))
+
+
+def lacking(space: Space, transaction: Simulation) -> List[Tuple[str, int, int]]:
+    """Pure: (folder, bytes needed, bytes free) of every file system that the transaction would fill.
+
+    A new initramfs is written beside the old one (update-initramfs(8)).
+    """
+    kernels = sum(1 for name in transaction.installs if _KERNEL.match(name))
+    rebuilt = any(_REBUILDS_INITRAMFS.match(name) for name in transaction.installs)
+    needs = {
+        SYSTEM: transaction.unpacked,
+        ARCHIVES: transaction.download,
+        BOOT: kernels * (space.initramfs + _KERNEL_IN_BOOT) + (space.initramfs if rebuilt else 0),
+    }
+    together: Dict[int, int] = {}
+    for folder, need in needs.items():
+        together[space.device[folder]] = together.get(space.device[folder], 0) + need
+    found: List[Tuple[str, int, int]] = []
+    told: Set[int] = set()
+    for folder, need in needs.items():
+        device = space.device[folder]
+        if need and device not in told and together[device] > space.free[folder]:
+            told.add(device)
+            found.append((folder, together[device], space.free[folder]))
+    return found

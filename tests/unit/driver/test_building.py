@@ -1,0 +1,289 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+from driver_world import A100, World, facts, made, policy
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import executors, kernels, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import BootState, Module
+
+OLD, RUNNING, NEW = "6.1.0-42-amd64", "6.1.0-50-amd64", "6.1.0-56-amd64"
+VERSION = "580.178.04"
+
+
+def builds(plan: Plan) -> List[str]:
+    return [step.subject for step in plan.steps if step.action == "dkms.build"]
+
+
+def converged(*more: Kernel) -> Tuple[World, HostFacts]:
+    """A host with the driver, to which kernels came."""
+    world, there = World(kernels=(Kernel(RUNNING, headers=True),)), facts(A100)
+    world.apply(made(world, policy(), there), there)
+    world.kernels = tuple(sorted(world.kernels + more, key=lambda kernel: kernel.release))
+    return world, there
+
+
+class TestPlan:
+    def test_the_default_kernel_is_built_for_where_the_packages_script_leaves_it_out(self) -> None:
+        world = World(kernels=(Kernel(OLD, True), Kernel(RUNNING, True), Kernel(NEW, True)))
+        there = facts(A100, boot_kernel=OLD)
+        plan = made(world, policy(), there)
+        assert builds(plan) == [OLD, RUNNING, NEW]
+        number = next(number for number, step in enumerate(plan.steps) if step.action == "packages.install")
+        world.apply(Plan(steps=plan.steps[:number + 1]), there)
+        assert builds(made(world, policy(), there)) == [OLD], "the script serves the running and the newest kernel"
+        world.apply(made(world, policy(), there), there)
+        assert made(world, policy(), there) == Plan()
+
+    def test_an_old_kernel_that_does_not_build_is_a_note(self) -> None:
+        world, there = converged(Kernel(OLD, True, failed=VERSION))
+        plan = made(world, policy(), there)
+        assert plan.steps == ()
+        assert "does not build for kernel %s, which neither runs nor boots next" % OLD in plan.notes[0]
+
+    def test_it_is_tried_again_for_another_driver_or_when_it_boots_next(self) -> None:
+        world, there = converged(Kernel(OLD, True, failed="570.1.2"))
+        assert builds(made(world, policy(), there)) == [OLD]
+        world, there = converged(Kernel(OLD, True, failed=VERSION))
+        plan = made(world, policy(), there.but(boot_kernel=OLD))
+        assert builds(plan) == [OLD] and plan.steps[0].parameters["essential"] is True
+
+    def test_a_guess_is_said_where_it_matters(self) -> None:
+        world, there = converged(Kernel(NEW, True))
+        world.more = {"boot": BootState(guess="no boot loader's configuration can be read", default=NEW)}
+        assert made(world, policy(), there).notes == (
+            "Kernel %s is taken to boot next, as the newest: no boot loader's configuration can be read." % NEW,)
+        world.kernels = world.kernels[:1]
+        assert made(world, policy(), there).notes == ()
+
+
+class TestGoneKernel:
+    """The running kernel's package was removed or replaced under it."""
+
+    there = facts(A100, kernel=OLD, boot_kernel=NEW)
+
+    def test_the_driver_is_installed_for_the_kernel_that_boots_next(self) -> None:
+        world = World(kernels=(Kernel(NEW),))
+        plan = made(world, policy(), self.there)
+        assert plan.refusals == () and plan.reboot_required and plan.disruption is Disruption.reboot
+        assert max(step.disruption for step in plan.steps) is Disruption.none
+        seen = world.observe(policy(), self.there)
+        after = planner.facts_after(seen, policy(), self.there, plan)
+        assert (after.driver_installed, after.driver_boots) == ("", VERSION), "no promise for the kernel that runs"
+        world.apply(plan, self.there)
+        again = made(world, policy(), self.there)
+        assert (again.steps, again.reboot_required) == ((), True)
+        assert made(world, policy(), facts(A100, kernel=NEW, boot_kernel=NEW)) == Plan(), "the next run finishes"
+
+    @pytest.mark.parametrize("found, boots, said", [
+        ((), "", "no other kernel is installed"),
+        ((Kernel(NEW),), "", "none that can be told"),
+        ((Kernel(NEW, True),), OLD, "kernel %s boots next and cannot get a module" % OLD),
+    ])
+    def test_a_host_that_no_reboot_helps_is_refused(self, found: Tuple[Kernel, ...], boots: str, said: str) -> None:
+        plan = made(World(kernels=found), policy(), self.there.but(boot_kernel=boots))
+        assert plan.steps == ()
+        assert "/lib/modules/%s is gone" % OLD in plan.refusals[0].found and said in plan.refusals[0].found
+
+    def test_without_headers_it_is_refused(self) -> None:
+        without = policy(kernel_headers=False)
+        assert "is gone" in made(World(kernels=(Kernel(NEW),)), without, self.there).refusals[0].found
+        plan = made(World(kernels=(Kernel(NEW),), headers_offered=False), policy(), self.there)
+        assert "no headers for kernel " + NEW in plan.refusals[0].found
+
+    def test_a_driver_of_the_image_that_boots_next_counts(self) -> None:
+        there = self.there.but(driver_boots=VERSION, driver_userspace=VERSION)
+        assert made(World(kernels=(Kernel(NEW),)), policy(source="preinstalled"), there).refusals == ()
+        other = made(World(kernels=(Kernel(NEW),)), policy(source="preinstalled", version="595"), there)
+        assert "kernel module " + VERSION in other.refusals[0].found
+
+    def test_a_driver_that_is_loaded_already_goes_on(self) -> None:
+        world, _there = converged()
+        plan = made(world, policy(), self.there.but(boot_kernel=RUNNING, driver_loaded=VERSION))
+        assert (plan.steps, plan.requirements, plan.refusals) == ((), (), ())
+
+
+class TestSignature:
+    there = facts(A100, secure_boot=True)
+
+    def test_a_module_that_the_kernel_would_not_load_is_built_anew(self) -> None:
+        world, _there = converged()
+        world.more = {"signing_key_enrolled": True}
+        world.kernels = tuple(replace(kernel, signer="DKMS", trusted=False) for kernel in world.kernels)
+        (step,) = made(world, policy(), self.there).steps
+        assert (step.subject, step.parameters["signed"]) == (RUNNING, True)
+        assert "signed by no enrolled key" in step.why
+        assert made(world, policy(secure_boot="ignore"), self.there).steps == ()
+
+    def test_where_no_key_is_enrolled_the_signer_is_named(self) -> None:
+        world, _there = converged()
+        world.kernels = tuple(replace(kernel, signer="DKMS", trusted=False) for kernel in world.kernels)
+        assert "signed by DKMS" in made(world, policy(), self.there).refusals[0].found
+        world.kernels = tuple(replace(kernel, trusted=True) for kernel in world.kernels)
+        assert made(world, policy(), self.there) == Plan()
+
+    # mokutil --list-enrolled, shortened by the keys themselves
+    ENROLLED = """\
+[key 1]
+SHA1 Fingerprint: 53:61:0c:f8:1f:bd:7e:0c:eb:67:91:3c:9e:f3:e7:94:a9:63:3e:cb
+Certificate:
+    Data:
+        Version: 3 (0x2)
+        Serial Number:
+            ed:54:a1:d5:af:87:48:94:8d:9f:89:32:ee:9c:7c:34
+        Signature Algorithm: sha256WithRSAEncryption
+        Issuer: CN=Debian Secure Boot CA
+        Subject: CN=Debian Secure Boot CA
+        X509v3 extensions:
+            X509v3 Subject Key Identifier:
+                6C:CE:CE:7E:4C:6C:0D:1F:61:49:F3:DD:27:DF:CC:5C:BB:41:9E:A1
+
+[key 2]
+        Serial Number:
+            0a:1b:2c:3d
+        Issuer: CN = DKMS module signing key
+        Subject: O = host, CN = DKMS module signing key
+[key 3]
+        Serial Number: 4096 (0x1000)
+        Subject: CN=ours, O=us
+"""
+    KEYRING = ["Debian Secure Boot CA", "DKMS module signing key", "Canonical Ltd. Kernel Module Signing"]
+
+    def test_enrolled_keys_are_read(self) -> None:
+        assert kernels.parse_enrolled(self.ENROLLED) == {
+            "ed54a1d5af8748948d9f8932ee9c7c34": "Debian Secure Boot CA", "a1b2c3d": "DKMS module signing key",
+            "1000": "ours"}
+
+    @pytest.mark.parametrize("signer, key, taken", [
+        ("DKMS module signing key", "a1b2c3d", True),
+        # made anew after the enrolment: the same name, another key
+        ("DKMS module signing key", "77", False),
+        ("Canonical Ltd. Kernel Module Signing", "c1", True),
+        ("somebody", "c1", False),
+        ("", "", False),
+    ])
+    def test_which_signature_the_kernel_takes(self, signer: str, key: str, taken: bool) -> None:
+        module = Module("/lib/modules/x/nvidia.ko", VERSION, "NVIDIA", signer, key)
+        assert kernels.is_trusted(module, kernels.parse_enrolled(self.ENROLLED), self.KEYRING) is taken
+
+    def test_the_key_that_dkms_is_told_to_sign_with_counts(self, tmp_path: Path) -> None:
+        class Mokutil(Host):
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+                return Done(argv, 0, "%s is %s\n" % (argv[2], "already enrolled" if argv[2].startswith("/var")
+                                                     else "not enrolled"), "")
+
+        host = Mokutil(str(tmp_path))
+        assert not kernels.signing_key_enrolled(host)
+        host.write("/var/lib/dkms/mok.pub", "")
+        assert kernels.signing_key_enrolled(host)
+        host.write("/etc/dkms/framework.conf", "# mok_certificate=/var/lib/dkms/mok.pub\n")
+        assert kernels.signing_key_enrolled(host)
+        host.write("/etc/dkms/framework.conf.d/site.conf", 'mok_certificate="/etc/keys/site.der"\n')
+        host.write("/etc/keys/site.der", "")
+        assert not kernels.signing_key_enrolled(host)
+
+
+class Dkms(Host):
+    """A host with a dkms that knows some drivers and builds for some kernels, and the modinfo of what it built.
+
+    Neither program is on every machine that runs the tests; the laboratory has the real ones.
+    """
+
+    def __init__(self, root: str, status: str, good: Tuple[str, ...], rc: int = 0, signer: str = "") -> None:
+        super().__init__(root)
+        self.status, self.good, self.rc, self.signer = status, good, rc, signer
+        self.said: List[str] = []
+
+    def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+        if argv[0] == "modinfo":
+            return Done(argv, 0, (self.read(argv[1]) or "") + "signer: %s\n" % self.signer, "")
+        if list(argv) == ["dkms", "status"]:
+            return Done(argv, 0, self.status, "")
+        self.said.append(" ".join(argv))
+        assert argv[0] == "dkms"
+        if argv[1] == "add":
+            self.status += "%s: added\n" % argv[2]
+        if argv[1] == "install" and argv[4] in self.good:
+            folder = "/lib/modules/%s/" % argv[4]
+            self.write(folder + "updates/dkms/nvidia.ko", "version: %s\n" % argv[2].split("/")[1])
+            self.write(folder + "modules.dep", "updates/dkms/nvidia.ko:\n")
+        return Done(argv, self.rc, "", "")
+
+    def build(self, release: str, **parameters: Any) -> Dict[str, Any]:
+        """Carry out the step that builds for a kernel; what is remembered afterwards."""
+        given = dict({"essential": True, "signed": False, "timeout": 5}, **parameters)
+        step = Step("driver", "dkms.build", release, "", parameters=given,
+                    change={"before": {"nvidia": None}, "after": {"nvidia": VERSION}})
+        journal = Journal(self)
+        executors.executors()[step.action](self, journal, step)
+        return journal.recall("driver")
+
+
+class TestBuild:
+    STATUS = ("gdrdrv/2.6, %s, x86_64: installed\nnvidia-open/570.1.2: added\nnvidia-current/%s: added\n"
+              % (RUNNING, VERSION))
+
+    def test_exactly_this_module_is_built(self, tmp_path: Path) -> None:
+        host = Dkms(str(tmp_path), self.STATUS, (RUNNING,))
+        host.build(RUNNING)
+        assert host.said == ["dkms install nvidia-current/%s -k %s" % (VERSION, RUNNING)]
+
+    def test_the_failure_of_another_module_is_none_of_ours(self, tmp_path: Path) -> None:
+        assert Dkms(str(tmp_path), self.STATUS, (RUNNING,), rc=11).build(RUNNING) == {}
+
+    def test_an_exit_code_of_nothing_built_is_not_believed(self, tmp_path: Path) -> None:
+        host = Dkms(str(tmp_path), self.STATUS, ())
+        host.write("/var/lib/dkms/nvidia-current/%s/build/make.log" % VERSION, "os-pci.c:150: error\n")
+        with pytest.raises(GpuOpsError, match="does not build for kernel %s.*os-pci.c:150" % RUNNING):
+            host.build(RUNNING)
+
+    def test_an_old_kernel_is_remembered_and_holds_up_nothing(self, tmp_path: Path) -> None:
+        host = Dkms(str(tmp_path), self.STATUS, (), rc=10)
+        for release in (OLD, RUNNING):
+            host.write("/boot/vmlinuz-" + release, "")
+            host.write("/lib/modules/%s/build/Makefile" % release, "")
+        Journal(host).remember("driver", {"other": 1, "unbuilt": {"6.1.0-1-amd64": "1.2.3"}})
+        assert host.build(OLD, essential=False) == {"other": 1, "unbuilt": {OLD: VERSION}}
+        assert kernels.read_kernels(host, Journal(host), facts(A100)) == (
+            Kernel(OLD, True, failed=VERSION), Kernel(RUNNING, True))
+
+    def test_a_driver_that_dkms_does_not_know_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(GpuOpsError, match="dkms knows no driver"):
+            Dkms(str(tmp_path), "nvidia/570.1.2: added\nnvidia-fs/2.19.7: added\n", (RUNNING,)).build(RUNNING)
+
+    def test_a_source_that_the_script_did_not_add_is_added(self, tmp_path: Path) -> None:
+        host = Dkms(str(tmp_path), "nvidia-open/570.1.2: added\n", (RUNNING,))
+        host.write("/usr/src/nvidia-current-%s/dkms.conf" % VERSION, "")
+        host.build(RUNNING)
+        assert host.said == ["dkms add nvidia-current/%s" % VERSION,
+                             "dkms install nvidia-current/%s -k %s" % (VERSION, RUNNING)]
+
+    def test_under_secure_boot_the_signature_is_checked(self, tmp_path: Path) -> None:
+        host = Dkms(str(tmp_path), self.STATUS, (RUNNING,))
+        host.build(RUNNING)
+        host.said.clear()
+        with pytest.raises(GpuOpsError, match="signed by nobody") as caught:
+            host.build(RUNNING, signed=True)
+        assert "mokutil --import" in caught.value.remedy
+        assert host.said == ["dkms build --force nvidia-current/%s -k %s" % (VERSION, RUNNING),
+                             "dkms install nvidia-current/%s -k %s --force" % (VERSION, RUNNING)]
+        Dkms(str(tmp_path), self.STATUS, (RUNNING,), signer="DKMS").build(RUNNING, signed=True)
+
+    def test_the_status_of_old_and_new_dkms(self) -> None:
+        assert kernels.parse_status(
+            "nvidia-srv/580.1.2, 6.8.0-49-generic, x86_64: installed "
+            "(WARNING! Diff between built and installed module!)\n"
+            "nvidia, 535.1.2, 5.4.0-1, x86_64: installed\nnvidia/580.1.2: added\nError! something\n") == (
+            ("nvidia-srv", "580.1.2", "6.8.0-49-generic", "installed"), ("nvidia", "535.1.2", "5.4.0-1", "installed"),
+            ("nvidia", "580.1.2", "", "added"))

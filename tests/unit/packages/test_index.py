@@ -1,0 +1,239 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Repositories read by real apt from a real web server, and what apt says of transactions."""
+from __future__ import annotations
+
+import email.utils
+import os
+import time
+from pathlib import Path
+from typing import Iterator
+
+import pytest
+from scratch_apt import Repository, Root, build
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import model, space
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import credentials
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.index import (
+    LISTS,
+    index,
+    parse_simulation,
+    read_key,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
+
+KEYRING = "/etc/apt/keyrings/ours.asc"
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Repository]:
+    with Repository(tmp_path / "other", key="two") as running:
+        build(running.folder, "dkms", "3")
+        running.publish()
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def filled(repository: Repository) -> None:
+    for version in ("1.0-1", "2.0-1~rc1", "2.0-1"):
+        build(repository.folder, "driver", version, depends="dkms", size=2048)
+    repository.publish()
+
+
+def ours(repository: Repository, **more: object) -> model.Repository:
+    return model.Repository(repository.url, repository.key.public, KEYRING, **more)  # type: ignore[arg-type]
+
+
+def test_a_repository_is_read_that_the_host_does_not_have_and_nothing_of_the_host_changes(
+    root: Root, repository: Repository
+) -> None:
+    before = root.tree()
+    with index(root.host, [ours(repository)]) as opened:
+        assert opened.versions(["driver", "none"]) == {"driver": ["2.0-1", "2.0-1~rc1", "1.0-1"], "none": []}
+    changed = set(root.tree().items()) ^ set(before.items())
+    assert {name for name, _data in changed if not name.startswith(LISTS.lstrip("/"))} == set()
+
+
+def test_six_readings_fetch_each_index_once(root: Root, repository: Repository, other: Repository) -> None:
+    """What a drained first installation does: driver, toolkit, and again after each of their steps."""
+    root.trust(other)
+    for _round in range(6):
+        with index(root.host, [ours(repository)], beside_system=True) as opened:
+            assert opened.simulate({"driver": "2.0-1"}).installs == {"driver": "2.0-1", "dkms": "3"}
+    for server in (repository, other):
+        assert server.fetched("Packages") == 1
+        assert (server.fetched("InRelease"), server.fetched("InRelease", 304)) == (1, 5)
+
+
+def test_a_new_version_is_seen_at_once(root: Root, repository: Repository) -> None:
+    with index(root.host, [ours(repository)]):
+        pass
+    repository.add("driver", "3.0-1")
+    with index(root.host, [ours(repository)]) as opened:
+        assert opened.versions(["driver"])["driver"][0] == "3.0-1"
+
+
+def test_lists_that_one_key_signed_are_not_believed_by_another(
+    root: Root, repository: Repository, other: Repository
+) -> None:
+    with index(root.host, [ours(repository)]):
+        pass
+    forged = model.Repository(repository.url, other.key.public, KEYRING)
+    with pytest.raises(GpuOpsError, match="cannot be read"), index(root.host, [forged]):
+        pass
+
+
+def test_an_expired_source_of_somebody_else_is_left_out_and_named(
+    root: Root, repository: Repository, other: Repository
+) -> None:
+    root.trust(other)
+    other.publish(valid_until=email.utils.formatdate(time.time() - 86400, usegmt=True))
+    build(repository.folder, "dkms", "2")
+    repository.publish()
+    with index(root.host, [ours(repository)], beside_system=True) as opened:
+        assert opened.simulate({"driver": "2.0-1"}).installs == {"driver": "2.0-1", "dkms": "2"}
+        assert len(opened.unread) == 1
+        assert other.url in opened.unread[0] and "expired" in opened.unread[0]
+        assert repository.url not in opened.unread[0]
+
+
+def test_our_own_expired_source_is_an_error_that_names_it(
+    root: Root, repository: Repository, other: Repository
+) -> None:
+    root.trust(other)
+    repository.publish(valid_until=email.utils.formatdate(time.time() - 86400, usegmt=True))
+    with pytest.raises(GpuOpsError) as caught, index(root.host, [ours(repository)], beside_system=True):
+        pass
+    assert repository.url in caught.value.found and "expired" in caught.value.found
+    assert other.url not in caught.value.found
+
+
+def test_a_source_without_anybody_behind_it(root: Root, repository: Repository) -> None:
+    gone = model.Repository("http://127.0.0.1:1/", repository.key.public, KEYRING)
+    with pytest.raises(GpuOpsError, match=r"http://127.0.0.1:1/ cannot be read"), index(root.host, [gone]):
+        pass
+
+
+def test_entries_that_apt_does_not_understand_are_an_error(root: Root, repository: Repository) -> None:
+    root.write("etc/apt/sources.list", "deb\n")
+    with pytest.raises(GpuOpsError, match="a source of /etc/apt cannot be read"), \
+            index(root.host, [ours(repository)], beside_system=True):
+        pass
+
+
+class TestSimulation:
+    @pytest.fixture(autouse=True)
+    def configured(self, root: Root, repository: Repository) -> None:
+        build(repository.folder, "dkms", "3", size=1024)
+        repository.publish()
+        root.trust(repository)
+        root.apt("update")
+
+    def simulated(self, root: Root, version: str, allow_downgrade: bool = False) -> model.Simulation:
+        with index(root.host, [], beside_system=True) as opened:
+            return opened.simulate({"driver": version}, allow_downgrade)
+
+    def test_every_package_is_named_with_what_it_holds(self, root: Root) -> None:
+        done = self.simulated(root, "2.0-1")
+        assert done.change == ({"driver": None, "dkms": None}, {"driver": "2.0-1", "dkms": "3"})
+        assert done.unpacked == 3 * 1024 * 1024
+        assert 0 < done.download < 10000
+
+    def test_a_downgrade_is_refused_where_the_transaction_may_none(self, root: Root) -> None:
+        root.install("driver=2.0-1")
+        assert "downgraded" in self.simulated(root, "2.0-1~rc1").problem
+        allowed = self.simulated(root, "2.0-1~rc1", allow_downgrade=True)
+        assert (allowed.problem, allowed.change) == ("", ({"driver": "2.0-1"}, {"driver": "2.0-1~rc1"}))
+
+    def test_a_held_package_is_refused_and_named(self, root: Root) -> None:
+        root.install("driver=1.0-1")
+        root.hold("driver")
+        done = self.simulated(root, "2.0-1")
+        assert done.held == ("driver",) and "Held packages were changed" in done.problem
+
+    def test_packages_that_go_have_their_version(self, root: Root, repository: Repository) -> None:
+        build(repository.folder, "rival", "1", conflicts="driver")
+        repository.publish()
+        root.install("driver=1.0-1")
+        with index(root.host, [], beside_system=True) as opened:
+            done = opened.simulate({"rival": "1"})
+        assert done.change == ({"driver": "1.0-1", "rival": None}, {"driver": None, "rival": "1"})
+
+
+class TestCredentials:
+    URL = "%s://apt:%s@%s"
+    PASSWORD = "c0rrect-h%rse"
+
+    @pytest.fixture
+    def closed(self, tmp_path: Path) -> Iterator[Repository]:
+        with Repository(tmp_path / "closed", password="apt:" + self.PASSWORD) as running:
+            build(running.folder, "driver", "1.0-1")
+            (running.folder / "key.asc").write_text(running.key.public)
+            running.publish()
+            yield running
+
+    def test_index_and_key_are_read_with_them(self, root: Root, closed: Repository) -> None:
+        url, told = credentials.split(closed.url.replace("http://", "http://apt:c0rrect-h%25rse@"))
+        assert (url, told) == (closed.url, Credentials("apt", self.PASSWORD))
+        assert read_key(root.host, url + "key.asc", told).startswith("-----BEGIN PGP")
+        with index(root.host, [ours(closed, credentials=told)]) as opened:
+            assert opened.versions(["driver"]) == {"driver": ["1.0-1"]}
+        assert not any(self.PASSWORD.encode() in data for data in root.tree().values())
+
+    def test_wrong_ones_are_an_error_without_them(self, root: Root, closed: Repository) -> None:
+        told = Credentials("apt", "wr0ng-secret")
+        for read in (lambda: read_key(root.host, closed.url + "key.asc", told), lambda: self._open(root, closed, told)):
+            with pytest.raises(GpuOpsError) as caught:
+                read()
+            assert "401" in caught.value.found
+            assert "wr0ng-secret" not in str(caught.value) + repr(caught.value.details)
+
+    def _open(self, root: Root, closed: Repository, told: Credentials) -> None:
+        with index(root.host, [ours(closed, credentials=told)]):
+            pass
+
+    def test_those_of_the_host_serve_too(self, root: Root, closed: Repository) -> None:
+        root.write("etc/apt/auth.conf.d/admin.conf", "machine %s login apt password %s\n" % (closed.url, self.PASSWORD))
+        self._open(root, closed, None)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("url", ["http://apt:a%20b@h/", "http://apt:%23b@h/", "http://apt@h/"])
+    def test_what_apt_cannot_be_told_is_refused(self, url: str) -> None:
+        with pytest.raises(GpuOpsError, match="that apt cannot be told"):
+            credentials.split(url)
+
+    def test_an_open_repository_has_none(self) -> None:
+        assert credentials.split("https://host/a@b/") == ("https://host/a@b/", None)
+
+
+def test_the_room_that_a_transaction_needs_is_counted_by_file_system() -> None:
+    mib = space.MIB
+    transaction = model.Simulation({"nvidia-kernel-open-dkms": "1", "linux-image-6.1.0-50-amd64": "1"}, (),
+                                   download=30 * mib, unpacked=100 * mib)
+    apart = {space.SYSTEM: 1, space.ARCHIVES: 2, space.BOOT: 3}
+    enough = space.Space(apart, {space.SYSTEM: 100 * mib, space.ARCHIVES: 30 * mib, space.BOOT: 132 * mib}, 50 * mib)
+    assert space.lacking(enough, transaction) == []
+    full = space.Space(apart, dict(enough.free, **{space.BOOT: 131 * mib}), 50 * mib)
+    assert space.lacking(full, transaction) == [(space.BOOT, 132 * mib, 131 * mib)]
+    together = space.Space(dict.fromkeys(apart, 1), dict.fromkeys(apart, 261 * mib), 50 * mib)
+    assert space.lacking(together, transaction) == [(space.SYSTEM, 262 * mib, 261 * mib)]
+
+
+def test_the_room_of_a_host(root: Root) -> None:
+    root.write("boot/initrd.img-6.1.0-50-amd64", "x" * 5000)
+    seen = space.observe(root.host)
+    assert seen.initramfs == 5000
+    assert seen.device[space.BOOT] == os.stat(root.path).st_dev
+    assert 0 < seen.free[space.SYSTEM] <= os.statvfs(root.path).f_blocks * os.statvfs(root.path).f_frsize
+
+
+def test_apt_says_what_it_would_do() -> None:
+    installs, removes, before = parse_simulation(
+        "Remv nvidia-dkms-580 [580.178.04-1]\n"
+        "Inst libnvidia-ml1 [580.178.04-1] (595.91.07-1 NVIDIA:NVIDIA CUDA [amd64])\n"
+        "Inst libnvidia-ml1:i386 (595.91.07-1 NVIDIA [i386])\n"
+        "Inst dkms (3.0.10-8+deb12u1 Debian:12.11/stable [all]) []\nConf dkms (3.0.10 x)\n", "amd64")
+    assert installs == {
+        "libnvidia-ml1": "595.91.07-1", "libnvidia-ml1:i386": "595.91.07-1", "dkms": "3.0.10-8+deb12u1"}
+    assert removes == ("nvidia-dkms-580",)
+    assert before == {"nvidia-dkms-580": "580.178.04-1", "libnvidia-ml1": "580.178.04-1"}

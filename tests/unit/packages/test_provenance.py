@@ -1,0 +1,215 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is ours, after real transactions of apt and dpkg in a scratch root, with an administrator at work in between."""
+from __future__ import annotations
+
+import gzip
+import time
+from typing import Any, Dict, Mapping
+
+import pytest
+from scratch_apt import Repository, Root, build
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.index import index
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
+
+BOOKS = Provenance()
+FIRST = {"driver": "1.0", "libdriver": "1.0"}
+SECOND = {"driver": "2.0", "libdriver": "2.0"}
+
+
+@pytest.fixture(autouse=True)
+def packages(repository: Repository, root: Root) -> None:
+    """A driver of two packages that needs another one; and what an administrator installs."""
+    for name, version, depends in (
+        ("driver", "1.0", "libdriver (= 1.0), dkms"), ("libdriver", "1.0", ""),
+        ("driver", "2.0", "libdriver (= 2.0), dkms"), ("libdriver", "2.0", ""), ("dkms", "3", ""),
+        ("docker-ce", "27", "containerd.io"), ("containerd.io", "1.7", ""), ("linux-image-6.1.0-50-amd64", "6.1.1", ""),
+        ("builder", "1", "dkms"),
+    ):
+        build(repository.folder, name, version, depends=depends)
+    repository.publish()
+    root.trust(repository)
+    root.apt("update")
+
+
+def planned(root: Root, request: Mapping[str, str], **parameters: Any) -> Step:
+    """The step, as a planner makes it of apt's simulation."""
+    with index(root.host, [], beside_system=True) as opened:
+        simulation = opened.simulate(request, parameters.get("allow_downgrade", False))
+    assert not simulation.problem
+    before, after = simulation.change
+    return packages_step("driver", "driver", before, after, "a test", manager="apt", request=dict(request),
+                         update_cache=True, **parameters)
+
+
+def removal(root: Root, *names: str) -> Step:
+    there = root.installed()
+    return packages_step("driver", "driver", {name: there[name] for name in names}, dict.fromkeys(names), "a test",
+                         manager="apt", request={name: there[name] for name in names}, purge=True)
+
+
+def started(root: Root, step: Step) -> Mapping[str, Any]:
+    opened = BOOKS.opened(root.host, step)
+    Journal(root.host).note("started", step, "plan", policy="p", transaction=opened)
+    return opened
+
+
+def transacted(root: Root, step: Step) -> int:
+    """ansible.builtin.apt's own words."""
+    words = install_words(step.parameters["request"], step.parameters.get("allow_downgrade", False))
+    if step.action == "packages.remove":
+        words = ["--purge", "remove", *sorted(step.parameters["request"])]
+    return root.apt("-o", "Dpkg::Options::=--force-confdef", *words, check=False).returncode
+
+
+def settled(root: Root, step: Step, opened: Mapping[str, Any], event: str = "done") -> Dict[str, PackageChange]:
+    journal = Journal(root.host)
+    BOOKS.settle(root.host, journal, step, opened)
+    journal.note(event, step, "plan")
+    return journal.packages("driver")
+
+
+def ours(root: Root) -> Dict[str, str]:
+    return provenance.brought(root.host, Journal(root.host), "driver", root.packages())
+
+
+def test_the_week_of_an_administrator(root: Root, repository: Repository) -> None:
+    """apt fails on Monday; he installs docker-ce and a kernel on Tuesday; we succeed on Wednesday; ours alone goes."""
+    monday = planned(root, FIRST)
+    opened = started(root, monday)
+    library = repository.folder / "libdriver_1.0_all.deb"
+    library.rename(library.with_suffix(".gone"))
+    assert transacted(root, monday) != 0
+    assert settled(root, monday, opened, "failed") == {}
+
+    root.install("docker-ce", "linux-image-6.1.0-50-amd64")
+    before = root.installed()
+    library.with_suffix(".gone").rename(library)
+
+    wednesday = planned(root, FIRST)
+    opened = started(root, wednesday)
+    assert transacted(root, wednesday) == 0
+    assert settled(root, wednesday, opened) == {
+        "dkms": PackageChange(None, "3"), "driver": PackageChange(None, "1.0"), "libdriver": PackageChange(None, "1.0")}
+
+    absent = removal(root, *database.removable(root.host, root.packages(), ours(root)))
+    opened = started(root, absent)
+    assert transacted(root, absent) == 0
+    assert settled(root, absent, opened) == {}
+    assert root.installed() == before
+
+
+def test_a_dead_controllers_transaction_that_never_began_owns_nothing(root: Root) -> None:
+    """He asks for the very same packages himself, in the same versions: they are his."""
+    started(root, planned(root, FIRST))
+    time.sleep(1.1)
+    root.install("builder", "libdriver=1.0")
+    assert ours(root) == {}
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    assert settled(root, step, opened) == {"driver": PackageChange(None, "1.0")}
+
+
+def test_a_dead_controllers_transaction_that_ran_owns_what_it_brought(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    time.sleep(1.1)
+    root.install("docker-ce")
+    assert sorted(ours(root)) == ["dkms", "driver", "libdriver"], "before anybody has settled it"
+    assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
+
+
+def test_the_books_of_a_transaction_are_kept_once(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    assert settled(root, step, opened) == settled(root, step, opened)
+    away = removal(root, "driver", "libdriver")
+    opened = started(root, away)
+    transacted(root, away)
+    assert settled(root, away, opened) == settled(root, away, opened) == {"dkms": PackageChange(None, "3")}
+
+
+def test_a_transaction_that_stopped_half_way_owns_the_half_that_came(root: Root, repository: Repository) -> None:
+    repository.add("driver", "3.0", depends="dkms", script="exit 1")
+    root.apt("update")
+    step = planned(root, {"driver": "3.0"})
+    opened = started(root, step)
+    assert transacted(root, step) != 0
+    assert list(settled(root, step, opened, "failed")) == ["dkms"]
+    root.install("docker-ce")
+    assert list(ours(root)) == ["dkms"]
+
+
+def test_what_was_upgraded_is_remembered_with_the_version_before_and_is_not_removed(root: Root) -> None:
+    root.install("driver=1.0", "libdriver=1.0")
+    step = planned(root, SECOND)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    assert settled(root, step, opened) == {
+        "driver": PackageChange("1.0", "2.0"), "libdriver": PackageChange("1.0", "2.0")}
+    assert ours(root) == {}
+    back = planned(root, FIRST, allow_downgrade=True)
+    opened = started(root, back)
+    assert transacted(root, back) == 0
+    assert settled(root, back, opened) == {}, "it is as it was before us"
+
+
+def test_what_he_removes_and_installs_again_is_not_ours_any_more(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+    root.apt("--purge", "remove", "driver", "libdriver")
+    again = planned(root, {"docker-ce": "27"})
+    opened = started(root, again)
+    transacted(root, again)
+    assert sorted(settled(root, again, opened)) == ["containerd.io", "dkms", "docker-ce"]
+
+
+def test_a_dependency_stays_automatic_and_goes_only_when_nobody_needs_it(root: Root) -> None:
+    step = planned(root, FIRST, automatic=["libdriver"])
+    opened = started(root, step)
+    transacted(root, step)
+    assert root.automatic() == ["dkms"], "what is asked for counts as chosen by hand"
+    settled(root, step, opened)
+    assert root.automatic() == ["dkms", "libdriver"]
+    root.install("builder")
+    assert database.removable(root.host, root.packages(), ours(root)) == ("driver", "libdriver")
+
+
+def test_logs_that_were_rotated_are_read(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    for name in ("apt/history.log", "dpkg.log"):
+        log = root.path / "var/log" / name
+        log.with_name(log.name + ".1.gz").write_bytes(gzip.compress(log.read_bytes()))
+        log.write_bytes(b"")
+    assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
+
+
+def test_without_logs_nothing_is_ours(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    (root.path / "var/log/dpkg.log").unlink()
+    assert settled(root, step, opened) == {}
+
+
+def test_lists_that_lack_what_was_planned_stop_it_before_the_hand_over(root: Root, repository: Repository) -> None:
+    step = planned(root, FIRST)
+    (repository.folder / "driver_1.0_all.deb").unlink()
+    repository.publish()
+    with pytest.raises(GpuOpsError, match="package lists have no driver=1.0"):
+        BOOKS.opened(root.host, step)
