@@ -32,8 +32,9 @@ GUARD_SECONDS = 30.0
 _NULL = os.makedev(1, 3)
 _KINDS = {stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
           stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link that leads back to itself"}
-# Attributes that belong to a file's content, which the kernel or a tool makes anew (evm(7), ima)
-_OF_CONTENT = ("security.selinux", "security.ima", "security.evm")
+# Attributes that a file keeps when its content is replaced (xattr(7)): what users note, access lists, capabilities.
+# Others belong to the content (security.ima, security.evm) or to the file system.
+_KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access", "security.capability")
 
 
 @dataclass(frozen=True)
@@ -368,12 +369,13 @@ class Host:
 
     def _unlink(self, name: str, path: str) -> None:
         with self._telling(name, "removed"):
-            if os.path.lexists(path):
-                _unlink_if_there(path)
+            if _unlink_if_there(path):
                 _sync_folder(os.path.dirname(path))
 
     def remove_empty_dir(self, name: str) -> None:
         """Remove a directory if it is empty; leave it otherwise."""
+        if not self.is_dir(name):
+            return
         try:
             os.rmdir(self.path(name))
         except OSError as error:
@@ -438,7 +440,8 @@ class Host:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
         """A directory that only its owner can enter and that is gone afterwards."""
-        with self._telling(tempfile.gettempdir(), "written"), tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
+        where = os.environ.get("TMPDIR", "/tmp")
+        with self._telling(where, "written"), tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
             yield folder
 
     def which(self, program: str) -> Optional[str]:
@@ -566,9 +569,14 @@ def _on_one_file_system(above: str, folder: str) -> bool:
         return True
 
 
-def _unlink_if_there(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+def _unlink_if_there(path: str) -> bool:
+    """Whether it was there. On a read-only file system unlink(2) fails for what is not there as well."""
+    try:
+        os.lstat(path)
         os.unlink(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _encoded(name: str, text: str) -> bytes:
@@ -634,7 +642,7 @@ def _ownership(path: str, found: os.stat_result) -> Ownership:
     return Ownership(
         stat.S_IMODE(found.st_mode), found.st_uid, found.st_gid,
         (_attribute(path, "security.selinux") or b"").decode("ascii", "surrogateescape"),
-        {name: value.decode("latin-1") for name in _attributes(path) if name not in _OF_CONTENT
+        {name: value.decode("latin-1") for name in _attributes(path) if name.startswith(_KEPT_ATTRIBUTES)
          for value in (_attribute(path, name),) if value is not None},
     )
 

@@ -7,6 +7,7 @@ import fcntl
 import multiprocessing
 import os
 import socket
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, Callable
@@ -16,6 +17,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import host as hosts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host, Ownership
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import require_root
 
 FORK = multiprocessing.get_context("fork")
 NOBODY = 65534
@@ -216,20 +218,18 @@ class TestKinds:
 
 
 class TestErrors:
-    def test_a_lack_of_rights_says_become(self, tmp_path: Path) -> None:
-        if os.geteuid() != 0:
-            pytest.skip("only root becomes somebody else")
-        host = Host(str(tmp_path))
+    def test_a_lack_of_rights_says_become(self, memory: Path) -> None:
+        if os.geteuid() != 0 or not os.path.samefile(memory.parent, "/dev/shm"):
+            pytest.skip("only root becomes somebody else, who gets no further than here")
+        host = Host(str(memory))
+        memory.chmod(0o755)
         host.write("/secret/a", "x", mode=0o600)
         host.write("/open/a", "x")
         os.chmod(host.path("/secret"), 0o700)
-        folder = tmp_path
-        while folder != folder.parent:
-            os.chmod(folder, os.stat(folder).st_mode | 0o011)
-            folder = folder.parent
         for act in (lambda: host.read("/secret/a"), lambda: host.list("/secret"), lambda: host.exists("/secret/a"),
                     lambda: host.stat("/secret/a"), lambda: host.ownership("/secret/a"), lambda: host.glob("/secret/*"),
                     lambda: host.write("/open/a", "y"), lambda: host.remove("/open/a"),
+                    lambda: host.remove("/secret/a"), lambda: host.remove_empty_dir("/open"),
                     lambda: host.append("/open/b", "y"), lambda: host.make_folder("/open/c", 0o700),
                     lambda: host.make_link("/open/l", "a"), lambda: host.write("/open/deep/er/a", "y")):
             kind, text = elsewhere(act, lambda: os.setuid(NOBODY))
@@ -241,6 +241,27 @@ class TestErrors:
         assert str(error) == ("Found: /var/lib/x cannot be written: No space left on device. Wanted: room for it. "
                               "Do: free space on /var (see df -h and df -i /var), and run again.")
         assert error.result()["errno"] == "ENOSPC" and error.result()["path"] == "/var/lib/x"
+
+    def test_no_room_for_scratch_files_is_told(self, tmp_path: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root becomes somebody else")
+
+        def unwritable() -> None:
+            os.environ["TMPDIR"] = str(tmp_path / "none")
+            tempfile.tempdir = str(tmp_path / "none")
+
+        def act() -> None:
+            with Host().scratch():
+                pass
+
+        kind, text = elsewhere(act, unwritable)
+        assert kind == "HostFailed" and text.startswith("Found: %s/none cannot be written" % tmp_path)
+
+    def test_a_writer_without_the_rights_of_root_says_become(self) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root becomes somebody else")
+        kind, text = elsewhere(lambda: require_root(Host()), lambda: os.setuid(NOBODY))
+        assert kind == "GpuOpsError" and "runs as uid %d" % NOBODY in text and "'become: true'" in text
 
     def test_a_zero_byte_in_a_path_and_text_that_is_none(self, tmp_path: Path) -> None:
         host = Host(str(tmp_path))
