@@ -303,11 +303,14 @@ class TestGoneKernel:
                   driver_userspace="580.178.04")
 
     def test_the_driver_of_the_kernel_that_boots_next_comes_by_a_reboot(self) -> None:
-        plan = planner.plan(Observation(modprobe=True), PRESENT, self.there)
-        assert plan.steps == () and plan.reboot_required
+        plan = planner.plan(Observation(modprobe=True, on_disk=True), PRESENT, self.there)
+        assert [(step.action, step.subject) for step in plan.steps] == [
+            ("file.write", MODULES_FILE), ("file.write", UNIT_FILE), ("service.enable", UNIT)], "the boot does the rest"
+        assert plan.reboot_required
         assert "kernel 6.1.0-50-amd64, which boots next" in plan.requirements[0].why
         after = planner.facts_after(PRESENT, self.there, plan)
         assert (after.kernel, after.driver_loaded) == ("6.1.0-50-amd64", "580.178.04")
+        assert "/dev/nvidia-uvm" in after.control_nodes
 
     def test_without_a_driver_for_it_one_must_be_installed(self) -> None:
         there = self.there.but(driver_boots="")

@@ -177,6 +177,24 @@ Certificate:
         module = Module("/lib/modules/x/nvidia.ko", VERSION, "NVIDIA", signer, key)
         assert kernels.is_trusted(module, kernels.parse_enrolled(self.ENROLLED), self.KEYRING) is taken
 
+    def test_the_kernels_keyring_and_the_firmwares_list_are_both_asked(self, tmp_path: Path) -> None:
+        enrolled = self.ENROLLED
+
+        class Mokutil(Host):
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+                return Done(argv, 0, enrolled, "")
+
+        host = Mokutil(str(tmp_path))
+        vendor = Module("/x.ko", VERSION, "NVIDIA", "Canonical Ltd. Kernel Module Signing", "c1")
+        assert kernels.trusted(host, vendor), "without mokutil nothing tells who may sign"
+        host.write("/usr/bin/mokutil", "", mode=0o755)
+        assert not kernels.trusted(host, vendor)
+        host.write("/proc/keys", "04cf95ef I------     1 perm 0f0b0000     0     0 keyring   .blacklist: empty\n"
+                   "0ec59ae1 I------     1 perm 1f030000     0     0 asymmetri Canonical Ltd. Kernel Module Signing: "
+                   "88f752e560a1e0737e31163a466ad7b70a850c19: X509.rsa 0a850c19 []\n")
+        assert kernels.trusted(host, vendor)
+        assert kernels.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "DKMS module signing key", "a1b2c3d"))
+
     def test_the_key_that_dkms_is_told_to_sign_with_counts(self, tmp_path: Path) -> None:
         class Mokutil(Host):
             def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:

@@ -45,9 +45,12 @@ def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     refusals = _refusals(facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
-    if not facts.driver_installed and not _runs_without_files(seen, facts):
-        return Plan(requirements=(_boots_with_driver(facts) if facts.driver_boots else _no_driver(facts),))
+    gone = not facts.driver_installed and not _runs_without_files(seen, facts)
+    if gone and not facts.driver_boots:
+        return Plan(requirements=(_no_driver(facts),))
     steps = _boot_steps(seen, facts)
+    if gone:
+        return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_boots_with_driver(facts),))
     if facts.nouveau_loaded:
         return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
@@ -81,7 +84,9 @@ def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
 
 
 def _control_nodes(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
-    """Those that are there once the plan is done."""
+    """Those that are there once the plan is done; our unit makes all of them at a boot."""
+    if made.reboot_required:
+        return CONTROL_NODES
     made_new = {name for step in made.steps if step.action == "devices.create" for name in step.change["after"]}
     return tuple(node for node in CONTROL_NODES if node in facts.control_nodes or node in made_new)
 
