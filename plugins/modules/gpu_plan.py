@@ -148,6 +148,10 @@ plan:
         found: {description: What is there., type: str, returned: success}
         wanted: {description: What was asked for., type: str, returned: success}
         remedy: {description: What to do., type: str, returned: success}
+    complete:
+      description: Whether all that is wanted is planned. It is not where something waits for what no step brings.
+      type: bool
+      returned: success
     notes: {description: What should be known beside it., type: list, elements: str, returned: success}
 text:
   description: The plan as text for a person.
