@@ -149,7 +149,7 @@ plan:
         wanted: {description: What was asked for., type: str, returned: success}
         remedy: {description: What to do., type: str, returned: success}
     complete:
-      description: Whether nothing that is wanted waits for what no step brings. What waits is told in C(notes).
+      description: Whether all that is wanted is planned. It is not where something waits for what no step brings.
       type: bool
       returned: success
     notes: {description: What should be known beside it., type: list, elements: str, returned: success}

@@ -11,9 +11,10 @@ from typing import Any, Dict, Iterator, List, Set, Tuple
 import documentation
 import pytest
 import yaml
-from workspace import REPOSITORY
+from workspace import REPOSITORY, source_files
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES
 
 PLAYBOOKS = REPOSITORY / "playbooks"
@@ -21,6 +22,7 @@ ROLES = documentation.roles()
 DECLARED = documentation.declared()
 PAGES = documentation.pages()
 WORD = re.compile(r"\b_*gpu_[a-z0-9_]+\b")
+NAMED = re.compile(r"(?<!k8s_)\b(gpu_[a-z0-9_]*[a-z0-9])\b(?!\.(?:yml|md|py))")
 DEFAULTED = re.compile(r"\b(gpu_\w+)\s*\|\s*default\(")
 # Comments, and names of YAML anchors
 COMMENT = re.compile(r"(^|\s)#.*$|(?<=\s)[&*]\w+", re.MULTILINE)
@@ -117,6 +119,14 @@ def test_every_declared_variable_is_described_and_used() -> None:
     text = "\n".join(text for _path, text in files(PLAYBOOKS, REPOSITORY / "roles"))
     assert [name for name, option in DECLARED.items() if not (option.get("description") and option.get("type"))] == []
     assert [name for name in DECLARED if not re.search(r"\b%s\b" % name, text)] == []
+
+
+@pytest.mark.parametrize("page", sorted(path for path in source_files() if path.endswith(".md")))
+def test_a_variable_that_a_page_names_is_there(page: str) -> None:
+    options = {name for role in ROLES for name in documentation.options(role)}
+    known = {*DECLARED, *PLUGINS, *ROLES, *options, *made(PLAYBOOKS, REPOSITORY / "roles"), *Disruption.names()}
+    named = NAMED.findall((REPOSITORY / page).read_text())
+    assert sorted(set(named) - known) == []
 
 
 def test_a_variable_has_one_default() -> None:
