@@ -19,7 +19,7 @@ from .host import Host
 from .journal import Journal
 from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
 from .secrets import without_passwords
-from .steps import CONTROLLER_ACTIONS, Executor, generic_executors
+from .steps import CONTROLLER_ACTIONS, Executor, generic_executors, obstacles
 
 Policy = TypeVar("Policy")
 Observation = TypeVar("Observation")
@@ -124,7 +124,7 @@ def plan_of(
         foretold={capability.name: foretold} if foretold else {},
         steps=made.steps,
         requirements=made.requirements,
-        refusals=made.refusals,
+        refusals=made.refusals + obstacles(host, made.steps),
         notes=made.notes,
         complete=made.complete,
     )

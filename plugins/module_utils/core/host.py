@@ -280,14 +280,19 @@ class Host:
         found = self.ownership(name)
         self._replace(name, data, found or ownership or Ownership(mode, -1, -1), check)
 
+    def check_replaceable(self, name: str) -> None:
+        """Raises HostFailed where write() would refuse what stands at a path."""
+        with self._telling(name, "written"):
+            _refuse_irregular(name, os.path.realpath(self.path(name)))
+
     def put_back(self, name: str, data: bytes, ownership: Ownership) -> None:
         """Write a file as it was: bytes, mode, owner, SELinux label and attributes, whatever it has by now."""
         self._replace(name, data, ownership, None)
 
     def _replace(self, name: str, data: bytes, ownership: Ownership, check: Optional[Callable[[str], None]]) -> None:
         with self._telling(name, "written"):
+            self.check_replaceable(name)
             target = os.path.realpath(self.path(name))
-            _refuse_irregular(name, target)
             folder = os.path.dirname(target)
             _make_folders(folder)
             beside = _beside(target)

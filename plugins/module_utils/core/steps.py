@@ -7,11 +7,12 @@ plugins/plugin_utils/capability_action.py), so they have no executor.
 """
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
+from .errors import HostFailed
 from .host import Host
 from .journal import Journal
-from .plan import Disruption, Step
+from .plan import Disruption, Refusal, Step
 
 Executor = Callable[[Host, Journal, Step], None]
 
@@ -149,6 +150,18 @@ def packages_step(
         parameters={"request": dict(after if request is None else request), **parameters},
         after=requires,
     )
+
+
+def obstacles(host: Host, steps: Iterable[Step]) -> Tuple[Refusal, ...]:
+    """What stands where a step would write a file and cannot be replaced, such as a unit that is masked."""
+    found = []
+    for step in steps:
+        if step.action == "file.write":
+            try:
+                host.check_replaceable(step.subject)
+            except HostFailed as error:
+                found.append(Refusal(step.capability, error.found, error.wanted, error.remedy))
+    return tuple(found)
 
 
 def write_file(host: Host, journal: Journal, step: Step) -> None:

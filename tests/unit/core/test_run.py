@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Tuple
@@ -151,6 +152,20 @@ def test_a_refusal_comes_before_the_first_write(host: Host) -> None:
     with pytest.raises(GpuOpsError, match="Found: a wish. Wanted: another. Do: wish again."):
         run(host, text="impossible").apply()
     assert everything(host) == before
+
+
+@pytest.mark.parametrize("act", ["preview", "apply"])
+def test_what_cannot_be_replaced_is_refused_before_the_first_write(host: Host, act: str) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root makes devices")
+    null = Path(host.path("/null"))
+    os.mknod(null, 0o20666, os.makedev(1, 3))
+    os.symlink(null, host.path("/etc/three"))
+    before = everything(host)
+    with pytest.raises(GpuOpsError, match="/etc/three leads to the device .*unmask"):
+        getattr(run(host, text="new"), act)()
+    assert everything(host) == before and not Journal(host).events()
+    assert null.is_char_device()
 
 
 def test_what_disturbs_too_much_is_put_off(host: Host) -> None:
