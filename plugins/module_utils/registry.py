@@ -14,7 +14,7 @@ from .core.errors import GpuOpsError
 from .core.host import Host
 from .core.plan import Plan, digest, render
 from .driver.capability import Activation, Driver, Nouveau
-from .hardware.node import host_facts
+from .hardware.node import host_facts_and_health
 from .runtime.capability import Cdi, Runtime, Toolkit
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (Nouveau(), Driver(), Toolkit(), Activation(), Runtime(), Cdi())
@@ -26,7 +26,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     """
-    now = facts = host_facts(host)
+    now = facts = host_facts_and_health(host)
     total = Plan(host=facts.hostname)
     for capability in CAPABILITIES:
         given = parameters.get(capability.name)

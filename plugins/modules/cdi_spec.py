@@ -11,8 +11,13 @@ description:
   - Compares C(/var/run/cdi/nvidia.yaml) with the loaded driver, its files and device nodes, and the GPUs and MIG
     devices by UUID, or by index where the specification names no UUID, and generates it anew with C(nvidia-ctk) when
     it is stale. M(gpuops.nvidia.gpu_validation) judges it by the same rules.
+  - It is fresh only when it names every device node, file and hook that C(nvidia-ctk cdi generate) would name now. One
+    that was written at a boot before C(/dev/nvidia-uvm) was there is found in this way; without that node every CUDA
+    program in a container fails.
+  - Device nodes that belong to no single GPU are made before it is generated.
   - Programs that the specification runs for a container are looked for too. After a change of the container toolkit it
     is made anew, as another toolkit writes other hooks.
+  - Refuses while a call of NVML does not come back.
   - Enables the toolkit's units that generate it at boot, because C(/var/run) is empty then. Toolkits before 1.18 have
     no such units; C(gpuops-nvidia-cdi.service) does it for them, before the container runtime starts.
   - Keeps links under C(/dev/char) to the device nodes, see O(device_links).
@@ -101,12 +106,12 @@ reboot_required:
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Cdi
 
 
 def main() -> None:
-    run_writer(Cdi(), host_facts)
+    run_writer(Cdi(), host_facts_and_health)
 
 
 if __name__ == "__main__":

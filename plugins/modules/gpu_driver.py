@@ -72,7 +72,9 @@ options:
     default: ""
   fabric_manager:
     description:
-      - V(auto) installs NVIDIA's Fabric Manager in the driver's version where the host has NVSwitches.
+      - V(auto) installs NVIDIA's Fabric Manager in the driver's version where the board needs it.
+      - That is where there are NVSwitches on the PCI bus, and on HGX B200 and B300, whose switches are elsewhere and
+        which get C(nvlsm) too.
     type: str
     choices: [auto, present, absent]
     default: auto

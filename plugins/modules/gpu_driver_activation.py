@@ -10,7 +10,10 @@ version_added: 0.1.0
 description:
   - Loads the kernel modules of the installed driver, makes the device nodes, and runs the daemons that belong to it.
   - When another version is loaded, it stops the driver's own services, unloads, loads and starts them again.
-  - When anything else holds a GPU, it names every holder, and a reboot is required.
+  - What was unloaded beside them (GDRCopy, GPUDirect Storage) is loaded last, and judged before the exchange by whether
+    it was built after the new driver.
+  - When anything else holds a GPU or the modules, it names every holder, and a reboot is required; so it is when the
+    running kernel has no module of the driver and the one that boots next has.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
@@ -28,7 +31,7 @@ options:
     default: true
   fabric_manager:
     description:
-      - V(auto) runs the Fabric Manager where the host has NVSwitches, V(absent) leaves it alone.
+      - V(auto) runs the Fabric Manager where the board needs it, V(absent) leaves it alone.
     type: str
     choices: [auto, absent]
     default: auto
@@ -81,11 +84,11 @@ reboot_required:
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import Activation
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
 
 
 def main() -> None:
-    run_writer(Activation(), host_facts)
+    run_writer(Activation(), host_facts_and_health)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ version_added: 0.1.0
 description:
   - Reads the system, its NVIDIA devices on the PCI bus, driver, NVML, the services around them and kernel modules.
   - Works on a host without a driver, without NVML and without a GPU; what is missing is empty, never an error.
+  - A call of NVML that does not come back within a minute is given up; the reading names it and holds what was read
+    before.
 author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
@@ -36,17 +38,64 @@ observation:
       description: System, kernels, GPUs by PCI id, installed and loaded driver, toolkit.
       type: dict
       returned: success
+      contains:
+        gpus:
+          description: GPUs that the host's driver is for; these are counted, everywhere.
+          type: list
+          elements: dict
+          returned: success
+        other_gpus:
+          description: The other GPUs of the PCI bus, each with its C(role).
+          type: list
+          elements: dict
+          returned: success
+        fabric:
+          description:
+            - What has to run on this host for the NVLink fabric of its board.
+            - C(fabric_manager), C(fabric_manager_nvlsm) with the subnet manager of HGX B200 and B300, or empty.
+          type: str
+          returned: success
+        hung:
+          description: The call of NVML that did not come back, empty when all did.
+          type: str
+          returned: success
     kernels:
       description: Releases that can boot, oldest first.
       type: list
       elements: str
       returned: success
     pci:
-      description: GPUs and NVSwitches on the PCI bus.
+      description: NVIDIA's devices on the PCI bus.
       type: dict
       returned: success
+      contains:
+        gpus:
+          description: GPUs that the host's driver is for.
+          type: list
+          elements: dict
+          returned: success
+        other_gpus:
+          description:
+            - GPUs that it is not for, by their C(role). C(virtual_function) belongs to a virtual machine,
+              C(passed_through) is bound to or reserved for C(vfio-pci) or another such driver, and C(display) is a card
+              that no supported driver is for or that stays with its own.
+          type: list
+          elements: dict
+          returned: success
+        nvswitches:
+          description: NVSwitches, without those that are passed through.
+          type: list
+          elements: dict
+          returned: success
+        nvlink_bridges:
+          description: Functions of ConnectX-7 adapters through which the switches of HGX B200 and B300 are managed.
+          type: list
+          elements: dict
+          returned: success
     nvml:
-      description: What NVML says of each GPU, C(observation.nvml.error) where it says nothing.
+      description:
+        - What NVML says of each GPU.
+        - C(error) says why where it says nothing, C(hung) names a call that did not come back.
       type: dict
       returned: success
     services:
@@ -63,7 +112,7 @@ ansible_facts:
   type: dict
   contains:
     gpuops:
-      description: Counts, device ids, driver and toolkit versions.
+      description: Counts, device ids, fabric, driver and toolkit versions.
       type: dict
       returned: success
       sample: {"gpu_count": 8, "driver_loaded": "580.178.04"}

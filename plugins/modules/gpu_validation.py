@@ -11,6 +11,9 @@ description:
   - Runs a chain of checks, each with its evidence and its remedy, and fails when one of them fails.
   - On the host, GPUs on the PCI bus, driver versions that agree, every GPU answering, memory health, fabric, device
     nodes, a fresh CDI spec and the handler in the container runtime's effective configuration.
+  - GPUs that the host's driver is not for (virtual functions, those passed through, display cards) are named and not
+    counted, see M(gpuops.nvidia.gpu_info).
+  - A call of NVML that does not come back within a minute fails the check of the GPUs by its name.
   - On the cluster, allocatable devices as expected, and a pod that gets the device it asked for. These checks run on
     the controller and open no connection to the host.
 author:

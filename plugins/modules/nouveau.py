@@ -8,9 +8,11 @@ module: nouveau
 short_description: Keep nouveau away from NVIDIA GPUs
 version_added: 0.1.0
 description:
-  - Writes a blacklist for nouveau, unless the host has one already.
-  - Makes the initramfs of a bootable kernel anew when, and only when, that initramfs holds nouveau.
-  - Unloads nouveau when nothing uses it; otherwise a reboot is required, and the result says why.
+  - Writes a blacklist for nouveau and nova (the kernel's own drivers for NVIDIA GPUs, nova since Linux 6.15), unless
+    the host has one already.
+  - Makes the initramfs of a bootable kernel anew when, and only when, that initramfs holds one of them without a
+    blacklist.
+  - Unloads them when nothing uses them; otherwise a reboot is required, and the result says why.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:

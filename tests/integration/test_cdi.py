@@ -139,6 +139,28 @@ def test_a_specification_of_another_driver_or_of_lost_programs_is_renewed(fleet:
     assert module(fleet, "cdi_spec")["changed"] is False
 
 
+def test_a_specification_from_before_the_device_nodes_is_renewed(fleet: Fleet) -> None:
+    """As the toolkit's unit writes it at the boot after a power cut, when nobody has made the nodes of uvm yet."""
+    fresh = fleet.say(HOST, "cat", SPEC)
+    for node in ("nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"):
+        assert "path: /dev/%s\n" % node in fresh
+    shell(fleet, "rm /dev/nvidia-uvm /dev/nvidia-uvm-tools /dev/nvidia-modeset; systemctl restart nvidia-cdi-refresh")
+    assert "nvidia-uvm" not in fleet.say(HOST, "cat", SPEC)
+    verdict = module(fleet, "gpu_validation")
+    assert "it lacks /dev/nvidia-uvm, /dev/nvidia-uvm-tools" in verdict["msg"]
+    fleet.play("gpuops.nvidia.site")
+    assert fleet.say(HOST, "cat", SPEC) == fresh
+    assert not module(fleet, "gpu_validation").get("failed")
+
+
+def test_a_library_that_came_later_makes_the_specification_stale(fleet: Fleet) -> None:
+    fresh = fleet.say(HOST, "cat", SPEC)
+    fleet.say(HOST, "sed", "-i", "/libnvidia-ptxjitcompiler/d", SPEC)
+    assert "libnvidia-ptxjitcompiler" in module(fleet, "gpu_validation")["msg"]
+    assert module(fleet, "cdi_spec")["applied"] == [GENERATE]
+    assert fleet.say(HOST, "cat", SPEC) == fresh
+
+
 def test_a_specification_from_before_the_toolkit_is_renewed(fleet: Fleet) -> None:
     shell(fleet, "cp -p /usr/bin/nvidia-ctk /usr/bin/copy && mv /usr/bin/copy /usr/bin/nvidia-ctk")
     done = module(fleet, "cdi_spec")

@@ -18,6 +18,7 @@ from .facts import HostFacts
 from .host import Host
 from .journal import Journal
 from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
+from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, Executor, generic_executors
 
 Policy = TypeVar("Policy")
@@ -112,7 +113,8 @@ def plan_of(
     policy = capability.policy(parameters)
     observation = capability.observe(host, Journal(host), policy)
     made = capability.plan(observation, policy, facts)
-    policy_digest = digest({name: value for name, value in parameters.items() if name not in capability.assumptions})
+    policy_digest = digest(without_passwords(
+        {name: value for name, value in parameters.items() if name not in capability.assumptions}))
     foretold = facts_foretold(now or facts, facts)
     plan = Plan(
         host=facts.hostname,
@@ -124,6 +126,7 @@ def plan_of(
         requirements=made.requirements,
         refusals=made.refusals,
         notes=made.notes,
+        complete=made.complete,
     )
     return plan, capability.facts_after(observation, policy, facts, made)
 
@@ -266,8 +269,10 @@ class Run:
     def _settle(self, plan: Plan) -> List[str]:
         """Close what an earlier process left open.
 
-        An open step that is not needed any more was done, unless another policy has made it needless.
+        An open step that is not needed any more was done, unless another policy has made it needless. Where the plan
+        waits for something, that it is missing tells nothing, and it stays open; packages can be seen in any case.
         """
+        waits = bool(plan.requirements) or not plan.complete
         pending = {step.id for step in plan.steps}
         settled = []
         for event in self.journal.unfinished(self.capability.name):
@@ -281,6 +286,8 @@ class Run:
             if event["policy"] != plan.policy:
                 self.journal.note("superseded", step, event["plan"])
                 continue
+            if waits and step.action not in CONTROLLER_ACTIONS:
+                continue
             self._done(step, event["plan"])
             settled.append(step.id)
         return settled
@@ -289,9 +296,12 @@ class Run:
         """Note approved steps whose effect is there without us.
 
         The policy is the approved one, so a step that is not planned has its effect, provided that nothing else keeps
-        it from being planned: facts that a capability before this one was to bring about, or a requirement.
+        it from being planned: facts that a capability before this one was to bring about, a requirement, or what an
+        incomplete plan waits for.
         """
-        if self.approved is None or plan.requirements or not as_foretold(self.facts, self._foretold()):
+        if self.approved is None or plan.requirements or not plan.complete:
+            return
+        if not as_foretold(self.facts, self._foretold()):
             return
         pending = {step.id for step in plan.steps}
         there = [step for step in self.approved.steps if step.id not in pending and step.id not in closed.ids]

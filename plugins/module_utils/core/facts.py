@@ -10,6 +10,26 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, Optional, Tuple
 
+from .plan import Refusal
+
+PHYSICAL = "physical"
+VIRTUAL_FUNCTION = "virtual_function"
+PASSED_THROUGH = "passed_through"
+DISPLAY = "display"
+# Why the host's driver is not for a GPU of another role
+ROLES: Dict[str, str] = {
+    VIRTUAL_FUNCTION: "is a virtual function of another GPU, for a virtual machine",
+    PASSED_THROUGH: "is passed through to a virtual machine",
+    DISPLAY: "is a display card, left to another driver",
+}
+
+# Device nodes of the driver that belong to no single GPU, and those of them without which CUDA does not start
+CUDA_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
+
+FABRIC_MANAGER = "fabric_manager"
+FABRIC_MANAGER_NVLSM = "fabric_manager_nvlsm"
+
 
 @dataclass(frozen=True)
 class Gpu:
@@ -17,10 +37,16 @@ class Gpu:
 
     address:   'domain:bus:device.function' in lower case, e.g. '0000:17:00.0'.
     device_id: PCI device id, four lower-case hexadecimal digits.
+    role:      PHYSICAL, or a key of ROLES.
     """
 
     address: str
     device_id: str
+    role: str = PHYSICAL
+
+    def named(self) -> str:
+        """'0000:17:00.0 (10de:20b2) is passed through ...', for a GPU that the driver is not for."""
+        return "%s (10de:%s) %s" % (self.address, self.device_id, ROLES[self.role])
 
 
 @dataclass(frozen=True)
@@ -31,16 +57,24 @@ class HostFacts:
     arch:              machine as uname prints it.
     kernel:            release of the running kernel.
     boot_kernel:       release that the next boot will choose, '' when it cannot be told.
-    gpus:              NVIDIA GPUs on the PCI bus.
-    nvswitches:        NVSwitches on the PCI bus.
+    gpus:              GPUs on the PCI bus that the host's driver is for.
+    other_gpus:        the others, with the role that takes them away from it.
+    nvswitches:        NVSwitches on the PCI bus that are the host's own.
+    fabric:            what configures the board's NVLink fabric on this host: FABRIC_MANAGER, FABRIC_MANAGER_NVLSM
+                       (with NVIDIA's subnet manager), '' where nothing has to run here.
     immutable:         why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
     secure_boot:       whether the firmware enforces signed modules.
     driver_installed:  version of the driver's kernel module on disk for the running kernel, '' if none.
     driver_boots:      version of the driver's kernel module on disk for boot_kernel, '' if none.
     driver_userspace:  version of the installed libnvidia-ml, '' if none.
     driver_loaded:     version of the loaded module, '' if none.
-    nouveau_loaded:    whether a driver of the kernel's own is loaded: nouveau, or nova since Linux 6.15.
+    nouveau_loaded:    whether a driver of the kernel's own is loaded (nouveau, or nova since Linux 6.15), and not for a
+                       display card alone.
     toolkit:           version of the installed NVIDIA container toolkit, '' if none.
+    control_nodes:     those of CONTROL_NODES that are there.
+    driver_changes:    whether packages of the driver change before what is planned with these facts; never read.
+    hung:              the call of NVML that did not answer in time, with its GPU; '' while all answer, and where the
+                       reader of the facts has not asked.
     """
 
     hostname: str = ""
@@ -50,7 +84,9 @@ class HostFacts:
     kernel: str = ""
     boot_kernel: str = ""
     gpus: Tuple[Gpu, ...] = ()
+    other_gpus: Tuple[Gpu, ...] = ()
     nvswitches: int = 0
+    fabric: str = ""
     immutable: str = ""
     secure_boot: bool = False
     driver_installed: str = ""
@@ -59,6 +95,9 @@ class HostFacts:
     driver_loaded: str = ""
     nouveau_loaded: bool = False
     toolkit: str = ""
+    control_nodes: Tuple[str, ...] = ()
+    driver_changes: bool = False
+    hung: str = ""
 
     def but(self, **changes: Any) -> HostFacts:
         """These facts with some replaced."""
@@ -73,3 +112,20 @@ class HostFacts:
         if not self.driver_loaded:
             return None
         return self.driver_loaded == self.driver_installed == self.driver_userspace
+
+    @property
+    def lack_of_gpus(self) -> str:
+        """What is found in place of a GPU for the driver; only of use while there is none."""
+        if not self.other_gpus:
+            return "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)"
+        return "no GPU for the host's driver on the PCI bus: %s" % "; ".join(gpu.named() for gpu in self.other_gpus)
+
+    def refusals_of_the_sick(self, capability: str) -> Tuple[Refusal, ...]:
+        """Why nothing that needs the driver's answer is planned while a call to it hangs."""
+        if not self.hung:
+            return ()
+        return (Refusal(
+            capability, "%s does not come back: a GPU or its driver is stuck" % self.hung,
+            "GPUs that answer, before their driver is exchanged or described to containers",
+            "read the kernel log for NVRM messages, drain the node and reboot it: a driver that is stuck cannot be "
+            "unloaded"),)

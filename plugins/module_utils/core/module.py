@@ -16,6 +16,7 @@ from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
 from .plan import Disruption, render
+from .secrets import passwords
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
 
@@ -35,6 +36,7 @@ def run_reader(
 ) -> None:
     """Main function of a module that changes nothing: read(host, parameters) gives the result's keys."""
     module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
+    _hide_passwords(module)
     finish(module, lambda: dict(read(Host(), module.params), changed=False))
 
 
@@ -45,6 +47,7 @@ def run_writer(
 ) -> None:
     """Main function of a capability's module."""
     module = AnsibleModule(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
+    _hide_passwords(module)
     approved = module.params["approved_plan"]
 
     def write() -> Dict[str, Any]:
@@ -98,6 +101,11 @@ def require_root(host: Host) -> None:
 def _wanted_by(run_id: str) -> str:
     """'user@controller' as the action plugin names it, else who logged in here."""
     return run_id.rpartition(" ")[0] or os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()
+
+
+def _hide_passwords(module: AnsibleModule) -> None:
+    """A URL may carry a password, and is no secret as a whole: the password alone leaves every result."""
+    module.no_log_values.update(passwords(module.params))
 
 
 def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:

@@ -207,9 +207,10 @@ class PackageSet:
 
 
 def package_set(
-    os_id: str, source: str, branch: int, module: str, flavour: str, fabric_manager: bool, extra: Sequence[str] = ()
+    os_id: str, source: str, branch: int, module: str, flavour: str, fabric_manager: bool, extra: Sequence[str] = (),
+    subnet_manager: bool = False,
 ) -> PackageSet:
-    """Names of the driver's packages on Debian and Ubuntu."""
+    """Names of the driver's packages on Debian and Ubuntu. subnet_manager: the fabric manager of an NVLink 5 board."""
     if source == "distribution":
         named = _of_debian(module, flavour) if os_id == "debian" else _of_ubuntu(branch, module, flavour)
     elif os_id == "debian" or branch >= FIRST_UNSUFFIXED_BRANCH:
@@ -221,8 +222,14 @@ def package_set(
         suffix = _companion_suffix(os_id, source, branch)
         required.append("nvidia-fabricmanager" + suffix)
         optional.append("libnvidia-nscq" + suffix)
+    floating = named.floating
+    if fabric_manager and subnet_manager:
+        # Its start script asks ibstat of infiniband-diags which board it is on
+        required.append("nvlsm")
+        optional.append("infiniband-diags")
+        floating = floating.union(("nvlsm", "infiniband-diags"))
     required.extend(name for name in extra if name not in required)
-    return PackageSet(named.anchor, tuple(required), tuple(optional), named.floating)
+    return PackageSet(named.anchor, tuple(required), tuple(optional), floating)
 
 
 def _companion_suffix(os_id: str, source: str, branch: int) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step
-from ..core.steps import PACKAGES_REMOVE, command_step, file_step, packages_step
+from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, command_step, file_step, packages_step
 from ..packages import space
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
@@ -55,7 +55,9 @@ def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan)
     if isinstance(target, Impossible):
         return facts
     running = "" if building.running_kernel_gone(seen.kernels, facts) else target.version
-    return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version)
+    changes = any(step.action == PACKAGES_INSTALL for step in made.steps)
+    return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
+                     driver_changes=changes)
 
 
 # refusals
@@ -96,7 +98,7 @@ def _refuse_host(seen: Observation, policy: Policy, facts: HostFacts) -> List[Re
             "Debian or Ubuntu for source %s" % policy.source, "install the driver yourself and use preinstalled"))
     if not facts.gpus:
         refusals.append(Refusal(
-            NAME, "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)", "a GPU for the driver",
+            NAME, facts.lack_of_gpus, "a GPU for the driver",
             "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play"))
     if refusals:
         return refusals
@@ -367,8 +369,8 @@ def _lock_steps(seen: Observation, policy: Policy, target: Target, requires: Tup
 
 
 def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    coming = _coming(seen.offer)
-    notes = building.notes(seen.kernels, seen.boot, coming, policy, facts, target)
+    notes = ["GPU %s." % gpu.named() for gpu in facts.other_gpus]
+    notes += building.notes(seen.kernels, seen.boot, _coming(seen.offer), policy, facts, target)
     if seen.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
                   for each in seen.offer.unread]

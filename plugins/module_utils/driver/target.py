@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
 
-from ..core.facts import HostFacts
+from ..core.facts import FABRIC_MANAGER_NVLSM, HostFacts
 from ..core.versions import branch_of, version_key
 from ..packages.apt.versions import newest_first
 from . import catalogue
@@ -60,8 +60,9 @@ def target_of(
         return choice.impossible
     packages = catalogue.package_set(
         facts.os_id, policy.source, branch, choice.module, policy.flavour,
-        policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and facts.nvswitches > 0),
+        policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),
         policy.extra_packages,
+        facts.fabric == FABRIC_MANAGER_NVLSM,
     )
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""

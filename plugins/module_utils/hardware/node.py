@@ -7,10 +7,11 @@ import os
 import re
 from typing import Dict
 
-from ..core.facts import Gpu, HostFacts
+from ..core.facts import CONTROL_NODES, Gpu, HostFacts
 from ..core.host import Host
 from .boot import boot_state, installed_module
-from .pci import read_bus
+from .nvml import SILENCE, binding, reading_of
+from .pci import PciBus, read_bus
 
 # Systems whose root is an image: packages are not installed on them but built into the image.
 IMAGE_SYSTEMS = ("flatcar", "talos", "bottlerocket", "cos", "sle-micro", "sl-micro", "rhcos", "fedora-coreos")
@@ -23,9 +24,25 @@ SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e0
 
 def host_facts(host: Host) -> HostFacts:
     """Read the facts; works without a driver, without NVML and in a virtual machine."""
+    return facts_of(host, read_bus(host))
+
+
+def host_facts_and_health(host: Host, silence: float = SILENCE) -> HostFacts:
+    """The facts, and whether a call of NVML hangs: for plans that need GPUs that answer.
+
+    Raises LibraryMissing also where nothing is to be asked yet, so that a run does not stop for it half-way.
+    """
+    binding()
+    facts = host_facts(host)
+    if not facts.driver_loaded:
+        return facts
+    return facts.but(hung=reading_of(facts.driver_userspace, facts.driver_loaded, silence).hung)
+
+
+def facts_of(host: Host, bus: PciBus) -> HostFacts:
+    """The facts of a host whose PCI bus has been read."""
     system = os.uname()
     release = os_release(host)
-    bus = read_bus(host)
     boot = boot_state(host)
     installed = installed_module(host, system.release).version
     return HostFacts(
@@ -36,16 +53,27 @@ def host_facts(host: Host) -> HostFacts:
         kernel=system.release,
         boot_kernel=boot.default,
         gpus=tuple(Gpu(device.address, device.device_id) for device in bus.gpus),
+        other_gpus=tuple(Gpu(device.address, device.device_id, device.role) for device in bus.other_gpus),
         nvswitches=len(bus.nvswitches),
+        fabric=bus.fabric,
         immutable=immutable(host, release),
         secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
         driver_installed=installed,
         driver_boots=installed if boot.default == system.release else installed_module(host, boot.default).version,
         driver_userspace=library_version(host),
         driver_loaded=(host.read("/sys/module/nvidia/version") or "").strip(),
-        nouveau_loaded=any(host.exists("/sys/module/" + name) for name in KERNELS_OWN),
+        nouveau_loaded=_nouveau_in_the_way(host, bus),
         toolkit=toolkit_version(host),
+        control_nodes=tuple(node for node in CONTROL_NODES if host.exists(node)),
     )
+
+
+def _nouveau_in_the_way(host: Host, bus: PciBus) -> bool:
+    """nouveau (or nova, whose driver is called NovaCore) may keep a display card, as long as it holds no GPU that the
+    driver is for."""
+    if bus.other_gpus and bus.gpus and not any(gpu.driver.lower().startswith(("nouveau", "nova")) for gpu in bus.gpus):
+        return False
+    return any(host.exists("/sys/module/" + name) for name in KERNELS_OWN)
 
 
 def os_release(host: Host) -> Dict[str, str]:

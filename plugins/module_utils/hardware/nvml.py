@@ -2,15 +2,33 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """NVML, in one session: the only place that calls it. Works without it: the reason is part of the reading.
 
+A call that reaches a wedged GPU may never come back, and a process that sleeps in the driver cannot be killed. So a
+child calls NVML and says before each call which one it is; this process waits only as long as something is said, and
+leaves a child behind that cannot be ended.
+
 Facts of the interface: nvml.h of the CUDA toolkit and its Python binding nvidia-ml-py (module pynvml).
 """
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import contextlib
+import json
+import os
+import select
+import signal
+import time
+from dataclasses import asdict, dataclass, field, fields, replace
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from ..core import libraries
+
+# Seconds that one call may take: the driver itself waits up to 45 s for the processor of a sick GPU (Xid 119)
+SILENCE = 60.0
+# Seconds that all calls may take: GPUs that no process holds are initialised one after the other
+PATIENCE = 300.0
+# Seconds that a killed child is waited for
+PARTING = 2.0
+END = b'{"end": true}\n'
 
 # nvml.h: nvmlGpuFabricState_t
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
@@ -46,37 +64,191 @@ class NvmlGpu:
 
 @dataclass(frozen=True)
 class NvmlReading:
-    """Everything NVML said. error is '' when the session opened, else why it did not."""
+    """Everything NVML said. error is '' when it answered, else why it did not.
+
+    hung: the call that did not come back, with its GPU ('nvmlDeviceGetMemoryInfo of GPU 3'), '' when all did. gpus then
+    holds those that answered before.
+    """
 
     driver_version: str = ""
     library_version: str = ""
     cuda_version: str = ""
     gpus: Tuple[NvmlGpu, ...] = field(default_factory=tuple)
     error: str = ""
+    hung: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
 
 
-def read_nvml() -> NvmlReading:
-    """Open NVML, read every GPU, close it. A GPU that fails does not hide the others."""
-    nvml = libraries.require("pynvml")
+def binding() -> ModuleType:
+    """NVIDIA's binding of NVML; to import it calls nothing. Raises as libraries.require() does."""
+    return libraries.require("pynvml")
+
+
+_readings: Dict[Tuple[str, str], NvmlReading] = {}
+
+
+def reading_of(userspace: str, loaded: str, silence: float = SILENCE) -> NvmlReading:
+    """The one reading of this process for an installed libnvidia-ml and a loaded driver, by their versions.
+
+    Whoever exchanges the driver gets another one afterwards. Without library or driver, the reading says so: NVML
+    itself would load the driver.
+    """
+    if not userspace:
+        return NvmlReading(error="libnvidia-ml.so.1 is not installed")
+    if not loaded:
+        return NvmlReading(error="no driver is loaded")
+    if (userspace, loaded) not in _readings:
+        _readings[userspace, loaded] = read_nvml(silence)
+    return _readings[userspace, loaded]
+
+
+def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReading:
+    """Open NVML and read every GPU, in a child whose end closes it. A GPU that fails does not hide the others.
+
+    silence, patience: seconds that one call, and all calls together, may take.
+    """
+    nvml = binding()
+    receiver, sender = os.pipe()
+    child = os.fork()
+    if child == 0:
+        _be_the_child(nvml, sender)
+    os.close(sender)
+    try:
+        heard = _listen(receiver, silence, patience)
+    finally:
+        os.close(receiver)
+        ended = _end(child)
+    return _understood(heard, silence, ended)
+
+
+def _be_the_child(nvml: ModuleType, sender: int) -> NoReturn:
+    """Say what NVML answers and end: never returns.
+
+    It lets go of everything that it was born with, so that nobody waits for a child that is left behind: of the
+    terminal, of the module's output, and of files that this process has locked.
+    """
+    try:
+        os.setsid()
+        nothing = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nothing, descriptor)
+        for descriptor in map(int, os.listdir("/proc/self/fd")):
+            if descriptor > 2 and descriptor != sender:
+                _close(descriptor)
+        _read_all(_Announced(nvml, sender))
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _close(descriptor: int) -> None:
+    """The list of what is open has one entry that is closed by then: the list's own."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+class _Announced:
+    """The binding, each call of which is told of before it is made. gpu is the one that is being read."""
+
+    def __init__(self, nvml: ModuleType, sender: int) -> None:
+        self.nvml = nvml
+        self.sender = sender
+        self.gpu: Optional[int] = None
+        self.call = ""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.nvml, name)
+        if not name.startswith("nvml") or not callable(found):
+            return found
+
+        def announced(*arguments: Any) -> Any:
+            self.call = name if self.gpu is None else "%s of GPU %d" % (name, self.gpu)
+            self.say(call=self.call)
+            return found(*arguments)
+
+        return announced
+
+    def say(self, **words: Any) -> None:
+        os.write(self.sender, (json.dumps(words) + "\n").encode())
+
+
+def _listen(receiver: int, silence: float, patience: float) -> List[Dict[str, Any]]:
+    """What the child says until it has said all, ends, or falls silent."""
+    poll = select.poll()
+    poll.register(receiver, select.POLLIN)
+    begun, text = time.monotonic(), b""
+    while not text.endswith(END):
+        left = min(silence, begun + patience - time.monotonic())
+        if left <= 0 or not poll.poll(left * 1000):
+            break
+        data = os.read(receiver, 1 << 16)
+        if not data:
+            text += b'{"gone": true}\n'
+            break
+        text += data
+    return [json.loads(line) for line in text.splitlines() if line.endswith(b"}")]
+
+
+def _end(child: int) -> bool:
+    """Whether the child is gone: one that sleeps in the driver is left to the kernel."""
+    os.kill(child, signal.SIGKILL)
+    begun = time.monotonic()
+    while os.waitpid(child, os.WNOHANG) == (0, 0):
+        if time.monotonic() - begun > PARTING:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _understood(heard: List[Dict[str, Any]], silence: float, ended: bool) -> NvmlReading:
+    said: Dict[str, Any] = {}
+    gpus = []
+    for words in heard:
+        said.update(words)
+        if "gpu" in words:
+            gpus.append(_gpu_from(words["gpu"]))
+    reading = NvmlReading(
+        driver_version=said.get("driver_version", ""),
+        library_version=said.get("library_version", ""),
+        cuda_version=said.get("cuda_version", ""),
+        gpus=tuple(gpus),
+        error=said.get("error", ""),
+    )
+    if "end" in said:
+        return reading
+    call = said.get("call", "the start of the process")
+    if "gone" in said:
+        return replace(reading, error="the process that called NVML died in %s" % call)
+    return replace(
+        reading, hung=call, error="%s had not answered after %.0f s%s"
+        % (call, silence, "" if ended else ", and the process that called it cannot be killed"))
+
+
+def _gpu_from(values: Mapping[str, Any]) -> NvmlGpu:
+    known = {each.name: values[each.name] for each in fields(NvmlGpu)}
+    return NvmlGpu(**dict(known, mig_devices=tuple(known["mig_devices"]), processes=tuple(known["processes"])))
+
+
+def _read_all(nvml: Any) -> None:
+    """In the child: every answer is said as soon as it is there."""
     try:
         nvml.nvmlInit()
-    except nvml.NVMLError as error:
-        return NvmlReading(error=str(error))
-    try:
-        return NvmlReading(
-            driver_version=_optional(nvml, nvml.nvmlSystemGetDriverVersion, ""),
+        nvml.say(
+            driver_version=nvml.nvmlSystemGetDriverVersion(),
             library_version=_optional(nvml, nvml.nvmlSystemGetNVMLVersion, ""),
             cuda_version=_cuda_version(_optional(nvml, nvml.nvmlSystemGetCudaDriverVersion, 0)),
-            gpus=tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount())),
         )
-    finally:
-        nvml.nvmlShutdown()
+        for index in range(nvml.nvmlDeviceGetCount()):
+            nvml.gpu = index
+            nvml.say(gpu=asdict(_gpu(nvml, index)))
+    except nvml.NVMLError as error:
+        nvml.say(error="%s (%s)" % (error, nvml.call))
+    nvml.say(end=True)
 
 
-def _gpu(nvml: ModuleType, index: int) -> NvmlGpu:
+def _gpu(nvml: Any, index: int) -> NvmlGpu:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         pci_address = _address(nvml.nvmlDeviceGetPciInfo(handle).busId)
@@ -88,7 +260,7 @@ def _gpu(nvml: ModuleType, index: int) -> NvmlGpu:
         return NvmlGpu(index=index, pci_address=pci_address, error=str(error))
 
 
-def _answering_gpu(nvml: ModuleType, handle: Any, index: int, pci_address: str) -> NvmlGpu:
+def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> NvmlGpu:
     mig_current, mig_pending = _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle), (None, None))
     fabric_state, fabric_status = _fabric(nvml, handle)
     remapped = _optional(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
@@ -121,7 +293,7 @@ def _answering_gpu(nvml: ModuleType, handle: Any, index: int, pci_address: str) 
     )
 
 
-def _mig_devices(nvml: ModuleType, handle: Any) -> Tuple[str, ...]:
+def _mig_devices(nvml: Any, handle: Any) -> Tuple[str, ...]:
     uuids: List[str] = []
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
         device = _optional(nvml, lambda: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index), None)  # noqa: B023
@@ -130,7 +302,7 @@ def _mig_devices(nvml: ModuleType, handle: Any) -> Tuple[str, ...]:
     return tuple(uuids)
 
 
-def _fabric(nvml: ModuleType, handle: Any) -> Tuple[str, int]:
+def _fabric(nvml: Any, handle: Any) -> Tuple[str, int]:
     info = nvml.c_nvmlGpuFabricInfo_t()
     try:
         nvml.nvmlDeviceGetGpuFabricInfo(handle, nvml.byref(info))
@@ -140,7 +312,7 @@ def _fabric(nvml: ModuleType, handle: Any) -> Tuple[str, int]:
     return FABRIC_STATES[info.state & 0x3], info.status
 
 
-def _optional(nvml: ModuleType, read: Callable[[], Any], fallback: Any) -> Any:
+def _optional(nvml: Any, read: Callable[[], Any], fallback: Any) -> Any:
     """What NVML answers, or the fallback where this GPU or this driver has no such thing."""
     try:
         return read()

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
+from ..core.errors import GpuOpsError
+from ..core.facts import PHYSICAL
 from ..core.host import Host
+from . import boards
 
 NVIDIA_VENDOR = "10de"
+MELLANOX_VENDOR = "15b3"
 DEVICES = "/sys/bus/pci/devices"
-
-# NVIDIA Fabric Manager User Guide: NVSwitches of HGX-2 (V100), HGX A100 and HGX H100/H200 on the host's bus
-NVSWITCH_IDS = ("1ac2", "1af1", "22a3")
+GPU_CLASSES = ("0300", "0302")
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,7 @@ class PciDevice:
     subsystem: 'vendor:device' of the subsystem, '' when sysfs has none.
     driver:    bound kernel driver ('nvidia', 'nouveau', 'vfio-pci'), '' when none.
     numa_node: NUMA node, -1 when the firmware names none.
+    role:      see core.facts.Gpu; of a device that is no GPU, PHYSICAL.
     """
 
     address: str
@@ -30,6 +33,7 @@ class PciDevice:
     subsystem: str
     driver: str
     numa_node: int
+    role: str = PHYSICAL
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -37,38 +41,93 @@ class PciDevice:
 
 @dataclass(frozen=True)
 class PciBus:
-    """NVIDIA's GPUs (class 0300 and 0302) and NVSwitches, each sorted by address."""
+    """NVIDIA's GPUs (class 0300 and 0302) and what belongs to their fabric, each sorted by address.
+
+    gpus:       those that the host's driver is for.
+    other_gpus: virtual functions, those passed through to virtual machines, and display cards.
+    nvswitches: NVSwitches, without those passed through.
+    bridges:    functions of network adapters through which the switches of an NVLink 5 board are managed.
+    """
 
     gpus: Tuple[PciDevice, ...]
     nvswitches: Tuple[PciDevice, ...]
+    other_gpus: Tuple[PciDevice, ...] = ()
+    bridges: Tuple[PciDevice, ...] = ()
+
+    @property
+    def fabric(self) -> str:
+        """See HostFacts.fabric."""
+        return boards.fabric_of([gpu.device_id for gpu in self.gpus], len(self.nvswitches), len(self.bridges))
 
 
 def read_bus(host: Host) -> PciBus:
     """Read /sys/bus/pci/devices."""
-    gpus, nvswitches = [], []
+    folders: Dict[str, List[str]] = {NVIDIA_VENDOR: [], MELLANOX_VENDOR: []}
     for address in host.list(DEVICES):
         folder = "%s/%s" % (DEVICES, address)
-        if _hexadecimal(host, folder, "vendor") != NVIDIA_VENDOR:
-            continue
-        device = _device(host, folder, address)
-        if _hexadecimal(host, folder, "class")[:4] in ("0300", "0302"):
-            gpus.append(device)
-        elif device.device_id in NVSWITCH_IDS:
-            nvswitches.append(device)
-    return PciBus(tuple(gpus), tuple(nvswitches))
+        folders.get(_hexadecimal(host, folder, "vendor"), []).append(folder)
+    gpu_folders, nvswitches = [], []
+    for folder in folders[NVIDIA_VENDOR]:
+        if _class(host, folder) in GPU_CLASSES:
+            gpu_folders.append(folder)
+        elif _hexadecimal(host, folder, "device") in boards.NVSWITCH_IDS:
+            nvswitches.append(_device(host, folder))
+    slots = {folder: _slot(host, folder) for folder in gpu_folders}
+    gpus = [
+        _device(host, folder, boards.role_of(slot, [other for where, other in slots.items() if where != folder]))
+        for folder, slot in slots.items()
+    ]
+    physical = tuple(gpu for gpu in gpus if gpu.role == PHYSICAL)
+    bridges = folders[MELLANOX_VENDOR] if boards.may_have_bridges([gpu.device_id for gpu in physical]) else []
+    return PciBus(
+        gpus=physical,
+        nvswitches=tuple(device for device in nvswitches if not boards.passes_through(device.driver)),
+        other_gpus=tuple(gpu for gpu in gpus if gpu.role != PHYSICAL),
+        bridges=tuple(_device(host, folder) for folder in bridges if _manages_switches(host, folder)),
+    )
 
 
-def _device(host: Host, folder: str, address: str) -> PciDevice:
+def _slot(host: Host, folder: str) -> boards.Slot:
+    override = (host.read(folder + "/driver_override") or "").strip()
+    return boards.Slot(
+        device_class=_class(host, folder),
+        device_id=_hexadecimal(host, folder, "device"),
+        driver=_driver(host, folder),
+        override="" if override == "(null)" else override,
+        virtual=host.link(folder + "/physfn") is not None,
+    )
+
+
+def _manages_switches(host: Host, folder: str) -> bool:
+    """Only root may read vital product data; to others an InfiniBand function beside such GPUs counts as a bridge."""
+    try:
+        data = host.read_bytes(folder + "/vpd")
+    except (GpuOpsError, OSError):
+        return _class(host, folder) == "0207"
+    return data is not None and boards.SWITCH_MANAGER in data and not boards.passes_through(_driver(host, folder))
+
+
+def _device(host: Host, folder: str, role: str = PHYSICAL) -> PciDevice:
     vendor = _hexadecimal(host, folder, "subsystem_vendor")
     device = _hexadecimal(host, folder, "subsystem_device")
     numa_node = (host.read(folder + "/numa_node") or "").strip()
     return PciDevice(
-        address=address.lower(),
+        address=folder.rsplit("/", 1)[-1].lower(),
         device_id=_hexadecimal(host, folder, "device"),
         subsystem="%s:%s" % (vendor, device) if vendor else "",
-        driver=(host.link(folder + "/driver") or "").rsplit("/", 1)[-1],
+        driver=_driver(host, folder),
         numa_node=int(numa_node) if numa_node.lstrip("-").isdigit() else -1,
+        role=role,
     )
+
+
+def _driver(host: Host, folder: str) -> str:
+    return (host.link(folder + "/driver") or "").rsplit("/", 1)[-1]
+
+
+def _class(host: Host, folder: str) -> str:
+    """Class and subclass, four hexadecimal digits."""
+    return _hexadecimal(host, folder, "class")[:4]
 
 
 def _hexadecimal(host: Host, folder: str, name: str) -> str:

@@ -7,8 +7,8 @@ from typing import Any, Dict
 
 from ..core.host import Host
 from .boot import kernels
-from .node import host_facts
-from .nvml import NvmlReading, read_nvml
+from .node import facts_of
+from .nvml import reading_of
 from .pci import read_bus
 
 SERVICES = (
@@ -24,24 +24,22 @@ SERVICES = (
 
 def read_host(host: Host) -> Dict[str, Any]:
     """Everything that can be told of the host without changing it."""
-    facts = host_facts(host)
     bus = read_bus(host)
+    facts = facts_of(host, bus)
+    nvml = reading_of(facts.driver_userspace, facts.driver_loaded)
     return {
-        "host": facts.to_dict(),
+        "host": facts.but(hung=nvml.hung).to_dict(),
         "kernels": list(kernels(host)),
         "pci": {
             "gpus": [device.to_dict() for device in bus.gpus],
+            "other_gpus": [device.to_dict() for device in bus.other_gpus],
             "nvswitches": [device.to_dict() for device in bus.nvswitches],
+            "nvlink_bridges": [device.to_dict() for device in bus.bridges],
         },
-        "nvml": nvml_if_there(facts.driver_userspace).to_dict(),
-        "services": {name: _service(host, name) for name in SERVICES},
+        "nvml": nvml.to_dict(),
+        "services": {name: service_state(host, name) for name in SERVICES},
         "modules": {name: _module(host, name) for name in host.list("/sys/module") if name.startswith("nvidia")},
     }
-
-
-def nvml_if_there(userspace: str) -> NvmlReading:
-    """NVML's reading where its library is installed; elsewhere the reading that says so."""
-    return read_nvml() if userspace else NvmlReading(error="libnvidia-ml.so.1 is not installed")
 
 
 def compact(reading: Dict[str, Any]) -> Dict[str, Any]:
@@ -52,13 +50,14 @@ def compact(reading: Dict[str, Any]) -> Dict[str, Any]:
         "gpu_device_ids": sorted({gpu["device_id"] for gpu in reading["pci"]["gpus"]}),
         "gpu_names": sorted({gpu["name"] for gpu in gpus if gpu["name"]}),
         "nvswitch_count": len(reading["pci"]["nvswitches"]),
+        "fabric": reading["host"]["fabric"],
         "driver_loaded": reading["host"]["driver_loaded"],
         "driver_installed": reading["host"]["driver_installed"],
         "toolkit": reading["host"]["toolkit"],
     }
 
 
-def _service(host: Host, name: str) -> str:
+def service_state(host: Host, name: str) -> str:
     """'not-found', or systemd's active state."""
     state = host.unit(name)
     return "not-found" if state.get("LoadState") != "loaded" else state.get("ActiveState", "")

@@ -164,14 +164,15 @@ def _entries(host: Host, step: Step) -> List[Entry]:
 def parse_history(text: str, asked: Iterable[str]) -> List[Tuple[Sequence[str], Entry]]:
     """(words of the command line, entry) of those that ask for some of these packages and for no others."""
     blocks = [dict(re.findall(r"(?m)^([A-Z][A-Za-z-]*): (.*)$", block)) for block in text.split("\n\n")]
-    blocks = sorted((block for block in blocks if "Start-Date" in block), key=lambda block: block["Start-Date"])
+    blocks = [block for block in blocks if "Start-Date" in block]
     found = []
     for number, block in enumerate(blocks):
         words = block.get("Commandline", "").split()
         packages = _packages_of(words)
         if packages and packages <= set(asked):
             following = blocks[number + 1]["Start-Date"] if number + 1 < len(blocks) else ""
-            found.append((words, Entry(_time(block["Start-Date"]), _time(block.get("End-Date", following)), packages)))
+            end = block.get("End-Date") or following
+            found.append((words, Entry(_time(block["Start-Date"]), _time(end), packages)))
     return found
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ..core.facts import HostFacts
+from ..core.facts import FABRIC_MANAGER_NVLSM, HostFacts
+from ..hardware.boards import in_rack
 from ..hardware.nvml import NvmlGpu, NvmlReading
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -30,6 +31,7 @@ class Evidence:
     handlers:       runtime handlers in effect.
     handler:        the handler that GPU pods ask for.
     expected_gpus:  GPUs that the host must have, None when the PCI bus is believed.
+    fabric_manager: state of the fabric manager's service, '' where the board needs none.
     """
 
     facts: HostFacts
@@ -45,6 +47,7 @@ class Evidence:
     cdi_stale: Tuple[str, ...] = ()
     cdi_conflicts: Tuple[str, ...] = ()
     runtime_older: bool = False
+    fabric_manager: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,12 +76,14 @@ def healthy(checks: Tuple[Check, ...]) -> bool:
 def gpus_on_bus(evidence: Evidence) -> Check:
     name, found, wanted = "gpus_on_bus", len(evidence.facts.gpus), evidence.expected_gpus
     if found == 0:
-        return Check(name, FAILED, "no NVIDIA GPU on the PCI bus",
-                     "check that the GPUs are powered and, in a virtual machine, passed through")
+        return Check(name, FAILED, evidence.facts.lack_of_gpus,
+                     "check that the GPUs are powered and, in a virtual machine, passed through; on a host of virtual "
+                     "machines, take it out of this play")
     if wanted is not None and found != wanted:
         return Check(name, FAILED, "%d GPUs on the PCI bus, %d expected" % (found, wanted),
                      "look for the missing GPU in lspci and in the firmware's event log")
-    return Check(name, PASSED, "%d GPUs on the PCI bus" % found)
+    others = "".join("; %s" % gpu.named() for gpu in evidence.facts.other_gpus)
+    return Check(name, PASSED, "%d GPUs on the PCI bus%s" % (found, others))
 
 
 def driver_versions(evidence: Evidence) -> Check:
@@ -96,6 +101,10 @@ def driver_versions(evidence: Evidence) -> Check:
 
 def gpus_answer(evidence: Evidence) -> Check:
     name, nvml = "gpus_answer", evidence.nvml
+    if nvml.hung:
+        return Check(name, FAILED, "NVML: %s" % nvml.error,
+                     "read the kernel log for NVRM messages, drain the node and reboot it: a driver that is stuck "
+                     "cannot be unloaded")
     if nvml.error:
         return Check(name, FAILED, "NVML: %s" % nvml.error, "read the kernel log for NVRM messages")
     silent = _silent(evidence)
@@ -106,7 +115,7 @@ def gpus_answer(evidence: Evidence) -> Check:
             % (len(evidence.facts.gpus) - len(silent), len(evidence.facts.gpus), "; ".join(silent)),
             "drain the node, then reset the named GPU or reboot; replace it if it falls off the bus again (Xid 79)",
         )
-    return Check(name, PASSED, "NVML sees all %d GPUs of the PCI bus" % len(nvml.gpus))
+    return Check(name, PASSED, "NVML sees all %d GPUs of the PCI bus" % len(evidence.facts.gpus))
 
 
 def memory_health(evidence: Evidence) -> Check:
@@ -127,8 +136,6 @@ def fabric(evidence: Evidence) -> Check:
     name = "fabric"
     if evidence.nvml.error:
         return _skipped(name, "gpus_answer")
-    if evidence.facts.nvswitches == 0:
-        return Check(name, PASSED, "no NVSwitch on the PCI bus")
     waiting = [
         "GPU %d (%s): %s, status %d" % (gpu.index, gpu.pci_address, gpu.fabric_state, gpu.fabric_status)
         for gpu in evidence.nvml.gpus
@@ -136,9 +143,15 @@ def fabric(evidence: Evidence) -> Check:
         and (gpu.fabric_state != "completed" or gpu.fabric_status != 0)
     ]
     if waiting:
-        return Check(name, FAILED, "; ".join(waiting), "check that nvidia-fabricmanager runs in exactly the loaded "
-                                                       "driver's version (journalctl -u nvidia-fabricmanager)")
-    return Check(name, PASSED, "%d NVSwitches, no GPU waits for the fabric" % evidence.facts.nvswitches)
+        return Check(name, FAILED, "; ".join(waiting), _fabric_remedy(evidence.facts))
+    reporting = [gpu for gpu in evidence.nvml.gpus if gpu.fabric_state != "not_supported"]
+    if evidence.facts.fabric and not reporting and evidence.fabric_manager != "active":
+        # Boards before Hopper report no state: their programs fail with 802 until the fabric manager has run
+        return Check(name, FAILED, "the board has NVSwitches, and nvidia-fabricmanager.service is %s"
+                     % (evidence.fabric_manager or "unknown"), _fabric_remedy(evidence.facts))
+    if not evidence.facts.fabric and not reporting:
+        return Check(name, PASSED, "the board has no fabric that is configured")
+    return Check(name, PASSED, "no GPU waits for the fabric")
 
 
 def device_nodes(evidence: Evidence) -> Check:
@@ -208,6 +221,20 @@ def _silent(evidence: Evidence) -> List[str]:
         elif answer.error:
             silent.append("GPU %d at %s (%s)" % (answer.index, gpu.address, answer.error))
     return silent
+
+
+def _fabric_remedy(facts: HostFacts) -> str:
+    if facts.fabric == FABRIC_MANAGER_NVLSM:
+        return ("check that nvidia-fabricmanager runs in exactly the loaded driver's version, with nvlsm beside it "
+                "(gpu_driver, gpu_driver_activation; journalctl -u nvidia-fabricmanager), and that mlx5_ib and ib_umad "
+                "are loaded")
+    if facts.fabric:
+        return ("check that nvidia-fabricmanager runs in exactly the loaded driver's version "
+                "(gpu_driver_activation; journalctl -u nvidia-fabricmanager)")
+    if any(in_rack(gpu.device_id) for gpu in facts.gpus):
+        return "the rack's switches are configured from outside: check NMX on the switch trays, and nvidia-imex here"
+    return ("no NVLink switch of this host is seen: in a virtual machine, look to the fabric manager of the machine "
+            "that has them; on bare metal, look for the NVSwitches or their ConnectX-7 functions in lspci")
 
 
 def _memory_complaints(gpu: NvmlGpu) -> List[str]:

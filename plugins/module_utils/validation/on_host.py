@@ -8,7 +8,8 @@ from typing import Any, Dict, Mapping, Tuple
 from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.node import host_facts
-from ..hardware.report import nvml_if_there
+from ..hardware.nvml import reading_of
+from ..hardware.report import service_state
 from ..runtime.cdi.observation import conflicting, elsewhere, spec_path, stale
 from ..runtime.cdi.spec import Spec, read_spec
 from ..runtime.kinds import KINDS
@@ -36,7 +37,7 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
     path = spec_path(host)
     spec = _spec(host, path)
     runtime, handlers, older = _runtime(host, parameters["handler"])
-    nvml = nvml_if_there(facts.driver_userspace)
+    nvml = reading_of(facts.driver_userspace, facts.driver_loaded)
     return Evidence(
         facts=facts,
         nvml=nvml,
@@ -50,6 +51,7 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
         handler=parameters["handler"],
         expected_gpus=parameters["expected_gpus"],
         runtime_older=older,
+        fabric_manager=service_state(host, "nvidia-fabricmanager.service") if facts.fabric else "",
         cdi_conflicts=conflicting(path, spec, elsewhere(host, path)) if spec else (),
     )
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
@@ -29,9 +29,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.ob
     Service,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.policy import Policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import boot as cdi_boot
 
 PRESENT, ABSENT = Policy(), Policy(state="absent")
-NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 FILES = {MODULES_FILE: planner.MODULES_TEXT, UNIT_FILE: planner.unit_text(1)}
 RUNS = Service(known=True, enabled=True, active=True)
 LOADED = {"nvidia": 2, "nvidia_uvm": 0, "nvidia_modeset": 0}
@@ -103,13 +104,14 @@ class TestLoad:
         assert planned(seen, driver("580.178.04")) == [
             ("file.write", MODULES_FILE), ("file.write", UNIT_FILE), ("service.enable", UNIT),
             ("module.load", "nvidia"), ("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset"),
-            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("service.start", PERSISTENCED)]
+            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("devices.create", "mode setting"),
+            ("service.start", PERSISTENCED)]
         assert planner.plan(seen, PRESENT, driver("580.178.04")).disruption is Disruption.none
 
     def test_the_plan_for_a_bare_host_is_that_of_the_installed_one(self) -> None:
         installed = Observation(on_disk=True, modprobe=True, services={
             PERSISTENCED: Service(True, True, False), FABRIC_MANAGER: Service(True, False, False)})
-        there = driver("580.178.04", nvswitches=6)
+        there = driver("580.178.04", fabric="fabric_manager")
         assert planner.plan(Observation(), PRESENT, there) == planner.plan(installed, PRESENT, there)
         assert ("service.enable", FABRIC_MANAGER) in planned(installed, there)
 
@@ -118,7 +120,8 @@ class TestLoad:
 
     @pytest.mark.parametrize("change, steps", [
         ({"modules": {"nvidia": 0}}, [("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset")]),
-        ({"nodes": NODES[:2]}, [("devices.create", "unified memory")]),
+        ({"nodes": NODES[:2]}, [("devices.create", "unified memory"), ("devices.create", "mode setting")]),
+        ({"nodes": NODES[:4]}, [("devices.create", "mode setting")]),
         ({"nodes": NODES[1:]}, [("devices.create", "GPUs")]),
         ({"services": {UNIT: Service(True, True), PERSISTENCED: Service(True, False, False)}},
          [("service.enable", PERSISTENCED), ("service.start", PERSISTENCED)]),
@@ -157,6 +160,28 @@ class TestLoad:
         assert planner.gpu_node_command(2) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
         assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.unit_text(2)
 
+    def test_at_boot_the_nodes_come_before_what_is_written_of_them(self) -> None:
+        (before,) = [line for line in planner.unit_text(1).splitlines() if line.startswith("Before=")]
+        assert {"nvidia-cdi-refresh.service", "containerd.service", "kubelet.service"} <= set(before[7:].split())
+        assert UNIT in next(line for line in cdi_boot.unit_text("x", "", "", True).splitlines() if "After=" in line)
+
+    def test_the_facts_of_later_have_the_nodes_that_are_made(self) -> None:
+        there = driver("580.178.04")
+        made = planner.plan(Observation(on_disk=True, modprobe=True), PRESENT, there)
+        assert planner.facts_after(PRESENT, there, made).control_nodes == CONTROL_NODES
+        unmade = planner.plan(Observation(on_disk=True), PRESENT, there)
+        assert planner.facts_after(PRESENT, there, unmade).control_nodes == ()
+
+    def test_nothing_is_done_with_a_driver_that_hangs(self) -> None:
+        there = driver("595.91.07", "580.178.04").but(hung="nvmlDeviceGetHandleByIndex of GPU 3")
+        (refusal,) = planner.plan(CONVERGED, PRESENT, there).refusals
+        assert "nvmlDeviceGetHandleByIndex of GPU 3" in refusal.found and "reboot" in refusal.remedy
+
+    def test_a_host_whose_gpus_are_passed_through_is_told_so(self) -> None:
+        there = facts().but(other_gpus=(Gpu("0000:17:00.0", A100, "passed_through"),))
+        (refusal,) = planner.plan(Observation(), PRESENT, there).refusals
+        assert "0000:17:00.0 (10de:20b2) is passed through" in refusal.found
+
 
 class TestExchange:
     there = driver("595.91.07", "580.178.04")
@@ -169,8 +194,8 @@ class TestExchange:
             ("module.unload", "nvidia_uvm"), ("module.unload", "nvidia_drm"), ("module.unload", "nvidia_modeset"),
             ("module.unload", "nvidia"),
             ("module.load", "nvidia"), ("module.load", "nvidia_uvm"), ("module.load", "nvidia_modeset"),
-            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("service.start", PERSISTENCED),
-            ("module.load", "nvidia_drm")]
+            ("devices.create", "GPUs"), ("devices.create", "unified memory"), ("devices.create", "mode setting"),
+            ("service.start", PERSISTENCED), ("module.load", "nvidia_drm")]
         plan = planner.plan(seen, PRESENT, self.there)
         assert {step.disruption for step in plan.steps} == {Disruption.driver_reload}
 
@@ -184,7 +209,7 @@ class TestExchange:
         idle = replace(CONVERGED, services=dict(CONVERGED.services, **{
             FABRIC_MANAGER: Service(True, True, False), "nvidia-dcgm.service": Service(True, True, False)}))
         assert planner.plan(idle, PRESENT, self.there) == planner.plan(CONVERGED, PRESENT, self.there)
-        wanted = planned(idle, self.there.but(nvswitches=6))
+        wanted = planned(idle, self.there.but(fabric="fabric_manager"))
         assert ("service.stop", FABRIC_MANAGER) in wanted and ("service.start", FABRIC_MANAGER) in wanted
         unwanted = planned(replace(CONVERGED, services={PERSISTENCED: Service(True, True, False)}), self.there,
                            replace(PRESENT, persistence=False))
@@ -253,14 +278,14 @@ class TestExchange:
         st.sets(st.sampled_from(["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia_peermem", "gdrdrv"])),
         st.dictionaries(st.sampled_from(observation.SERVICES), st.builds(Service, st.just(True), st.booleans(),
                                                                          st.booleans())),
-        st.lists(st.integers(0, 25), max_size=4), st.integers(0, 4),
+        st.lists(st.integers(0, 25), max_size=4), st.sampled_from(["", "fabric_manager", "fabric_manager_nvlsm"]),
     )
     def test_killed_anywhere_it_ends_with_the_installed_driver(
-        self, modules: set, services: dict, stops: list, switches: int
+        self, modules: set, services: dict, stops: list, fabric: str
     ) -> None:
         seen = replace(CONVERGED, modules=dict.fromkeys(sorted(modules) + ["nvidia"], 0),
                        services=dict(services, **{UNIT: Service(True, True)}), others={"gdrdrv": ""})
-        there, ran = self.there.but(nvswitches=switches), {unit for unit, state in services.items() if state.active}
+        there, ran = self.there.but(fabric=fabric), {unit for unit, state in services.items() if state.active}
         before = set(seen.modules)
         for stop in stops:
             seen, there = applied(seen, there, planner.plan(seen, PRESENT, there).steps[:stop])

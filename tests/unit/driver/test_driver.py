@@ -6,19 +6,53 @@ from dataclasses import replace
 from typing import Any, Dict, List
 
 import pytest
-from driver_world import A100, B200, T4, V100, World, facts, made, policy
+from driver_world import A100, B200, KEY, T4, V100, World, facts, made, policy
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PIN_FILE, SOURCES_FILE, UNATTENDED_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import (
+    PIN_FILE,
+    SOURCES_FILE,
+    UNATTENDED_FILE,
+    sources_text,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Offer, list_name
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
+    Observation,
+    Offer,
+    goes_down,
+    key_needed,
+    list_name,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import KEY_FILE, origin_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import space
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
+FINGERPRINT = "EA72E43618AB9E74CBA1A6347817BDBC403BAB96"
+# Another key, with a subkey
+WITH_SUBKEY = """\
+-----BEGIN PGP PUBLIC KEY BLOCK-----
+
+mDMEawI5RBYJKwYBBAHaRw8BAQdAxQ3fefOhIMY1ugsq+VdYwcVIoHD6vrPNR0PY
+5f6WOze0GG9uZSA8b25lQGdwdW9wcy5pbnZhbGlkPoiQBBMWCAA4FiEET+g2W5e1
+VvmvP4pL8zE5ECQyiMsFAmsCOUQCGwMFCwkIBwIGFQoJCAsCBBYCAwECHgECF4AA
+CgkQ8zE5ECQyiMuMCAD/cuodIvFbrsjrgF6BN631QeLh8VDL89uHD0rIHtSl9uMA
+/ixRQ827MWYoiN5iGrXdmFT9+TX0Cu0UlAGs2XaM4t8BuDMEawI5RBYJKwYBBAHa
+Rw8BAQdALD9LnURuK3TABJqeest5nVxNWSmn5JbAoAgVYhNhi9qI7wQYFggAIBYh
+BE/oNluXtVb5rz+KS/MxORAkMojLBQJrAjlEAhsCAIEJEPMxORAkMojLdiAEGRYI
+AB0WIQQhn02SFW/rTyYy6XPD8K3DSwy7nAUCawI5RAAKCRDD8K3DSwy7nME3AP46
+fxIPgD11LI6RYIAPWH7fjkmblTyZ1v5y+d+9PwwkGAEAx5puo35DK0pF1dDBnzlk
+JU2AwNSnG8aZRDA1SELZTQlAtQD/SxapEpqOur6bk+xLltUVT5isSWSBfMYvF12W
+C41DqVoA/3h2gjwCK6RT736rYZTkCQ69DjbHraPtE+x6K5p9gF0M
+=tO+j
+-----END PGP PUBLIC KEY BLOCK-----
+"""
 RUNNING, OLDER, NEWEST = "6.1.0-50-amd64", "6.1.0-42-amd64", "6.1.0-56-amd64"
 
 
@@ -60,10 +94,25 @@ class TestInstall:
         assert made(world, policy(version="580"), facts(A100)).steps == ()
 
     def test_nvswitches_bring_the_fabric_manager_of_the_same_version(self) -> None:
-        plan = made(World(), policy(), facts(A100, nvswitches=6))
+        plan = made(World(), policy(), facts(A100, fabric="fabric_manager"))
         assert plan.steps[4].change["after"]["nvidia-fabricmanager"] == "580.178.04-1"
-        without = made(World(), policy(fabric_manager="absent"), facts(A100, nvswitches=6))
+        without = made(World(), policy(fabric_manager="absent"), facts(A100, fabric="fabric_manager"))
         assert "nvidia-fabricmanager" not in without.steps[4].change["after"]
+
+    def test_a_board_without_nvswitches_on_the_bus_gets_its_fabric_manager_and_subnet_manager(self) -> None:
+        plan = made(World(), policy(), facts(B200, fabric="fabric_manager_nvlsm"))
+        assert {"nvidia-fabricmanager", "nvlsm"} <= set(plan.steps[4].change["after"])
+
+    def test_other_gpus_are_named_and_stand_in_nobodys_way(self) -> None:
+        there = facts(A100, other_gpus=(Gpu("0000:65:00.0", "128b", "display"),))
+        plan = made(World(), policy(), there)
+        assert any("0000:65:00.0 (10de:128b) is a display card" in note for note in plan.notes)
+        assert plan.steps == made(World(), policy(), facts(A100)).steps
+
+    def test_a_host_that_passes_all_its_gpus_through_is_told_so(self) -> None:
+        there = facts(other_gpus=(Gpu("0000:17:00.0", A100, "passed_through"),))
+        assert "0000:17:00.0 (10de:20b2) is passed through" in refused(planner.plan(
+            World().observe(policy(), there), policy(), there))
 
     def test_other_kernels_that_can_be_booted_get_a_module_too(self) -> None:
         world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, True), Kernel(NEWEST, True)))
@@ -139,6 +188,13 @@ class TestExchange:
         assert plan.steps[1].parameters["allow_downgrade"] is down
         assert plan.steps[1].id in plan.steps[2].after, "a lock of a version that is not there yet"
 
+    @pytest.mark.parametrize("installed, wanted, down", [
+        ("580.178.04-1", "580.178.04-1~deb12u1", True), ("1:580.178.04-1", "580.178.04-2", True),
+        ("580.178.04-1~deb12u1", "580.178.04-1", False), ("580.178.04-9", "580.178.04-10", False),
+    ])
+    def test_a_downgrade_is_one_by_revision_and_epoch_too(self, installed: str, wanted: str, down: bool) -> None:
+        assert goes_down({"nvidia-driver-cuda": installed}, {"nvidia-driver-cuda": wanted, "dkms": "3"}) is down
+
     def test_a_driver_that_is_not_loaded_is_exchanged_quietly(self) -> None:
         world = World()
         world.apply(made(world, policy(), facts(A100)), facts(A100))
@@ -159,14 +215,15 @@ class TestConverged:
         st.sampled_from(["580.126.09", "580.178.04", "580", "595", "610.57.04"]),
         st.sampled_from(["auto", "open"]),
         st.sampled_from([("debian", "12"), ("debian", "13"), ("ubuntu", "22.04"), ("ubuntu", "24.04")]),
-        st.booleans(), st.booleans(), st.integers(0, 4), st.lists(st.sampled_from([OLDER, NEWEST]), unique=True),
+        st.booleans(), st.booleans(), st.sampled_from(["", "fabric_manager", "fabric_manager_nvlsm"]),
+        st.lists(st.sampled_from([OLDER, NEWEST]), unique=True),
     )
     def test_the_planner_is_content_with_its_own_result(
-        self, version: str, module: str, system: tuple, lock: bool, full: bool, switches: int, others: list
+        self, version: str, module: str, system: tuple, lock: bool, full: bool, fabric: str, others: list
     ) -> None:
         kernels = sorted([RUNNING, *others])
         world = World(kernels=tuple(Kernel(release, release == OLDER) for release in kernels))
-        there = facts(A100, os_id=system[0], os_version=system[1], nvswitches=switches, boot_kernel=kernels[-1])
+        there = facts(A100, os_id=system[0], os_version=system[1], fabric=fabric, boot_kernel=kernels[-1])
         wanted = policy(version=version, kernel_module=module, lock=lock, flavour="full" if full else "headless")
         plan = made(world, wanted, there)
         assert not plan.refusals
@@ -290,6 +347,27 @@ class TestRefusals:
         text = refused(made(World(), policy(repository_key_fingerprint="EB69 3B30"), facts(A100)))
         assert "the key EB693B30" in text
 
+    def test_a_second_key_beside_the_expected_one(self) -> None:
+        both = policy(repository_key=KEY + WITH_SUBKEY, repository_key_fingerprint=FINGERPRINT)
+        assert "2 keys in one file" in refused(made(World(), both, facts(A100)))
+
+    def test_a_key_that_somebody_added_to_is_fetched_again(self) -> None:
+        there = facts(A100)
+        fetched = policy(repository_key="http://mirror/key.asc", repository_key_fingerprint=FINGERPRINT)
+        origin = origin_of(fetched, there)
+        files = {SOURCES_FILE: sources_text(origin), KEY_FILE: KEY}
+        assert not key_needed(Observation(files=files), origin)
+        files[KEY_FILE] = keys.read((KEY + WITH_SUBKEY).encode()).armoured
+        assert key_needed(Observation(files=files), origin)
+
+    def test_a_key_on_the_host_is_copied_and_followed(self) -> None:
+        there, given_path = facts(A100), policy(repository_key="/root/key.gpg")
+        origin = origin_of(given_path, there)
+        assert "Signed-By: %s\n" % KEY_FILE in sources_text(origin) and "# Key: /root/key.gpg\n" in sources_text(origin)
+        files = {SOURCES_FILE: sources_text(origin), KEY_FILE: KEY}
+        assert not key_needed(Observation(files=files, given_key=KEY), origin)
+        assert key_needed(Observation(files=files, given_key=WITH_SUBKEY), origin)
+
     def test_a_system_without_directory_or_key(self) -> None:
         nowhere = policy(repository_url="", repository_key="")
         assert "set repository_url" in refused(made(World(), nowhere, facts(A100, os_version="11")))
@@ -306,11 +384,50 @@ class TestRefusals:
         seen = replace(seen, offer=replace(seen.offer, transaction=simulation))
         assert said in refused(planner.plan(seen, policy(), facts(A100)))
 
+    def test_a_held_driver_is_there_and_its_hold_is_named(self) -> None:
+        world, there = World(), facts(A100)
+        world.apply(made(world, policy(version="580.126.09"), there), there)
+        world.more = {"held": {"nvidia-driver-cuda": "580.126.09-1"}}
+        assert made(world, policy(version="580.126.09"), there) == Plan(), "the held version is the wanted one"
+        seen = world.observe(policy(), there)
+        refusing = replace(seen.offer.transaction, problem="Held packages were changed", held=("nvidia-driver-cuda",))
+        text = refused(planner.plan(replace(seen, offer=replace(seen.offer, transaction=refusing)), policy(), there))
+        assert "nvidia-driver-cuda 580.126.09-1" in text and "apt-mark unhold nvidia-driver-cuda" in text
+
+    def test_a_hold_that_makes_the_rest_unsolvable_is_named_too(self) -> None:
+        seen = replace(World().observe(policy(), facts(A100)), held={"libnvidia-ml1": "580.126.09-1"})
+        broken = replace(seen.offer.transaction, problem="libnvidia-ml1 (= 580.178.04-1) is not to be installed")
+        seen = replace(seen, offer=replace(seen.offer, transaction=broken))
+        text = refused(planner.plan(seen, policy(), facts(A100)))
+        assert "apt-mark unhold libnvidia-ml1" in text
+
+    def test_held_packages_of_ours_are_not_removed(self) -> None:
+        world = World(installed={"dkms": "3"}, brought={"dkms": "3"}, more={"held": {"dkms": "3"}})
+        assert "apt-mark unhold dkms" in refused(made(world, policy(state="absent"), facts(A100)))
+
+    @pytest.mark.parametrize("state", ["present", "absent"])
+    def test_a_host_without_python3_apt(self, state: str) -> None:
+        world = World(installed={"dkms": "3"}, brought={"dkms": "3"}, more={"bindings": False})
+        assert "apt-get install python3-apt" in refused(made(world, policy(state=state), facts(A100)))
+
+    def test_a_file_system_without_room(self) -> None:
+        seen = World().observe(policy(), facts(A100))
+        folders = {space.SYSTEM: 1, space.ARCHIVES: 2, space.BOOT: 3}
+        room = space.Space(folders, dict.fromkeys(folders, 40 * space.MIB), 50 * space.MIB)
+        text = refused(planner.plan(replace(seen, offer=replace(seen.offer, space=room)), policy(), facts(A100)))
+        assert "40 MiB free for /boot" in text and "50 MiB for this transaction" in text
+
+    def test_a_source_of_somebody_else_that_cannot_be_read_is_noted(self) -> None:
+        seen = World().observe(policy(), facts(A100))
+        offer = replace(seen.offer, unread=("http://third.party/ is expired",))
+        plan = planner.plan(replace(seen, offer=offer), policy(), facts(A100))
+        assert plan.steps and any("http://third.party/ is expired" in note for note in plan.notes)
+
     def test_a_driver_that_is_incomplete_in_the_repository(self) -> None:
-        seen = World().observe(policy(), facts(A100, nvswitches=6))
+        seen = World().observe(policy(), facts(A100, fabric="fabric_manager"))
         versions = dict(seen.offer.versions, **{"nvidia-fabricmanager": ["595.91.07-1"]})
         seen = replace(seen, offer=replace(seen.offer, versions=versions))
-        text = refused(planner.plan(seen, policy(), facts(A100, nvswitches=6)))
+        text = refused(planner.plan(seen, policy(), facts(A100, fabric="fabric_manager")))
         assert "nvidia-fabricmanager: 595.91.07-1" in text
 
     def test_the_running_kernel_cannot_get_a_module(self) -> None:

@@ -94,7 +94,8 @@ def test_an_expired_source_of_somebody_else_is_left_out_and_named(
     with index(root.host, [ours(repository)], beside_system=True) as opened:
         assert opened.simulate({"driver": "2.0-1"}).installs == {"driver": "2.0-1", "dkms": "2"}
         assert len(opened.unread) == 1
-        assert other.url in opened.unread[0] and "expired" in opened.unread[0] and repository.url not in opened.unread[0]
+        assert other.url in opened.unread[0] and "expired" in opened.unread[0]
+        assert repository.url not in opened.unread[0]
 
 
 def test_our_own_expired_source_is_an_error_that_names_it(

@@ -8,15 +8,16 @@ import os
 import stat
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import (
     boot,
     executors,
@@ -25,7 +26,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import (
     planner,
     policy,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi.spec import PATH, Spec, outdated, read_spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi.spec import (
+    PATH,
+    Spec,
+    missing_from,
+    outdated,
+    read_spec,
+)
 
 DEVICES = ["0", "1", "GPU-a", "GPU-b", "all"]
 LIBRARIES = ["/usr/lib/x86_64-linux-gnu/libcuda.so.580.178.04", "/usr/bin/nvidia-smi"]
@@ -43,7 +50,7 @@ def specification() -> Dict[str, Any]:
             }} for number, name in enumerate(DEVICES)
         ],
         "containerEdits": {
-            "deviceNodes": [{"path": "/dev/nvidiactl"}],
+            "deviceNodes": [{"path": path} for path in CONTROL_NODES],
             "mounts": [{"hostPath": path, "containerPath": path, "options": ["ro"]} for path in LIBRARIES],
         },
     }
@@ -74,7 +81,7 @@ def test_a_specification_is_read(text: str) -> None:
     spec = read_spec(text)
     assert spec.kind == "nvidia.com/gpu"
     assert spec.names == tuple(DEVICES)
-    assert spec.nodes == ("/dev/nvidia0", "/dev/nvidia1", "/dev/nvidiactl")
+    assert spec.nodes == ("/dev/nvidia0", "/dev/nvidia1", *CONTROL_NODES)
     assert spec.sources == tuple(LIBRARIES)
     assert (spec.driver, spec.gpus) == ("580.178.04", 2)
 
@@ -118,7 +125,7 @@ def test_a_board_that_is_all_mig_has_devices_and_no_gpus() -> None:
 
 FACTS = HostFacts(
     gpus=(Gpu("0000:17:00.0", "26b9"), Gpu("0000:18:00.0", "26b9")), driver_loaded="580.178.04",
-    driver_userspace="580.178.04", toolkit="1.20.1",
+    driver_userspace="580.178.04", toolkit="1.20.1", control_nodes=CONTROL_NODES,
 )
 ENABLED = tuple((unit, True, True, True) for unit in observation.REFRESH_UNITS)
 FRESH = observation.CdiObservation(
@@ -144,7 +151,7 @@ def test_a_bare_host_is_planned_as_it_will_be() -> None:
         "service.enable",
     ]
     assert "cdi generate" not in made.steps[5].change["after"]
-    assert made.steps[0].change == {"before": None, "after": {"driver": "580.178.04", "gpus": 2}}
+    assert made.steps[0].change == {"before": None, "after": {"driver": "580.178.04", "gpus": 2, "fresh": True}}
 
 
 def test_a_driver_of_the_future_makes_the_specification_stale() -> None:
@@ -211,6 +218,7 @@ def test_gpus_in_mig_mode_without_devices_are_waited_for() -> None:
     made = planner.plan(replace(FRESH, spec=None, undivided=True), WISH, FACTS)
     assert made.steps == ()
     assert "waits for MIG devices" in made.notes[-1]
+    assert not made.complete, "that nothing is generated does not mean that the specification is there"
 
 
 def test_other_specifications_go_when_asked_and_come_back() -> None:
@@ -319,3 +327,134 @@ def test_the_environment_of_the_refresh_unit_is_respected(tmp_path: Path) -> Non
     assert observation.refresh_environment(host) == {"NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES": "uuid"}
     (step,) = planner.plan(replace(FRESH, path="/etc/cdi/nvidia.json", spec=None), WISH, FACTS).steps[:1]
     assert step.subject == "/etc/cdi/nvidia.json"
+
+
+def too_early(*gone: str) -> Dict[str, Any]:
+    """A specification that was written before these nodes were there."""
+    early = specification()
+    early["containerEdits"]["deviceNodes"] = [{"path": path} for path in CONTROL_NODES if path not in gone]
+    return early
+
+
+@pytest.mark.parametrize("gone", [
+    CONTROL_NODES[1:2], CONTROL_NODES[2:3], CONTROL_NODES[3:], CONTROL_NODES[1:],
+])
+def test_a_specification_from_before_the_nodes_is_renewed(gone: Tuple[str, ...]) -> None:
+    """After a power cut the toolkit's unit writes it at the boot, and the nodes come with the next run."""
+    seen = replace(FRESH, spec=read_spec(as_yaml(too_early(*gone))))
+    (step,) = planner.plan(seen, WISH, FACTS).steps
+    assert (step.action, step.change["before"]["fresh"]) == ("cdi.generate", False)
+    assert "it lacks " + ", ".join(gone) in step.why
+
+
+def test_the_nodes_without_which_cuda_fails_are_wanted_wherever_they_are() -> None:
+    """Where nobody has made them, the step makes them."""
+    seen = replace(FRESH, spec=read_spec(as_yaml(too_early(*CONTROL_NODES[1:]))))
+    (step,) = planner.plan(seen, WISH, FACTS.but(control_nodes=("/dev/nvidiactl",))).steps
+    assert step.why.endswith("it lacks /dev/nvidia-uvm, /dev/nvidia-uvm-tools.")
+
+
+def test_what_changes_in_words_alone_is_the_same_promise() -> None:
+    early = replace(FRESH, spec=read_spec(as_yaml(too_early("/dev/nvidia-uvm"))))
+    before = planner.plan(early, WISH, FACTS.but(driver_changes=True)).steps
+    after = planner.plan(replace(early, reasons=("it lacks /dev/nvidia-uvm, /usr/lib/x.so.580.178.04",)), WISH, FACTS)
+    assert [(step.id, step.change) for step in before] == [(step.id, step.change) for step in after.steps]
+
+
+def test_packages_of_the_driver_that_change_change_the_specification() -> None:
+    (step,) = planner.plan(FRESH, WISH, FACTS.but(driver_changes=True)).steps
+    assert step.action == "cdi.generate"
+
+
+def test_a_driver_that_hangs_is_no_bare_host() -> None:
+    (refusal,) = planner.plan(FRESH, WISH, FACTS.but(hung="nvmlDeviceGetCount")).refusals
+    assert "nvmlDeviceGetCount" in refusal.found and "reboot" in refusal.remedy
+    assert not planner.plan(FRESH, policy.CdiPolicy(False, True), FACTS.but(hung="nvmlDeviceGetCount")).refusals
+
+
+def test_our_unit_makes_the_nodes_before_it_generates() -> None:
+    lines = boot.unit_text("/usr/bin/nvidia-ctk", "/etc/x", PATH, True).splitlines()
+    nodes = next(number for number, line in enumerate(lines) if "create-device-nodes --control-devices" in line)
+    assert lines[nodes].startswith("ExecStart=-/usr/bin/nvidia-ctk")
+    assert nodes < next(number for number, line in enumerate(lines) if "cdi generate" in line)
+
+
+@pytest.mark.parametrize("program", [["nvidia-cdi-hook"], ["nvidia-ctk", "hook"]])
+@pytest.mark.parametrize("as_text", [as_yaml, lambda value: json.dumps(value, indent=2)], ids=["yaml", "json"])
+def test_a_hook_that_a_new_one_would_have_is_missed(program: List[str], as_text: Any) -> None:
+    old, new = specification(), specification()
+    hooks = [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": [*program, action, "--x"]}
+             for action in ("update-ldcache", "enable-cuda-compat")]
+    old["containerEdits"]["hooks"], new["containerEdits"]["hooks"] = hooks[:1], hooks
+    assert missing_from(read_spec(as_text(old)), read_spec(as_text(new))) == ["it lacks the hook enable-cuda-compat"]
+
+
+class Toolkit:
+    """A host with a driver, whose nvidia-ctk prints what is in a file; and NVML's answer."""
+
+    reading = NvmlReading(driver_version="580.178.04", gpus=(gpu(0, "GPU-a"), gpu(1, "GPU-b")))
+
+    def __init__(self, root: Path) -> None:
+        self.prints = root / "prints"
+
+        class Laid(Host):
+            def run(self, argv: Sequence[str], *more: Any, **options: Any) -> Any:
+                return super().run([self.which(argv[0]) and self.path(self.which(argv[0])) or argv[0], *argv[1:]],
+                                   *more, **options)
+
+        self.host = Laid(str(root))
+        self.host.write("/usr/bin/nvidia-ctk", "#!/bin/sh\nexec cat %s\n" % self.prints, mode=0o755)
+        for path in ("/dev/nvidia0", "/dev/nvidia1", "/usr/bin/nvidia-cdi-hook", "/usr/lib/libnew.so.580.178.04",
+                     *CONTROL_NODES, *LIBRARIES):
+            self.host.write(path, "")
+
+    def stale(self, spec: Dict[str, Any], new: Dict[str, Any]) -> Tuple[str, ...]:
+        self.prints.write_text(as_yaml(new))
+        return observation.stale(self.host, read_spec(as_yaml(spec)), self.reading)
+
+
+def test_a_specification_is_held_to_a_new_one(tmp_path: Path) -> None:
+    host = Toolkit(tmp_path)
+    assert host.stale(specification(), specification()) == ()
+    new = specification()
+    new["containerEdits"]["mounts"].append({"hostPath": "/usr/lib/libnew.so.580.178.04"})
+    assert host.stale(specification(), new) == ("it lacks /usr/lib/libnew.so.580.178.04",)
+    new["containerEdits"]["deviceNodes"].append({"path": "/dev/dri/card1"})
+    assert host.stale(specification(), new) == ("it lacks /dev/dri/card1, /usr/lib/libnew.so.580.178.04",)
+
+
+def test_what_a_new_one_would_leave_out_may_stay(tmp_path: Path) -> None:
+    more = specification()
+    more["containerEdits"]["mounts"].append({"hostPath": "/usr/lib/libnew.so.580.178.04"})
+    assert Toolkit(tmp_path).stale(more, specification()) == ()
+
+
+def test_sockets_of_daemons_come_and_go(tmp_path: Path) -> None:
+    new = specification()
+    new["containerEdits"]["mounts"].append({"hostPath": "/run/nvidia-persistenced/socket"})
+    assert Toolkit(tmp_path).stale(specification(), new) == ()
+
+
+def test_a_node_that_is_there_and_not_named_is_seen_without_the_program(tmp_path: Path) -> None:
+    host = Toolkit(tmp_path)
+    host.host.remove("/usr/bin/nvidia-ctk")
+    assert host.stale(too_early("/dev/nvidia-uvm"), specification()) == ("it lacks /dev/nvidia-uvm",)
+
+
+def test_a_program_that_fails_is_told(tmp_path: Path) -> None:
+    host = Toolkit(tmp_path)
+    host.host.write("/usr/bin/nvidia-ctk", "#!/bin/sh\necho no driver >&2; exit 1\n")
+    (reason,) = host.stale(specification(), specification())
+    assert "a new one cannot be made" in reason and "no driver" in reason
+
+
+def test_units_that_we_enabled_are_remembered_before_they_are(tmp_path: Path) -> None:
+    class Dying(Host):
+        def systemctl(self, *words: str, timeout: float = 180) -> Any:
+            raise GpuOpsError("killed", "", "")
+
+    host, run = Host(str(tmp_path)), dict(generic_executors(), **executors.EXECUTORS)
+    enable = next(step for step in planner.plan(BARE, WISH, FACTS).steps if step.action == "service.enable")
+    with pytest.raises(GpuOpsError):
+        run[enable.action](Dying(str(tmp_path)), Journal(host), enable)
+    assert Journal(host).recall("cdi") == {"enabled": [enable.subject]}

@@ -13,6 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Hos
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import (
     CHAIN,
+    Check,
     Evidence,
     healthy,
     run_chain,
@@ -45,6 +46,7 @@ def evidence(**changes: Any) -> Evidence:
     whole = Evidence(
         facts=HostFacts(
             hostname="h", gpus=tuple(Gpu(address, "20b2") for address in ADDRESSES), nvswitches=6,
+            fabric="fabric_manager",
             driver_loaded=VERSION, driver_installed=VERSION, driver_userspace=VERSION,
         ),
         nvml=NvmlReading(driver_version=VERSION, gpus=(gpu(0), gpu(1))),
@@ -59,6 +61,9 @@ def evidence(**changes: Any) -> Evidence:
     )
     facts = {name: changes.pop(name) for name in list(changes) if hasattr(whole.facts, name)}
     return replace(whole, facts=whole.facts.but(**facts), **changes)
+
+
+NO_STATE = NvmlReading(gpus=(gpu(0, fabric_state="not_supported"), gpu(1, fabric_state="not_supported")))
 
 
 def verdicts(seen: Evidence) -> Dict[str, str]:
@@ -86,6 +91,9 @@ def test_a_healthy_host_passes_everything() -> None:
         ("memory_health", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, remap_pending=True)))}),
         ("fabric", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, fabric_state="in_progress")))}),
         ("fabric", {"nvml": NvmlReading(gpus=(gpu(0), gpu(1, fabric_status=999)))}),
+        ("fabric", {"nvml": NO_STATE, "fabric_manager": "inactive"}),
+        ("fabric", {"fabric": "", "nvml": NvmlReading(gpus=(gpu(0), gpu(1, fabric_state="in_progress")))}),
+        ("gpus_answer", {"nvml": NvmlReading(gpus=(gpu(0),), hung="nvmlDeviceGetMemoryInfo of GPU 1", error="hangs")}),
         ("device_nodes", {"device_nodes": ("nvidia0", "nvidiactl", "nvidia-uvm")}),
         ("cdi_spec", {"cdi_spec": ""}),
         ("cdi_spec", {"cdi_stale": ("it lacks GPU-1",)}),
@@ -183,3 +191,37 @@ def test_a_runtime_that_is_older_than_its_files_is_told_apart() -> None:
 
     assert "older than its configuration" in judged(True)
     assert "older" not in judged(False)
+
+
+def check_named(name: str, seen: Evidence) -> Check:
+    return next(check for check in run_chain(seen) if check.name == name)
+
+
+@pytest.mark.parametrize("board, fabric, remedy", [
+    ("2901", "fabric_manager_nvlsm", "nvlsm"), ("2330", "fabric_manager", "nvidia-fabricmanager runs"),
+    ("2941", "", "NMX"), ("2901", "", "virtual machine"),
+])
+def test_a_gpu_that_waits_for_its_fabric_fails_on_every_board(board: str, fabric: str, remedy: str) -> None:
+    waiting = NvmlReading(gpus=(gpu(0, fabric_state="in_progress"), gpu(1, fabric_state="in_progress")))
+    check = check_named("fabric", evidence(
+        nvml=waiting, fabric=fabric, nvswitches=0, gpus=tuple(Gpu(address, board) for address in ADDRESSES)))
+    assert (check.status, remedy in check.remedy) == ("failed", True), check
+    assert "GPU 0 (0000:07:00.0): in_progress" in check.evidence
+
+
+def test_a_board_that_reports_no_fabric_is_judged_by_its_fabric_manager() -> None:
+    assert check_named("fabric", evidence(nvml=NO_STATE, fabric_manager="active")).status == "passed"
+    assert check_named("fabric", evidence(nvml=NO_STATE, fabric="", nvswitches=0)).status == "passed"
+
+
+def test_a_driver_that_hangs_is_told_with_its_call() -> None:
+    reading = NvmlReading(hung="nvmlInit", error="nvmlInit had not answered after 60 s")
+    check = check_named("gpus_answer", evidence(nvml=reading))
+    assert "nvmlInit had not answered after 60 s" in check.evidence and "reboot" in check.remedy
+
+
+def test_gpus_of_others_are_counted_nowhere() -> None:
+    others = (Gpu("0000:65:00.0", "128b", "display"), Gpu("0000:66:00.0", "20b2", "passed_through"))
+    assert healthy(run_chain(evidence(other_gpus=others)))
+    check = check_named("gpus_on_bus", evidence(gpus=(), other_gpus=others[1:]))
+    assert "0000:66:00.0 (10de:20b2) is passed through" in check.evidence

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from ...core.facts import HostFacts
+from ...core.facts import CONTROL_NODES, HostFacts
 from ...core.plan import DRIVER, REBOOT, Disruption, Plan, Refusal, Requirement, Step
 from ...core.steps import command_step, file_step, managed, service_step
 from .observation import (
@@ -34,6 +34,8 @@ LOADED = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 CONTROL_MINOR = 255
 UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
+MODESET_NODES = ("/dev/nvidia-modeset",)
+MODESET_NODE_COMMAND = ["nvidia-modprobe", "-m"]
 MODULES_TEXT = managed("".join("%s\n" % name.replace("_", "-") for name in LOADED))
 
 
@@ -74,14 +76,21 @@ def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
         facts = facts.but(kernel=facts.boot_kernel, driver_installed=facts.driver_boots)
     if not facts.driver_installed:
         return facts
-    return facts.but(driver_loaded=facts.driver_installed, nouveau_loaded=False)
+    return facts.but(driver_loaded=facts.driver_installed, nouveau_loaded=False,
+                     control_nodes=_control_nodes(facts, made))
+
+
+def _control_nodes(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
+    """Those that are there once the plan is done."""
+    made_new = {name for step in made.steps if step.action == "devices.create" for name in step.change["after"]}
+    return tuple(node for node in CONTROL_NODES if node in facts.control_nodes or node in made_new)
 
 
 def _refusals(facts: HostFacts) -> List[Refusal]:
     if not facts.gpus:
-        return [Refusal(NAME, "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)", "a GPU for the driver",
+        return [Refusal(NAME, facts.lack_of_gpus, "a GPU for the driver",
                         "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play")]
-    return []
+    return list(facts.refusals_of_the_sick(NAME))
 
 
 def _no_driver(facts: HostFacts) -> Requirement:
@@ -136,11 +145,12 @@ def unit_text(gpus: int) -> str:
     return managed(
         "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
         "After=systemd-modules-load.service\n"
-        "Before=nvidia-cdi-refresh.service containerd.service crio.service kubelet.service\n"
+        "Before=nvidia-cdi-refresh.service containerd.service crio.service docker.service kubelet.service\n"
         "ConditionPathExists=/proc/driver/nvidia/version\n\n"
         "[Service]\nType=oneshot\nRemainAfterExit=yes\n%s\n"
         "[Install]\nWantedBy=multi-user.target\n"
-        % "".join("ExecStart=/usr/bin/%s\n" % " ".join(argv) for argv in (gpu_node_command(gpus), UVM_NODE_COMMAND))
+        % "".join("ExecStart=/usr/bin/%s\n" % " ".join(argv)
+                  for argv in (gpu_node_command(gpus), UVM_NODE_COMMAND, MODESET_NODE_COMMAND))
     )
 
 
@@ -187,6 +197,7 @@ def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: T
     for subject, nodes, argv in (
         ("GPUs", gpu_nodes(len(facts.gpus)), gpu_node_command(len(facts.gpus))),
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
+        ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
         missing = [name for name in nodes if reloaded or name not in seen.nodes]
         if missing:
@@ -228,7 +239,7 @@ def _enable_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[S
 
 def _wanted(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     wanted = (PERSISTENCED,) if policy.persistence else ()
-    return wanted + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.nvswitches else ())
+    return wanted + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.fabric else ())
 
 
 def _state(seen: Observation, unit: str) -> Service:

@@ -12,7 +12,7 @@ class Policy:
     """
     state:          present loads the installed driver, absent unloads it.
     persistence:    whether the persistence daemon runs.
-    fabric_manager: auto runs it where there are NVSwitches, absent leaves it alone.
+    fabric_manager: auto runs it where the board needs it, absent leaves it alone.
     pods_leave:     whether pods that hold GPUs now will have been evicted by then.
     """
 

@@ -212,7 +212,8 @@ def parse_simulation(
     for verb, name, old, new in re.findall(
         r"^(Inst|Remv|Purg) (\S+)(?: \[([^\]]*)\])?(?: \((\S+) [^)]*\))?", output, re.MULTILINE
     ):
-        name = full_name(*(name.split(":") + [""])[:2], native_architecture or "none") if ":" in name else name
+        bare, colon, arch = name.partition(":")
+        name = full_name(bare, arch, native_architecture or "none") if colon else bare
         if old:
             before[name] = old
         if verb == "Inst":

@@ -38,10 +38,11 @@ def unit_text(generator: str, environment: str, spec: str, with_links: bool) -> 
         # What follows is worth more than the links
         lines.append("ExecStart=%s%s --quiet %s" % ("-" if spec else "", generator, " ".join(links.COMMAND)))
     if spec:
-        # nvidia-smi makes the device nodes of MIG devices
+        # What is generated names the nodes that are there: nvidia-smi makes those of GPUs and MIG devices
         lines += [
             "EnvironmentFile=-%s" % environment,
             "ExecStart=-/usr/bin/nvidia-smi -L",
+            "ExecStart=-%s --quiet system create-device-nodes --control-devices" % generator,
             "ExecStart=%s --quiet cdi generate --output=%s" % (generator, spec),
         ]
     return MANAGED + "\n".join(lines) + "\n\n[Install]\nWantedBy=multi-user.target\n"

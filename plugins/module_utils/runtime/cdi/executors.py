@@ -6,26 +6,32 @@ from __future__ import annotations
 from typing import Any, Dict, Sequence
 
 from ...core.errors import GpuOpsError
+from ...core.facts import CUDA_NODES
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
-from ...core.steps import Executor
+from ...core.steps import Executor, control_service
 from . import links
-from .observation import GENERATOR, REFRESH_SERVICE, refresh_environment
+from .observation import GENERATE_COMMAND, GENERATE_LIMIT, GENERATOR, REFRESH_SERVICE, refresh_environment
 from .planner import DISCARD, GENERATE, LINK, NAME, REMOVE, UNLINK
 from .spec import KIND, read_spec
 
-GENERATE_COMMAND = (GENERATOR, "--quiet", "cdi", "generate", "--format")
+NODES_COMMAND = (GENERATOR, "--quiet", "system", "create-device-nodes", "--control-devices")
 LIST_COMMAND = (GENERATOR, "--quiet", "cdi", "list", "--spec-dir")
 LINK_COMMAND = (GENERATOR, "--quiet", *links.COMMAND)
 
 
 def generate(host: Host, journal: Journal, step: Step) -> None:
-    """Have nvidia-ctk print the specification, look at it, then put it in place at once."""
-    # nvidia-smi creates the device nodes of MIG devices, which a module of the kernel cannot (its unit does the same)
+    """Have nvidia-ctk print the specification, look at it, then put it in place at once.
+
+    It names the nodes that it finds, so they come first, in the way of its own unit: a module of the kernel makes none.
+    """
+    # nvidia-smi creates the device nodes of MIG devices
     host.run(["nvidia-smi", "-L"], check=False)
+    if host.run([*NODES_COMMAND, "--load-kernel-modules"], check=False).rc != 0:
+        host.run(NODES_COMMAND, check=False)
     kind = "json" if step.subject.endswith(".json") else "yaml"
-    text = host.run([*GENERATE_COMMAND, kind], env=refresh_environment(host)).stdout
+    text = host.run([*GENERATE_COMMAND, kind], env=refresh_environment(host), timeout=GENERATE_LIMIT).stdout
     made = read_spec(text)
     wanted = step.change["after"]
     if made.kind != KIND or made.devices < 1:
@@ -33,6 +39,13 @@ def generate(host: Host, journal: Journal, step: Step) -> None:
             found="a specification of kind '%s' with %d devices from nvidia-ctk" % (made.kind, made.devices),
             wanted="the devices of %d GPUs, of kind %s" % (wanted["gpus"], KIND),
             remedy="run 'nvidia-ctk --debug cdi generate' and 'nvidia-smi -L' on this host",
+        )
+    unnamed = [node for node in CUDA_NODES if node not in made.nodes]
+    if unnamed:
+        raise GpuOpsError(
+            found="a specification without %s from nvidia-ctk" % ", ".join(unnamed),
+            wanted="the device nodes that every CUDA program opens",
+            remedy="run 'modprobe nvidia-uvm' and 'nvidia-modprobe -u -c 0' as root, and read what they say",
         )
     _judge(host, text, made.names, kind)
     host.write(step.subject, text)
@@ -84,6 +97,18 @@ def unlink(host: Host, journal: Journal, step: Step) -> None:
     _note(journal, linked=False)
 
 
+def enable(host: Host, journal: Journal, step: Step) -> None:
+    """Written down before: what a killed run enabled is ours to disable."""
+    known = journal.recall(NAME).get("enabled", [])
+    _note(journal, enabled=[unit for unit in known if unit != step.subject] + [step.subject])
+    control_service(host, journal, step)
+
+
+def disable(host: Host, journal: Journal, step: Step) -> None:
+    control_service(host, journal, step)
+    _note(journal, enabled=[unit for unit in journal.recall(NAME).get("enabled", []) if unit != step.subject])
+
+
 def _note(journal: Journal, **facts: Any) -> None:
     known = dict(journal.recall(NAME), **facts)
     journal.remember(NAME, {name: value for name, value in known.items() if value})
@@ -91,4 +116,5 @@ def _note(journal: Journal, **facts: Any) -> None:
 
 EXECUTORS: Dict[str, Executor] = {
     GENERATE: generate, REMOVE: remove, DISCARD: discard, LINK: link, UNLINK: unlink,
+    "service.enable": enable, "service.disable": disable,
 }

@@ -5,18 +5,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ...core.host import Host
+from ...core.facts import CONTROL_NODES, CUDA_NODES
+from ...core.host import CommandFailed, Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import restore_steps
-from ...hardware.node import toolkit_version
-from ...hardware.nvml import NvmlReading, read_nvml
+from ...hardware.node import library_version, toolkit_version
+from ...hardware.nvml import NvmlReading, reading_of
 from . import links
 from .boot import RULE_FILE, UNIT_FILE, WANTS
 from .policy import CdiPolicy
-from .spec import KIND, PATH, Spec, outdated, read_spec
+from .spec import KIND, PATH, Spec, missing_from, outdated, read_spec
 
 REFRESH_SERVICE = "nvidia-cdi-refresh.service"
 REFRESH_ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
@@ -25,6 +26,9 @@ REFRESH_UNITS = ("nvidia-cdi-refresh.path", REFRESH_SERVICE)
 GENERATOR = "nvidia-ctk"
 # Where the toolkit's packages put it
 GENERATOR_PATH = "/usr/bin/" + GENERATOR
+GENERATE_COMMAND = (GENERATOR, "--quiet", "cdi", "generate", "--format")
+# Seconds; it takes a tenth of one, and longer where it has to initialise GPUs that nobody holds
+GENERATE_LIMIT = 120.0
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,8 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
     path = spec_path(host)
     text = host.read(path)
     spec = read_spec(text) if text is not None else None
-    reading = read_nvml() if policy.present else NvmlReading()
+    loaded = (host.read("/sys/module/nvidia/version") or "").strip()
+    reading = reading_of(library_version(host), loaded) if policy.present else NvmlReading()
     others = elsewhere(host, path)
     memory = journal.recall("cdi")
     generator = host.which(GENERATOR)
@@ -95,8 +100,8 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
         elsewhere=tuple(others),
         conflicting=conflicting(path, spec, others) if spec else (),
         generated=bool(memory.get("generated")),
-        enabled_by_us=() if policy.present else _enabled_by_us(journal),
-        loaded=(host.read("/sys/module/nvidia/version") or "").strip(),
+        enabled_by_us=() if policy.present else tuple(memory.get("enabled", ())),
+        loaded=loaded,
         made_before=_made_before(host, path, generator),
         undivided=_undivided(reading),
         unlinked=links.unlinked(host) + links.misleading(host),
@@ -110,14 +115,34 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
 
 
 def stale(host: Host, spec: Spec, reading: NvmlReading) -> Tuple[str, ...]:
-    """Why a specification does not describe the host's devices and files as they are."""
+    """Why a specification does not describe the host's devices and files as they are.
+
+    The last word has the program that makes specifications: one that would be made now is compared with it.
+    """
     gone = [path for path in (*spec.nodes, *spec.sources, *spec.hooks) if not host.exists(path)]
     reasons = ["it names %s, which is not there" % path for path in gone[:1]]
     if reading.error or not reading.driver_version:
         return tuple(reasons)
     if spec.driver and spec.driver != reading.driver_version:
         reasons.append("it is for driver %s, %s is loaded" % (spec.driver, reading.driver_version))
-    return tuple(reasons + outdated(spec, [gpu for gpu in reading.gpus if not gpu.error]))
+    reasons += outdated(spec, [gpu for gpu in reading.gpus if not gpu.error])
+    reasons += unnamed_nodes(spec, [node for node in CONTROL_NODES if host.exists(node)])
+    return tuple(reasons or ([] if _undivided(reading) else _compared_with_a_new_one(host, spec)))
+
+
+def unnamed_nodes(spec: Spec, control_nodes: Sequence[str]) -> List[str]:
+    """A specification that was made before these nodes were: without them every CUDA program fails (999)."""
+    return missing_from(spec, Spec("", (), tuple(dict.fromkeys((*CUDA_NODES, *control_nodes))), ()))
+
+
+def _compared_with_a_new_one(host: Host, spec: Spec) -> List[str]:
+    if host.which(GENERATOR) is None:
+        return []
+    try:
+        done = host.run([*GENERATE_COMMAND, "yaml"], env=refresh_environment(host), timeout=GENERATE_LIMIT)
+    except CommandFailed as failure:
+        return ["a new one cannot be made: %s" % failure.found]
+    return missing_from(spec, read_spec(done.stdout))
 
 
 def _undivided(reading: NvmlReading) -> bool:
@@ -180,13 +205,3 @@ def conflicting(path: str, spec: Spec, others: Mapping[str, Spec]) -> Tuple[str,
     folder = os.path.dirname(path)
     return tuple(other for other, described in others.items()
                  if os.path.dirname(other) == folder and set(described.names).intersection(spec.names))
-
-
-def _enabled_by_us(journal: Journal) -> Tuple[str, ...]:
-    enabled: Dict[str, bool] = {}
-    for event in journal.events():
-        step = event["step"]
-        if event["event"] == "done" and step["capability"] == "cdi":
-            if step["action"] in ("service.enable", "service.disable"):
-                enabled[step["subject"]] = step["action"] == "service.enable"
-    return tuple(sorted(unit for unit, is_enabled in enabled.items() if is_enabled))

@@ -10,7 +10,7 @@ from ...core.plan import Disruption, Plan, Step
 from ...core.steps import file_step, service_step
 from ...core.versions import version_key
 from . import boot, links
-from .observation import REFRESH_ENVIRONMENT, CdiObservation
+from .observation import REFRESH_ENVIRONMENT, CdiObservation, unnamed_nodes
 from .policy import CdiPolicy
 
 NAME = "cdi"
@@ -26,12 +26,16 @@ UNITS_SINCE = (1, 18)
 def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Plan:
     if not policy.present:
         return Plan(steps=tuple(_removal(observation)))
+    refusals = facts.refusals_of_the_sick(NAME)
+    if refusals:
+        return Plan(refusals=refusals)
     notes = [] if policy.remove_others else [_note(observation, path) for path in observation.elsewhere]
     waits_for = _waits_for(facts)
     if waits_for:
-        return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]))
+        return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]), complete=False)
     steps = _others_steps(observation, policy)
-    if _lacks_mig_devices(observation, facts):
+    undivided = _lacks_mig_devices(observation, facts)
+    if undivided:
         notes.append("The CDI specification waits for MIG devices: every GPU is in MIG mode, and none has one.")
     else:
         steps.extend(_generation(observation, facts))
@@ -39,7 +43,7 @@ def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Pl
     if policy.refresh_at_boot and _has_units(observation, facts):
         steps.extend(_unit_steps(observation, facts))
     steps.extend(_boot_steps(observation, policy, facts))
-    return Plan(steps=tuple(steps), notes=tuple(notes))
+    return Plan(steps=tuple(steps), notes=tuple(notes), complete=not undivided)
 
 
 def _note(observation: CdiObservation, path: str) -> str:
@@ -87,7 +91,7 @@ def _lacks_mig_devices(observation: CdiObservation, facts: HostFacts) -> bool:
 
 def _waits_for(facts: HostFacts) -> str:
     if not facts.gpus:
-        return "a GPU: there is none on the PCI bus"
+        return "a GPU: %s" % facts.lack_of_gpus
     if not facts.toolkit:
         return "the container toolkit"
     if not facts.driver_loaded:
@@ -103,14 +107,15 @@ def _generation(observation: CdiObservation, facts: HostFacts) -> List[Step]:
         return []
     before: Optional[Dict[str, Any]] = None
     if observation.spec is not None:
-        before = {"driver": observation.spec.driver, "gpus": observation.spec.gpus, "outdated": "; ".join(reasons)}
+        before = {"driver": observation.spec.driver, "gpus": observation.spec.gpus, "fresh": False}
     return [
         Step(
             capability=NAME,
             action=GENERATE,
             subject=observation.path,
             why="Containers get their GPUs by this specification: %s." % "; ".join(reasons),
-            change={"before": before, "after": {"driver": facts.driver_loaded, "gpus": len(facts.gpus)}},
+            change={"before": before,
+                    "after": {"driver": facts.driver_loaded, "gpus": len(facts.gpus), "fresh": True}},
         )
     ]
 
@@ -118,12 +123,15 @@ def _generation(observation: CdiObservation, facts: HostFacts) -> List[Step]:
 def _reasons(observation: CdiObservation, facts: HostFacts) -> List[str]:
     if observation.spec is None:
         return ["there is none"]
-    # Said in the same words before an exchange and after it, as the plan of then is held to that of now.
     if _is_of_another_driver(observation, facts):
         return ["it is for driver %s" % observation.spec.driver]
     if observation.made_before or not _is_installed(observation, facts.toolkit):
         return ["it was made before container toolkit %s came" % facts.toolkit]
-    return list(observation.reasons) if observation.driver == facts.driver_loaded else []
+    if facts.driver_changes:
+        return ["packages of its driver change"]
+    if observation.reasons and observation.driver == facts.driver_loaded:
+        return list(observation.reasons)
+    return unnamed_nodes(observation.spec, facts.control_nodes)
 
 
 def _is_installed(observation: CdiObservation, toolkit: str) -> bool:

@@ -21,10 +21,16 @@ _NODE = re.compile(r'^\s*(?:- )?"?path"?: "?(/dev/[^",\n]+)"?,?$', re.M)
 _HOOK = re.compile(r'^\s*(?:- )?"?path"?: "?(/(?!dev/)[^",\n]+)"?,?$', re.M)
 _SOURCE = re.compile(r'^\s*(?:- )?"?hostPath"?: "?(/[^",\n]+)"?,?$', re.M)
 _KIND = re.compile(r'^\s*"?kind"?: "?([^",\s]+)"?,?$', re.M)
+# What a hook does: the first argument after its program's name, which older toolkits call 'nvidia-ctk hook'
+_ACTION = re.compile(
+    r'^\s*(?:- )?"?(?:nvidia-cdi-hook|nvidia-ctk"?,?\n\s*(?:- )?"?hook)"?,?\n\s*(?:- )?"?([a-z][a-z-]+)"?,?$', re.M)
 _DRIVER = re.compile(r"\.so\.(\d{3}\.\d+(?:\.\d+)?)$")
 # A GPU's name by the strategies 'index' and 'type-index', and a MIG device's (nvidia-ctk cdi generate)
 _GPU_INDEX = re.compile(r"(?:gpu)?(\d+)$")
 _MIG_INDEX = re.compile(r"(?:mig)?(\d+:\d+)$")
+_OF_DAEMONS = ("/run/", "/var/run/", "/tmp/")
+# How much of what is missing a person is told
+_NAMED = 4
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,7 @@ class Spec:
     nodes:   device nodes.
     sources: files of the host that are mounted into containers.
     hooks:   programs of the host that are run for a container.
+    actions: what these programs do: 'create-symlinks', 'update-ldcache' ...
     """
 
     kind: str
@@ -42,6 +49,7 @@ class Spec:
     nodes: Tuple[str, ...]
     sources: Tuple[str, ...]
     hooks: Tuple[str, ...] = ()
+    actions: Tuple[str, ...] = ()
 
     @property
     def driver(self) -> str:
@@ -79,7 +87,25 @@ def read_spec(text: str) -> Spec:
         nodes=_unique(_NODE.findall(text)),
         sources=_unique(_SOURCE.findall(text)),
         hooks=_unique(_HOOK.findall(text)),
+        actions=_unique(_ACTION.findall(text)),
     )
+
+
+def missing_from(spec: Spec, new: Spec) -> List[str]:
+    """Why a new specification would serve containers better: what it names and this one does not.
+
+    What this one names beside that may stay, as long as it is there. Sockets of daemons come and go with them.
+    """
+    wanted = (
+        [node for node in new.nodes if node not in spec.nodes]
+        + [path for path in new.sources if path not in spec.sources and not path.startswith(_OF_DAEMONS)]
+        + [path for path in new.hooks if path not in spec.hooks]
+        + ["the hook %s" % action for action in new.actions if action not in spec.actions]
+    )
+    if not wanted:
+        return []
+    more = " and %d more" % (len(wanted) - _NAMED) if len(wanted) > _NAMED else ""
+    return ["it lacks %s%s" % (", ".join(wanted[:_NAMED]), more)]
 
 
 def outdated(spec: Spec, gpus: Sequence[NvmlGpu]) -> List[str]:

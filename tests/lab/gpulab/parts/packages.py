@@ -192,6 +192,9 @@ class Driver:
             {"/usr/bin/nv-fabricmanager": self.program("nv-fabricmanager"),
              "/usr/bin/nvidia-fabricmanager-start.sh": File(template("driver/nvidia-fabricmanager-start.sh"), 0o755),
              "/usr/share/nvidia/nvswitch/fabricmanager.cfg": File(template("driver/fabricmanager.cfg"))})
+        # NVIDIA's has versions of its own; the stand-in of the fabric manager configures the fabric without it
+        yield self.deb("nvlsm", "NVLink Subnet Manager",
+                       files={"/opt/nvidia/nvlsm/sbin/nvlsm": File("#!/bin/sh\nexit 0\n", 0o755)})
         yield self.daemon(
             "nvidia-imex", "NVIDIA Internode Memory Exchange service",
             {"/usr/bin/nvidia-imex": self.program("nvidia-imex"),

@@ -1,0 +1,32 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Passwords in URLs among a module's options: what must not be shown, and the options without it."""
+from __future__ import annotations
+
+import re
+from typing import Any, Iterator, Mapping
+from urllib.parse import unquote
+
+_PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s]+)(@)")
+
+
+def passwords(options: Any) -> Iterator[str]:
+    """Every password in a URL of these options, as it is written there and as it is meant; nested ones too."""
+    if isinstance(options, Mapping):
+        options = list(options.values())
+    if isinstance(options, (list, tuple)):
+        for option in options:
+            yield from passwords(option)
+    elif isinstance(options, str):
+        for _before, password, _after in _PASSWORD.findall(options):
+            yield password
+            yield unquote(password)
+
+
+def without_passwords(options: Any) -> Any:
+    """The options, for a digest that anybody may read."""
+    if isinstance(options, Mapping):
+        return {name: without_passwords(option) for name, option in options.items()}
+    if isinstance(options, (list, tuple)):
+        return [without_passwords(option) for option in options]
+    return _PASSWORD.sub(r"\1\3", options) if isinstance(options, str) else options

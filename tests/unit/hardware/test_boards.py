@@ -1,0 +1,49 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What configures the NVLink fabric of a board, told by its PCI devices."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pci_tree import Tree
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
+from gpulab import silicon
+
+BRIDGE_DATA = b"\x82\x08\x00ConnectX\x90\x0d\x00V3\x06SW_MNGRV\x00\x78"
+ADAPTER_DATA = b"\x82\x08\x00ConnectX\x90\x0d\x00V3\x06NVLINKRV\x00\x78"
+
+
+@pytest.mark.parametrize("profile, fabric", [
+    ("a100-80gb-sxm", "fabric_manager"), ("h100-sxm-hgx", "fabric_manager"), ("b200-hgx", "fabric_manager_nvlsm"),
+    ("b300-hgx", "fabric_manager_nvlsm"), ("gb200-nvl72", ""), ("l40s", ""), ("h100-nvl", ""), ("t4", ""),
+    ("rtx-pro-6000-server", ""),
+])
+def test_each_board_says_what_it_needs(tmp_path: Path, profile: str, fabric: str) -> None:
+    slots = len(silicon.profile_table(profile)["slots"])
+    silicon.write_board(tmp_path, profile, slots, seed="test")
+    silicon.host_files.write_pci(tmp_path, silicon.board_file.read(tmp_path))
+    bus = read_bus(Host(str(tmp_path)))
+    assert (len(bus.gpus), bus.fabric) == (slots, fabric)
+
+
+def test_network_adapters_of_the_host_are_no_bridges(tmp_path: Path) -> None:
+    (tmp_path / "usr").mkdir()
+    tree = Tree(tmp_path).add("0000:17:00.0", "2901").add("0000:05:00.0", "1021", "020700", "15b3", vpd=ADAPTER_DATA)
+    assert host_facts(tree.host).fabric == ""
+    tree.add("0000:06:00.0", "1021", "020700", "15b3", vpd=BRIDGE_DATA)
+    facts = host_facts(tree.host)
+    assert (facts.fabric, facts.nvswitches) == ("fabric_manager_nvlsm", 0)
+
+
+def test_bridges_count_for_gpus_with_nvlink_5_alone(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).add("0000:17:00.0", "2330").add("0000:05:00.0", "1021", "020700", "15b3", vpd=BRIDGE_DATA)
+    assert read_bus(tree.host).fabric == ""
+
+
+def test_switches_of_a_virtual_machine_are_configured_there(tmp_path: Path) -> None:
+    tree = Tree(tmp_path).add("0000:17:00.0", "2330").add("0000:05:00.0", "22a3", "068000", driver="vfio-pci")
+    assert read_bus(tree.host).fabric == ""

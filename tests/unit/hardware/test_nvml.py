@@ -1,0 +1,192 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""NVML's reading through the simulated library, each in a process of its own, with faults in single calls."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+import pytest
+from workspace import collections_root
+
+from gpulab import silicon
+from gpulab.cache import Workshop
+from gpulab.parts.silicon import PARTS
+
+VERSION = "580.126.09"
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+
+READER = """
+import json, sys
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
+print(json.dumps(nvml.read_nvml(silence=float(sys.argv[1])).to_dict()))
+"""
+TWICE = """
+import json
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
+first = nvml.reading_of("%s", "%s")
+print(json.dumps([first is nvml.reading_of("%s", "%s"), first is nvml.reading_of("595.91.07", "595.91.07"),
+                  nvml.reading_of("", "").error]))
+""" % ((VERSION,) * 4)
+
+SICK = """
+import json, sys
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
+print(json.dumps(host_facts_and_health(Host(sys.argv[1]), silence=1.0).to_dict()))
+"""
+
+
+class Board:
+    """Two H100 in a directory, and the library that answers for them."""
+
+    def __init__(self, built: Path, directory: Path) -> None:
+        self.directory = directory / "silicon"
+        self.libraries = directory / "lib"
+        self.libraries.mkdir()
+        library = self.libraries / ("libnvidia-ml.so." + VERSION)
+        shutil.copyfile(str(built / "pkg" / "libnvidia-ml.so"), str(library))
+        (self.libraries / "libnvidia-ml.so.1").symlink_to(library.name)
+        silicon.write_board(self.directory, "h100-sxm-hgx", 2, seed="test")
+        self.load(VERSION)
+
+    def load(self, version: str) -> None:
+        with silicon.board_file.opened(self.directory) as board:
+            board.remove("module")
+            if version:
+                board.set("module.nvidia.version", version)
+
+    def fault(self, kind: str, gpu: Any = None, **details: Any) -> None:
+        silicon.inject_fault(self.directory, kind, gpu, **details)
+
+    def start(self, script: str, *arguments: str) -> "subprocess.Popen[str]":
+        environment = dict(os.environ, GPUSIM_DIR=str(self.directory), LD_LIBRARY_PATH=str(self.libraries),
+                           PYTHONPATH=str(collections_root()))
+        return subprocess.Popen([sys.executable, "-c", script, *arguments], env=environment, text=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def say(self, script: str, *arguments: str) -> Any:
+        out, errors = self.start(script, *arguments).communicate(timeout=60)
+        assert out, errors
+        return json.loads(out)
+
+    def read(self, silence: float = 20.0) -> Dict[str, Any]:
+        reading: Dict[str, Any] = self.say(READER, str(silence))
+        return reading
+
+
+@pytest.fixture(scope="session")
+def built() -> Path:
+    return Workshop(PARTS).build("silicon")
+
+
+@pytest.fixture
+def board(built: Path, tmp_path: Path) -> Board:
+    return Board(built, tmp_path)
+
+
+def test_every_gpu_is_read(board: Board) -> None:
+    reading = board.read()
+    assert (reading["driver_version"], reading["error"], reading["hung"]) == (VERSION, "", "")
+    assert reading["cuda_version"] == "13.0"
+    assert [gpu["name"] for gpu in reading["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
+    assert [gpu["minor"] for gpu in reading["gpus"]] == [0, 1]
+    assert reading["gpus"][0]["fabric_state"] == "not_started"
+
+
+@pytest.mark.parametrize("call, gpu, named", [
+    ("nvmlInit_v2", None, "nvmlInit"),
+    ("nvmlDeviceGetCount_v2", None, "nvmlDeviceGetCount"),
+    ("nvmlDeviceGetMemoryInfo", 1, "nvmlDeviceGetMemoryInfo of GPU 1"),
+])
+def test_a_call_that_does_not_come_back_is_named_and_left(board: Board, call: str, gpu: Any, named: str) -> None:
+    board.fault("slow", gpu, call=call, ms=3600 * 1000)
+    reading = board.read(silence=1.0)
+    assert reading["hung"] == named
+    assert reading["error"] == "%s had not answered after 1 s" % named
+    assert [each["index"] for each in reading["gpus"]] == ([0] if gpu else [])
+
+
+@pytest.mark.parametrize("call, named", [
+    ("nvmlInit_v2", "nvmlInit"),
+    ("nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"),
+    ("nvmlSystemGetDriverVersion", "nvmlSystemGetDriverVersion"),
+])
+def test_a_call_that_fails_is_part_of_the_reading(board: Board, call: str, named: str) -> None:
+    board.fault("call", None, call=call, code=999, times=0)
+    reading = board.read()
+    assert reading["error"] == "Unknown Error (%s)" % named
+    assert (reading["hung"], reading["gpus"]) == ("", [])
+
+
+def test_facts_for_a_plan_tell_a_sick_host(board: Board, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    library = root / "usr/lib64" / ("libnvidia-ml.so." + VERSION)
+    for path, text in ((library, ""), (root / "sys/module/nvidia/version", VERSION + "\n")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    (root / "usr/lib64/libnvidia-ml.so.1").symlink_to(library.name)
+    assert board.say(SICK, str(root))["hung"] == ""
+    board.fault("slow", 1, call="nvmlDeviceGetMemoryInfo", ms=3600 * 1000)
+    assert board.say(SICK, str(root))["hung"] == "nvmlDeviceGetMemoryInfo of GPU 1"
+
+
+def test_a_driver_that_is_not_loaded_is_told(board: Board) -> None:
+    board.load("")
+    assert "Driver Not Loaded" in board.read()["error"]
+
+
+def test_a_lost_gpu_does_not_hide_the_others(board: Board) -> None:
+    board.fault("lost", 1)
+    first, second = board.read()["gpus"]
+    assert (first["error"], second["error"]) == ("", "GPU is lost")
+
+
+def test_a_process_reads_once(board: Board) -> None:
+    assert board.say(TWICE) == [True, False, "libnvidia-ml.so.1 is not installed"]
+
+
+@pytest.fixture
+def hanging(board: Board) -> Iterator["subprocess.Popen[str]"]:
+    board.fault("slow", 1, call="nvmlDeviceGetMemoryInfo", ms=3600 * 1000)
+    with board.start(READER, "2") as reader:
+        yield reader
+
+
+def child_of(pid: int) -> int:
+    for _attempt in range(500):
+        children = Path("/proc/%d/task/%d/children" % (pid, pid)).read_text().split()
+        if children:
+            return int(children[0])
+        time.sleep(0.01)
+    raise AssertionError("the reader started no child")
+
+
+def test_a_child_that_cannot_be_ended_is_left_behind(hanging: "subprocess.Popen[str]") -> None:
+    """A process that is traced stays until its tracer has seen its end: so does one that sleeps in the driver."""
+    library = ctypes.CDLL(None, use_errno=True)
+    child = child_of(hanging.pid)
+    seize = 0x4206
+    if library.ptrace(seize, child, None, None) != 0:
+        pytest.skip("this machine does not let us trace a process")
+    out, _errors = hanging.communicate(timeout=60)
+    reading = json.loads(out)
+    assert reading["hung"] == "nvmlDeviceGetMemoryInfo of GPU 1"
+    assert reading["error"].endswith("the process that called it cannot be killed")
+    os.waitpid(child, 0x40000000)
+
+
+def test_a_child_that_is_left_behind_keeps_nothing_open(hanging: "subprocess.Popen[str]") -> None:
+    child = child_of(hanging.pid)
+    time.sleep(0.5)
+    names = sorted(os.readlink(str(link)) for link in Path("/proc/%d/fd" % child).iterdir())
+    assert [name for name in names if name != "/dev/null" and "silicon" not in name][0].startswith("pipe:")
+    assert names.count("/dev/null") == 3 and len([name for name in names if name.startswith("pipe:")]) == 1
+    assert os.getsid(child) == child
