@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 from laboratory import JOURNAL, OTHERS_OWN, Fleet, Running, different, host_state
 
+from gpulab.processes import children
 from gpulab.topology import Topology, parse
 
 OLD, NEW = "580.178.04", "595.91.07"
@@ -206,16 +207,24 @@ def lines(path: Path) -> int:
 
 def kill_controller(running: Running, scratch: Path) -> None:
     """The controller dies at once: ansible-playbook, its forks and the ssh connections that outlive them."""
-    try:
-        os.killpg(running.process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    family = [running.process.pid] if running.process.poll() is None else []
+    for pid in family:
+        family += children(pid)
+    for pid in family:
+        _kill(pid)
     running.process.wait()
     sockets = str(scratch / "ansible" / "cp")
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            if sockets.encode() in entry.read_bytes():
-                os.kill(int(entry.parent.name), signal.SIGKILL)
+            of_ours = sockets.encode() in entry.read_bytes()
         except OSError:
             continue
+        if of_ours:
+            _kill(int(entry.parent.name))
 
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass

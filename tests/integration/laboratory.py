@@ -153,8 +153,7 @@ class Fleet:
         results, calls = self.scratch / ("%d.json" % self.runs), self.scratch / ("%d.calls" % self.runs)
         with results.open("wb") as output:
             process = subprocess.Popen(self.command(playbook, *options, **variables), cwd=self.scratch, stdout=output,
-                                       stderr=subprocess.STDOUT, env=self.environment(results, calls),
-                                       start_new_session=True)
+                                       stderr=subprocess.STDOUT, env=self.environment(results, calls))
         return Running(process, results, calls)
 
     def run(self, playbook: str, *options: str, **variables: Any) -> Played:

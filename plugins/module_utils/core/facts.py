@@ -27,6 +27,9 @@ ROLES: Dict[str, str] = {
 CUDA_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 
+# Facts that are only foretold: no host is read for them
+NEVER_READ = ("driver_changes",)
+
 FABRIC_MANAGER = "fabric_manager"
 FABRIC_MANAGER_NVLSM = "fabric_manager_nvlsm"
 

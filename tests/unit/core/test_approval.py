@@ -12,6 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import (
+    as_foretold,
     differences,
     facts_foretold,
     foretold_facts,
@@ -248,3 +249,10 @@ def test_what_is_foretold_is_taken_where_nothing_else_has_changed(
     for name, value in made(now).to_dict().items():
         untouched = value == made(before).to_dict()[name]
         assert merged[name] == (made(after).to_dict()[name] if untouched else value)
+
+
+def test_a_host_is_as_foretold_though_nobody_can_read_that_packages_were_to_change() -> None:
+    foretold = facts_foretold(HostFacts(), HostFacts(driver_installed="595", driver_changes=True))
+    assert as_foretold(HostFacts(driver_installed="595"), foretold)
+    assert not as_foretold(HostFacts(driver_installed="580"), foretold)
+    assert not as_foretold(HostFacts(), foretold)
