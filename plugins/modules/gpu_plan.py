@@ -94,7 +94,8 @@ plan:
     - C(disruption) is the highest of its steps and requirements.
     - C(steps) are what is done, in order. C(requirements) are what must come from outside after them, a reboot or a
       driver, each with C(kind), C(subject), C(why), C(disruption) and C(change).
-    - C(refusals) say why nothing is done, C(notes) what else is to be known.
+    - C(refusals) say why nothing is done, C(notes) what else is to be known. C(complete) is false where something that
+      is wanted waits for what no step brings, as a note says.
   returned: success
   type: dict
   sample:

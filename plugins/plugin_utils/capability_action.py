@@ -43,13 +43,15 @@ class CapabilityAction(ActionBase):
         if self._writes():
             arguments["run_id"] = run_id()
         rounds: List[Dict[str, Any]] = []
+        shipped = False
         try:
             while len(rounds) < MOST_ROUNDS:
                 result = self._execute_module(
                     module_name=self._task.action, module_args=arguments, task_vars=task_vars
                 )
-                if result.get("libraries_missing"):
+                if result.get("libraries_missing") and not shipped:
                     arguments["libraries"] = self._ship(content, remote_path, task_vars)
+                    shipped = True
                     continue
                 rounds.append(result)
                 if result.get("failed") or "awaiting" not in result:

@@ -126,6 +126,7 @@ def plan_of(
         requirements=made.requirements,
         refusals=made.refusals,
         notes=made.notes,
+        complete=made.complete,
     )
     return plan, capability.facts_after(observation, policy, facts, made)
 
@@ -234,6 +235,11 @@ class Run:
             if error is cause:
                 raise
             raise error from cause
+        self._done(step, plan_name)
+
+    def _done(self, step: Step, plan_name: str) -> None:
+        """Write down that a step is done, once its effect is on the disk: a power cut must not leave the word alone."""
+        self.host.sync()
         self.journal.note("done", step, plan_name)
 
     def _plan(self, foretold: Optional[Foretold] = None) -> Plan:
@@ -248,6 +254,7 @@ class Run:
         for event in self.journal.unfinished(self.capability.name):
             step = Step.from_dict(event["step"])
             if step.action in CONTROLLER_ACTIONS:
+                self.host.sync()
                 self.transactions.settle(self.host, self.journal, step, event.get("transaction") or {})
 
     def _account_failed(self) -> Outcome:
@@ -262,8 +269,10 @@ class Run:
     def _settle(self, plan: Plan) -> List[str]:
         """Close what an earlier process left open.
 
-        An open step that is not needed any more was done, unless another policy has made it needless.
+        An open step that is not needed any more was done, unless another policy has made it needless. Where the plan
+        waits for something, that it is missing tells nothing, and it stays open; packages can be seen in any case.
         """
+        waits = bool(plan.requirements) or not plan.complete
         pending = {step.id for step in plan.steps}
         settled = []
         for event in self.journal.unfinished(self.capability.name):
@@ -277,7 +286,9 @@ class Run:
             if event["policy"] != plan.policy:
                 self.journal.note("superseded", step, event["plan"])
                 continue
-            self.journal.note("done", step, event["plan"])
+            if waits and step.action not in CONTROLLER_ACTIONS:
+                continue
+            self._done(step, event["plan"])
             settled.append(step.id)
         return settled
 
@@ -285,9 +296,12 @@ class Run:
         """Note approved steps whose effect is there without us.
 
         The policy is the approved one, so a step that is not planned has its effect, provided that nothing else keeps
-        it from being planned: facts that a capability before this one was to bring about, or a requirement.
+        it from being planned: facts that a capability before this one was to bring about, a requirement, or what an
+        incomplete plan waits for.
         """
-        if self.approved is None or plan.requirements or not as_foretold(self.facts, self._foretold()):
+        if self.approved is None or plan.requirements or not plan.complete:
+            return
+        if not as_foretold(self.facts, self._foretold()):
             return
         pending = {step.id for step in plan.steps}
         there = [step for step in self.approved.steps if step.id not in pending and step.id not in closed.ids]

@@ -188,6 +188,8 @@ class Plan:
               that it needs nothing is a promise too.
     foretold: {capability: {fact: {'before', 'after'}}}: what the capabilities before it will have made of the facts
               that it was planned with. Facts that they leave alone are not in it.
+    complete: whether all that is wanted is planned. What waits for something that no step brings is told in notes,
+              and a step that is missing then does not mean that its effect is there.
     """
 
     host: str = ""
@@ -199,6 +201,7 @@ class Plan:
     requirements: Tuple[Requirement, ...] = ()
     refusals: Tuple[Refusal, ...] = ()
     notes: Tuple[str, ...] = ()
+    complete: bool = True
 
     @property
     def disruption(self) -> Disruption:
@@ -232,6 +235,7 @@ class Plan:
             "requirements": [requirement.to_dict() for requirement in self.requirements],
             "refusals": [refusal.to_dict() for refusal in self.refusals],
             "notes": list(self.notes),
+            "complete": self.complete,
         }
 
     @classmethod
@@ -249,6 +253,7 @@ class Plan:
             requirements=tuple(Requirement.from_dict(requirement) for requirement in data["requirements"]),
             refusals=tuple(Refusal.from_dict(refusal) for refusal in data["refusals"]),
             notes=tuple(data["notes"]),
+            complete=bool(data["complete"]),
         )
 
     def merged(self, other: Plan) -> Plan:
@@ -263,6 +268,7 @@ class Plan:
             requirements=self.requirements + other.requirements,
             refusals=self.refusals + other.refusals,
             notes=self.notes + other.notes,
+            complete=self.complete and other.complete,
         )
 
     def diff(self) -> List[Dict[str, str]]:
@@ -279,7 +285,7 @@ def part_of(plan: Mapping[str, Any], capability: str) -> Dict[str, Any]:
     """
     if plan.get("schema") != SCHEMA:
         return {"schema": plan.get("schema")}
-    part = {name: plan.get(name) for name in ("schema", "host", "policy", "observation", "refusals")}
+    part = {name: plan.get(name) for name in ("schema", "host", "policy", "observation", "refusals", "complete")}
     part["notes"] = []
     for name in ("steps", "requirements"):
         listed = plan.get(name)

@@ -39,7 +39,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
     A kernel that neither runs nor boots next holds up nothing: that its module does not build is remembered.
     """
     version, limit = step.change["after"]["nvidia"], step.parameters["timeout"]
-    name = dkms_name(host, version)
+    name = dkms_name(host, version) or _add_source(host, version)
     if not name:
         raise GpuOpsError(
             found="dkms knows no driver %s" % version,
@@ -68,6 +68,15 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             wanted="a signature that the kernel takes under Secure Boot",
             remedy="enrol the key that DKMS signs with (mokutil --import, then confirm it on the console at the next "
                    "boot), or let DKMS sign with the enrolled one (mok_signing_key in /etc/dkms/framework.conf)")
+
+
+def _add_source(host: Host, version: str) -> str:
+    """Make the driver's source known to DKMS, as the package's script does unless /etc/dkms/no-autoinstall keeps it
+    from it (/usr/lib/dkms/common.postinst); its name, '' where there is no source."""
+    ending = "-%s/dkms.conf" % version
+    for path in host.glob("/usr/src/nvidia*" + ending):
+        host.run(["dkms", "add", "%s/%s" % (path[len("/usr/src/"):-len(ending)], version)])
+    return dkms_name(host, version)
 
 
 def _last_log(host: Host) -> str:

@@ -50,6 +50,7 @@ plans = st.builds(
                           max_size=2).map(tuple),
     refusals=st.lists(st.builds(Refusal, words, words, words, words), max_size=2).map(tuple),
     notes=st.lists(words, max_size=2).map(tuple),
+    complete=st.booleans(),
 )
 
 

@@ -277,6 +277,21 @@ def test_a_step_that_still_waits_for_another_capability_is_not_satisfied(host: H
     assert (sorted(told(host, "done")), told(host, "satisfied")) == (sorted(FILES), [])
 
 
+def test_what_a_plan_leaves_out_because_it_waits_is_not_satisfied(host: Host) -> None:
+    class Waiting(Files):
+        def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+            return Plan(notes=("It waits for a device.",), complete=False)
+
+    approved = run(host, text="new").preview().plan
+    run(host, Waiting(), text="new", approved=approved).apply()
+    assert events(host) == []
+    with pytest.raises(Killed):
+        run(host, mortal(0), text="new").apply()
+    left_open = Journal(host).unfinished("files")
+    run(host, Waiting(), text="new").apply()
+    assert Journal(host).unfinished("files") == left_open, "it was not done either"
+
+
 class Ending(Files):
     """Its plan ends with a requirement of some kind."""
 

@@ -212,6 +212,8 @@ class Dkms(Host):
             return Done(argv, 0, self.status, "")
         self.said.append(" ".join(argv))
         assert argv[0] == "dkms"
+        if argv[1] == "add":
+            self.status += "%s: added\n" % argv[2]
         if argv[1] == "install" and argv[4] in self.good:
             folder = "/lib/modules/%s/" % argv[4]
             self.write(folder + "updates/dkms/nvidia.ko", "version: %s\n" % argv[2].split("/")[1])
@@ -259,6 +261,13 @@ class TestBuild:
     def test_a_driver_that_dkms_does_not_know_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(GpuOpsError, match="dkms knows no driver"):
             Dkms(str(tmp_path), "nvidia/570.1.2: added\nnvidia-fs/2.19.7: added\n", (RUNNING,)).build(RUNNING)
+
+    def test_a_source_that_the_script_did_not_add_is_added(self, tmp_path: Path) -> None:
+        host = Dkms(str(tmp_path), "nvidia-open/570.1.2: added\n", (RUNNING,))
+        host.write("/usr/src/nvidia-current-%s/dkms.conf" % VERSION, "")
+        host.build(RUNNING)
+        assert host.said == ["dkms add nvidia-current/%s" % VERSION,
+                             "dkms install nvidia-current/%s -k %s" % (VERSION, RUNNING)]
 
     def test_under_secure_boot_the_signature_is_checked(self, tmp_path: Path) -> None:
         host = Dkms(str(tmp_path), self.STATUS, (RUNNING,))

@@ -218,6 +218,7 @@ def test_gpus_in_mig_mode_without_devices_are_waited_for() -> None:
     made = planner.plan(replace(FRESH, spec=None, undivided=True), WISH, FACTS)
     assert made.steps == ()
     assert "waits for MIG devices" in made.notes[-1]
+    assert not made.complete, "that nothing is generated does not mean that the specification is there"
 
 
 def test_other_specifications_go_when_asked_and_come_back() -> None:

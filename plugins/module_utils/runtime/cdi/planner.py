@@ -32,9 +32,10 @@ def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Pl
     notes = [] if policy.remove_others else [_note(observation, path) for path in observation.elsewhere]
     waits_for = _waits_for(facts)
     if waits_for:
-        return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]))
+        return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]), complete=False)
     steps = _others_steps(observation, policy)
-    if _lacks_mig_devices(observation, facts):
+    undivided = _lacks_mig_devices(observation, facts)
+    if undivided:
         notes.append("The CDI specification waits for MIG devices: every GPU is in MIG mode, and none has one.")
     else:
         steps.extend(_generation(observation, facts))
@@ -42,7 +43,7 @@ def plan(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> Pl
     if policy.refresh_at_boot and _has_units(observation, facts):
         steps.extend(_unit_steps(observation, facts))
     steps.extend(_boot_steps(observation, policy, facts))
-    return Plan(steps=tuple(steps), notes=tuple(notes))
+    return Plan(steps=tuple(steps), notes=tuple(notes), complete=not undivided)
 
 
 def _note(observation: CdiObservation, path: str) -> str:
