@@ -73,6 +73,15 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
     assert "changed=0" in done.stdout and "failed=1" not in done.stdout
 
 
+def test_what_several_capabilities_refuse_is_said_once(controller: Controller) -> None:
+    refusals = [{"capability": name, "found": "no GPU", "wanted": "one", "remedy": "add it"} for name in ("a", "b")]
+    refusals.append({"capability": "c", "found": "a lock", "wanted": "none", "remedy": "wait"})
+    (results,) = controller.tasks(
+        [{"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")}],
+        variables={"gpu_planned": {"plan": {"refusals": refusals}}})
+    assert results[0]["msg"] == "Found: no GPU. Wanted: one. Do: add it. Found: a lock. Wanted: none. Do: wait."
+
+
 class TestUninstall:
     def test_it_does_nothing_without_a_word(self, controller: Controller) -> None:
         done = controller.play("gpuops.nvidia.uninstall", hosts=("host-1", "host-2"), variables=NOWHERE)
