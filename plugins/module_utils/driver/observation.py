@@ -104,7 +104,11 @@ class Observation:
     bindings: bool = True
 
     def to_dict(self) -> Dict[str, Any]:
-        return asdict(self)
+        """Without the room on disks, which is another one at each look and says nothing of what was planned."""
+        told = asdict(self)
+        if told["offer"]:
+            del told["offer"]["space"]
+        return told
 
 
 def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:

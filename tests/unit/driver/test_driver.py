@@ -416,6 +416,8 @@ class TestRefusals:
         room = space.Space(folders, dict.fromkeys(folders, 40 * space.MIB), 50 * space.MIB)
         text = refused(planner.plan(replace(seen, offer=replace(seen.offer, space=room)), policy(), facts(A100)))
         assert "40 MiB free for /boot" in text and "50 MiB for this transaction" in text
+        full = replace(seen, offer=replace(seen.offer, space=room))
+        assert full.to_dict() == seen.to_dict(), "the digest of an observation lasts longer than the room on a disk"
 
     def test_a_source_of_somebody_else_that_cannot_be_read_is_noted(self) -> None:
         seen = World().observe(policy(), facts(A100))
