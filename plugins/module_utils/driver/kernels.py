@@ -50,9 +50,12 @@ class Kernel:
 
 
 def read_kernels(host: Host, journal: Journal, facts: HostFacts) -> Tuple[Kernel, ...]:
-    """Kernels that can be booted, oldest first, and the running one if it is not among them and has its modules."""
+    """Kernels that can be booted, oldest first, and the running one if it is not among them and has its modules.
+
+    What others left or built in its directory is not the kernel's own: that is below 'kernel'.
+    """
     releases = kernels(host)
-    if facts.kernel not in releases and host.is_dir("/lib/modules/" + facts.kernel):
+    if facts.kernel not in releases and host.is_dir("/lib/modules/%s/kernel" % facts.kernel):
         releases += (facts.kernel,)
     failed = journal.recall("driver").get(NOTE, {})
     found = []

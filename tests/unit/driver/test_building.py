@@ -279,6 +279,15 @@ class TestBuild:
         assert kernels.read_kernels(host, Journal(host), facts(A100)) == (
             Kernel(OLD, True, failed=VERSION), Kernel(RUNNING, True))
 
+    def test_a_directory_that_a_removed_kernel_left_is_none(self, tmp_path: Path) -> None:
+        """dpkg does not remove what DKMS built into it, and header packages bring a link into it."""
+        host, there = Dkms(str(tmp_path), self.STATUS, ()), facts(A100)
+        host.write("/lib/modules/%s/updates/dkms/nvidia.ko" % RUNNING, "")
+        host.write("/lib/modules/%s/build/Makefile" % RUNNING, "")
+        assert kernels.read_kernels(host, Journal(host), there) == ()
+        host.write("/lib/modules/%s/kernel/drivers/gpu/drm/drm.ko" % RUNNING, "")
+        assert kernels.read_kernels(host, Journal(host), there) == (Kernel(RUNNING, True),)
+
     def test_a_driver_that_dkms_does_not_know_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(GpuOpsError, match="dkms knows no driver"):
             Dkms(str(tmp_path), "nvidia/570.1.2: added\nnvidia-fs/2.19.7: added\n", (RUNNING,)).build(RUNNING)
