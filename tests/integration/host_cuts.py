@@ -92,8 +92,9 @@ class Cut:
 def draw(seed: int, phase: str, pace: Tuple[float, ...]) -> Cut:
     """The cut of a seed in a phase: every event is as likely as every other, however long what follows it takes."""
     chance = random.Random("%d %s" % (seed, phase))
+    kind = chance.choice(KINDS)
     events = chance.randrange(len(pace))
-    return Cut(chance.choice(KINDS), events, chance.random() * (pace[events] - (pace[events - 1] if events else 0.0)))
+    return Cut(kind, events, chance.random() * (pace[events] - (pace[events - 1] if events else 0.0)))
 
 
 class Bed:

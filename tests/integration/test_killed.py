@@ -3,7 +3,7 @@
 """What is killed or cut off ends where an undisturbed run ends, once it is run again.
 
 Three tests on one host in this order: a first install whose modules are killed again and again, then a power cut as
-such, then a cut in the middle of an upgrade, of an uninstall and of an install.
+such, then a cut in the middle of an install, of an upgrade and of an uninstall.
 """
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from laboratory import JOURNAL, Fleet, host_state, new_lab
 HOST = "gpu"
 SEED = int(os.environ.get("GPUOPS_KILL_SEED", "20261121"))
 KILLS = 10
+# Draws one of each kind: the power of the host, the controller, our module and the package manager
+CUTS_SEED = int(os.environ.get("GPUOPS_CUTS_SEED", "20261124"))
 
 # Waits for the N-th done step in the journal and kills the module that wrote it, or the one that comes next.
 _ASSASSIN = """
@@ -112,4 +114,4 @@ def test_cut_off_anywhere_the_next_run_ends_as_undisturbed(bed: host_cuts.Bed) -
         bed.undisturbed(phase)
     bed.assert_bare()
     for phase in host_cuts.PHASES:
-        print(bed.cut(phase, SEED))
+        print(bed.cut(phase, CUTS_SEED))
