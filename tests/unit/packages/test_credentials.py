@@ -59,6 +59,7 @@ def test_only_one_file_has_them(root: Root, closed: Repository) -> None:
     headers = root.path / "lib/modules" / FACTS.kernel / "build"
     headers.mkdir(parents=True)
     (headers / "Makefile").touch()
+    (headers.parent / "kernel").mkdir()
     driver = Driver()
     wanted = driver.policy(parameters(closed))
     journal = Journal(root.host)
