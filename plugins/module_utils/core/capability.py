@@ -19,7 +19,7 @@ from .host import Host
 from .journal import Journal
 from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
 from .secrets import without_passwords
-from .steps import CONTROLLER_ACTIONS, Executor, generic_executors, obstacles
+from .steps import CONTROLLER_ACTIONS, FILE_ACTIONS, Executor, generic_executors, obstacles
 
 Policy = TypeVar("Policy")
 Observation = TypeVar("Observation")
@@ -239,7 +239,8 @@ class Run:
 
     def _done(self, step: Step, plan_name: str) -> None:
         """Write down that a step is done, once its effect is on the disk: a power cut must not leave the word alone."""
-        self.host.sync()
+        if not step.action.startswith(FILE_ACTIONS):
+            self.host.sync()
         self.journal.note("done", step, plan_name)
 
     def _plan(self, foretold: Optional[Foretold] = None) -> Plan:

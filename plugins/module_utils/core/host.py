@@ -28,6 +28,9 @@ KILL_SECONDS = 5.0
 LINGER_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 GUARD_SECONDS = 30.0
+# What drivers, packages and boots are made of, each perhaps on a file system of its own
+SYSTEM_FOLDERS = ("/", "/usr", "/var", "/var/lib", "/var/cache", "/boot")
+SYNC_SECONDS = 60.0
 
 _NULL = os.makedev(1, 3)
 _KINDS = {stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
@@ -502,9 +505,15 @@ class Host:
 
     def sync(self) -> None:
         """Put on the disk what other programs have written, which only few of them do themselves: dkms, depmod and the
-        logs and lists of apt lie in memory for half a minute. A scratch root outlives no power cut."""
+        logs and lists of apt lie in memory for half a minute. A scratch root outlives no power cut.
+
+        Only the system's own file systems are waited for, and not for ever: sync(2) waits for each mount, a server's
+        that does not answer included.
+        """
         if self.root == "/":
-            os.sync()
+            with contextlib.suppress(CommandFailed):
+                self.run(["sync", "--file-system", *filter(self.is_dir, SYSTEM_FOLDERS)], check=False,
+                         timeout=SYNC_SECONDS)
 
     # services
 

@@ -19,6 +19,8 @@ Executor = Callable[[Host, Journal, Step], None]
 PACKAGES_INSTALL = "packages.install"
 PACKAGES_REMOVE = "packages.remove"
 CONTROLLER_ACTIONS = (PACKAGES_INSTALL, PACKAGES_REMOVE)
+# Host itself brings these to the disk
+FILE_ACTIONS = "file."
 
 MANAGED = "Managed by the Ansible collection gpuops.nvidia: changes made here are lost."
 
