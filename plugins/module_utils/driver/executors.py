@@ -13,7 +13,7 @@ from ..core.steps import Executor
 from ..hardware.boot import installed_module
 from ..packages import provenance
 from ..packages.apt import running
-from .kernels import dkms_name, remember_failure, trusted
+from .kernels import dkms_has_built, dkms_name, remember_failure, trusted
 
 LOG_LINES = 12
 
@@ -47,8 +47,8 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             wanted="the driver's source among the modules that dkms builds",
             remedy="see 'dkms status'; reinstall the driver's package of its kernel module")
     words = ["%s/%s" % (name, version), "-k", step.subject]
-    if installed_module(host, step.subject).version == version:
-        # It is there and the kernel would not load it: sign it anew
+    if dkms_has_built(host, name, version, step.subject):
+        # The kernel would not load what is there: signed by an unknown key, or left empty by a power cut
         host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
         words.append("--force")
     done = host.run(["dkms", "install", *words], check=False, timeout=limit)

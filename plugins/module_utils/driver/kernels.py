@@ -129,6 +129,12 @@ def dkms_name(host: Host, version: str) -> str:
     return names[0] if names else ""
 
 
+def dkms_has_built(host: Host, name: str, version: str, release: str) -> bool:
+    """Whether DKMS takes the driver for built for a kernel, whatever its files are: it would not build it again."""
+    rows = parse_status(host.run(["dkms", "status"], check=False).stdout)
+    return any(row[:3] == (name, version, release) for row in rows)
+
+
 def parse_status(text: str) -> Tuple[Tuple[str, str, str, str], ...]:
     """(name, version, kernel or '', state) of each line of 'dkms status'; before dkms 3 a comma stood for the slash."""
     rows = []

@@ -257,6 +257,13 @@ class TestBuild:
         host.build(RUNNING)
         assert host.said == ["dkms install nvidia-current/%s -k %s" % (VERSION, RUNNING)]
 
+    def test_what_a_power_cut_left_empty_is_built_anew(self, tmp_path: Path) -> None:
+        host = Dkms(str(tmp_path), "nvidia/%s, %s, x86_64: installed\n" % (VERSION, RUNNING), (RUNNING,))
+        host.write("/lib/modules/%s/modules.dep" % RUNNING, "updates/dkms/nvidia.ko:\n")
+        host.write("/lib/modules/%s/updates/dkms/nvidia.ko" % RUNNING, "")
+        host.build(RUNNING)
+        assert host.said[0].startswith("dkms build --force nvidia/") and host.said[1].endswith("--force")
+
     def test_the_failure_of_another_module_is_none_of_ours(self, tmp_path: Path) -> None:
         assert Dkms(str(tmp_path), self.STATUS, (RUNNING,), rc=11).build(RUNNING) == {}
 
@@ -303,6 +310,7 @@ class TestBuild:
         host = Dkms(str(tmp_path), self.STATUS, (RUNNING,))
         host.build(RUNNING)
         host.said.clear()
+        host.status = "nvidia-current/%s, %s, x86_64: installed\n" % (VERSION, RUNNING)
         with pytest.raises(GpuOpsError, match="signed by nobody") as caught:
             host.build(RUNNING, signed=True)
         assert "mokutil --import" in caught.value.remedy
