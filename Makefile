@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv deps lab check sanity molecule test slow demo clean
+.PHONY: help venv deps lab check sanity molecule test slow soak demo clean
 
 PYTHON ?= python3
 CACHE := $(or $(GPUOPS_CACHE),$(HOME)/.cache/gpuops)
@@ -38,6 +38,10 @@ test: deps ## Every gate and test, the laboratory included (root)
 
 slow: deps ## Debian's own NVIDIA driver, compiled for real: minutes (root)
 	@$(GATES) slow
+
+soak: deps ## Campaigns of seeded cuts, lives and controllers: hours; SOAK="cuts --minutes 30" runs a part (root)
+	@$(LAB) build
+	@$(CACHE)/venv/bin/python tests/soak/soak.py $(SOAK)
 
 demo: deps ## Two GPU hosts in a laboratory, from bare to validated Kubernetes nodes (root)
 	@tests/lab/demo

@@ -45,13 +45,15 @@ class CapabilityAction(ActionBase):
         if self.capability and isinstance(arguments.get("approved_plan"), dict):
             arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
         rounds: List[Dict[str, Any]] = []
+        shipped = False
         try:
             while len(rounds) < MOST_ROUNDS:
                 result = self._execute_module(
                     module_name=self._task.action, module_args=arguments, task_vars=task_vars
                 )
-                if result.get("libraries_missing"):
+                if result.get("libraries_missing") and not shipped:
                     arguments["libraries"] = self._ship(content, remote_path, task_vars)
+                    shipped = True
                     continue
                 rounds.append(result)
                 if result.get("failed") or "awaiting" not in result:

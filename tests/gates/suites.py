@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Callable, Dict, List
 
+import cores
 import sanity
 import workspace
 from gate import Bench, Gate, GateFailed, Word
@@ -27,7 +28,7 @@ def names(gates: List[Gate]) -> List[str]:
 
 def test_suite() -> List[str]:
     """Everything, but of the releases of ansible-core only the oldest and the newest that this machine can run."""
-    ends = {"sanity-%s" % release for release in sanity.oldest_and_newest()}
+    ends = {"sanity-%s" % release for release in cores.oldest_and_newest()}
     left_out = set(names(sanity_gates())) - ends | set(names(slow_gates()))
     return [name for name in names(all_gates()) if name not in left_out]
 
@@ -55,7 +56,7 @@ def quick_gates() -> List[Gate]:
 def sanity_gates() -> List[Gate]:
     return [
         Gate("sanity-%s" % release, "ansible-test sanity, ansible-core %s" % release, sanity.work(release), 900)
-        for release in sanity.RELEASES
+        for release in cores.RELEASES
     ]
 
 

@@ -27,6 +27,7 @@ NOT_CONTENT = (
     "tests/gates/",
     "tests/integration/",
     "tests/lab/",
+    "tests/soak/",
     "tests/unit/",
 )
 

@@ -5,20 +5,42 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
+import cores
 import yaml
-from workspace import REPOSITORY, collections_root, venv
+from workspace import REPOSITORY, cache_root, collections_root, venv, work_root
 
 from gpulab.lab import Lab
 
 DEMO_HOSTS = ("a100", "h100")
-JOURNAL = "/var/lib/gpuops/journal.jsonl"
+STATE = "/var/lib/gpuops"
+JOURNAL = STATE + "/journal.jsonl"
 # What check mode promises not to touch: configuration, programs, kernel modules, and the package manager's state.
 SYSTEM = ("/etc", "/usr", "/boot", "/var/lib/apt", "/var/lib/dpkg", "/var/cache/apt")
+# What programs of the distribution keep for themselves whenever any package comes or goes.
+OTHERS_OWN = re.compile(
+    "|".join((
+        r"/var/lib/apt/lists/.*",  # indices, refreshed by an update
+        r"/var/lib/apt/(periodic|extended_states).*",
+        r"/var/lib/dpkg/(status|diversions|statoverride|available)(-old)?",  # package lists are compared by themselves
+        r"/var/lib/dpkg/(lock.*|triggers/.*|info/format)",
+        r"/var/cache/apt/(srcpkgcache|pkgcache)\.bin",
+        r"/var/cache/apt/archives(/partial|/lock|/[^/]+\.deb)?",  # what apt fetched, until `apt-get clean`
+        r"/etc/(passwd|group|shadow|gshadow)-",  # backups of the user database
+        r"/etc/ld\.so\.cache",
+        r".*/__pycache__(/.*)?",
+    )))
+# Programs of the distribution write these anew at each run, with times or in no particular order.
+UNSTEADY = re.compile(r"|".join((
+    r"/var/lib/apt/.*", r"/var/cache/apt/.*", r"/var/lib/dpkg/(lock.*|triggers/.*|.*-old|status)",
+    r"/etc/(passwd|group|shadow|gshadow)-", r".*/__pycache__(/.*)?")))
+# DKMS signs each build with a key that it has made on the host: no two are alike.
+BUILT = re.compile(r"/usr/lib/modules/[^/]+/updates/dkms/[^/]+\.ko")
 
 _FINGERPRINT = """
 import hashlib, json, os, stat, sys
@@ -43,6 +65,8 @@ json.dump(found, sys.stdout)
 
 Step = Dict[str, Any]
 Tree = Dict[str, str]
+# {path: (before, after)}
+Differences = Dict[str, Tuple[Optional[str], Optional[str]]]
 
 
 def new_lab(name: str) -> Lab:
@@ -52,12 +76,47 @@ def new_lab(name: str) -> Lab:
     return lab
 
 
+@dataclass(frozen=True)
+class Controller:
+    """Where playbooks run, and as whom they log in to hosts; who is not root becomes root by sudo.
+
+    collections: a folder with the collections that ours needs.
+    """
+
+    programs: Path
+    collections: Path
+    user: str = "root"
+    pipelining: bool = True
+
+
+def developer() -> Controller:
+    """The development environment, logged in as root. It finds the collections that ours depends on and no others:
+    a hundred of them cost every start of a playbook a quarter of a second."""
+    folder = work_root() / "dependencies"
+    cores.link_collections(folder)
+    return Controller(venv(), folder)
+
+
+def release(name: str, user: str, pipelining: bool) -> Controller:
+    """An environment with this ansible-core and no more than hosts outside of a cluster need: no kubernetes.core."""
+    python = cores.python_for(name)
+    assert python, "this machine has no Python for ansible-core %s" % name
+    folder = cache_root() / "controllers"
+
+    def command(argv: Sequence[Union[str, Path]]) -> None:
+        subprocess.run([str(word) for word in argv], check=True)
+
+    cores.link_collections(folder, ("ansible/posix",))
+    return Controller(cores.environment(folder, name, python, cores.CONTROLLER, command), folder, user, pipelining)
+
+
 class Fleet:
     """A running laboratory, and playbooks run on its hosts."""
 
-    def __init__(self, lab: Lab, scratch: Path) -> None:
+    def __init__(self, lab: Lab, scratch: Path, controller: Optional[Controller] = None) -> None:
         self.lab = lab
         self.scratch = scratch
+        self.controller = controller or developer()
         self.runs = 0
 
     # On the controller
@@ -67,24 +126,34 @@ class Fleet:
         policy = yaml.safe_load((REPOSITORY / "tests" / "lab" / "policy.yml").read_text())
         if not self.lab.topology.control_plane:
             del policy["gpu_cluster_kubeconfig"]
-        return [str(venv() / "bin" / "ansible-playbook"), "--inventory", str(self.lab.inventory), playbook,
-                "--extra-vars", json.dumps(dict(policy, **variables)), *options]
+        return [str(self.controller.programs / "bin" / "ansible-playbook"), "--inventory", str(self._inventory()),
+                playbook, "--extra-vars", json.dumps(dict(policy, **variables)), *options]
+
+    def _inventory(self) -> Path:
+        """The laboratory's inventory, with the controller's user in it as users have it: a variable of all hosts."""
+        if self.controller.user == "root":
+            return self.lab.inventory
+        inventory = json.loads(self.lab.inventory.read_text())
+        inventory["all"]["vars"].update(ansible_user=self.controller.user, ansible_become=True)
+        path = self.scratch / "inventory.json"
+        path.write_text(json.dumps(inventory))
+        return path
 
     def environment(self, results: Path, calls: Path) -> Dict[str, str]:
-        bundle = next((venv() / "lib").glob("python3*/site-packages"))
-        return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), bundle),
+        return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), self.controller.collections),
                     ANSIBLE_CALLBACK_PLUGINS=str(REPOSITORY / "tests" / "lab" / "callback_plugins"),
                     ANSIBLE_CALLBACKS_ENABLED="remote_calls", REMOTE_CALLS_FILE=str(calls),
                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_JSON_INDENT="0",
-                    ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_NOCOLOR="true", ANSIBLE_PIPELINING="true",
-                    ANSIBLE_HOME=str(self.scratch / "ansible"))
+                    ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_NOCOLOR="true",
+                    ANSIBLE_HOME=str(self.scratch / "ansible"), ANSIBLE_PIPELINING=str(self.controller.pipelining))
 
     def start(self, playbook: str, *options: str, **variables: Any) -> Running:
         self.runs += 1
         results, calls = self.scratch / ("%d.json" % self.runs), self.scratch / ("%d.calls" % self.runs)
         with results.open("wb") as output:
             process = subprocess.Popen(self.command(playbook, *options, **variables), cwd=self.scratch, stdout=output,
-                                       stderr=subprocess.STDOUT, env=self.environment(results, calls))
+                                       stderr=subprocess.STDOUT, env=self.environment(results, calls),
+                                       start_new_session=True)
         return Running(process, results, calls)
 
     def run(self, playbook: str, *options: str, **variables: Any) -> Played:
@@ -111,6 +180,15 @@ class Fleet:
     def events(self, host: str) -> List[Dict[str, Any]]:
         """The journal of a host, oldest first."""
         return [json.loads(line) for line in self.say(host, "cat", JOURNAL).splitlines()]
+
+    def kept(self, host: str) -> Dict[str, Any]:
+        """What an uninstall stands on, as the host's record has it: original files, packages and steps left open."""
+        names = self.say(host, "ls", STATE).split()
+        if "state.json" in names:
+            state = json.loads(self.say(host, "cat", STATE + "/state.json"))
+            return {name: state[name] for name in ("open", "originals", "packages")}
+        return {name: json.loads(self.say(host, "cat", "%s/%s.json" % (STATE, name)))
+                if name + ".json" in names else {} for name in ("originals", "packages")}
 
     def fingerprint(self, host: str, *folders: str) -> Tree:
         """{path: type, mode, owner and content} of everything below folders."""
@@ -185,10 +263,32 @@ class Played:
                          if result.get("failed") or result.get("unreachable"))
 
 
-def different(before: Mapping[str, str], after: Mapping[str, str]) -> Dict[str, Tuple[Optional[str], Optional[str]]]:
+def host_state(fleet: Fleet, host: str) -> Dict[str, Any]:
+    """Everything that an install is for, and everything that an uninstall needs."""
+    tree = {path: seen.split()[0] if BUILT.fullmatch(path) else seen
+            for path, seen in fleet.fingerprint(host).items() if not UNSTEADY.fullmatch(path)}
+    return {
+        "tree": tree,
+        "packages": fleet.packages(host),
+        "modules": fleet.say(host, "sh", "-c", "head /sys/module/nvidia*/version"),
+        "nodes": fleet.say(host, "sh", "-c", "stat -c '%A %U %T %n' /dev/nvidia*"),
+        "services": fleet.say(host, "systemctl", "is-active", "nvidia-persistenced", "nvidia-fabricmanager",
+                              "containerd", "nvidia-cdi-refresh.path"),
+        "cdi": fleet.say(host, "cat", "/var/run/cdi/nvidia.yaml"),
+        "runtime": fleet.say(host, "containerd", "config", "dump"),
+        **fleet.kept(host),
+    }
+
+
+def different(before: Mapping[str, str], after: Mapping[str, str]) -> Differences:
     """{path: (before, after)} of what is not the same."""
     return {path: (before.get(path), after.get(path)) for path in sorted({*before, *after})
             if before.get(path) != after.get(path)}
+
+
+def changed_by_us(before: Mapping[str, str], after: Mapping[str, str]) -> Differences:
+    """What is not the same and is not the distribution's programs' own."""
+    return {path: how for path, how in different(before, after).items() if not OTHERS_OWN.fullmatch(path)}
 
 
 def assert_journal_is_plan(events: Sequence[Mapping[str, Any]], plan: Mapping[str, Any]) -> None:
@@ -197,9 +297,12 @@ def assert_journal_is_plan(events: Sequence[Mapping[str, Any]], plan: Mapping[st
     closed = [event["step"] for event in events if event["event"] in ("done", "satisfied")]
     done = [event["step"] for event in events if event["event"] == "done"]
     assert [event["step"]["id"] for event in events if event["event"] == "failed"] == []
-    assert sorted(step["id"] for step in closed) == sorted(planned)
+    names = [step["id"] for step in closed]
+    assert sorted(names) == sorted(planned), "not planned: %s; not done: %s; done: %s" % (
+        sorted(set(names) - set(planned)), sorted(set(planned) - set(names)), names)
     for step in closed:
-        assert _promise(step) == _promise(planned[step["id"]])
+        promised = _promise(planned[step["id"]])
+        assert _promise(step) == promised, "planned: %s; done: %s" % (promised, _promise(step))
     for capability in {step["capability"] for step in plan["steps"]}:
         order = [step["id"] for step in plan["steps"] if step["capability"] == capability]
         was = [step["id"] for step in done if step["capability"] == capability]

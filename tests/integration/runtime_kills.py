@@ -84,8 +84,8 @@ def seen() -> State:
         stat = path.lstat()
         content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
         files[str(path)] = (oct(stat.st_mode), stat.st_uid, stat.st_gid, content)
-    originals = Path(STATE, "originals.json")
-    return files, handlers(), sorted(json.loads(originals.read_text())) if originals.exists() else []
+    state = Path(STATE, "state.json")
+    return files, handlers(), sorted(json.loads(state.read_text())["originals"]) if state.exists() else []
 
 
 def handlers() -> FrozenSet[str]:

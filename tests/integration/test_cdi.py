@@ -48,7 +48,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
         {"name": HOST, "board": "l40s", "gpus": 2}, {"name": MIG, "board": "a100-80gb-sxm", "gpus": 2},
     ]}, "test_cdi.py"))
     fleet = Fleet(lab, tmp_path_factory.mktemp("cdi"))
-    fleet.play("gpuops.nvidia.site")
+    fleet.play("gpuops.nvidia.site", gpu_serial=2)
     yield fleet
     lab.down()
 
@@ -313,7 +313,7 @@ def test_uninstall_leaves_nothing_behind(fleet: Fleet) -> None:
     assert "cdi/links.remove//dev/char" in module(fleet, "cdi_spec", state="absent")["applied"]
     assert reloads(fleet) == before
     assert fleet.say(HOST, "ls", LEFTOVER) == LEFTOVER
-    fleet.play("gpuops.nvidia.uninstall")
+    fleet.play("gpuops.nvidia.uninstall", gpu_serial=2)
     for host in (HOST, MIG):
         assert shell(fleet, "ls -d /run/nvidia /run/cdi/*; find /dev/char -lname '*nvidia*';"
                             " find /etc/systemd /etc/udev -name 'gpuops-nvidia*' -o -name '*gpuops-nvidia.rules'",

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import command_count
 import pytest
-from laboratory import new_lab
+from laboratory import developer, new_lab
 from workspace import collections_root, venv
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import toml
@@ -65,12 +65,12 @@ class World:
         tasks = [{"gpuops.nvidia." + name: options, "environment": dict(environment or {})}]
         book = self.folder / "play.json"
         book.write_text(json.dumps([{"hosts": host, "gather_facts": False, "tasks": tasks}]))
-        bundle = next((venv() / "lib").glob("python3*/site-packages"))
         done = subprocess.run(
             [str(venv() / "bin" / "ansible-playbook"), "-i", str(self.lab.inventory), str(book),
              *(["--check"] if check else []), "--diff"],
-            env=dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), bundle),
-                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_HOME=str(self.folder)),
+            env=dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), developer().collections),
+                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true",
+                     ANSIBLE_HOME=str(self.folder)),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
         )
         try:

@@ -143,12 +143,12 @@ def test_an_edit_after_a_killed_upgrade_stays(fleet: Fleet, edit: str) -> None:
     # As a run that was killed after the packages' script leaves it
     fleet.lab.host(HOST).ssh(["python3", "-"], feed="""
 import json
-path = "/var/lib/gpuops/memory.json"
+path = "/var/lib/gpuops/state.json"
 with open(path) as file:
-    memory = json.load(file)
-memory.setdefault("toolkit", {})["configuration"] = %r
+    state = json.load(file)
+state["memory"].setdefault("toolkit", {})["configuration"] = %r
 with open(path, "w") as file:
-    json.dump(memory, file)
+    json.dump(state, file)
 """ % mine)
     fleet.say(HOST, "nvidia-ctk", "--quiet", "config", "--config-file=" + SETTINGS, "--in-place")
     assert "day shift" not in settings(fleet)

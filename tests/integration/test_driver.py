@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import pytest
-from laboratory import new_lab
+from laboratory import developer, new_lab
 from workspace import collections_root, venv
 
 from gpulab.lab import Lab
@@ -59,8 +59,7 @@ class Play:
                 *(["--check", "--diff"] if check else [])]
 
     def environment(self) -> Dict[str, str]:
-        bundle = next((venv() / "lib").glob("python3*/site-packages"))
-        return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), bundle),
+        return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), developer().collections),
                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true",
                     ANSIBLE_HOME=str(self.folder))
 
@@ -233,6 +232,15 @@ def test_a_converged_host_is_left_alone_without_network(play: Play) -> None:
         play.say("mv", "/etc/hosts.away", "/etc/hosts")
     assert play.plan()["steps"] == []
     assert different(before, play.contents()) == []
+
+
+def test_a_module_that_a_power_cut_left_empty_is_built_anew(play: Play) -> None:
+    """DKMS syncs nothing: seconds after a build, a cut leaves its files empty and its own record saying installed."""
+    built = "$(find /usr/lib/modules/*/updates/dkms /var/lib/dkms/nvidia -type f -name '*.ko')"
+    assert play.say("sh", "-c", "truncate --size 0 %s && echo cut" % built) == "cut"
+    assert changed(play.writers()) == [False, True, False]
+    assert play.say("modinfo", "-F", "version", "nvidia") == OLD
+    assert play.say("sh", "-c", "find %s -size 0" % built) == ""
 
 
 @pytest.mark.parametrize("version, before", [(NEW, OLD), (OLD, NEW)])

@@ -1,23 +1,22 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A first install whose modules are killed again and again ends where an undisturbed one ends."""
+"""What is killed or cut off ends where an undisturbed run ends, once it is run again.
+
+Three tests on one host in this order: a first install whose modules are killed again and again, then a power cut as
+such, then a cut in the middle of an upgrade, of an uninstall and of an install.
+"""
 from __future__ import annotations
 
-import json
 import os
 import random
-import re
 import subprocess
-from typing import Any, Dict, Iterator, List
+from typing import Iterator, List
 
+import host_cuts
 import pytest
-from laboratory import JOURNAL, Fleet, different, new_lab
-
-from gpulab.topology import parse
+from laboratory import JOURNAL, Fleet, host_state, new_lab
 
 HOST = "gpu"
-TOPOLOGY = parse({"name": "killed", "control_plane": False,
-                  "hosts": [{"name": HOST, "board": "h100-sxm-hgx", "gpus": 8}]}, __file__)
 SEED = int(os.environ.get("GPUOPS_KILL_SEED", "20261121"))
 KILLS = 10
 
@@ -55,38 +54,15 @@ while time.monotonic() < until:
 sys.exit(1)
 """
 
-# Programs of the distribution write these anew at each run, with times or in no particular order.
-UNSTEADY = re.compile(r"|".join((
-    r"/var/lib/apt/.*", r"/var/cache/apt/.*", r"/var/lib/dpkg/(lock.*|triggers/.*|.*-old|status)",
-    r"/etc/(passwd|group|shadow|gshadow)-", r".*/__pycache__(/.*)?")))
-# DKMS signs each build with a key that it has made on the host: no two are alike.
-BUILT = re.compile(r"/usr/lib/modules/[^/]+/updates/dkms/[^/]+\.ko")
-
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[host_cuts.Bed]:
     lab = new_lab("killed")
-    lab.up(TOPOLOGY)
-    yield Fleet(lab, tmp_path_factory.mktemp("killed"))
+    lab.up(host_cuts.topology(HOST))
+    bed = host_cuts.Bed(Fleet(lab, tmp_path_factory.mktemp("killed")), HOST)
+    bed.deliver()
+    yield bed
     lab.down()
-
-
-def state(fleet: Fleet) -> Dict[str, Any]:
-    """Everything that an install is for, and everything that an uninstall needs."""
-    tree = {path: seen.split()[0] if BUILT.fullmatch(path) else seen
-            for path, seen in fleet.fingerprint(HOST).items() if not UNSTEADY.fullmatch(path)}
-    return {
-        "tree": tree,
-        "packages": fleet.packages(HOST),
-        "modules": fleet.say(HOST, "sh", "-c", "head /sys/module/nvidia*/version"),
-        "nodes": fleet.say(HOST, "sh", "-c", "stat -c '%A %U %T %n' /dev/nvidia*"),
-        "services": fleet.say(HOST, "systemctl", "is-active", "nvidia-persistenced", "nvidia-fabricmanager",
-                              "containerd", "nvidia-cdi-refresh.path"),
-        "cdi": fleet.say(HOST, "cat", "/var/run/cdi/nvidia.yaml"),
-        "runtime": fleet.say(HOST, "containerd", "config", "dump"),
-        "originals": json.loads(fleet.say(HOST, "cat", "/var/lib/gpuops/originals.json")),
-        "ours": json.loads(fleet.say(HOST, "cat", "/var/lib/gpuops/packages.json")),
-    }
 
 
 def kill_after(fleet: Fleet, steps: int) -> List[str]:
@@ -103,24 +79,37 @@ def kill_after(fleet: Fleet, steps: int) -> List[str]:
     return ["%s %s" % (event["event"], event["step"]["id"]) for event in fleet.events(HOST)[-2:]]
 
 
-def test_killed_again_and_again_it_ends_as_undisturbed(fleet: Fleet) -> None:
+def test_killed_again_and_again_it_ends_as_undisturbed(bed: host_cuts.Bed) -> None:
+    fleet = bed.fleet
     plan = fleet.play("gpuops.nvidia.plan").result(HOST, "gpu_plan")["plan"]
-    fleet.play("gpuops.nvidia.site")
-    undisturbed = state(fleet)
+    bed.undisturbed("install")
     steps = [event["step"]["id"] for event in fleet.events(HOST) if event["event"] == "done"]
 
     fleet.lab.reset(HOST)
+    bed.deliver()
     points = sorted(random.Random(SEED).sample(range(1, len(steps)), KILLS))
     for point in points:
         print("killed after %d steps: %s" % (point, ", ".join(kill_after(fleet, point))))
     fleet.play("gpuops.nvidia.site")
-    survived = state(fleet)
-
-    for aspect, wanted in undisturbed.items():
-        found = survived[aspect]
-        assert (different(wanted, found) if isinstance(wanted, dict) else found) == (
-            {} if isinstance(wanted, dict) else wanted), aspect
+    assert host_cuts.apart(bed.known["install"].end, host_state(fleet, HOST)) == {}
     # Less than the plan may have been done by us: what a package's script or a daemon did by then is not planned again.
     done = {event["step"]["id"] for event in fleet.events(HOST) if event["event"] == "done"}
     assert done <= {step["id"] for step in plan["steps"]}
     assert fleet.play("gpuops.nvidia.site").changes() == []
+
+
+def test_a_power_cut_loses_what_nobody_has_synced(bed: host_cuts.Bed) -> None:
+    """Or the cuts below would show nothing."""
+    script = "echo kept > /root/synced; sync; echo lost > /root/unsynced"
+    bed.fleet.say(HOST, "sh", "-c", script)
+    bed.fleet.lab.kill(HOST)
+    bed.fleet.lab.start(HOST)
+    assert bed.fleet.say(HOST, "sh", "-c", "cat /root/synced /root/unsynced; rm -f /root/*synced") == "kept"
+
+
+def test_cut_off_anywhere_the_next_run_ends_as_undisturbed(bed: host_cuts.Bed) -> None:
+    for phase in ("upgrade", "uninstall"):
+        bed.undisturbed(phase)
+    bed.assert_bare()
+    for phase in host_cuts.PHASES:
+        print(bed.cut(phase, SEED))

@@ -3,31 +3,15 @@
 """uninstall brings the hosts and the cluster back to what they were."""
 from __future__ import annotations
 
-import re
 from typing import Any
 
-from laboratory import DEMO_HOSTS, Fleet, Played, different
-
-# What programs of the distribution keep for themselves whenever any package comes or goes.
-OTHERS_OWN = re.compile(
-    "|".join((
-        r"/var/lib/apt/lists/.*",  # indices, refreshed by an update
-        r"/var/lib/apt/(periodic|extended_states).*",
-        r"/var/lib/dpkg/(status|diversions|statoverride|available)(-old)?",  # package lists are compared by themselves
-        r"/var/lib/dpkg/(lock.*|triggers/.*|info/format)",
-        r"/var/cache/apt/(srcpkgcache|pkgcache)\.bin",
-        r"/var/cache/apt/archives(/partial|/lock|/[^/]+\.deb)?",  # what apt fetched, until `apt-get clean`
-        r"/etc/(passwd|group|shadow|gshadow)-",  # backups of the user database
-        r"/etc/ld\.so\.cache",
-        r".*/__pycache__(/.*)?",
-    )))
+from laboratory import DEMO_HOSTS, Fleet, Played, changed_by_us, different
 
 
 def test_hosts_and_cluster_are_as_they_were(demo: Fleet, bare: Any, installed: Played) -> None:
     demo.play("gpuops.nvidia.uninstall")
     for host in DEMO_HOSTS:
-        left = different(bare.trees[host], demo.fingerprint(host))
-        assert {path: how for path, how in left.items() if not OTHERS_OWN.fullmatch(path)} == {}
+        assert changed_by_us(bare.trees[host], demo.fingerprint(host)) == {}
         assert different(bare.packages[host], demo.packages(host)) == {}
         assert demo.say(host, "sh", "-c", "ls -d /dev/nvidia* /proc/driver/nvidia /var/run/cdi/nvidia*") == ""
         assert "nvidia" not in demo.say(host, "lsmod")

@@ -235,6 +235,11 @@ class Run:
             if error is cause:
                 raise
             raise error from cause
+        self._done(step, plan_name)
+
+    def _done(self, step: Step, plan_name: str) -> None:
+        """Write down that a step is done, once its effect is on the disk: a power cut must not leave the word alone."""
+        self.host.sync()
         self.journal.note("done", step, plan_name)
 
     def _plan(self, foretold: Optional[Foretold] = None) -> Plan:
@@ -249,6 +254,7 @@ class Run:
         for event in self.journal.unfinished(self.capability.name):
             step = Step.from_dict(event["step"])
             if step.action in CONTROLLER_ACTIONS:
+                self.host.sync()
                 self.transactions.settle(self.host, self.journal, step, event.get("transaction") or {})
 
     def _account_failed(self) -> Outcome:
@@ -282,7 +288,7 @@ class Run:
                 continue
             if waits and step.action not in CONTROLLER_ACTIONS:
                 continue
-            self.journal.note("done", step, event["plan"])
+            self._done(step, event["plan"])
             settled.append(step.id)
         return settled
 

@@ -151,15 +151,18 @@ class Host:
         As of glob(7), and '**' is any number of directories; names with a leading dot match only a pattern with one.
         """
         found = [""]
+        listed = False
         for part in pattern.strip("/").split("/"):
             if part == "**":
                 found = [each for folder in found for each in self._below(folder)]
             elif any(sign in part for sign in "*?["):
                 found = ["%s/%s" % (folder, name) for folder in found for name in self.list(folder or "/")
                          if fnmatch.fnmatchcase(name, part) and name.startswith(".") <= part.startswith(".")]
+                listed = True
             else:
                 found = ["%s/%s" % (folder, part) for folder in found]
-        return sorted(name for name in set(found) if self.exists(name))
+                listed = False
+        return sorted(name for name in set(found) if listed or self.exists(name))
 
     def _below(self, folder: str) -> Iterator[str]:
         """The directory and all those in it; links are not followed."""
@@ -186,10 +189,9 @@ class Host:
 
     def resolve(self, name: str) -> str:
         """The name with every symbolic link followed, without the root prefix."""
-        real = os.path.realpath(self.path(name))
-        if self.root == "/":
-            return real
-        return "/" + os.path.relpath(real, os.path.realpath(self.root))
+        with self._telling(name, "read"):
+            real = os.path.realpath(self.path(name))
+            return real if self.root == "/" else "/" + os.path.relpath(real, os.path.realpath(self.root))
 
     def mode(self, name: str) -> Optional[int]:
         """Permission bits of a file, None when it is not there."""
@@ -355,12 +357,20 @@ class Host:
 
     def remove(self, name: str) -> None:
         """Remove a file or link, and what a killed write of it left; it is no error when it is gone already."""
-        path = self.path(name)
+        self.clear(name)
+        self._unlink(name, self.path(name))
+
+    def clear(self, name: str) -> None:
+        """Remove what a killed write of a file left beside it."""
         with self._telling(name, "removed"):
-            for each in (path, _beside(os.path.realpath(path))):
-                if os.path.lexists(each):
-                    _unlink_if_there(each)
-                    _sync_folder(os.path.dirname(each))
+            beside = _beside(os.path.realpath(self.path(name)))
+        self._unlink(name, beside)
+
+    def _unlink(self, name: str, path: str) -> None:
+        with self._telling(name, "removed"):
+            if os.path.lexists(path):
+                _unlink_if_there(path)
+                _sync_folder(os.path.dirname(path))
 
     def remove_empty_dir(self, name: str) -> None:
         """Remove a directory if it is empty; leave it otherwise."""
@@ -482,6 +492,12 @@ class Host:
             )
         return done
 
+    def sync(self) -> None:
+        """Put on the disk what other programs have written, which only few of them do themselves: dkms, depmod and the
+        logs and lists of apt lie in memory for half a minute. A scratch root outlives no power cut."""
+        if self.root == "/":
+            os.sync()
+
     # services
 
     def unit(self, name: str) -> Dict[str, str]:
@@ -537,9 +553,17 @@ def _beside(target: str) -> str:
     """
     folder, name = os.path.split(target)
     above = os.path.dirname(folder)
-    if folder.endswith(".d") and os.stat(above).st_dev == os.stat(folder).st_dev:
+    if folder.endswith(".d") and _on_one_file_system(above, folder):
         folder = above
     return os.path.join(folder, ".gpuops-%s" % name)
+
+
+def _on_one_file_system(above: str, folder: str) -> bool:
+    """Whether a file can be renamed from one to the other; so it is where the folder is not there any more."""
+    try:
+        return os.stat(above).st_dev == os.stat(folder).st_dev
+    except (FileNotFoundError, NotADirectoryError):
+        return True
 
 
 def _unlink_if_there(path: str) -> None:

@@ -11,7 +11,8 @@ state.json, by its schema:
   1  {'schema': 1,
       'open':      [{'step', 'plan', 'time', ...}] of steps that were started and that no later event has closed,
       'originals': {path: {'capability', 'content' (SHA-256, None when there was no file), 'mode', 'uid', 'gid',
-                    'label', 'attributes', 'link' (what the symbolic link at the path said, None when it was none),
+                    'label', 'attributes' (None where the release did not keep these two),
+                    'link' (what the symbolic link at the path said, None when it was none),
                     'folders' (directories that did not exist)}}, written before the first change of a path,
       'packages':  {capability: {package: {'before', 'after'}}}, see PackageChange,
       'memory':    {capability: what it wrote down for its next run}}
@@ -26,7 +27,7 @@ import json
 import os
 import re
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from .errors import GpuOpsError, HostFailed
@@ -154,14 +155,20 @@ class Journal:
         if path not in state.data["originals"]:
             return
         original = self._original(state, path)
+        now = self.host.ownership(path)
+        wanted = original.ownership
+        if now is not None and state.data["originals"][path]["attributes"] is None:
+            wanted = replace(wanted, label=now.label, attributes=now.attributes)
         if original.link and self.host.link(path) != original.link:
             self.host.make_link(path, original.link)
         if original.content is None:
             self.host.remove(self.host.resolve(path) if original.link else path)
             for folder in reversed(original.folders):
                 self.host.remove_empty_dir(folder)
-        elif self.host.read_bytes(path) != original.content or self.host.ownership(path) != original.ownership:
-            self.host.put_back(path, original.content, original.ownership)
+        elif self.host.read_bytes(path) != original.content or now != wanted:
+            self.host.put_back(path, original.content, wanted)
+        else:
+            self.host.clear(path)
         self.forget_original(path)
 
     def _original(self, state: _State, path: str) -> Original:
@@ -170,7 +177,7 @@ class Journal:
             path=path,
             capability=kept["capability"],
             content=None if kept["content"] is None else self._content(state, path, kept["content"]),
-            ownership=Ownership(kept["mode"], kept["uid"], kept["gid"], kept["label"], kept["attributes"]),
+            ownership=Ownership(kept["mode"], kept["uid"], kept["gid"], kept["label"], kept["attributes"] or {}),
             folders=tuple(kept["folders"]),
             link=kept["link"] or "",
         )
@@ -296,7 +303,7 @@ def migrated(files: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> T
             content = base64.b64decode(kept["content"])
             name = hashlib.sha256(content).hexdigest()
             contents[name] = content
-        originals[path] = dict(kept, content=name, label="", attributes={}, link=None)
+        originals[path] = dict(kept, content=name, label="", attributes=None, link=None)
     packages = {capability: {name: {"before": None, "after": version} for name, version in known.items()}
                 for capability, known in files["packages"].items()}
     memory = {capability: dict(facts) for capability, facts in files["memory"].items()}

@@ -236,7 +236,7 @@ def _put_back(host: Host, journal: Journal, path: str, entry: Dict[str, Any]) ->
         _remove_folders(host, journal, path)
         journal.forget_original(path)
     else:
-        host.write(path, entry["text"], ownership=Ownership(**entry["owner"]))
+        host.put_back(path, entry["text"].encode("utf-8", "surrogateescape"), Ownership(**entry["owner"]))
 
 
 def _remove_folders(host: Host, journal: Journal, path: str) -> None:

@@ -8,6 +8,7 @@ import os
 import shlex
 import shutil
 import socket
+import stat
 import string
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
-from . import cgroups
+from . import cgroups, disk
 from .network import PREFIX, Network
 from .paths import RunPaths
 from .processes import Daemon, LabError, children, run, wait_for
@@ -28,6 +29,7 @@ TEMPLATES = Path(__file__).resolve().parents[1] / "host" / "templates"
 SUPERVISOR_PATH = Path(__file__).resolve().parents[1]
 SANDBOX_IMAGE = "registry.k8s.io/pause:3.10"
 SSH_SECONDS = 60.0
+ADMIN, ADMIN_ID = "admin", 1000
 
 # By runtime: the folder beside a host's files that holds its images, where the host sees it, and the runtime's socket.
 STORES: Dict[str, Tuple[str, str, str]] = {
@@ -153,6 +155,7 @@ class Host:
     def wipe(self) -> None:
         """Throw away everything that the host wrote since it was delivered."""
         (self.directory / "machine.json").unlink(missing_ok=True)
+        disk.image(self.directory).unlink(missing_ok=True)
         for name in ("upper", "work", "silicon", self._store[0], "kubelet", "conf"):
             remove_tree(self.directory / name)
 
@@ -170,7 +173,7 @@ class Host:
             cgroup=self.cgroup, uuid=str(self.identity),
             layers=tuple(str(layer) for layer in (parts.crio, parts.layer, parts.root) if layer),
             binds=tuple("%s:%s" % (self.directory / name, inside) for name, inside in binds.items()),
-            binds_readonly=tuple("%s:%s" % pair for pair in readonly.items()))
+            binds_readonly=tuple("%s:%s" % pair for pair in readonly.items()), disk=self.spec.disk)
 
     def _write_boot_settings(self, membership: Optional[Membership]) -> None:
         routes = ["%s@%s" % (self.network.pods(position), self.network.host(position))
@@ -195,10 +198,33 @@ class Host:
         host_key = self._host_key()
         self._put("etc/ssh/ssh_host_ed25519_key", host_key.read_text(), 0o600)
         self._put("etc/ssh/ssh_host_ed25519_key.pub", host_key.with_suffix(".pub").read_text())
+        self._write_admin(parts)
         if parts.silicon:
             self._put("etc/ld.so.preload", "/usr/lib/gpusim/lib/libgpusim-uname.so\n")
         self._put("usr/share/keyrings/gpulab-debian.asc", parts.package_key.read_text())
         self._fill("etc/apt/sources.list.d/debian.sources", "debian.sources", {"suite": self.spec.image})
+
+    def _write_admin(self, parts: HostParts) -> None:
+        """Whom Ansible logs in as on most machines: a person without root's rights who may use sudo."""
+        for name, line in (("passwd", "{0}:x:{1}:{1}::/home/{0}:/bin/bash"), ("group", "{0}:x:{1}:"),
+                           ("shadow", "{0}:*:20000:0:99999:7:::"), ("gshadow", "{0}:!::")):
+            delivered = parts.root / "etc" / name
+            status = delivered.stat()
+            self._put("etc/" + name, delivered.read_text() + line.format(ADMIN, ADMIN_ID) + "\n",
+                      stat.S_IMODE(status.st_mode))
+            self._own("etc/" + name, status.st_uid, status.st_gid)
+        self._put("etc/sudoers.d/" + ADMIN, "%s ALL=(ALL) NOPASSWD: ALL\n" % ADMIN, 0o440)
+        home = "home/%s" % ADMIN
+        self._put(home + "/.ssh/authorized_keys", self.paths.ssh_key.with_suffix(".pub").read_text(), 0o600)
+        for inside, mode in ((home, 0o755), (home + "/.ssh", 0o700), (home + "/.ssh/authorized_keys", 0o600)):
+            self._upper(inside).chmod(mode)
+            self._own(inside, ADMIN_ID, ADMIN_ID)
+
+    def _own(self, inside: str, uid: int, gid: int) -> None:
+        path = self._upper(inside)
+        # Whoever is not root prepares hosts only to look at them.
+        if os.geteuid() == 0:
+            os.chown(path, uid, gid)
 
     def _host_key(self) -> Path:
         """Kept outside the host's files, so that a reset host is still the known host."""
@@ -276,6 +302,7 @@ class Host:
         """Pull the plug."""
         self.supervisor.stop(seconds=0.2)
         cgroups.remove(self.cgroup)
+        disk.wait_released(self.directory)
 
     @property
     def init_pid(self) -> Optional[int]:
@@ -320,7 +347,13 @@ class Host:
         wait_for("host %s: a new boot" % self.name, is_new, max(1.0, deadline - time.monotonic()), str(self.console))
 
     def kill(self) -> None:
-        """A power cut: no process of the host sees it coming. The host stays off until it is started."""
+        """A power cut: no process of the host sees it coming. The host stays off until it is started.
+
+        What nobody has synced is lost where the host has a disk of its own, and else kept.
+        """
+        supervisor = self.supervisor.pid
+        if self.spec.disk and supervisor is not None:
+            disk.cut(self.directory, supervisor)
         self.stop()
 
     # The way in

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from . import cgroups
+from . import cgroups, disk
 
 REBOOT = 133
 PR_SET_PDEATHSIG = 1
@@ -36,6 +36,7 @@ class Machine:
     layers: Tuple[str, ...]
     binds: Tuple[str, ...]
     binds_readonly: Tuple[str, ...]
+    disk: bool = False
 
     def save(self, directory: Path) -> None:
         (directory / "machine.json").write_text(json.dumps(asdict(self), indent=2))
@@ -64,7 +65,8 @@ def nspawn_command(machine: Machine, root: Path, unified: bool) -> List[str]:
 
 def mount_root(directory: Path, machine: Machine) -> Path:
     root = directory / "root"
-    options = "lowerdir=%s,upperdir=%s,workdir=%s" % (":".join(machine.layers), directory / "upper", directory / "work")
+    files = disk.mount(directory) if machine.disk else directory
+    options = "lowerdir=%s,upperdir=%s,workdir=%s" % (":".join(machine.layers), files / "upper", files / "work")
     subprocess.run(["mount", "-t", "overlay", machine.machine, "-o", options, str(root)], check=True)
     return root
 

@@ -30,6 +30,7 @@ class HostSpec:
     join: bool = True
     containerd: str = "debian"
     runtime: str = "containerd"
+    disk: bool = False
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def parse(document: Any, where: str, default_name: str = "topology") -> Topology
 
 
 def _host(entry: Any, where: str, control_plane: bool) -> HostSpec:
-    table = _table(entry, where, ("name", "image", "board", "gpus", "join", "containerd", "runtime"))
+    table = _table(entry, where, ("name", "image", "board", "gpus", "join", "containerd", "runtime", "disk"))
     name = _typed(table, "name", str, "", where)
     if not _HOST_NAME.match(name):
         raise TopologyError("%s: name %r is not a host name (lower case letters, digits, hyphens)" % (where, name))
@@ -104,7 +105,8 @@ def _host(entry: Any, where: str, control_plane: bool) -> HostSpec:
     if runtime != "containerd" and containerd != CONTAINERDS[0]:
         raise TopologyError("%s: containerd is %r with runtime %s; give the version of a runtime that the host runs"
                             % (where, containerd, runtime))
-    return HostSpec(name, _choice(table, "image", IMAGES, where), board, gpus, join, containerd, runtime)
+    return HostSpec(name, _choice(table, "image", IMAGES, where), board, gpus, join, containerd, runtime,
+                    _typed(table, "disk", bool, False, where))
 
 
 def _table(document: Any, where: str, known: Tuple[str, ...]) -> Mapping[str, Any]:

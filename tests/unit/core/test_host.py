@@ -2,12 +2,23 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import multiprocessing
 import os
+import socket
+import time
 from pathlib import Path
+from typing import Any, Callable
 
 import pytest
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import host as hosts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host, Ownership
+
+FORK = multiprocessing.get_context("fork")
+NOBODY = 65534
 
 
 def test_a_write_keeps_mode_and_link(tmp_path: Path) -> None:
@@ -74,7 +85,9 @@ def test_what_is_not_there_reads_as_nothing(tmp_path: Path) -> None:
     assert host.read("/etc/none") is None
     assert host.list("/etc") == []
     assert host.glob("/etc/*") == []
-    host.remove("/etc/none")
+    for name in ("/etc/none", "/etc/none.d/none", "/none/none.d/none"):
+        host.remove(name)
+        host.remove_empty_dir(name)
 
 
 def test_globs_answer_without_the_root(tmp_path: Path) -> None:
@@ -128,3 +141,236 @@ def test_nothing_unfinished_lies_in_a_folder_of_drop_ins(tmp_path: Path) -> None
     host.write("/etc/crio/crio.conf.d/99-a.conf", "x", check=seen.append)
     assert [Path(path).parent.name for path in seen] == ["crio"]
     assert os.listdir(tmp_path / "etc" / "crio") == ["crio.conf.d"]
+
+
+def tell(connection: Any, work: Callable[[], Any], prepare: Callable[[], Any]) -> None:
+    prepare()
+    try:
+        connection.send(work())
+    except Exception as error:
+        connection.send((type(error).__name__, str(error)))
+
+
+def elsewhere(work: Callable[[], Any], prepare: Callable[[], Any]) -> Any:
+    """What a function returns, or (type, text) of what it raises, in a process of its own."""
+    ours, theirs = FORK.Pipe()
+    process = FORK.Process(target=tell, args=(theirs, work, prepare))
+    process.start()
+    assert ours.poll(30), "no answer"
+    answer = ours.recv()
+    process.join(30)
+    return answer
+
+
+class TestKinds:
+    """What is no regular file is neither read nor replaced."""
+
+    def test_a_masked_unit_stays_masked_and_the_device_a_device(self, tmp_path: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root makes devices")
+        null = tmp_path / "null"
+        os.mknod(null, 0o20666, os.makedev(1, 3))
+        (tmp_path / "unit.service").symlink_to(null)
+        host = Host(str(tmp_path))
+        assert host.read("/unit.service") == ""
+        for write in (host.write, lambda name, text: host.put_back(name, text.encode(), Ownership(0o644, 0, 0))):
+            with pytest.raises(HostFailed, match="/unit.service leads to the device .*systemctl unmask unit.service"):
+                write("/unit.service", "text")
+        assert null.is_char_device() and sorted(os.listdir(tmp_path)) == ["null", "unit.service"]
+
+    @pytest.mark.parametrize("kind", ["directory", "FIFO", "socket", "loop"])
+    def test_others_are_refused_by_name(self, tmp_path: Path, kind: str) -> None:
+        path = tmp_path / "a"
+        if kind == "directory":
+            path.mkdir()
+        elif kind == "FIFO":
+            os.mkfifo(path)
+        elif kind == "loop":
+            path.symlink_to("a")
+        else:
+            server = socket.socket(socket.AF_UNIX)
+            server.bind(str(path))
+            server.close()
+        before = path.lstat()
+        host = Host(str(tmp_path))
+        for act in (lambda: host.read("/a"), lambda: host.write("/a", "x"), lambda: host.append("/a", "x"),
+                    lambda: list(host.lines("/a"))):
+            with pytest.raises(HostFailed, match="^Found: /a cannot be"):
+                act()
+        assert path.lstat() == before and os.listdir(tmp_path) == ["a"]
+
+    def test_a_file_in_the_place_of_a_directory(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        host.write("/etc", "x")
+        assert host.read("/etc/a") is None and host.list("/etc") == [] and not host.exists("/etc/a")
+        with pytest.raises(HostFailed, match="/etc/deep/a cannot be written: Not a directory.*file that stands in"):
+            host.write("/etc/deep/a", "x")
+
+    def test_a_directory_is_not_removed_as_a_file(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        host.write("/etc/a/b", "x")
+        with pytest.raises(HostFailed, match="/etc/a cannot be removed"):
+            host.remove("/etc/a")
+        host.remove_empty_dir("/etc/a")
+        assert host.read("/etc/a/b") == "x"
+
+
+class TestErrors:
+    def test_a_lack_of_rights_says_become(self, tmp_path: Path) -> None:
+        if os.geteuid() != 0:
+            pytest.skip("only root becomes somebody else")
+        host = Host(str(tmp_path))
+        host.write("/secret/a", "x", mode=0o600)
+        host.write("/open/a", "x")
+        os.chmod(host.path("/secret"), 0o700)
+        folder = tmp_path
+        while folder != folder.parent:
+            os.chmod(folder, os.stat(folder).st_mode | 0o011)
+            folder = folder.parent
+        for act in (lambda: host.read("/secret/a"), lambda: host.list("/secret"), lambda: host.exists("/secret/a"),
+                    lambda: host.stat("/secret/a"), lambda: host.ownership("/secret/a"), lambda: host.glob("/secret/*"),
+                    lambda: host.write("/open/a", "y"), lambda: host.remove("/open/a"),
+                    lambda: host.append("/open/b", "y"), lambda: host.make_folder("/open/c", 0o700),
+                    lambda: host.make_link("/open/l", "a"), lambda: host.write("/open/deep/er/a", "y")):
+            kind, text = elsewhere(act, lambda: os.setuid(NOBODY))
+            assert kind == "HostFailed" and "Permission denied" in text and "'become: true'" in text
+        assert host.read("/open/a") == "x" and host.list("/open") == ["a"]
+
+    def test_a_full_disk_says_which(self, tmp_path: Path) -> None:
+        error = HostFailed.of(OSError(28, ""), "/var/lib/x", "written", "/var")
+        assert str(error) == ("Found: /var/lib/x cannot be written: No space left on device. Wanted: room for it. "
+                              "Do: free space on /var (see df -h and df -i /var), and run again.")
+        assert error.result()["errno"] == "ENOSPC" and error.result()["path"] == "/var/lib/x"
+
+    def test_a_zero_byte_in_a_path_and_text_that_is_none(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        with pytest.raises(HostFailed, match="zero byte"):
+            host.read("/etc/a\0b")
+        with pytest.raises(HostFailed, match="no Unicode"):
+            host.write("/etc/a", "\ud800")
+        assert host.list("/etc") == []
+
+    def test_files_of_the_kernel_that_answer_with_an_error_read_as_nothing(self) -> None:
+        host = Host()
+        assert host.read("/proc/self/mem") is None
+        assert host.read("/proc/4194305/comm") is None and host.link("/proc/4194305/exe") is None
+        assert host.list("/proc/4194305/fd") == []
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
+def test_modes_are_those_meant_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    host = Host(str(tmp_path))
+    before = os.umask(umask)
+    try:
+        host.write("/etc/deep/er/a", "x")
+        host.append("/etc/log", "x", mode=0o640)
+        host.make_folder("/run/ours", 0o700)
+        host.make_folder("/run/theirs", 0o755)
+        shown = host.run(["sh", "-c", "umask"]).stdout.strip()
+    finally:
+        os.umask(before)
+    modes = {path: host.mode(path) for path in ("/etc", "/etc/deep", "/etc/deep/er", "/etc/deep/er/a", "/etc/log",
+                                                "/run", "/run/ours", "/run/theirs")}
+    assert modes == {"/etc": 0o755, "/etc/deep": 0o755, "/etc/deep/er": 0o755, "/etc/deep/er/a": 0o644,
+                     "/etc/log": 0o640, "/run": 0o755, "/run/ours": 0o700, "/run/theirs": 0o755}
+    assert shown == "0022"
+
+
+def test_a_write_keeps_access_lists_and_other_attributes(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    host.write("/etc/a", "x", mode=0o640)
+    try:
+        os.setxattr(host.path("/etc/a"), "user.note", b"\xff theirs")
+    except OSError:
+        pytest.skip("no extended attributes here")
+    before = host.ownership("/etc/a")
+    host.write("/etc/a", "y")
+    assert host.ownership("/etc/a") == before
+    assert os.getxattr(host.path("/etc/a"), "user.note") == b"\xff theirs"
+
+
+def test_globs_match_as_a_shell_does(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    for name in ("/a/b1/x.ko", "/a/b2/deep/x.ko.xz", "/a/b2/.hidden/x.ko", "/a/.b3/x.ko", "/a/c/x.ko"):
+        host.write(name, "")
+    os.symlink("/a", host.path("/a/b1/loop"))
+    assert host.glob("/a/b*/**/x.ko*") == ["/a/b1/x.ko", "/a/b2/deep/x.ko.xz"]
+    assert host.glob("/a/*") == ["/a/b1", "/a/b2", "/a/c"]
+    assert host.glob("/a/.b?/x.ko") == ["/a/.b3/x.ko"]
+    assert host.glob("/a/c/x.ko") == ["/a/c/x.ko"] and host.glob("/a/c/y.ko") == [] and host.glob("/none/*/*") == []
+
+
+class TestCommands:
+    def test_at_the_time_out_its_children_end_too(self, tmp_path: Path) -> None:
+        pids = tmp_path / "pids"
+        with pytest.raises(CommandFailed, match="had not ended after") as failed:
+            Host().run(["sh", "-c", "echo begun; sh -c 'sleep 60 & echo $! > %s; wait' & wait" % pids], timeout=1)
+        assert failed.value.details["stdout"] == "begun\n"
+        deadline = time.monotonic() + 10
+        while alive(int(pids.read_text())) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert not alive(int(pids.read_text()))
+
+    def test_a_daemon_that_holds_the_pipe_is_not_waited_for(self) -> None:
+        began = time.monotonic()
+        done = Host().run(["sh", "-c", "sleep 60 & echo $!"], timeout=50)
+        assert time.monotonic() - began < 30
+        assert done.rc == 0 and alive(int(done.stdout))
+        os.kill(int(done.stdout), 9)
+
+    def test_one_that_left_its_group_does_not_hold_us_after_the_kill(self) -> None:
+        began = time.monotonic()
+        with pytest.raises(CommandFailed) as failed:
+            Host().run(["sh", "-c", "setsid sleep 60 & echo $!; sleep 60"], timeout=1)
+        assert time.monotonic() - began < 30
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(failed.value.details["stdout"]), 9)
+
+    def test_of_much_output_the_ends_are_kept(self) -> None:
+        done = Host().run(["sh", "-c", "echo first; head -c 60000000 /dev/zero | tr '\\0' x; echo; echo last"])
+        assert done.stdout.startswith("first\nxxx") and done.stdout.endswith("xxx\nlast\n")
+        lost = 60_000_012 - 2 * hosts.OUTPUT_BYTES
+        assert "\n[%d bytes are left out here]\n" % lost in done.stdout
+        assert len(done.stdout) < 2 * hosts.OUTPUT_BYTES + 100
+
+    def test_much_goes_in_and_out_at_once(self) -> None:
+        text = "0123456789" * 200_000
+        assert Host().run(["cat"], stdin=text).stdout == text
+        assert Host().run(["true"], stdin=text).rc == 0
+
+    def test_a_program_that_is_none_is_an_answer(self, tmp_path: Path) -> None:
+        empty, closed = tmp_path / "empty", tmp_path / "closed"
+        empty.touch(mode=0o755)
+        closed.write_text("#!/bin/sh\n")
+        closed.chmod(0o644)
+        assert Host().run([str(empty)], check=False).rc == 126
+        with pytest.raises(CommandFailed, match="ended with 126: .*cannot be executed: Exec format error"):
+            Host().run([str(empty)])
+        assert Host().run([str(closed)], check=False).rc == 126
+        assert Host().run([str(tmp_path)], check=False).rc == 126
+        assert Host().run([str(empty) + "/x"], check=False).rc == 127
+
+
+def alive(pid: int) -> bool:
+    return Host().process_started(pid) != ""
+
+
+def test_who_holds_a_lock_is_told(tmp_path: Path) -> None:
+    host = Host(str(tmp_path))
+    host.write("/lock", "")
+    ready, done = FORK.Event(), FORK.Event()
+
+    def hold() -> None:
+        with open(host.path("/lock"), "r+") as file:
+            fcntl.lockf(file, fcntl.LOCK_EX)
+            ready.set()
+            done.wait(30)
+
+    assert host.holder("/lock") == host.holder("/none") == 0
+    process = FORK.Process(target=hold)
+    process.start()
+    assert ready.wait(30)
+    assert host.holder("/lock") == process.pid
+    done.set()
+    process.join(30)
+    assert host.holder("/lock") == 0

@@ -233,6 +233,16 @@ class TestSchema:
         assert former.read_bytes("/etc/containerd/config.toml") == b"# caf\xe9, by the admin\nversion = 2\n"
         assert former.mode("/etc/containerd/config.toml") == 0o640
 
+    def test_attributes_that_the_release_before_did_not_keep_stay(self, former: Host) -> None:
+        content(former, "/etc/containerd/config.toml", b"version = 3\n")
+        try:
+            os.setxattr(former.path("/etc/containerd/config.toml"), "user.note", b"theirs")
+        except OSError:
+            pytest.skip("no extended attributes here")
+        Journal(former).restore("/etc/containerd/config.toml")
+        now = former.ownership("/etc/containerd/config.toml")
+        assert now is not None and now.mode == 0o640 and now.attributes == {"user.note": "theirs"}
+
     def test_a_newer_schema_is_refused(self, host: Host) -> None:
         content(host, records.STATE, b'{"schema": 99}')
         with pytest.raises(GpuOpsError, match="has schema 99.*use that one or a newer one"):

@@ -26,9 +26,11 @@ NETWORK = Network("gpulab-test", 7)
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tuple[Host, Host]:
     """Two hosts of one cluster, written but not booted."""
     monkeypatch.setenv("GPUOPS_CACHE", str(tmp_path / "cache"))
-    for name in ("root", "layer", "kubernetes/bin", "containerd/bin", "store"):
+    for name in ("root/etc", "layer", "kubernetes/bin", "containerd/bin", "store"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "containerd/bin/containerd").write_text("program")
+    for name in ("passwd", "group", "shadow", "gshadow"):
+        (tmp_path / "root/etc" / name).write_text("root\n")
     (tmp_path / "store/blob").write_text("content")
     (tmp_path / "store/meta.db").write_text("database")
     for name in ("ca", "kubeconfig", "certificate", "key", "gpulab.pub"):
@@ -48,6 +50,16 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tuple[Host, Hos
 
 def upper(host: Host, inside: str) -> Path:
     return host.directory / "upper" / inside
+
+
+def test_a_person_who_is_not_root_may_use_sudo(prepared: Tuple[Host, Host]) -> None:
+    host = prepared[0]
+    assert upper(host, "etc/passwd").read_text() == "root\nadmin:x:1000:1000::/home/admin:/bin/bash\n"
+    assert upper(host, "etc/sudoers.d/admin").read_text() == "admin ALL=(ALL) NOPASSWD: ALL\n"
+    assert stat.S_IMODE(upper(host, "etc/sudoers.d/admin").stat().st_mode) == 0o440
+    keys = upper(host, "home/admin/.ssh/authorized_keys")
+    assert keys.read_text() == "ssh-ed25519 AAAA lab"
+    assert stat.S_IMODE(keys.parent.stat().st_mode) == 0o700
 
 
 def test_containerd_is_configured_by_an_admin_who_knows_no_gpu(prepared: Tuple[Host, Host]) -> None:

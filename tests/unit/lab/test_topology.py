@@ -60,6 +60,7 @@ def test_a_running_lab_reads_back_what_it_recorded() -> None:
     ({"hosts": [{"name": "a", "runtime": "docker"}]}, "runtime is 'docker'; there are: containerd, cri-o"),
     ({"hosts": [{"name": "a", "runtime": "cri-o", "containerd": "2.2"}]}, "containerd is '2.2' with runtime cri-o"),
     ({"control_plane": False, "hosts": [{"name": "a", "join": True}]}, "there is no cluster to join"),
+    ({"hosts": [{"name": "a", "disk": "small"}]}, "disk must be bool"),
     ({"control_plane": "yes", "hosts": [{"name": "a"}]}, "control_plane must be bool"),
 ])
 def test_mistakes_are_named(document: Any, message: str) -> None:

@@ -18,7 +18,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host, Ownership
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import (
     cri,
@@ -327,6 +327,12 @@ class Machine(Host):
         if name == self.immutable:
             raise HostFailed.of(PermissionError(errno.EPERM, ""), name, "written")
         super().write_bytes(name, *args, **options)
+
+    def put_back(self, name: str, data: bytes, ownership: Ownership) -> None:
+        self._change()
+        if name == self.immutable:
+            raise HostFailed.of(PermissionError(errno.EPERM, ""), name, "written")
+        super().put_back(name, data, ownership)
 
     def append(self, name: str, text: str, mode: int = 0o600) -> None:
         self._change()

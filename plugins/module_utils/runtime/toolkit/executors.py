@@ -6,7 +6,7 @@ The text waits in the journal, so a run that is killed while the packages come l
 """
 from __future__ import annotations
 
-from typing import Dict
+from typing import Any, Dict
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -14,7 +14,7 @@ from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, write_file
 from .catalogue import CONFIGURATION
-from .observation import KEPT
+from .observation import KEPT, WRITES, WRITES_KEPT
 from .planner import KEEP, NAME, PUT_BACK
 from .rewriting import is_rewritten
 
@@ -26,7 +26,17 @@ def write(host: Host, journal: Journal, step: Step) -> None:
             wanted="the file that the plan was made for",
             remedy="run again; the change is kept then",
         )
+    if step.subject == CONFIGURATION:
+        _note(journal, dict(step.change))
     write_file(host, journal, step)
+
+
+def _note(journal: Journal, change: Dict[str, Any]) -> None:
+    """Written down before it is done: a run that is killed in between repeats both."""
+    memory = journal.recall(NAME)
+    writes = memory.get(WRITES, [])
+    if writes[-1:] != [change]:
+        journal.remember(NAME, dict(memory, **{WRITES: [*writes, change][-WRITES_KEPT:]}))
 
 
 def keep(host: Host, journal: Journal, step: Step) -> None:

@@ -25,6 +25,9 @@ from .rewriting import is_rewritten
 
 # What the journal remembers for the toolkit: config.toml as it has to be once the packages are there
 KEPT = "configuration"
+# and {'before', 'after'} of our last changes of it, oldest first
+WRITES = "writes"
+WRITES_KEPT = 5
 
 
 @dataclass(frozen=True)
@@ -217,10 +220,8 @@ def version_of(
 
 
 def _writes(journal: Journal) -> List[Mapping[str, Any]]:
-    """{'before', 'after'} of every change of ours of config.toml, oldest first."""
-    return [event["step"]["change"] for event in journal.events()
-            if event["event"] == "done" and event["step"]["capability"] == "toolkit"
-            and event["step"]["action"] == "file.write" and event["step"]["subject"] == catalogue.CONFIGURATION]
+    """{'before', 'after'} of our last changes of config.toml, oldest first."""
+    return list(journal.recall("toolkit").get(WRITES, ()))
 
 
 def _is_as_made(host: Host, text: Optional[str], writes: List[Mapping[str, Any]]) -> bool:

@@ -1,0 +1,35 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The oldest and the newest ansible-core of those supported bring a host all the way and back, not as root."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Iterator
+
+import core_matrix
+import cores
+import pytest
+from laboratory import new_lab
+
+from gpulab.lab import Lab
+
+HOST = "gpu"
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    lab = new_lab("cores")
+    lab.up(core_matrix.topology(HOST))
+    yield lab
+    lab.down()
+
+
+@pytest.mark.parametrize(("release", "pipelining"), list(zip(cores.oldest_and_newest(), (False, True))))
+def test_a_release_installs_upgrades_validates_and_uninstalls(
+    lab: Lab, tmp_path: Path, release: str, pipelining: bool
+) -> None:
+    try:
+        core_matrix.whole_way(lab, tmp_path, HOST, release, pipelining)
+    except BaseException:
+        lab.reset(HOST)
+        raise

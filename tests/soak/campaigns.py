@@ -1,0 +1,120 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The campaigns: a world that cases share, and a case of a seed in it."""
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, ContextManager, Dict, Iterator, List
+
+import core_matrix
+import cores
+import host_cuts
+import host_life
+import workspace
+from laboratory import Fleet, new_lab
+
+HOST = "gpu"
+LIFE_CHAPTERS = 30
+ROUNDS = 300
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """title: for people. count: cases of a whole campaign. case: tells what it did.
+
+    A case fails by an AssertionError, after which it has made the world fit for the next one; any other exception ends
+    the world too.
+    """
+
+    title: str
+    count: int
+    world: Callable[[Path], ContextManager[Any]]
+    case: Callable[[Any, int], List[str]]
+
+
+@contextlib.contextmanager
+def cut_host(scratch: Path) -> Iterator[host_cuts.Bed]:
+    lab = new_lab("soakcuts")
+    try:
+        lab.up(host_cuts.topology(HOST))
+        bed = host_cuts.Bed(Fleet(lab, scratch), HOST)
+        bed.deliver()
+        for phase in host_cuts.PHASES:
+            bed.undisturbed(phase)
+        bed.assert_bare()
+        yield bed
+    finally:
+        lab.down()
+
+
+def three_cuts(bed: host_cuts.Bed, seed: int) -> List[str]:
+    told, wrong = [], []
+    for phase in host_cuts.PHASES:
+        try:
+            told.append(bed.cut(phase, seed))
+        except AssertionError as error:
+            wrong.append(str(error))
+            bed.renew(phase)
+    assert not wrong, "\n".join([*wrong, *told])
+    return told
+
+
+@contextlib.contextmanager
+def cores_host(scratch: Path) -> Iterator[Any]:
+    lab = new_lab("soakcores")
+    try:
+        lab.up(core_matrix.topology(HOST))
+        yield lab, scratch
+    finally:
+        lab.down()
+
+
+def whole_way(world: Any, seed: int) -> List[str]:
+    """The seed only chooses: release by release, each without and with pipelining."""
+    lab, scratch = world
+    possible = cores.possible()
+    release, pipelining = possible[seed % len(possible)], bool(seed // len(possible) % 2)
+    try:
+        done = core_matrix.whole_way(lab, scratch, HOST, release, pipelining)
+    except AssertionError:
+        lab.reset(HOST)
+        raise
+    return ["ansible-core %s, pipelining %s: %s" % (cores.RELEASES[release][0], "on" if pipelining else "off", done)]
+
+
+@contextlib.contextmanager
+def folder(scratch: Path) -> Iterator[Path]:
+    yield scratch
+
+
+def life(scratch: Path, seed: int) -> List[str]:
+    """Two hosts of its own, since no life begins where another has ended."""
+    lab = new_lab("soaklife")
+    try:
+        lab.up(host_life.topology())
+        return host_life.Life(Fleet(lab, scratch), seed, LIFE_CHAPTERS).live()
+    finally:
+        lab.down()
+
+
+def controllers(scratch: Path, seed: int) -> List[str]:
+    """The unit tests of the lock, with more rounds; they seed themselves."""
+    words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", "tests/unit/core/test_lock.py"]
+    done = subprocess.run(words, cwd=workspace.REPOSITORY, env=dict(os.environ, GPUOPS_ROUNDS=str(ROUNDS)),
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]
+    return ["%d rounds: %s" % (ROUNDS, done.stdout.strip().splitlines()[-1])]
+
+
+ALL: Dict[str, Campaign] = {
+    "cuts": Campaign("a host cut off while it installs, upgrades and uninstalls: three cuts a case", 67, cut_host,
+                     three_cuts),
+    "life": Campaign("six months of an admin's life and our runs in between", 30, folder, life),
+    "controllers": Campaign("two and five controllers at once, %d rounds" % ROUNDS, 1, folder, controllers),
+    "cores": Campaign("every supported ansible-core, without and with pipelining", 2 * len(cores.RELEASES), cores_host,
+                      whole_way),
+}

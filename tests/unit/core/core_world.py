@@ -1,0 +1,105 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A small capability over real files of a scratch root, with all that the record is for, and a user's files."""
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Mapping, Tuple
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
+    Executor,
+    file_step,
+    restore_steps,
+    write_file,
+)
+
+THEIRS, LINKED, OURS, REMOVED = "/etc/theirs", "/etc/link", "/etc/deep/er/ours", "/etc/old.d/removed"
+
+
+@dataclass(frozen=True)
+class Seen:
+    texts: Mapping[str, Any]
+    restorable: Tuple[Step, ...]
+    noted: Any
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {"texts": dict(self.texts), "restorable": [step.to_dict() for step in self.restorable],
+                "noted": self.noted}
+
+
+def write_and_note(host: Host, journal: Journal, step: Step) -> None:
+    """Beside the file: a note for the next run, and what a transaction brought."""
+    write_file(host, journal, step)
+    journal.remember("texts", {"last": step.change["after"]})
+    journal.set_packages("texts", {"package": PackageChange(None, step.change["after"])})
+
+
+def forget(host: Host, journal: Journal, step: Step) -> None:
+    journal.set_packages("texts", {})
+    journal.remember("texts", {})
+
+
+class Texts(Capability[Mapping[str, Any], Seen]):
+    """Wants one text in three files, one of them behind a link, and a fourth file gone."""
+
+    name = "texts"
+    arguments = {"text": {"type": "str"}, "state": {"type": "str"}}
+
+    def policy(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+        return parameters
+
+    def observe(self, host: Host, journal: Journal, policy: Mapping[str, Any]) -> Seen:
+        return Seen({path: host.read(path) for path in (THEIRS, LINKED, OURS, REMOVED)},
+                    tuple(restore_steps(self.name, host, journal)), journal.recall(self.name))
+
+    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        if policy.get("state") == "absent":
+            last = (Step(self.name, "texts.forget", "notes", "They are of no use."),) if observation.noted else ()
+            return Plan(steps=observation.restorable + last)
+        wanted = {THEIRS: policy["text"], LINKED: policy["text"], OURS: policy["text"], REMOVED: None}
+        return Plan(steps=tuple(file_step(self.name, path, observation.texts[path], text, "It is wanted.")
+                                for path, text in wanted.items() if observation.texts[path] != text))
+
+    def executors(self) -> Dict[str, Executor]:
+        return {"file.write": write_and_note, "texts.forget": forget}
+
+
+def run(root: str, **parameters: Any) -> Run:
+    return Run(Texts(), parameters, Host(root), lambda _host: HostFacts(hostname="h"))
+
+
+def furnish(root: Path) -> None:
+    """What the user has."""
+    for name, data, mode in ((THEIRS, b"# caf\xe9\ntheirs\n", 0o640), ("/etc/linked", b"linked\n", 0o600),
+                             (REMOVED, b"removed\n", 0o755)):
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+        path.chmod(mode)
+    (root / LINKED.lstrip("/")).symlink_to("linked")
+    for folder in ("var/lib", "run"):
+        (root / folder).mkdir(parents=True)
+
+
+def tree(root: Path, *left_out: str) -> Dict[str, Any]:
+    """Every file, folder and link below a root, with mode and owner; without what lies in the folders left out."""
+    found: Dict[str, Any] = {}
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if any(name == folder or name.startswith(folder + "/") for folder in left_out):
+            continue
+        seen = path.lstat()
+        if stat.S_ISLNK(seen.st_mode):
+            found[name] = os.readlink(path)
+        else:
+            found[name] = (oct(seen.st_mode), seen.st_uid, seen.st_gid,
+                           path.read_bytes() if stat.S_ISREG(seen.st_mode) else b"")
+    return found
