@@ -129,8 +129,8 @@ def refresh(host: Host, request: Mapping[str, str]) -> None:
     done = running.apt_get(host, "update", check=False)
     wanted = ["%s=%s" % item for item in sorted(request.items())]
     listed = host.run(["apt-cache", *database.own(host), "show", *wanted], check=False)
-    found = set(zip(re.findall(r"(?m)^Package: (\S+)", listed.stdout), re.findall(r"(?m)^Version: (\S+)",
-                                                                                listed.stdout)))
+    names, told_versions = (re.findall(r"(?m)^%s: (\S+)" % field, listed.stdout) for field in ("Package", "Version"))
+    found = set(zip(names, told_versions))
     lacking = [word for word in wanted if (word.split("=")[0].split(":")[0], word.split("=", 1)[1]) not in found]
     if lacking:
         told = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
