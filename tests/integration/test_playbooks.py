@@ -19,6 +19,9 @@ from gpulab.topology import parse
 TOPOLOGY = {"name": "playbooks", "control_plane": True, "hosts": [
     {"name": "one", "board": "t4", "gpus": 1}, {"name": "two", "board": "t4", "gpus": 1}, {"name": "plain"}]}
 
+# The components are other tests' matter.
+HOSTS_ALONE = ("--skip-tags", "components")
+
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
@@ -34,7 +37,7 @@ def in_one_run(fleet: Fleet, *imports: Dict[str, str]) -> Played:
     path.write_text(json.dumps([
         {"ansible.builtin.import_playbook": "gpuops.nvidia." + name, "vars": {"gpu_hosts": hosts}}
         for each in imports for name, hosts in each.items()]))
-    return fleet.play(str(path), gpu_components=[])
+    return fleet.play(str(path), *HOSTS_ALONE, gpu_uninstall_components=False)
 
 
 def cordoned(fleet: Fleet, host: str) -> bool:
@@ -103,7 +106,7 @@ def test_several_playbooks_of_one_run_know_nothing_of_each_other(fleet: Fleet) -
 
 
 def test_a_converged_host_is_validated_and_stays_in_service(fleet: Fleet) -> None:
-    again = fleet.play("gpuops.nvidia.site", "--limit", "two", gpu_components=[])
+    again = fleet.play("gpuops.nvidia.site", "--limit", "two", *HOSTS_ALONE)
     assert again.changes() == []
     assert again.calls["two"] == ["gpu_info", "gpu_plan", "gpu_validation"]
 
