@@ -164,7 +164,7 @@ class _Announced:
             return found
 
         def announced(*arguments: Any) -> Any:
-            self.call = name if self.gpu is None else "%s of GPU %d" % (name, self.gpu)
+            self.call = name if self.gpu is None else "%s of GPU %s" % (name, self.gpu)
             self.say(call=self.call)
             return found(*arguments)
 
