@@ -10,6 +10,12 @@ A transaction of ours is known by its request: an entry of the history that was 
 that asks for nothing but names and versions of the request. It lasts from its Start-Date to its End-Date, or, when it
 was killed, to the next entry. Both logs are apt's and dpkg's defaults (apt.conf Dir::Log::History, dpkg.cfg log); on a
 host that keeps none, nothing is ours, and an uninstallation leaves the packages where they are.
+
+dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence. Where the
+host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation named,
+what was not there at the opening and is there now in the simulated version came by us.
+
+A dependency that somebody has asked for since (apt marks it as chosen by hand) is that person's from then on.
 """
 from __future__ import annotations
 
@@ -29,6 +35,8 @@ from .model import Package
 
 HISTORY = "/var/log/apt/history.log"
 DPKG_LOG = "/var/log/dpkg.log"
+# What our requests have chosen by hand, {capability: names}
+MEMORY = "packages"
 _CHANGE = re.compile(r"^(\S+ \S+) (install|upgrade|remove|purge) ([^\s:]+):(\S+) (\S+) (\S+)$", re.MULTILINE)
 _NONE = "<none>"
 
@@ -54,8 +62,13 @@ class Provenance:
         if step.parameters.get("update_cache"):
             refresh(host, step.parameters["request"])
         account = Journal(host).packages(step.capability)
+        packages = database.installed(host)
         return {"known": [entry.start for entry in _entries(host, step)],
-                "account": {name: asdict(change) for name, change in account.items()}}
+                "account": {name: asdict(change) for name, change in account.items()},
+                "boot": host.boot(),
+                "newest": _newest(host),
+                "absent": sorted(name for name in step.change["after"]
+                                 if name not in packages or not packages[name].there)}
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         """Account for what came and went by the transaction.
@@ -72,17 +85,29 @@ class Provenance:
             name: change for name, change in account.items()
             if change.after is None or (name in packages and packages[name].there)})
         _keep_automatic(host, step, came)
+        memory = journal.recall(MEMORY)
+        chosen = set(memory.get(step.capability, _account(opened))).union(_chosen(step))
+        journal.remember(MEMORY, {**memory, step.capability: sorted(chosen)})
 
 
 def brought(host: Host, journal: Journal, capability: str, packages: Mapping[str, Package]) -> Dict[str, str]:
     """{package: version there now} of what is ours, transactions that nobody has accounted for yet included."""
     account = journal.packages(capability)
+    chosen = set(journal.recall(MEMORY).get(capability, account))
     for event in journal.unfinished(capability):
         step = Step.from_dict(event["step"])
         if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
             account = merged(_account(event["transaction"]), evidence(host, step, event["transaction"], packages))
-    return {name: packages[name].version for name, change in sorted(account.items())
-            if change.before is None and name in packages and packages[name].there}
+            chosen.update(step.parameters["request"])
+    here = [name for name, change in sorted(account.items())
+            if change.before is None and name in packages and packages[name].there]
+    automatic = database.automatic(host) if here else frozenset()
+    return {name: packages[name].version for name in here if name in chosen or name in automatic}
+
+
+def _chosen(step: Step) -> FrozenSet[str]:
+    """What a step asks for, and not only as a dependency in one version."""
+    return frozenset(step.parameters["request"]).difference(step.parameters.get("automatic", ()))
 
 
 def _account(opened: Mapping[str, Any]) -> Dict[str, PackageChange]:
@@ -102,6 +127,8 @@ def evidence(
             if name in named:
                 before = changes[name].before if name in changes else change.before
                 changes[name] = PackageChange(before, change.after)
+    if not changes and opened["boot"] != host.boot() and _newest(host) <= opened["newest"]:
+        changes = {name: PackageChange(None, step.change["after"][name]) for name in opened["absent"]}
     now = {name: package.version for name, package in packages.items() if package.there}
     return {name: change for name, change in changes.items() if now.get(name) == change.after}
 
@@ -159,6 +186,12 @@ def _entries(host: Host, step: Step) -> List[Entry]:
     asked = set(request) if step.action == "packages.remove" else {"%s=%s" % item for item in request.items()}
     verb = "remove" if step.action == "packages.remove" else "install"
     return [entry for words, entry in parse_history(_logs(host, HISTORY), asked) if verb in words]
+
+
+def _newest(host: Host) -> str:
+    """When the last transaction of apt's history began, whoever's; '' where it has none."""
+    starts = re.findall(r"(?m)^Start-Date: (.*)$", _logs(host, HISTORY))
+    return max(map(_time, starts), default="")
 
 
 def parse_history(text: str, asked: Iterable[str]) -> List[Tuple[Sequence[str], Entry]]:

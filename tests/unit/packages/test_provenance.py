@@ -188,6 +188,38 @@ def test_a_dependency_stays_automatic_and_goes_only_when_nobody_needs_it(root: R
     assert database.removable(root.host, root.packages(), ours(root)) == ("driver", "libdriver")
 
 
+def test_a_dependency_that_he_asks_for_himself_is_his_from_then_on(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+    root.install("dkms")
+    assert sorted(ours(root)) == ["driver", "libdriver"]
+
+
+def test_a_power_cut_that_takes_the_logs_does_not_take_the_evidence(root: Root) -> None:
+    """dpkg syncs its database, nobody its log. Another boot, and no newer transaction of anybody: it was ours."""
+    logs = [root.path / "var/log" / name for name in ("apt/history.log", "dpkg.log")]
+    root.install("docker-ce")
+    time.sleep(1.1)
+    step = planned(root, FIRST)
+    opened = dict(started(root, step), boot="the boot before")
+    as_synced = [log.read_bytes() for log in logs]
+    transacted(root, step)
+    for log, content in zip(logs, as_synced):
+        log.write_bytes(content)
+    assert settled(root, step, dict(opened, boot=root.host.boot())) == {}, "the same boot: nobody was seen doing it"
+    assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
+
+
+def test_after_a_power_cut_what_he_installs_is_his(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = dict(started(root, step), boot="the boot before")
+    time.sleep(1.1)
+    root.install("builder", "libdriver=1.0")
+    assert settled(root, step, opened) == {}
+
+
 def test_logs_that_were_rotated_are_read(root: Root) -> None:
     step = planned(root, FIRST)
     opened = started(root, step)

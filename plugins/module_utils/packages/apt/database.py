@@ -3,12 +3,13 @@
 """The one reader of dpkg's database."""
 from __future__ import annotations
 
-from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.host import Host
 from ..model import Package
 
 ADMIN = "/var/lib/dpkg"
+EXTENDED_STATES = "/var/lib/apt/extended_states"
 _FORMAT = "${db:Status-Want}\t${db:Status-Status}\t${Package}\t${Architecture}\t${Version}\n"
 
 
@@ -55,6 +56,17 @@ def held(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str, str
     """{package: version} of those that somebody holds (apt-mark hold)."""
     return {name: packages[name].version for name in sorted(set(names)) if name in packages and packages[name].held
             and packages[name].there}
+
+
+def automatic(host: Host) -> FrozenSet[str]:
+    """Packages that nobody has chosen by hand (apt-mark(8)); apt keeps them in a file of its own, a stanza each."""
+    native_architecture = native(host)
+    names = []
+    for stanza in (host.read(EXTENDED_STATES) or "").split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in stanza.splitlines() if ": " in line)
+        if fields.get("Auto-Installed") == "1" and "Package" in fields:
+            names.append(full_name(fields["Package"], fields.get("Architecture", ""), native_architecture))
+    return frozenset(names)
 
 
 def own(host: Host) -> List[str]:
