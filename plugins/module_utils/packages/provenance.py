@@ -11,9 +11,9 @@ that asks for nothing but names and versions of the request. It lasts from its S
 was killed, to the next entry. Both logs are apt's and dpkg's defaults (apt.conf Dir::Log::History, dpkg.cfg log); on a
 host that keeps none, nothing is ours, and an uninstallation leaves the packages where they are.
 
-dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence. Where the
-host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation named,
-what was not there at the opening and is there now in the simulated version came by us.
+dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence. Where
+the host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation
+named, what was not there at the opening and is there now in the simulated version came by us.
 
 A dependency that somebody has asked for since (apt marks it as chosen by hand) is that person's from then on.
 """
