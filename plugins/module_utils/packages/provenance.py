@@ -67,8 +67,8 @@ class Provenance:
                 "account": {name: asdict(change) for name, change in account.items()},
                 "boot": host.boot(),
                 "newest": _newest(host),
-                "absent": sorted(name for name in step.change["after"]
-                                 if name not in packages or not packages[name].there)}
+                "there": {name: packages[name].version for name in step.change["after"]
+                          if name in packages and packages[name].there}}
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         """Account for what came and went by the transaction.
@@ -125,10 +125,12 @@ def evidence(
             continue
         for name, change in _changes(host, entry).items():
             if name in named:
-                before = changes[name].before if name in changes else change.before
-                changes[name] = PackageChange(before, change.after)
+                # The logs tell seconds: somebody's installation may stand within the one that ours began in
+                first = changes.get(name, change).before or opened["there"].get(name)
+                changes[name] = PackageChange(first, change.after)
     if not changes and opened["boot"] != host.boot() and _newest(host) <= opened["newest"]:
-        changes = {name: PackageChange(None, step.change["after"][name]) for name in opened["absent"]}
+        changes = {name: PackageChange(None, version) for name, version in step.change["after"].items()
+                   if name not in opened["there"]}
     now = {name: package.version for name, package in packages.items() if package.there}
     return {name: change for name, change in changes.items() if now.get(name) == change.after}
 
