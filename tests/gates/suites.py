@@ -15,10 +15,12 @@ from gate import Bench, Gate, GateFailed, Word
 
 REPOSITORY = workspace.REPOSITORY
 PYTEST_FOLDERS = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
+# Unit tests that run ansible-playbook, apt and dpkg by the dozen: too long for the inner loop
+PROGRAMS = ("tests/unit/packages", "tests/unit/playbooks")
 
 
 def all_gates() -> List[Gate]:
-    return [*background_gates(), *quick_gates(), *sanity_gates(), *packaging_gates(), *laboratory_gates(),
+    return [*background_gates(), *quick_gates(), *program_gates(), *sanity_gates(), *packaging_gates(), *laboratory_gates(),
             *slow_gates()]
 
 
@@ -51,6 +53,10 @@ def quick_gates() -> List[Gate]:
         Gate("docs", "antsibull-docs, documentation of plugins", _docs, 300),
         Gate("unit", "unit tests", _unit, 600),
     ]
+
+
+def program_gates() -> List[Gate]:
+    return [Gate("programs", "unit tests that run ansible-playbook, apt and dpkg", _programs, 600)]
 
 
 def sanity_gates() -> List[Gate]:
@@ -130,8 +136,15 @@ def _docs(bench: Bench) -> None:
 
 def _unit(bench: Bench) -> None:
     folders = [folder for folder in PYTEST_FOLDERS if any((REPOSITORY / folder).rglob("test_*.py"))]
-    pytest: List[Word] = [_tool("pytest"), "--quiet", "--numprocesses", "2", "-p", "no:cacheprovider"]
-    bench.pytest([*pytest, *folders], cwd=REPOSITORY)
+    bench.pytest([*_pytest(), *folders, *("--ignore=" + folder for folder in PROGRAMS)], cwd=REPOSITORY)
+
+
+def _programs(bench: Bench) -> None:
+    bench.pytest([*_pytest(), *PROGRAMS], cwd=REPOSITORY)
+
+
+def _pytest() -> List[Word]:
+    return [_tool("pytest"), "--quiet", "--numprocesses", "2", "-p", "no:cacheprovider"]
 
 
 def _package(bench: Bench) -> None:
