@@ -20,8 +20,8 @@ PROGRAMS = ("tests/unit/packages", "tests/unit/playbooks")
 
 
 def all_gates() -> List[Gate]:
-    return [*background_gates(), *quick_gates(), *program_gates(), *sanity_gates(), *packaging_gates(), *laboratory_gates(),
-            *slow_gates()]
+    return [*background_gates(), *quick_gates(), *program_gates(), *sanity_gates(), *packaging_gates(),
+            *laboratory_gates(), *slow_gates()]
 
 
 def names(gates: List[Gate]) -> List[str]:
