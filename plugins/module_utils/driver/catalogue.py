@@ -23,6 +23,9 @@ FIRST_UNSUFFIXED_COMPANIONS = 580
 FIRST_OPEN_BY_DEFAULT = 560
 FIRST_OPEN_ONLY = 615
 
+# What a fabric of NVLink 5 needs beside the fabric manager (NVIDIA Fabric Manager User Guide); versions of their own
+OF_NVLINK5 = ("nvlsm", "infiniband-diags")
+
 NVIDIA_BASE = "https://developer.download.nvidia.com/compute/cuda/repos"
 
 
@@ -225,9 +228,9 @@ def package_set(
     floating = named.floating
     if fabric_manager and subnet_manager:
         # Its start script asks ibstat of infiniband-diags which board it is on
-        required.append("nvlsm")
-        optional.append("infiniband-diags")
-        floating = floating.union(("nvlsm", "infiniband-diags"))
+        required.extend(OF_NVLINK5[:1])
+        optional.extend(OF_NVLINK5[1:])
+        floating = floating.union(OF_NVLINK5)
     required.extend(name for name in extra if name not in required)
     return PackageSet(named.anchor, tuple(required), tuple(optional), floating)
 

@@ -34,7 +34,8 @@ LISTS = "/var/lib/apt/lists"
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
 _KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
-_KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$)")
+_KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".join(
+    re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class Observation:
 def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
     """Read what the planner needs; the repository only when packages or headers are not as wanted."""
     packages = database.installed(host)
-    watched = [name for name in packages if catalogue.FAMILY.match(name) or _KEPT_NAMES.match(name)]
+    watched = [name for name in packages if catalogue.FAMILY.match(name) or _KEPT_NAMES.match(name)
+               or name in policy.extra_packages]
     installed = {name: packages[name].version for name in watched if packages[name].installed}
     brought = provenance.brought(host, journal, "driver", packages)
     origin = origin_of(policy, facts)
@@ -228,10 +230,15 @@ def _simulated(opened: Index, seen: Observation, target: Target, request: Mappin
         return draft
     family = {name: version for name, version in draft.installs.items()
               if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version}
+    if not packages_settled(target, seen.installed):
+        # An earlier transaction may have stopped half way: apt would move what it has brought to the newest version
+        family.update((name, version) for name, version in seen.installed.items()
+                      if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version)
     whole = {**family, **request}
     opened.prefer(seen.files.get(PIN_FILE) or "")
-    return replace(opened.simulate(whole, goes_down(seen.installed, whole)),
-                   named=tuple(sorted(set(family).difference(request).difference(seen.installed))))
+    followers = {name for name in set(family).difference(request) if name not in seen.installed} \
+        | opened.automatic().intersection(family)
+    return replace(opened.simulate(whole, goes_down(seen.installed, whole)), named=tuple(sorted(followers)))
 
 
 def goes_down(installed: Mapping[str, str], wanted: Mapping[str, str]) -> bool:

@@ -84,7 +84,7 @@ class Provenance:
         journal.set_packages(step.capability, {
             name: change for name, change in account.items()
             if change.after is None or (name in packages and packages[name].there)})
-        _keep_automatic(host, step, came)
+        _keep_automatic(host, step, opened, came)
         memory = journal.recall(MEMORY)
         chosen = set(memory.get(step.capability, _account(opened))).union(_chosen(step))
         journal.remember(MEMORY, {**memory, step.capability: sorted(chosen)})
@@ -171,10 +171,10 @@ def refresh(host: Host, request: Mapping[str, str]) -> None:
         )
 
 
-def _keep_automatic(host: Host, step: Step, came: Mapping[str, PackageChange]) -> None:
+def _keep_automatic(host: Host, step: Step, opened: Mapping[str, Any], came: Mapping[str, PackageChange]) -> None:
     """ansible.builtin.apt marks what it is asked for as chosen by hand; what only follows stays automatic."""
     names = [name for name in step.parameters.get("automatic", ())
-             if name in came and came[name].after is not None]
+             if name in opened["there"] or (name in came and came[name].after is not None)]
     if names:
         host.run(["apt-mark", *database.own(host), "auto", *names], check=False)
 

@@ -16,13 +16,13 @@ import os
 import re
 import tempfile
 import time
-from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Done, Host
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys
-from .database import ADMIN, full_name, native
+from .database import ADMIN, automatic, full_name, native
 from .transaction import install_words
 from .versions import newest_first
 
@@ -102,6 +102,10 @@ class Index:
     def prefer(self, preferences: str) -> None:
         """Let apt_preferences(5) of this text count from now on, '' for those of the host alone."""
         _put(self._scratch + "/preferences.d/gpuops", preferences)
+
+    def automatic(self) -> FrozenSet[str]:
+        """Packages of the host that nobody has chosen by hand."""
+        return automatic(self._host)
 
     def simulate(self, request: Mapping[str, str], allow_downgrade: bool = False) -> Simulation:
         """What this transaction would do, under the options that it will have."""

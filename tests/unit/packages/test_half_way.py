@@ -1,0 +1,80 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A driver of which a stopped transaction, or an older policy, has brought a part: the rest is added in its version."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, Iterator
+
+import pytest
+from scratch_apt import Repository, Root, build
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import observe
+
+KERNEL = "6.1.0-50-amd64"
+FACTS = HostFacts(hostname="gpu1", os_id="debian", os_version="12", arch="x86_64", kernel=KERNEL, boot_kernel=KERNEL,
+                  gpus=(Gpu("0000:01:00.0", "2901"),), fabric="fabric_manager_nvlsm")
+WANTED, NEWEST = "580.178.04-1", "610.57.04-1"
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Iterator[Repository]:
+    """Two drivers, libraries that need each other exactly, and a subnet manager with versions of its own."""
+    with Repository(tmp_path / "driver") as running:
+        for version in (WANTED, NEWEST):
+            for name, depends in (
+                ("nvidia-kernel-open-dkms", ""), ("nvidia-persistenced", ""), ("nvidia-modprobe", ""),
+                ("nvidia-driver-cuda", "libcuda1 (= %s)" % version), ("nvidia-fabricmanager", ""),
+                ("libcuda1", "libnvidia-ptxjitcompiler1 (= %s)" % version), ("libnvidia-ptxjitcompiler1", ""),
+            ):
+                build(running.folder, name, version, depends=depends)
+        build(running.folder, "nvlsm", NEWEST)
+        build(running.folder, "tool-of-ours", WANTED)
+        (running.folder / "key.asc").write_text(running.key.public)
+        running.publish()
+        yield running
+
+
+def planned(root: Root, driver: Repository, **changes: Any) -> Plan:
+    given: Dict[str, Any] = {name: option.get("default") for name, option in ARGUMENTS.items()}
+    given.update(version="580.178.04", kernel_headers=False, lock=False, repository_url=driver.url,
+                 repository_key=driver.url + "key.asc", repository_key_fingerprint=driver.key.fingerprint, **changes)
+    (root.path / "lib/modules" / KERNEL / "build").mkdir(parents=True, exist_ok=True)
+    (root.path / "lib/modules" / KERNEL / "build/Makefile").touch()
+    (root.path / "lib/modules" / KERNEL / "kernel").mkdir(exist_ok=True)
+    wanted = Driver().policy(given)
+    plan = planner.plan(observe(root.host, Journal(root.host), wanted, FACTS), wanted, FACTS)
+    assert not plan.refusals
+    return plan
+
+
+def brought(root: Root, driver: Repository, packages: Dict[str, str]) -> None:
+    """Packages of the repository are there, and no entry but ours may name it."""
+    root.trust(driver)
+    root.apt("update")
+    root.install(*("%s=%s" % item for item in packages.items()))
+    (root.path / "etc/apt/sources.list.d/other.list").unlink()
+
+
+def packages_of(plan: Plan) -> Dict[str, Any]:
+    return {name: version for step in plan.steps if step.action == "packages.install"
+            for name, version in step.change["after"].items()}
+
+
+def test_what_is_whole_is_left_alone(root: Root, driver: Repository) -> None:
+    wanted = packages_of(planned(root, driver, extra_packages=["tool-of-ours"]))
+    assert wanted["nvlsm"] == NEWEST and wanted["libcuda1"] == wanted["tool-of-ours"] == WANTED
+    brought(root, driver, wanted)
+    assert packages_of(planned(root, driver, extra_packages=["tool-of-ours"])) == {}
+
+
+def test_a_part_that_is_missing_comes_without_moving_the_rest(root: Root, driver: Repository) -> None:
+    brought(root, driver, dict.fromkeys((
+        "nvidia-driver-cuda", "libcuda1", "libnvidia-ptxjitcompiler1", "nvidia-kernel-open-dkms",
+        "nvidia-persistenced", "nvidia-modprobe"), WANTED))
+    assert packages_of(planned(root, driver)) == {"nvidia-fabricmanager": WANTED, "nvlsm": NEWEST}
