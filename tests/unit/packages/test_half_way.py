@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Pla
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
 
 KERNEL = "6.1.0-50-amd64"
 FACTS = HostFacts(hostname="gpu1", os_id="debian", os_version="12", arch="x86_64", kernel=KERNEL, boot_kernel=KERNEL,
@@ -77,4 +78,6 @@ def test_a_part_that_is_missing_comes_without_moving_the_rest(root: Root, driver
     brought(root, driver, dict.fromkeys((
         "nvidia-driver-cuda", "libcuda1", "libnvidia-ptxjitcompiler1", "nvidia-kernel-open-dkms",
         "nvidia-persistenced", "nvidia-modprobe"), WANTED))
+    followers = ("libcuda1", "libnvidia-ptxjitcompiler1")
+    root.host.run(["apt-mark", *database.own(root.host), "auto", *followers])
     assert packages_of(planned(root, driver)) == {"nvidia-fabricmanager": WANTED, "nvlsm": NEWEST}
