@@ -245,3 +245,21 @@ def test_lists_that_lack_what_was_planned_stop_it_before_the_hand_over(root: Roo
     repository.publish()
     with pytest.raises(GpuOpsError, match="package lists have no driver=1.0"):
         BOOKS.opened(root.host, step)
+
+
+def test_a_database_that_dpkg_cannot_read_is_not_an_empty_one(root: Root) -> None:
+    """What is ours is told from it: taken for empty, it made the record forget every package that we brought."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    account = settled(root, step, opened)
+    assert sorted(account) == ["dkms", "driver", "libdriver"]
+    status = root.path / "var/lib/dpkg/status"
+    whole = status.read_bytes()
+    status.write_bytes(whole[:-40] + b"\nVersi")
+    with pytest.raises(GpuOpsError) as refused:
+        BOOKS.settle(root.host, Journal(root.host), step, opened)
+    assert "parsing file" in str(refused.value) and "status-old" in refused.value.remedy
+    assert Journal(root.host).packages("driver") == account
+    status.write_bytes(whole)
+    assert settled(root, step, opened) == account
