@@ -79,6 +79,8 @@ class Host:
 
     def __init__(self, root: str = "/") -> None:
         self.root = root
+        # File that says which command runs: its process id and when that started, see lock.py; '' is to tell nobody
+        self.commands_told_in = ""
 
     def path(self, name: str) -> str:
         """The real path of an absolute name under the root."""
@@ -490,6 +492,7 @@ class Host:
             if done is None:
                 raise self._failure(error, argv[0], "run") from error
         else:
+            self._tell_command(process.pid)
             done = _attend(argv, process, None if stdin is None else _encoded(argv[0], stdin), timeout)
         if check and done.rc != 0:
             raise CommandFailed(
@@ -502,6 +505,21 @@ class Host:
                 stderr=done.stderr,
             )
         return done
+
+    def _tell_command(self, pid: int) -> None:
+        """Say which command runs, in one call and as long each time: this process may be killed at any instant.
+
+        A command that is not told of is run all the same: who asks then takes it for ended.
+        """
+        if not self.commands_told_in:
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path(self.commands_told_in),
+                                 os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(descriptor, b"%20d %20s\n" % (pid, self.process_started(pid).encode()))
+            finally:
+                os.close(descriptor)
 
     def sync(self) -> None:
         """Put on the disk what other programs have written, which only few of them do themselves: dkms, depmod and the
