@@ -11,6 +11,9 @@ that asks for nothing but names and versions of the request. It lasts from its S
 was killed, to the next entry. Both logs are apt's and dpkg's defaults (apt.conf Dir::Log::History, dpkg.cfg log); on a
 host that keeps none, nothing is ours, and an uninstallation leaves the packages where they are.
 
+What was there when the step was opened is not what we brought, whatever the logs say: their times are of whole seconds,
+and of a clock that may be set meanwhile, so that the changes of others can seem to lie within a transaction of ours.
+
 dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence. Where
 the host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation
 named, what was not there at the opening and is there now in the simulated version came by us.
@@ -67,8 +70,8 @@ class Provenance:
                 "account": {name: asdict(change) for name, change in account.items()},
                 "boot": host.boot(),
                 "newest": _newest(host),
-                "absent": sorted(name for name in step.change["after"]
-                                 if name not in packages or not packages[name].there)}
+                "there": {name: packages[name].version for name in step.change["after"]
+                          if name in packages and packages[name].there}}
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         """Account for what came and went by the transaction.
@@ -125,10 +128,10 @@ def evidence(
             continue
         for name, change in _changes(host, entry).items():
             if name in named:
-                before = changes[name].before if name in changes else change.before
+                before = changes[name].before if name in changes else opened["there"].get(name, change.before)
                 changes[name] = PackageChange(before, change.after)
     if not changes and opened["boot"] != host.boot() and _newest(host) <= opened["newest"]:
-        changes = {name: PackageChange(None, step.change["after"][name]) for name in opened["absent"]}
+        changes = {name: PackageChange(None, step.change["after"][name]) for name in named.difference(opened["there"])}
     now = {name: package.version for name, package in packages.items() if package.there}
     return {name: change for name, change in changes.items() if now.get(name) == change.after}
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import time
 from typing import Any, Dict, Mapping
 
@@ -163,6 +164,23 @@ def test_what_was_upgraded_is_remembered_with_the_version_before_and_is_not_remo
     opened = started(root, back)
     assert transacted(root, back) == 0
     assert settled(root, back, opened) == {}, "it is as it was before us"
+
+
+@pytest.mark.parametrize("clock", ["one second", "set forward meanwhile"])
+def test_what_was_there_before_is_his_whatever_the_times_of_the_logs(root: Root, clock: str) -> None:
+    """His installation and our upgrade in one second; and a host without a battery whose clock is set in the midst."""
+    root.install("driver=1.0", "libdriver=1.0")
+    step = planned(root, SECOND)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    history, log = root.path / "var/log/apt/history.log", root.path / "var/log/dpkg.log"
+    begun = "1970-01-01  00:00:09" if clock != "one second" else re.findall("Start-Date: (.*)", history.read_text())[0]
+    head, _start, tail = history.read_text().rpartition("Start-Date: ")
+    history.write_text("%sStart-Date: %s\n%s" % (head, begun, tail.split("\n", 1)[1]))
+    assert " install driver:all <none> 1.0" in log.read_text()
+    assert settled(root, step, opened) == {
+        "driver": PackageChange("1.0", "2.0"), "libdriver": PackageChange("1.0", "2.0")}
+    assert ours(root) == {}
 
 
 def test_what_he_removes_and_installs_again_is_not_ours_any_more(root: Root) -> None:
