@@ -12,7 +12,8 @@ was killed, to the next entry. Both logs are apt's and dpkg's defaults (apt.conf
 host that keeps none, nothing is ours, and an uninstallation leaves the packages where they are.
 
 What was there when the step was opened is not what we brought, whatever the logs say: their times are of whole seconds,
-and of a clock that may be set meanwhile, so that the changes of others can seem to lie within a transaction of ours.
+and of a clock that may be set meanwhile, so that the changes of others can seem to lie within a transaction of ours. Where the clock was set back, what dpkg's log has
+at any time is taken for done within it.
 
 dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence. Where
 the host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation
@@ -55,6 +56,11 @@ class Entry:
     start: str
     end: str
     asked: FrozenSet[str]
+
+    @property
+    def backwards(self) -> bool:
+        """Whether the clock was set back meanwhile, by hand, by NTP or at the end of summer: then no time tells."""
+        return "" < self.end < self.start
 
 
 class Provenance:
@@ -227,7 +233,7 @@ def _changes(host: Host, entry: Entry) -> Dict[str, PackageChange]:
     native = database.native(host)
     changes: Dict[str, PackageChange] = {}
     for when, verb, name, arch, old, new in _CHANGE.findall(_logs(host, DPKG_LOG)):
-        if when < entry.start or (entry.end and when > entry.end):
+        if not entry.backwards and (when < entry.start or (entry.end and when > entry.end)):
             continue
         name = database.full_name(name, arch, native)
         before = _told(old) if verb != "install" else None

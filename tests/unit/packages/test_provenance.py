@@ -183,6 +183,18 @@ def test_what_was_there_before_is_his_whatever_the_times_of_the_logs(root: Root,
     assert ours(root) == {}
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_clock_that_is_set_back_in_the_midst_takes_nothing_from_us(root: Root, ended: bool) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    history = root.path / "var/log/apt/history.log"
+    told, _end, _time = history.read_text().rpartition("End-Date: ")
+    early = "%s: 1970-01-01  00:00:09\n"
+    history.write_text(told + (early % "End-Date" if ended else "\n\n" + early % "Start-Date"))
+    assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
+
+
 def test_what_he_removes_and_installs_again_is_not_ours_any_more(root: Root) -> None:
     step = planned(root, FIRST)
     opened = started(root, step)
