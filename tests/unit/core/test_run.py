@@ -362,6 +362,23 @@ def test_a_failure_tells_what_was_changed_before_it(host: Host) -> None:
     assert len(failure.value.result()["applied"]) == 2
 
 
+def test_what_was_changed_and_cannot_be_written_down_is_told_as_changed(host: Host) -> None:
+    class Unwritten(Files):
+        def executors(self) -> Dict[str, Any]:
+            def write(host: Host, journal: Journal, step: Step) -> None:
+                host.write(step.subject, step.change["after"])
+                host.remove("/var/lib/gpuops/journal.jsonl")
+                host.make_folder("/var/lib/gpuops/journal.jsonl", 0o700)
+
+            return {"file.write": write}
+
+    with pytest.raises(GpuOpsError, match="journal.jsonl cannot be written") as failure:
+        run(host, Unwritten(), text="new").apply()
+    (done,) = failure.value.result()["applied"]
+    assert host.read(done.partition("file.write/")[2]) == "new"
+    assert failure.value.result()["changed"] is True
+
+
 def failing_with(error: Callable[[], Exception]) -> Files:
     class Failing(Files):
         def executors(self) -> Dict[str, Any]:
