@@ -8,6 +8,7 @@ import errno
 import fcntl
 import fnmatch
 import os
+import re
 import selectors
 import signal
 import stat
@@ -16,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, field
-from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .errors import GpuOpsError, HostFailed
 
@@ -423,7 +424,10 @@ class Host:
         return True
 
     def holder(self, name: str) -> int:
-        """Process that holds a lock of fcntl(2) on a file, as apt, dpkg and rpm do; 0 when none does."""
+        """Process that holds a lock of fcntl(2) on a file, as apt, dpkg and rpm do; 0 when none does.
+
+        One that this process cannot see, in another PID namespace, is -1: the kernel tells it as 0.
+        """
         opened = self._open(name)
         if opened is None:
             return 0
@@ -431,7 +435,7 @@ class Host:
             # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
             asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             told = struct.unpack("hhqqi4x", fcntl.fcntl(handle.fileno(), fcntl.F_GETLK, asked))
-        return 0 if told[0] == fcntl.F_UNLCK else told[4]
+        return 0 if told[0] == fcntl.F_UNLCK else told[4] or -1
 
     def process_started(self, pid: int) -> str:
         """When a process of this machine started, in clock ticks since its boot; '' when there is no such process.
@@ -594,11 +598,24 @@ def _beside(target: str) -> str:
 
 
 def _on_one_file_system(above: str, folder: str) -> bool:
-    """Whether a file can be renamed from one to the other; so it is where the folder is not there any more."""
+    """Whether a file can be renamed from one to the other; so it is where the folder is not there any more.
+
+    rename(2) does not cross a mount, be it of the same file system: that, no device number tells.
+    """
     try:
-        return os.stat(above).st_dev == os.stat(folder).st_dev
+        return os.stat(above).st_dev == os.stat(folder).st_dev and os.fsencode(folder) not in _mount_points()
     except (FileNotFoundError, NotADirectoryError):
         return True
+
+
+def _mount_points() -> FrozenSet[bytes]:
+    """Where something is mounted for this process (proc(5), mountinfo: field 5); empty where /proc is not there."""
+    try:
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            fields = [line.split(b" ")[4] for line in mounts]
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    return frozenset(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal.group(1), 8)]), each) for each in fields)
 
 
 def _unlink_if_there(path: str) -> bool:
