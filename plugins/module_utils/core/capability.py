@@ -309,11 +309,14 @@ class Run:
         closed.add([step.id for step in there])
 
     def _verify(self, put_off: Sequence[Step]) -> None:
-        left = {step.id: step for step in self._plan().steps}
+        plan = self._plan()
+        left = {step.id: step for step in plan.steps}
         for step in put_off:
             left.pop(step.id, None)
         if left:
             raise _without_effect(next(iter(left.values())))
+        for refusal in plan.refusals:
+            raise GpuOpsError("after its steps, %s" % refusal.found, refusal.wanted, refusal.remedy)
 
     def _compare(self, plan: Plan) -> None:
         if self.approved is not None:

@@ -216,7 +216,8 @@ class Host:
         """Bytes that root can still write on the file system on which a directory lies, or would lie."""
         while folder != "/" and not self.is_dir(folder):
             folder = os.path.dirname(folder)
-        found = os.statvfs(self.path(folder))
+        with self._telling(folder, "read"):
+            found = os.statvfs(self.path(folder))
         return found.f_bavail * found.f_frsize
 
     def ownership(self, name: str) -> Optional[Ownership]:

@@ -12,8 +12,8 @@ was killed, to the next entry. Both logs are apt's and dpkg's defaults (apt.conf
 host that keeps none, nothing is ours, and an uninstallation leaves the packages where they are.
 
 What was there when the step was opened is not what we brought, whatever the logs say: their times are of whole seconds,
-and of a clock that may be set meanwhile, so that the changes of others can seem to lie within a transaction of ours. Where the clock was set back, what dpkg's log has
-at any time is taken for done within it.
+and of a clock that may be set meanwhile, so that the changes of others can seem to lie within a transaction of ours.
+Where the clock was set back, what dpkg's log has at any time is taken for done within it.
 
 dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence. Where
 the host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation

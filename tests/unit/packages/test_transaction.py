@@ -15,11 +15,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transac
     install_words,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import (
+    APT,
     MOST_ROUNDS,
     CapabilityAction,
     known_options,
 )
 
+DRIVER = "gpuops.nvidia.gpu_driver"
 # What 'ansible-doc ansible.builtin.apt' of ansible-core 2.16.19 lists
 OF_2_16 = ("allow_change_held_packages allow_downgrade allow_unauthenticated autoclean autoremove cache_valid_time "
            "clean deb default_release dpkg_options fail_on_autoremove force force_apt_get install_recommends "
@@ -68,7 +70,7 @@ class Endless(CapabilityAction):
     """Between an action plugin and a host that asks for another package step each time."""
 
     def __init__(self, module_loader: PluginLoader) -> None:
-        task = SimpleNamespace(action="gpuops.nvidia.gpu_driver", args={}, async_val=0, check_mode=False, environment=[])
+        task = SimpleNamespace(action=DRIVER, args={}, async_val=0, check_mode=False, environment=[])
         connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
         super().__init__(task, connection, None, None, None, SimpleNamespace(module_loader=module_loader))
         self.calls: List[Dict[str, Any]] = []
@@ -89,7 +91,7 @@ def test_a_host_that_never_comes_to_an_end_is_no_success() -> None:
     action = Endless(module_loader)
     result = action.run(task_vars={})
     assert result["failed"] and result["changed"] and "something on the host undoes them" in result["msg"]
-    assert [call["module"] for call in action.calls[:-1]] == ["gpuops.nvidia.gpu_driver", "ansible.legacy.apt"] * MOST_ROUNDS
+    assert [call["module"] for call in action.calls[:-1]] == [DRIVER, APT] * MOST_ROUNDS
     # the last transaction is accounted for, and the host's lock given back
     last = action.calls[-1]
     assert last["transaction_failed"] and last["resumed_step"] == result["failed_step"]["id"]
