@@ -24,6 +24,8 @@ from .libraries import archive
 
 APT = "ansible.legacy.apt"
 MOST_ROUNDS = 20
+ENDLESS = {"msg": "%d package transactions in one task, and no end: something on the host undoes them "
+                  "(/var/log/apt/history.log)" % MOST_ROUNDS}
 PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -62,6 +64,9 @@ class CapabilityAction(ActionBase):
                 if transaction.get("failed"):
                     rounds.append(_failed_transaction(step, transaction, self._account(arguments, task_vars)))
                     break
+            else:
+                unaccounted = self._account(arguments, task_vars)
+                rounds.append(_failed_transaction(rounds[-1]["awaiting"], ENDLESS, unaccounted))
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return _summary(rounds)

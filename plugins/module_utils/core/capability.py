@@ -203,7 +203,7 @@ class Run:
     def _carry_out(self, plan: Plan, applied: List[str]) -> Outcome:
         plan_name = digest(plan.to_dict())
         closed = _Closed(self.journal, self.capability.name, self.approved)
-        applied.extend(self._settle(plan))
+        self._settle(plan, applied)
         closed.add(applied)
         self._note_satisfied(plan, plan_name, closed)
         to_do, put_off = split_by_disruption(plan.steps, self.allowed)
@@ -214,13 +214,14 @@ class Run:
                 return Outcome(plan, applied, put_off, awaiting=step)
             self._execute(step, plan, plan_name)
             applied.append(step.id)
+            self._done(step, plan_name)
             closed.add([step.id])
         if to_do:
             self._verify(put_off)
         return Outcome(plan, applied, put_off)
 
     def _execute(self, step: Step, plan: Plan, plan_name: str) -> None:
-        """One step, from 'started' to 'done' or 'failed', whatever its executor ends in."""
+        """One step, from 'started' to its effect or to 'failed', whatever its executor ends in."""
         executors = dict(generic_executors(), **self.capability.executors())
         self.journal.note("started", step, plan_name, policy=plan.policy)
         try:
@@ -235,7 +236,6 @@ class Run:
             if error is cause:
                 raise
             raise error from cause
-        self._done(step, plan_name)
 
     def _done(self, step: Step, plan_name: str) -> None:
         """Write down that a step is done, once its effect is on the disk: a power cut must not leave the word alone."""
@@ -267,15 +267,14 @@ class Run:
                                   error="the package manager failed")
         return Outcome(Plan(host=self.read_facts(self.host).hostname))
 
-    def _settle(self, plan: Plan) -> List[str]:
-        """Close what an earlier process left open.
+    def _settle(self, plan: Plan, applied: List[str]) -> None:
+        """Close what an earlier process left open; what it has done counts as done by this run.
 
         An open step that is not needed any more was done, unless another policy has made it needless. Where the plan
         waits for something, that it is missing tells nothing, and it stays open; packages can be seen in any case.
         """
         waits = bool(plan.requirements) or not plan.complete
         pending = {step.id for step in plan.steps}
-        settled = []
         for event in self.journal.unfinished(self.capability.name):
             step = Step.from_dict(event["step"])
             if step.id in pending:
@@ -290,8 +289,7 @@ class Run:
             if waits and step.action not in CONTROLLER_ACTIONS:
                 continue
             self._done(step, event["plan"])
-            settled.append(step.id)
-        return settled
+            applied.append(step.id)
 
     def _note_satisfied(self, plan: Plan, plan_name: str, closed: _Closed) -> None:
         """Note approved steps whose effect is there without us.
@@ -311,11 +309,14 @@ class Run:
         closed.add([step.id for step in there])
 
     def _verify(self, put_off: Sequence[Step]) -> None:
-        left = {step.id: step for step in self._plan().steps}
+        plan = self._plan()
+        left = {step.id: step for step in plan.steps}
         for step in put_off:
             left.pop(step.id, None)
         if left:
             raise _without_effect(next(iter(left.values())))
+        for refusal in plan.refusals:
+            raise GpuOpsError("after its steps, %s" % refusal.found, refusal.wanted, refusal.remedy)
 
     def _compare(self, plan: Plan) -> None:
         if self.approved is not None:

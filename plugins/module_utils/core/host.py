@@ -8,6 +8,7 @@ import errno
 import fcntl
 import fnmatch
 import os
+import re
 import selectors
 import signal
 import stat
@@ -16,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from dataclasses import dataclass, field
-from typing import IO, Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import IO, Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .errors import GpuOpsError, HostFailed
 
@@ -79,6 +80,8 @@ class Host:
 
     def __init__(self, root: str = "/") -> None:
         self.root = root
+        # File that says which command runs: its process id and when that started, see lock.py; '' is to tell nobody
+        self.commands_told_in = ""
 
     def path(self, name: str) -> str:
         """The real path of an absolute name under the root."""
@@ -213,7 +216,8 @@ class Host:
         """Bytes that root can still write on the file system on which a directory lies, or would lie."""
         while folder != "/" and not self.is_dir(folder):
             folder = os.path.dirname(folder)
-        found = os.statvfs(self.path(folder))
+        with self._telling(folder, "read"):
+            found = os.statvfs(self.path(folder))
         return found.f_bavail * found.f_frsize
 
     def ownership(self, name: str) -> Optional[Ownership]:
@@ -421,7 +425,10 @@ class Host:
         return True
 
     def holder(self, name: str) -> int:
-        """Process that holds a lock of fcntl(2) on a file, as apt, dpkg and rpm do; 0 when none does."""
+        """Process that holds a lock of fcntl(2) on a file, as apt, dpkg and rpm do; 0 when none does.
+
+        One that this process cannot see, in another PID namespace, is -1: the kernel tells it as 0.
+        """
         opened = self._open(name)
         if opened is None:
             return 0
@@ -429,7 +436,7 @@ class Host:
             # struct flock of 64-bit Linux: l_type, l_whence, l_start, l_len, l_pid
             asked = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
             told = struct.unpack("hhqqi4x", fcntl.fcntl(handle.fileno(), fcntl.F_GETLK, asked))
-        return 0 if told[0] == fcntl.F_UNLCK else told[4]
+        return 0 if told[0] == fcntl.F_UNLCK else told[4] or -1
 
     def process_started(self, pid: int) -> str:
         """When a process of this machine started, in clock ticks since its boot; '' when there is no such process.
@@ -490,6 +497,7 @@ class Host:
             if done is None:
                 raise self._failure(error, argv[0], "run") from error
         else:
+            self._tell_command(process.pid)
             done = _attend(argv, process, None if stdin is None else _encoded(argv[0], stdin), timeout)
         if check and done.rc != 0:
             raise CommandFailed(
@@ -502,6 +510,21 @@ class Host:
                 stderr=done.stderr,
             )
         return done
+
+    def _tell_command(self, pid: int) -> None:
+        """Say which command runs, in one call and as long each time: this process may be killed at any instant.
+
+        A command that is not told of is run all the same: who asks then takes it for ended.
+        """
+        if not self.commands_told_in:
+            return
+        with contextlib.suppress(OSError):
+            descriptor = os.open(self.path(self.commands_told_in),
+                                 os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(descriptor, b"%20d %20s\n" % (pid, self.process_started(pid).encode()))
+            finally:
+                os.close(descriptor)
 
     def sync(self) -> None:
         """Put on the disk what other programs have written, which only few of them do themselves: dkms, depmod and the
@@ -576,11 +599,24 @@ def _beside(target: str) -> str:
 
 
 def _on_one_file_system(above: str, folder: str) -> bool:
-    """Whether a file can be renamed from one to the other; so it is where the folder is not there any more."""
+    """Whether a file can be renamed from one to the other; so it is where the folder is not there any more.
+
+    rename(2) does not cross a mount, be it of the same file system: that, no device number tells.
+    """
     try:
-        return os.stat(above).st_dev == os.stat(folder).st_dev
+        return os.stat(above).st_dev == os.stat(folder).st_dev and os.fsencode(folder) not in _mount_points()
     except (FileNotFoundError, NotADirectoryError):
         return True
+
+
+def _mount_points() -> FrozenSet[bytes]:
+    """Where something is mounted for this process (proc(5), mountinfo: field 5); empty where /proc is not there."""
+    try:
+        with open("/proc/self/mountinfo", "rb") as mounts:
+            fields = [line.split(b" ")[4] for line in mounts]
+    except (FileNotFoundError, NotADirectoryError):
+        return frozenset()
+    return frozenset(re.sub(rb"\\([0-7]{3})", lambda octal: bytes([int(octal.group(1), 8)]), each) for each in fields)
 
 
 def _unlink_if_there(path: str) -> bool:

@@ -140,8 +140,14 @@ class Journal:
 
     def originals(self, capability: str) -> List[Original]:
         state = self._load()
-        return [self._original(state, path) for path, kept in sorted(state.data["originals"].items())
-                if kept["capability"] == capability]
+        try:
+            return [self._original(state, path) for path, kept in sorted(state.data["originals"].items())
+                    if kept["capability"] == capability]
+        except GpuOpsError:
+            # Bytes that a writer has made needless since the record was read are not lost
+            if self._load().data["originals"] == state.data["originals"]:
+                raise
+            return self.originals(capability)
 
     def forget_original(self, path: str) -> None:
         """Drop the record of a file; the next change of it makes a new one."""
@@ -229,7 +235,11 @@ class Journal:
     def _load(self) -> _State:
         text = self.host.read(STATE)
         if text is None:
-            return _State(*self._former())
+            former = self._former()
+            # A writer that has taken them over meanwhile has removed them
+            text = self.host.read(STATE)
+            if text is None:
+                return _State(*former)
         try:
             data = json.loads(text)
             schema = data["schema"]

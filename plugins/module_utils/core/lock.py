@@ -3,11 +3,15 @@
 """One run at a time on a host: a lease in /run, so that it ends with the boot at the latest.
 
   lock.json  who holds it, see Lease. It is read and replaced under flock(2) of 'lock', for moments.
+  command    the command that the holder runs, or has run last, see Host.commands_told_in
 
 A run holds it from before it observes. While a module works, the lease lives as long as the module's process. A
 package transaction is carried out by the controller, between two calls of the module: then the lease is handed over,
 lives for GRACE_SECONDS and for as long as the package manager's own locks are held, and the next call of the same run
-takes it up again. So a killed module frees the host at once, and a killed controller soon after its transaction.
+takes it up again. So a killed module frees the host once the command that it ran has ended, for an initramfs must not
+be written twice at once; and a killed controller soon after its transaction.
+
+A call that finds its own run at work is a second one: ssh that lost its connection was told to try again. It waits.
 Readers take no lock: what they read is replaced as a whole.
 """
 from __future__ import annotations
@@ -17,7 +21,7 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Iterator, Optional
+from typing import Iterator, Optional, Tuple
 
 from .errors import GpuOpsError, HostFailed
 from .host import Host
@@ -25,6 +29,7 @@ from .host import Host
 FOLDER = "/run/gpuops"
 GUARD = FOLDER + "/lock"
 RECORD = FOLDER + "/lock.json"
+COMMAND = FOLDER + "/command"
 GRACE_SECONDS = 120.0
 PAUSE_SECONDS = 0.2
 
@@ -51,6 +56,10 @@ class Lease:
     started: str
     boot: str
     handed_over: float = 0.0
+
+    @property
+    def process(self) -> Tuple[str, int, str]:
+        return self.boot, self.pid, self.started
 
     def __str__(self) -> str:
         return "%s (%s), at work since %s" % (
@@ -79,9 +88,11 @@ class HostLock:
         timeout: seconds to wait for another run, 0 is not to wait. Raises GpuOpsError that names the other run.
         """
         waited = self._take(timeout)
+        self.host.commands_told_in = COMMAND
         try:
             yield waited
         finally:
+            self.host.commands_told_in = ""
             if not self._handed_over:
                 self._release()
 
@@ -119,21 +130,33 @@ class HostLock:
             return None
         if held.token == self._mine.token:
             self._mine = replace(self._mine, since=held.since)
-            return None
+            if held.handed_over or held.process == self._mine.process:
+                return None
         if held.boot != self._mine.boot:
             return None
         if not held.handed_over:
-            return held if self.host.process_started(held.pid) == held.started else None
+            return held if self._lives(held) else self._left_behind(held)
         if any(self.host.holder(path) for path in PACKAGE_LOCKS):
             held = replace(held, handed_over=_since_boot())
             self._write(held)
         return held if _since_boot() - held.handed_over < GRACE_SECONDS else None
 
+    def _lives(self, lease: Lease) -> bool:
+        return self.host.process_started(lease.pid) == lease.started
+
+    def _left_behind(self, dead: Lease) -> Optional[Lease]:
+        """The lease in the name of the command that outlives its killed module, None when there is none."""
+        told = (self.host.read(COMMAND) or "").split()
+        if len(told) != 2 or not told[0].isdigit():
+            return None
+        command = replace(dead, who="a command of the killed %s" % dead.who, pid=int(told[0]), started=told[1])
+        return command if self._lives(command) else None
+
     def _release(self) -> None:
         # What cannot be removed ends with this process
         with contextlib.suppress(HostFailed), self._guard():
             held = self._read()
-            if held is not None and held.token == self._mine.token:
+            if held is not None and held.process == self._mine.process:
                 self.host.remove(RECORD)
 
     @contextlib.contextmanager

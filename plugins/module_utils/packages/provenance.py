@@ -11,6 +11,10 @@ that asks for nothing but names and versions of the request. It lasts from its S
 was killed, to the next entry. Both logs are apt's and dpkg's defaults (apt.conf Dir::Log::History, dpkg.cfg log); on a
 host that keeps none, nothing is ours, and an uninstallation leaves the packages where they are.
 
+What was there when the step was opened is not what we brought, whatever the logs say: their times are of whole seconds,
+and of a clock that may be set meanwhile, so that the changes of others can seem to lie within a transaction of ours.
+Where the clock was set back, what dpkg's log has at any time is taken for done within it.
+
 dpkg brings its database to the disk, nobody the logs: a power cut can leave the packages without the evidence. Where
 the host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation
 named, what was not there at the opening and is there now in the simulated version came by us.
@@ -52,6 +56,11 @@ class Entry:
     start: str
     end: str
     asked: FrozenSet[str]
+
+    @property
+    def backwards(self) -> bool:
+        """Whether the clock was set back meanwhile, by hand, by NTP or at the end of summer: then no time tells."""
+        return "" < self.end < self.start
 
 
 class Provenance:
@@ -125,12 +134,10 @@ def evidence(
             continue
         for name, change in _changes(host, entry).items():
             if name in named:
-                # The logs tell seconds: somebody's installation may stand within the one that ours began in
-                first = changes.get(name, change).before or opened["there"].get(name)
-                changes[name] = PackageChange(first, change.after)
+                before = changes[name].before if name in changes else opened["there"].get(name, change.before)
+                changes[name] = PackageChange(before, change.after)
     if not changes and opened["boot"] != host.boot() and _newest(host) <= opened["newest"]:
-        changes = {name: PackageChange(None, version) for name, version in step.change["after"].items()
-                   if name not in opened["there"]}
+        changes = {name: PackageChange(None, step.change["after"][name]) for name in named.difference(opened["there"])}
     now = {name: package.version for name, package in packages.items() if package.there}
     return {name: change for name, change in changes.items() if now.get(name) == change.after}
 
@@ -226,7 +233,7 @@ def _changes(host: Host, entry: Entry) -> Dict[str, PackageChange]:
     native = database.native(host)
     changes: Dict[str, PackageChange] = {}
     for when, verb, name, arch, old, new in _CHANGE.findall(_logs(host, DPKG_LOG)):
-        if when < entry.start or (entry.end and when > entry.end):
+        if not entry.backwards and (when < entry.start or (entry.end and when > entry.end)):
             continue
         name = database.full_name(name, arch, native)
         before = _told(old) if verb != "install" else None

@@ -7,12 +7,15 @@ import fcntl
 import multiprocessing
 import os
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, List
 
 import pytest
+import workspace
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import host as hosts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import HostFailed
@@ -395,3 +398,38 @@ def test_who_holds_a_lock_is_told(tmp_path: Path) -> None:
     done.set()
     process.join(30)
     assert host.holder("/lock") == 0
+
+
+def isolated(words: List[str], code: str, *arguments: str) -> str:
+    """What a Python program prints in namespaces of its own (words for unshare(1)); skips where there are none."""
+    probe = subprocess.run(["unshare", *words, "true"], capture_output=True, check=False)
+    if probe.returncode != 0:
+        pytest.skip("no namespaces here")
+    told = "import sys; sys.path.insert(0, %r)\nfrom %s import Host\n%s" % (
+        str(workspace.collections_root()), Host.__module__, code)
+    done = subprocess.run(["unshare", *words, sys.executable, "-B", "-c", told, *arguments], capture_output=True,
+                          text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_lock_that_is_held_outside_of_our_namespace_is_held(tmp_path: Path) -> None:
+    with open(tmp_path / "lock", "w") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX)
+        told = isolated(["--pid", "--fork"], "sys.stdout.write(str(Host(sys.argv[1]).holder('/lock')))", str(tmp_path))
+    assert told == "-1"
+
+
+def test_a_folder_of_drop_ins_that_is_mounted_from_the_same_file_system(tmp_path: Path) -> None:
+    """rename(2) crosses no mount; what is written beside has to lie in the folder then."""
+    for folder in ("etc/a b.d", "elsewhere"):
+        (tmp_path / folder).mkdir(parents=True)
+    isolated(["--mount"], """
+import subprocess
+subprocess.run(["mount", "--bind", sys.argv[1] + "/elsewhere", sys.argv[1] + "/etc/a b.d"], check=True)
+host = Host(sys.argv[1])
+host.write("/etc/a b.d/ours", "one")
+host.write("/etc/a b.d/ours", "two")
+""", str(tmp_path))
+    assert (tmp_path / "elsewhere/ours").read_text() == "two"
+    assert os.listdir(tmp_path / "elsewhere") == ["ours"] and os.listdir(tmp_path / "etc") == ["a b.d"]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import shutil
 from pathlib import Path
@@ -22,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import fi
 FORMER = Path(__file__).parent / "state_of_0_1"
 # Ten thousand where a machine has the time
 CHANGES = int(os.environ.get("GPUOPS_CHANGES", "1000"))
+FORK = multiprocessing.get_context("fork")
 CUT = '{"event": "done", "plan": "x", "step": {"acti'
 
 
@@ -189,6 +191,44 @@ class TestOriginals:
         with pytest.raises(GpuOpsError, match="/etc/a as it was before us, is damaged"):
             journal.restore("/etc/a")
         assert host.read("/etc/a") == "theirs"
+
+
+class TestReaders:
+    """They take no lock: a plan is made while another run works."""
+
+    def test_an_original_that_is_made_needless_meanwhile_is_not_lost(self, host: Host) -> None:
+        content(host, "/etc/a", b"theirs")
+        writer = FORK.Process(target=keep_and_forget, args=(host,))
+        writer.start()
+        try:
+            seen = set()
+            while writer.is_alive():
+                seen.update(original.content for original in Journal(host).originals("files"))
+            assert seen == {b"theirs"}
+        finally:
+            writer.kill()
+            writer.join()
+
+    def test_what_a_writer_takes_over_meanwhile_is_not_missed(self, former: Host) -> None:
+        for _again in range(20):
+            writer = FORK.Process(target=lambda: Journal(former).remember("files", {"a": "note"}))
+            writer.start()
+            try:
+                while writer.is_alive():
+                    assert Journal(former).recall("cdi")["generated"]
+            finally:
+                writer.kill()
+                writer.join()
+            shutil.rmtree(former.path(records.FOLDER))
+            Path(former.path(records.FOLDER)).mkdir()
+            for name in ("journal.jsonl", "originals.json", "packages.json", "memory.json"):
+                shutil.copyfile(FORMER / name, Path(former.path(records.FOLDER)) / name)
+
+
+def keep_and_forget(host: Host) -> None:
+    for _again in range(150):
+        Journal(host).keep_original("files", "/etc/a")
+        Journal(host).forget_original("/etc/a")
 
 
 class TestSchema:

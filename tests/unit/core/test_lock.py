@@ -106,6 +106,57 @@ def test_it_ends_with_a_killed_owner(root: Path) -> None:
         assert waited == ""
 
 
+def test_a_command_that_outlives_its_killed_module_is_waited_for(root: Path) -> None:
+    """Two update-initramfs at once write one file: a run that is started again must not meet the first one's."""
+    begun = root / "run" / "begun"
+
+    def work() -> None:
+        host = Host(str(root))
+        with HostLock(host, "one", "gpu_driver for ada@a").held(0):
+            host.run(["true"])
+            host.run(["sh", "-c", "echo $$ >%s.new; mv %s.new %s; exec sleep 60" % (begun, begun, begun)])
+
+    process = in_a_process(work)
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    command = int(begun.read_text())
+    try:
+        os.kill(process.pid, signal.SIGKILL)
+        assert ended(process) == -signal.SIGKILL
+        error = refusal(root)
+        assert "a command of the killed gpu_driver for ada@a (process %d), at work since 20" % command in error.found
+        with pytest.raises(GpuOpsError, match="a command of the killed"), \
+                HostLock(Host(str(root)), "one", "gpu_driver for ada@a").held(0):
+            raise AssertionError("the lock was given twice")
+    finally:
+        os.kill(command, signal.SIGKILL)
+    with HostLock(Host(str(root)), "two", "y").held(LIMIT_SECONDS):
+        pass
+
+
+def test_a_call_that_ssh_repeats_waits_for_the_first_one(root: Path) -> None:
+    """reconnection_retries of Ansible's ssh: the same call of the same run again, while the first still works."""
+    ready, done = FORK.Event(), FORK.Event()
+
+    def work() -> None:
+        with HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
+            ready.set()
+            done.wait(LIMIT_SECONDS)
+
+    process = in_a_process(work)
+    assert ready.wait(LIMIT_SECONDS)
+    with pytest.raises(GpuOpsError) as refused, HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
+        raise AssertionError("the lock was given twice")
+    assert "process %d" % process.pid in refused.value.found
+    since = held_by(root)["since"]
+    refusal(root)
+    done.set()
+    assert ended(process) == 0
+    with HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
+        assert held_by(root)["since"] > since
+
+
 def test_a_process_id_that_was_given_again_holds_nothing(root: Path) -> None:
     with HostLock(Host(str(root)), "one", "x").held(0):
         for change in ({"started": "1"}, {"boot": "of yesterday"}, {"pid": 2 ** 22 + 1}):

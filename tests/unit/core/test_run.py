@@ -179,6 +179,18 @@ def test_a_step_without_effect_is_an_error(host: Host) -> None:
         run(host, Stubborn(), text="new").apply()
 
 
+def test_a_host_that_is_refused_after_the_steps_is_no_success(host: Host) -> None:
+    """A driver that hangs once it is loaded leaves a plan without steps too."""
+    class Sick(Files):
+        def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+            plan = super().plan(observation, policy, facts)
+            return plan if plan.steps else Plan(refusals=(Refusal(self.name, "GPU 3 hangs", "one that answers", "x"),))
+
+    with pytest.raises(GpuOpsError, match="after its steps, GPU 3 hangs") as failure:
+        run(host, Sick(), text="new").apply()
+    assert failure.value.result()["changed"] is True and len(failure.value.result()["applied"]) == 3
+
+
 @pytest.mark.parametrize("survivors", range(4))
 def test_killed_between_two_steps_and_run_again(host: Host, survivors: int) -> None:
     before = everything(host)
@@ -360,6 +372,23 @@ def test_a_failure_tells_what_was_changed_before_it(host: Host) -> None:
         run(host, Failing(), text="new").apply()
     assert failure.value.result()["changed"] is True
     assert len(failure.value.result()["applied"]) == 2
+
+
+def test_what_was_changed_and_cannot_be_written_down_is_told_as_changed(host: Host) -> None:
+    class Unwritten(Files):
+        def executors(self) -> Dict[str, Any]:
+            def write(host: Host, journal: Journal, step: Step) -> None:
+                host.write(step.subject, step.change["after"])
+                host.remove("/var/lib/gpuops/journal.jsonl")
+                host.make_folder("/var/lib/gpuops/journal.jsonl", 0o700)
+
+            return {"file.write": write}
+
+    with pytest.raises(GpuOpsError, match="journal.jsonl cannot be written") as failure:
+        run(host, Unwritten(), text="new").apply()
+    (done,) = failure.value.result()["applied"]
+    assert host.read(done.partition("file.write/")[2]) == "new"
+    assert failure.value.result()["changed"] is True
 
 
 def failing_with(error: Callable[[], Exception]) -> Files:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import time
 from typing import Any, Dict, Mapping
 
@@ -165,6 +166,35 @@ def test_what_was_upgraded_is_remembered_with_the_version_before_and_is_not_remo
     assert settled(root, back, opened) == {}, "it is as it was before us"
 
 
+@pytest.mark.parametrize("clock", ["one second", "set forward meanwhile"])
+def test_what_was_there_before_is_his_whatever_the_times_of_the_logs(root: Root, clock: str) -> None:
+    """His installation and our upgrade in one second; and a host without a battery whose clock is set in the midst."""
+    root.install("driver=1.0", "libdriver=1.0")
+    step = planned(root, SECOND)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    history, log = root.path / "var/log/apt/history.log", root.path / "var/log/dpkg.log"
+    begun = "1970-01-01  00:00:09" if clock != "one second" else re.findall("Start-Date: (.*)", history.read_text())[0]
+    head, _start, tail = history.read_text().rpartition("Start-Date: ")
+    history.write_text("%sStart-Date: %s\n%s" % (head, begun, tail.split("\n", 1)[1]))
+    assert " install driver:all <none> 1.0" in log.read_text()
+    assert settled(root, step, opened) == {
+        "driver": PackageChange("1.0", "2.0"), "libdriver": PackageChange("1.0", "2.0")}
+    assert ours(root) == {}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_clock_that_is_set_back_in_the_midst_takes_nothing_from_us(root: Root, ended: bool) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    history = root.path / "var/log/apt/history.log"
+    told, _end, _time = history.read_text().rpartition("End-Date: ")
+    early = "%s: 1970-01-01  00:00:09\n"
+    history.write_text(told + (early % "End-Date" if ended else "\n\n" + early % "Start-Date"))
+    assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
+
+
 def test_what_he_removes_and_installs_again_is_not_ours_any_more(root: Root) -> None:
     step = planned(root, FIRST)
     opened = started(root, step)
@@ -245,3 +275,21 @@ def test_lists_that_lack_what_was_planned_stop_it_before_the_hand_over(root: Roo
     repository.publish()
     with pytest.raises(GpuOpsError, match="package lists have no driver=1.0"):
         BOOKS.opened(root.host, step)
+
+
+def test_a_database_that_dpkg_cannot_read_is_not_an_empty_one(root: Root) -> None:
+    """What is ours is told from it: taken for empty, it made the record forget every package that we brought."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    account = settled(root, step, opened)
+    assert sorted(account) == ["dkms", "driver", "libdriver"]
+    status = root.path / "var/lib/dpkg/status"
+    whole = status.read_bytes()
+    status.write_bytes(whole[:-40] + b"\nVersi")
+    with pytest.raises(GpuOpsError) as refused:
+        BOOKS.settle(root.host, Journal(root.host), step, opened)
+    assert "parsing file" in str(refused.value) and "status-old" in refused.value.remedy
+    assert Journal(root.host).packages("driver") == account
+    status.write_bytes(whole)
+    assert settled(root, step, opened) == account

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict
+from types import SimpleNamespace
+from typing import Any, Dict, List
 
 import pytest
 from ansible.plugins.loader import PluginLoader, module_loader
@@ -13,8 +14,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transac
     builtin_options,
     install_words,
 )
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import known_options
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import (
+    APT,
+    MOST_ROUNDS,
+    CapabilityAction,
+    known_options,
+)
 
+DRIVER = "gpuops.nvidia.gpu_driver"
 # What 'ansible-doc ansible.builtin.apt' of ansible-core 2.16.19 lists
 OF_2_16 = ("allow_change_held_packages allow_downgrade allow_unauthenticated autoclean autoremove cache_valid_time "
            "clean deb default_release dpkg_options fail_on_autoremove force force_apt_get install_recommends "
@@ -57,3 +64,35 @@ def test_the_transaction_has_the_terms_of_its_simulation(downgrade: bool) -> Non
     assert options["allow_downgrade"] == ("--allow-downgrades" in words) == downgrade
     assert options["install_recommends"] is False and "APT::Install-Recommends=no" in words
     assert not options.get("allow_change_held_packages") and not options.get("update_cache")
+
+
+class Endless(CapabilityAction):
+    """Between an action plugin and a host that asks for another package step each time."""
+
+    def __init__(self, module_loader: PluginLoader) -> None:
+        task = SimpleNamespace(action=DRIVER, args={}, async_val=0, check_mode=False, environment=[])
+        connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
+        super().__init__(task, connection, None, None, None, SimpleNamespace(module_loader=module_loader))
+        self.calls: List[Dict[str, Any]] = []
+
+    def _execute_module(self, module_name: Any = None, module_args: Any = None, **_more: Any) -> Dict[str, Any]:
+        self.calls.append(dict(module_args, module=module_name))
+        if module_name.endswith(".apt"):
+            return {"changed": True}
+        number = len(self.calls)
+        return {"changed": True, "applied": ["step %d" % number], "plan": {},
+                "awaiting": dict(step(), id="driver/packages.install/%d" % number)}
+
+    def _remove_tmp_path(self, tmp_path: Any, force: bool = False) -> None:
+        pass
+
+
+def test_a_host_that_never_comes_to_an_end_is_no_success() -> None:
+    action = Endless(module_loader)
+    result = action.run(task_vars={})
+    assert result["failed"] and result["changed"] and "something on the host undoes them" in result["msg"]
+    assert [call["module"] for call in action.calls[:-1]] == [DRIVER, APT] * MOST_ROUNDS
+    # the last transaction is accounted for, and the host's lock given back
+    last = action.calls[-1]
+    assert last["transaction_failed"] and last["resumed_step"] == result["failed_step"]["id"]
+    assert len(result["applied"]) == MOST_ROUNDS

@@ -458,3 +458,30 @@ def test_units_that_we_enabled_are_remembered_before_they_are(tmp_path: Path) ->
     with pytest.raises(GpuOpsError):
         run[enable.action](Dying(str(tmp_path)), Journal(host), enable)
     assert Journal(host).recall("cdi") == {"enabled": [enable.subject]}
+
+
+def test_a_specification_of_a_run_that_is_killed_is_ours_to_remove_and_one_that_was_refused_is_not(
+    tmp_path: Path
+) -> None:
+    toolkit = Toolkit(tmp_path)
+    toolkit.prints.write_text(as_yaml(specification()))
+    toolkit.host.write("/usr/bin/nvidia-ctk", "#!/bin/sh\ncase $* in *list*) echo %s;; *) exec cat %s; esac\n" % (
+        " ".join("nvidia.com/gpu=" + name for name in DEVICES), toolkit.prints))
+    generate = next(step for step in planner.plan(BARE, WISH, FACTS).steps if step.action == planner.GENERATE)
+    path = toolkit.host.path(generate.subject)
+
+    class Killed(BaseException):
+        """No handler sees it."""
+
+    class Dying(type(toolkit.host)):  # type: ignore[misc]
+        def unit(self, name: str) -> Any:
+            raise Killed
+
+    os.makedirs(path)
+    with pytest.raises(GpuOpsError, match="cannot be replaced|cannot be written"):
+        executors.generate(toolkit.host, Journal(toolkit.host), generate)
+    assert Journal(toolkit.host).recall("cdi") == {}
+    os.rmdir(path)
+    with pytest.raises(Killed):
+        executors.generate(Dying(toolkit.host.root), Journal(toolkit.host), generate)
+    assert os.path.exists(path) and Journal(toolkit.host).recall("cdi") == {"generated": True}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
-from ...core.host import Host
+from ...core.host import CommandFailed, Host
 from ..model import Package
 
 ADMIN = "/var/lib/dpkg"
@@ -16,11 +16,20 @@ _FORMAT = "${db:Status-Want}\t${db:Status-Status}\t${Package}\t${Architecture}\t
 def installed(host: Host) -> Dict[str, Package]:
     """Every package that dpkg has, by name, whatever its state; empty where there is no dpkg.
 
-    Those of a foreign architecture have it in their name, as apt writes them ('libcuda1:i386').
+    Those of a foreign architecture have it in their name, as apt writes them ('libcuda1:i386'). Raises GpuOpsError when
+    dpkg-query cannot tell: a database that cannot be read is not one without packages.
     """
     if not host.exists(ADMIN + "/status"):
         return {}
     done = host.run(["dpkg-query", "--admindir=" + host.path(ADMIN), "-W", "-f", _FORMAT], check=False)
+    if done.rc != 0:
+        raise CommandFailed(
+            found="dpkg-query ended with %d: %s" % (done.rc, " | ".join(done.stderr.split("\n")[:2]) or "no output"),
+            wanted="the packages of this host",
+            remedy="mend dpkg's database (%s/status-old and /var/backups/dpkg.status.* are older ones), and run again"
+                   % ADMIN,
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr,
+        )
     return parse(done.stdout, native(host))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, Sequence
 
-from ...core.errors import GpuOpsError
+from ...core.errors import GpuOpsError, HostFailed
 from ...core.facts import CUDA_NODES
 from ...core.host import Host
 from ...core.journal import Journal
@@ -48,9 +48,19 @@ def generate(host: Host, journal: Journal, step: Step) -> None:
             remedy="run 'modprobe nvidia-uvm' and 'nvidia-modprobe -u -c 0' as root, and read what they say",
         )
     _judge(host, text, made.names, kind)
-    host.write(step.subject, text)
+    _put(host, journal, step.subject, text)
     _forgive_refresh(host)
+
+
+def _put(host: Host, journal: Journal, path: str, text: str) -> None:
+    """It is ours to remove once it may be there, also when this process is killed in between; not when it is not."""
+    before = journal.recall(NAME).get("generated", False)
     _note(journal, generated=True)
+    try:
+        host.write(path, text)
+    except HostFailed:
+        _note(journal, generated=before)
+        raise
 
 
 def _judge(host: Host, text: str, names: Sequence[str], kind: str) -> None:
