@@ -76,7 +76,11 @@ def scalar(value: Any) -> str:
     return json.dumps(value) if value in ("", "0", "1") else str(value)
 
 
-@pytest.mark.parametrize("text", [as_yaml(specification()), json.dumps(specification(), indent=2)])
+@pytest.mark.parametrize("text", [
+    as_yaml(specification()), json.dumps(specification(), indent=2),
+    # As nvidia-ctk writes it where the output's name ends in .json
+    json.dumps(specification(), separators=(",", ":")),
+])
 def test_a_specification_is_read(text: str) -> None:
     spec = read_spec(text)
     assert spec.kind == "nvidia.com/gpu"

@@ -3,10 +3,12 @@
 """A CDI specification as `nvidia-ctk cdi generate` writes it: what it names, and how it differs from the devices.
 
 The layout is that of the CDI specification (cncf-tags/container-device-interface, SPEC.md). Only the few lines that
-are compared are read: devices' names, device nodes and paths on the host, one to a line in both YAML and JSON.
+are compared are read: devices' names, device nodes and paths on the host, one to a line in YAML. JSON, which nvidia-ctk
+writes in one single line (pkg/cdi/spec.go of that library), is laid out in the same way before.
 """
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import List, Sequence, Set, Tuple
@@ -80,6 +82,7 @@ class Spec:
 
 
 def read_spec(text: str) -> Spec:
+    text = _laid_out(text)
     kind = _KIND.search(text)
     return Spec(
         kind=kind.group(1) if kind else "",
@@ -89,6 +92,16 @@ def read_spec(text: str) -> Spec:
         hooks=_unique(_HOOK.findall(text)),
         actions=_unique(_ACTION.findall(text)),
     )
+
+
+def _laid_out(text: str) -> str:
+    """JSON with one value to a line; YAML, and what is neither, as it is."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
 
 
 def missing_from(spec: Spec, new: Spec) -> List[str]:
