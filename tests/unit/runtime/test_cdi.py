@@ -116,6 +116,10 @@ def by_index(*names: str) -> Spec:
     (by_index("0", "1:0", "1:1"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1", "MIG-2")], []),
     (by_index("0", "mig1:0"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1", "MIG-2")], ["it lacks 1:1"]),
     (by_index("0", "1"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1")], ["it lacks 1:0"]),
+    # A MIG device in the middle has gone, and NVML does not move the others up
+    (by_index("0", "1:0", "1:2"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1", "MIG-3")], []),
+    (by_index("0", "1:0", "1:1", "1:2"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1", "MIG-3")],
+     ["it names 1:2, which is not there"]),
 ])
 def test_names_by_index_alone_are_compared_too(spec: Spec, gpus: List[NvmlGpu], reasons: List[str]) -> None:
     assert outdated(spec, gpus) == reasons
@@ -425,6 +429,12 @@ def test_a_specification_is_held_to_a_new_one(tmp_path: Path) -> None:
     assert host.stale(specification(), new) == ("it lacks /usr/lib/libnew.so.580.178.04",)
     new["containerEdits"]["deviceNodes"].append({"path": "/dev/dri/card1"})
     assert host.stale(specification(), new) == ("it lacks /dev/dri/card1, /usr/lib/libnew.so.580.178.04",)
+
+
+def test_the_place_of_a_mig_device_is_that_of_a_new_specification() -> None:
+    assert missing_from(by_index("0", "1:0", "1:1"), by_index("0", "1:0", "1:2")) == ["it lacks 1:2"]
+    assert missing_from(by_index("gpu0", "mig1:0"), by_index("0", "1:0")) == []
+    assert missing_from(Spec("nvidia.com/gpu", ("GPU-a", "all"), (), ()), by_index("0")) == []
 
 
 def test_what_a_new_one_would_leave_out_may_stay(tmp_path: Path) -> None:

@@ -110,7 +110,8 @@ def missing_from(spec: Spec, new: Spec) -> List[str]:
     What this one names beside that may stay, as long as it is there. Sockets of daemons come and go with them.
     """
     wanted = (
-        [node for node in new.nodes if node not in spec.nodes]
+        [name for name in new.indices if spec.indices and name not in spec.indices]
+        + [node for node in new.nodes if node not in spec.nodes]
         + [path for path in new.sources if path not in spec.sources and not path.startswith(_OF_DAEMONS)]
         + [path for path in new.hooks if path not in spec.hooks]
         + ["the hook %s" % action for action in new.actions if action not in spec.actions]
@@ -131,8 +132,20 @@ def outdated(spec: Spec, gpus: Sequence[NvmlGpu]) -> List[str]:
         wanted.update(uuid for gpu in gpus for uuid in gpu.mig_devices)
         return _difference(set(spec.uuids), wanted, wanted.union(gpu.uuid for gpu in gpus))
     wanted = {str(gpu.index) for gpu in gpus if not gpu.mig_current}
-    wanted.update("%d:%d" % (gpu.index, number) for gpu in gpus for number in range(len(gpu.mig_devices)))
+    wanted.update(name for gpu in gpus for name in _mig_indices(spec, gpu))
     return _difference(set(spec.indices), wanted, wanted.union(str(gpu.index) for gpu in gpus))
+
+
+def _mig_indices(spec: Spec, gpu: NvmlGpu) -> List[str]:
+    """Names by index of a GPU's MIG devices.
+
+    NVML does not move devices up where one before them has gone (nvmlDeviceGetMigDeviceHandleByIndex), so that as many
+    names as there are devices fit; which ones they are, a new specification tells.
+    """
+    named = [name for name in spec.indices if name.startswith("%d:" % gpu.index)]
+    if len(named) == len(gpu.mig_devices):
+        return named
+    return ["%d:%d" % (gpu.index, number) for number in range(len(gpu.mig_devices))]
 
 
 def _difference(named: Set[str], wanted: Set[str], known: Set[str]) -> List[str]:
