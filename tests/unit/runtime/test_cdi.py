@@ -267,7 +267,8 @@ def test_links_are_judged_by_the_numbers_of_the_nodes(tmp_path: Path) -> None:
     host.run = lambda argv, **_more: calls.append(list(argv))  # type: ignore
     (step,) = planner.plan(replace(FRESH, unlinked=("/dev/nvidia-uvm",)), WISH, FACTS).steps
     executors.EXECUTORS[step.action](host, Journal(host), step)
-    assert calls == [["nvidia-ctk", "--quiet", "system", "create-dev-char-symlinks", "--create-all"]]
+    assert calls == [["nvidia-ctk", "--quiet", "system", "create-dev-char-symlinks", "--create-all"],
+                     ["nvidia-ctk", "--quiet", "system", "create-dev-char-symlinks"]]
     assert links.ours(host) == ("/dev/char/195:0", "/dev/char/195:255", "/dev/char/195:7")
     assert Journal(host).recall("cdi") == {"linked": True}
 
@@ -275,6 +276,17 @@ def test_links_are_judged_by_the_numbers_of_the_nodes(tmp_path: Path) -> None:
     executors.EXECUTORS[gone.steps[0].action](host, Journal(host), gone.steps[0])
     assert sorted(path.name for path in folder.iterdir()) == ["1:3"]
     assert Journal(host).recall("cdi") == {}
+
+
+def test_capabilities_of_the_fabric_need_no_link(tmp_path: Path) -> None:
+    """The fabric manager makes a node for its own beside those of MIG; nvidia-ctk links what mig-minors lists alone,
+    so that every run would plan a link, and end without it."""
+    host = Host(str(tmp_path))
+    host.write("/proc/driver/nvidia-caps/mig-minors", "config 1\nmonitor 2\ngpu0/gi0/access 3\n")
+    character_devices(host, {"/dev/nvidia-caps/nvidia-cap%d" % minor: "238:%d" % minor for minor in (1, 3, 4322)})
+    assert links.unlinked(host) == ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap3")
+    host.remove("/proc/driver/nvidia-caps/mig-minors")
+    assert links.unlinked(host) == ()
 
 
 def test_a_specification_older_than_the_program_is_seen(tmp_path: Path) -> None:
