@@ -149,6 +149,9 @@ def notes(
     target: Target
 ) -> List[str]:
     told = []
+    if loses(coming) and facts.driver_loaded == target.version:
+        told.append("Driver %s is loaded already: the kernel module that comes now (%s) is in use after the next boot."
+                    % (target.version, target.module))
     for kernel in kernels:
         if kernel.module != target.version and not buildable(kernel, coming):
             told.append("Kernel %s has no headers and gets no kernel module: do not boot it for GPU work."

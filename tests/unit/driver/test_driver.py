@@ -153,6 +153,7 @@ class TestInstall:
         world.script_builds = script_builds
         approved = made(world, policy(kernel_module="open"), there)
         assert [step.subject for step in approved.steps if step.action == "dkms.build"] == [OLDER, RUNNING]
+        assert "(open) is in use after the next boot" in approved.notes[0]
         number = next(number for number, step in enumerate(approved.steps) if step.action == "packages.install")
         world.apply(Plan(steps=approved.steps[:number + 1]), there)
         left = made(world, policy(kernel_module="open"), there)
