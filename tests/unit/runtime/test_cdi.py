@@ -455,6 +455,16 @@ def test_what_a_new_one_would_leave_out_may_stay(tmp_path: Path) -> None:
     assert Toolkit(tmp_path).stale(more, specification()) == ()
 
 
+def test_devices_that_the_administrator_chose_are_all_that_is_wanted(tmp_path: Path) -> None:
+    """Otherwise each run would make the same specification anew, and end with a step that is still needed."""
+    host, some = Toolkit(tmp_path), specification()
+    some["devices"] = [device for device in some["devices"] if device["name"] in ("0", "GPU-a", "all")]
+    assert host.stale(some, some) == ("it lacks GPU-b",)
+    host.host.write(observation.REFRESH_ENVIRONMENT, "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS=0\n")
+    assert host.stale(some, some) == ()
+    assert host.stale(some, specification()) == ("it lacks 1, GPU-b, /dev/nvidia1",), "another choice"
+
+
 def test_sockets_of_daemons_come_and_go(tmp_path: Path) -> None:
     new = specification()
     new["containerEdits"]["mounts"].append({"hostPath": "/run/nvidia-persistenced/socket"})

@@ -110,7 +110,8 @@ def missing_from(spec: Spec, new: Spec) -> List[str]:
     What this one names beside that may stay, as long as it is there. Sockets of daemons come and go with them.
     """
     wanted = (
-        [name for name in new.indices if spec.indices and name not in spec.indices]
+        [name for named, known in ((new.indices, spec.indices), (new.uuids, spec.uuids)) if known
+         for name in named if name not in known]
         + [node for node in new.nodes if node not in spec.nodes]
         + [path for path in new.sources if path not in spec.sources and not path.startswith(_OF_DAEMONS)]
         + [path for path in new.hooks if path not in spec.hooks]
