@@ -7,6 +7,7 @@ that is said and holds up nothing.
 """
 from __future__ import annotations
 
+import re
 from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import HostFacts
@@ -18,6 +19,8 @@ from .target import Target
 
 NAME = "driver"
 BUILD = "dkms.build"
+# Packages of the driver's source: 'nvidia-dkms-580-open', 'nvidia-kernel-dkms' ...; nvidia-fs-dkms is none of them
+_SOURCE = re.compile(r"nvidia-(?!fs-).*dkms")
 
 
 def running_kernel_gone(kernels: Sequence[Kernel], facts: HostFacts) -> bool:
@@ -39,6 +42,12 @@ def lacking(kernel: Kernel, policy: Policy, target: Target) -> bool:
     return kernel.module != target.version or (policy.secure_boot != "ignore" and not kernel.trusted)
 
 
+def loses(coming: Iterable[str]) -> bool:
+    """Whether every kernel loses the module that it has: a package takes its own with it when another comes in its
+    place, also where that is of the same version (open for proprietary, another revision)."""
+    return any(map(_SOURCE.match, coming))
+
+
 # refusals
 
 
@@ -47,7 +56,8 @@ def refuse_headless(
 ) -> List[Refusal]:
     """Refuse when the kernel that runs, or the one that boots next, could not get a module."""
     for kernel in kernels:
-        if essential(kernel, facts) and not buildable(kernel, coming) and kernel.module != target.version:
+        left = kernel.module == target.version and not loses(coming)
+        if essential(kernel, facts) and not buildable(kernel, coming) and not left:
             return [Refusal(
                 NAME, "no headers for kernel %s, installed or in the host's sources" % kernel.release,
                 "headers to build the kernel module with",
@@ -103,19 +113,19 @@ def build_steps(
     done it, the step is not needed any more. A driver that is exchanged takes its modules with it first.
     """
     coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
-    exchanged = target.packages.anchor in coming
+    exchanged = loses(coming)
     steps = []
     for kernel in kernels:
-        if not lacking(kernel, policy, target) or not buildable(kernel, coming):
+        if not (exchanged or lacking(kernel, policy, target)) or not buildable(kernel, coming):
             continue
         if kernel.failed == target.version and not essential(kernel, facts):
             continue
-        there = kernel.module == target.version
+        there = kernel.module == target.version and not exchanged
         steps.append(Step(
             NAME, BUILD, kernel.release,
             "Its module of driver %s is signed by no enrolled key." % target.version if there else
             "This kernel can be booted and has no module of driver %s." % target.version,
-            change={"before": {"nvidia": None if there or exchanged else kernel.module or None},
+            change={"before": {"nvidia": None if exchanged or there else kernel.module or None},
                     "after": {"nvidia": target.version}},
             parameters={"essential": essential(kernel, facts), "timeout": 3600,
                         "signed": facts.secure_boot and policy.secure_boot != "ignore"},
@@ -139,6 +149,9 @@ def notes(
     target: Target
 ) -> List[str]:
     told = []
+    if loses(coming) and facts.driver_loaded == target.version:
+        told.append("Driver %s is loaded already: the kernel module that comes now (%s) is in use after the next boot."
+                    % (target.version, target.module))
     for kernel in kernels:
         if kernel.module != target.version and not buildable(kernel, coming):
             told.append("Kernel %s has no headers and gets no kernel module: do not boot it for GPU work."

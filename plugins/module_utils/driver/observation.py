@@ -34,6 +34,8 @@ LISTS = "/var/lib/apt/lists"
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
 _KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
+# What apt takes for 'no' (apt-pkg/contrib/strutl.cc, StringToBool)
+_DISABLED = re.compile(r"^Enabled:\s*(no|false|without|off|disable|0)\s*$", re.MULTILINE | re.IGNORECASE)
 _KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".join(
     re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
 
@@ -129,7 +131,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         boot=boot_state(host),
         files={path: host.read(path) for path in OUR_FILES},
         foreign_sources=_foreign_sources(host, origin.url),
-        leftovers=_leftovers(host, installed),
+        leftovers=_leftovers(host, {name: packages[name].version for name in watched if packages[name].there}),
         brought=brought,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver") if original.path != AUTH_FILE},
@@ -158,26 +160,34 @@ def list_name(url: str) -> str:
 
 
 def _foreign_sources(host: Host, url: str) -> Tuple[str, ...]:
-    """Files other than ours that name the repository: apt refuses one repository with two keys."""
+    """Files other than ours in which apt finds the repository: it refuses one repository with two keys.
+
+    It reads files of two endings alone (sources.list(5)): '.save' and '.bak', which an upgrade of the release or
+    'apt modernize-sources' leave, are none of them.
+    """
     if not url:
         return ()
     bare = url.rstrip("/")
     files = ["/etc/apt/sources.list"] + ["/etc/apt/sources.list.d/" + name
-                                         for name in host.list("/etc/apt/sources.list.d")]
+                                         for name in host.list("/etc/apt/sources.list.d")
+                                         if name.endswith((".list", ".sources"))]
     return tuple(path for path in files if path != SOURCES_FILE and _names_url(host.read(path) or "", bare))
 
 
 def _names_url(text: str, bare: str) -> bool:
-    for line in text.splitlines():
-        words = line.split("#", 1)[0].split()
-        if any(word.rstrip("/") == bare for word in words):
-            return True
-    return False
+    """Whether an entry names it; a stanza of a deb822 file may be switched off."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    stanzas = re.split(r"\n[ \t]*\n", "\n".join(lines))
+    return any(word.rstrip("/") == bare for stanza in stanzas if not _DISABLED.search(stanza)
+               for line in stanza.splitlines() for word in line.split("#", 1)[0].split())
 
 
-def _leftovers(host: Host, installed: Mapping[str, str]) -> Tuple[str, ...]:
-    """Files of a driver that came without packages: an installer's own, or a copied library."""
-    if catalogue.family(installed):
+def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:
+    """Files of a driver that came without packages: an installer's own, or a copied library.
+
+    there: packages with files on the host, those included that dpkg has unpacked and not configured yet.
+    """
+    if catalogue.family(there):
         return tuple(path for path in LEFTOVERS[:1] if host.exists(path))
     return tuple(path for path in LEFTOVERS if host.exists(path))
 

@@ -259,7 +259,9 @@ def parse_grub(text: str) -> Tuple[Entry, ...]:
         elif bare.endswith("{") and not bare.startswith("#"):
             open_blocks.append((_words(bare[:-1]), [], []))
         else:
-            open_blocks[-1][2].extend(match.group(1) for match in map(_KERNEL_FILE.search, bare.split()[1:2]) if match)
+            # Ubuntu's 10_linux_zfs puts the file in quotes
+            files = (word.strip("\"'") for word in bare.split()[1:2])
+            open_blocks[-1][2].extend(match.group(1) for match in map(_KERNEL_FILE.search, files) if match)
     return tuple(open_blocks[0][1])
 
 

@@ -36,7 +36,8 @@ FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
 
 @dataclass(frozen=True)
 class NvmlGpu:
-    """A GPU as NVML answers for it. Memory in MiB. error is NVML's word for a GPU that does not answer.
+    """A GPU as NVML answers for it. Memory in MiB, 0 where it is the host's (GB10). error is NVML's word for a GPU that
+    does not answer.
 
     mig_current and mig_pending are None on a GPU without MIG. mig_devices holds the UUIDs of MIG devices.
     fabric_state is one of FABRIC_STATES, fabric_status NVML's return code (0 is success).
@@ -268,15 +269,16 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
     mig_current, mig_pending = _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle), (None, None))
     fabric_state, fabric_status = _fabric(nvml, handle)
     remapped = _optional(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
-    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    memory = _optional(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
+    capability = _optional(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle), None)
     return NvmlGpu(
         index=index,
         uuid=nvml.nvmlDeviceGetUUID(handle),
         name=nvml.nvmlDeviceGetName(handle),
         pci_address=pci_address,
-        minor=nvml.nvmlDeviceGetMinorNumber(handle),
-        memory_mib=nvml.nvmlDeviceGetMemoryInfo(handle).total >> 20,
-        compute_capability="%d.%d" % (major, minor),
+        minor=_optional(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1),
+        memory_mib=memory.total >> 20 if memory else 0,
+        compute_capability="%d.%d" % tuple(capability) if capability else "",
         mig_current=mig_current,
         mig_pending=mig_pending,
         mig_devices=_mig_devices(nvml, handle) if mig_current else (),
@@ -300,9 +302,13 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
 def _mig_devices(nvml: Any, handle: Any) -> Tuple[str, ...]:
     uuids: List[str] = []
     for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        device = _optional(nvml, lambda: nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index), None)  # noqa: B023
-        if device is not None:
-            uuids.append(nvml.nvmlDeviceGetUUID(device))
+        try:
+            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotSupported,
+                nvml.NVMLError_NoPermission):
+            # No device of this index; drivers differ in how they say so (NVIDIA/go-nvlib, VisitMigDevices)
+            continue
+        uuids.append(nvml.nvmlDeviceGetUUID(device))
     return tuple(uuids)
 
 
@@ -326,10 +332,10 @@ def _optional(nvml: Any, read: Callable[[], Any], fallback: Any) -> Any:
 
 
 def _address(bus_id: Any) -> str:
-    """sysfs form of NVML's bus id: '00000000:17:00.0' is '0000:17:00.0'."""
+    """sysfs form of NVML's bus id: '00000000:17:00.0' is '0000:17:00.0', and '00010000:17:00.0' '10000:17:00.0'."""
     text = bus_id.decode() if isinstance(bus_id, bytes) else str(bus_id)
     domain, rest = text.lower().split(":", 1)
-    return "%s:%s" % (domain[-4:], rest)
+    return "%04x:%s" % (int(domain, 16), rest)
 
 
 def _cuda_version(number: int) -> str:

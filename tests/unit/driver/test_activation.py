@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -475,6 +476,24 @@ def test_a_unit_that_systemd_has_not_read_yet_is_known_by_its_file(
     seen = observation._services(host)
     assert {name for name, state in seen.items() if state.known} == {PERSISTENCED, UNIT}
     assert {name for name, state in seen.items() if state.enabled} == enabled
+
+
+@pytest.mark.skipif(shutil.which("systemctl") is None, reason="needs systemctl")
+@pytest.mark.parametrize("more, steps", [("", []), ("[Install]\nWantedBy=multi-user.target\n", ["service.enable"])])
+def test_a_unit_that_cannot_be_enabled_is_not_to_be(tmp_path: Path, more: str, steps: List[str]) -> None:
+    """Ubuntu's nvidia-persistenced.service, which a udev rule starts: 'enable' of it ends with 0 and does nothing."""
+    class Systemd(Host):
+        def run(self, argv: Any, *words: Any, **options: Any) -> Done:
+            if argv[1] == "is-enabled":
+                return super().run([argv[0], "--root=" + self.root, *argv[1:]], *words, **options)
+            return Done(argv, 0, "Id=%s\nLoadState=loaded\nActiveState=active\nSubState=running\n" % PERSISTENCED, "")
+
+    host = Systemd(str(tmp_path))
+    host.write("/usr/lib/systemd/system/" + PERSISTENCED,
+               "[Unit]\nStopWhenUnneeded=true\n[Service]\nType=forking\nExecStart=/usr/bin/true\n" + more)
+    services = {**observation._services(host), UNIT: CONVERGED.services[UNIT]}
+    there = planned(replace(CONVERGED, services=services), driver("580.178.04", "580.178.04"))
+    assert [action for action, _subject in there] == steps
 
 
 @pytest.mark.parametrize("said, state", [

@@ -141,6 +141,35 @@ class TestInstall:
         world.apply(left, there)
         assert made(world, policy(), there).steps == ()
 
+    @pytest.mark.parametrize("script_builds", [True, False])
+    def test_the_other_kernel_module_of_the_same_version_is_built_for_every_kernel_too(
+        self, script_builds: bool
+    ) -> None:
+        """The module that comes takes the one that is there with it; a plan without these steps stops in the middle."""
+        there = facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04", driver_loaded="580.178.04")
+        world = World(kernels=(Kernel(OLDER, headers=True), Kernel(RUNNING, headers=True)))
+        world.apply(made(world, policy(kernel_module="proprietary"), there), there)
+        assert [kernel.module for kernel in world.kernels] == ["580.178.04"] * 2
+        world.script_builds = script_builds
+        approved = made(world, policy(kernel_module="open"), there)
+        assert [step.subject for step in approved.steps if step.action == "dkms.build"] == [OLDER, RUNNING]
+        assert "(open) is in use after the next boot" in approved.notes[0]
+        number = next(number for number, step in enumerate(approved.steps) if step.action == "packages.install")
+        world.apply(Plan(steps=approved.steps[:number + 1]), there)
+        left = made(world, policy(kernel_module="open"), there)
+        assert [step.subject for step in left.steps] == ([OLDER] if script_builds else [OLDER, RUNNING])
+        assert differences(left, approved) == ()
+        world.apply(left, there)
+        assert made(world, policy(kernel_module="open"), there).steps == ()
+
+    def test_a_module_that_could_not_be_built_again_is_not_given_away(self) -> None:
+        there = facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04", driver_loaded="580.178.04")
+        world = World(kernels=(Kernel(RUNNING, headers=True),))
+        world.apply(made(world, policy(kernel_module="proprietary"), there), there)
+        world.kernels, world.headers_offered = (Kernel(RUNNING, module="580.178.04"),), False
+        assert made(world, policy(kernel_module="proprietary"), there).steps == ()
+        assert "no headers for kernel " + RUNNING in refused(made(world, policy(kernel_module="open"), there))
+
     def test_a_kernel_without_headers_is_named_when_it_is_not_needed(self) -> None:
         world = World(kernels=(Kernel(OLDER), Kernel(RUNNING, headers=True)), headers_offered=False)
         plan = made(world, policy(), facts(A100))

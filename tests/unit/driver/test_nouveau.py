@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gp
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.nouveau import executors, observation, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.nouveau.observation import (
     FILE,
@@ -117,7 +118,7 @@ class TestPlanner:
 
     def test_the_tool_of_the_distribution_makes_the_initramfs(self) -> None:
         for tool, argv in (("update-initramfs", ["update-initramfs", "-u", "-k", KERNEL]),
-                           ("dracut", ["dracut", "--force", "--kver", KERNEL])):
+                           ("dracut", ["dracut", "--force", IMAGE, KERNEL])):
             steps = planner.plan(Observation(tool=tool, initramfs=(image(True),)), PRESENT, facts(A100)).steps
             assert steps[1].parameters["argv"] == argv
 
@@ -235,6 +236,31 @@ class TestHost:
         Journal(host).remember("nouveau", {"initramfs": {
             IMAGE: {"stamp": observation.stamp(host, IMAGE), "nouveau": False, "files": []}}})
         assert planned(observation.observe(host, Journal(host), PRESENT)) == [("file.write", FILE)]
+
+    def test_an_initramfs_of_dracut_is_read_where_update_initramfs_is_its_wrapper(
+        self, host: Host, tmp_path: Path
+    ) -> None:
+        class Tools(Host):
+            def run(self, argv: Any, *words: Any, **options: Any) -> Done:
+                return super().run([self.path(self.which(argv[0]) or argv[0]), *argv[1:]], *words, **options)
+
+        host = Tools(host.root)
+        host.write("/usr/sbin/update-initramfs", "#!/bin/sh\n", mode=0o755)
+        host.write("/usr/bin/lsinitrd", "#!/bin/sh\necho -rw-r--r-- 1 root root 9 Jan 1 "
+                                        "usr/lib/modules/6.17/kernel/drivers/gpu/drm/ast/ast.ko.zst\n", mode=0o755)
+        host.write(IMAGE, "an image")
+        assert observation.look_inside(host, "update-initramfs", IMAGE, {}) == (False, ())
+
+    def test_an_initramfs_that_cannot_be_read_is_made_anew_once(self, host: Host, tmp_path: Path) -> None:
+        (tmp_path / "usr/sbin/update-initramfs").touch(mode=0o755)
+        host.write(IMAGE, "an image")
+        journal = Journal(host)
+        executors.write_blacklist(host, journal, planner.plan(
+            observation.observe(host, journal, PRESENT), PRESENT, facts(A100)).steps[0])
+        plan = planner.plan(observation.observe(host, journal, ABSENT), ABSENT, facts(A100))
+        assert [step.action for step in plan.steps] == ["file.restore", "initramfs.rebuild"]
+        generic_executors()["file.restore"](host, journal, plan.steps[0])
+        assert planned(observation.observe(host, journal, ABSENT), ABSENT) == []
 
     def test_what_was_seen_inside_is_not_looked_up_again(self, host: Host) -> None:
         host.write(IMAGE, "an image")

@@ -150,6 +150,15 @@ class TestGrub:
         assert [each.names[0] for each in boot.parse_grub(text)] == [
             "Ubuntu", "Advanced options for Ubuntu", "Memory test (memtest86+x64.efi)", "UEFI Firmware Settings"]
 
+    def test_a_kernel_file_in_quotes(self, host: Host) -> None:
+        """As Ubuntu writes it for a root on ZFS."""
+        for kernel in (OLD, NEW):
+            text = HEADER % "0" + entry("Ubuntu", "simple", kernel).replace(
+                "\tlinux\t/boot/vmlinuz-" + kernel, '\tlinux\t"/BOOT/ubuntu_g8v3a5@/vmlinuz-%s"' % kernel)
+            host.write("/boot/grub/grub.cfg", text)
+            state = boot.boot_state(host)
+            assert (state.default, state.guess) == (kernel, "")
+
     def test_custom_entries_and_their_default_count(self, host: Host) -> None:
         host.write("/boot/grub/grub.cfg", HEADER % "0" + menu())
         host.write("/boot/grub/custom.cfg", "set default=\"It's mine\"\n" + entry("It'\\''s mine", "mine", OLD))

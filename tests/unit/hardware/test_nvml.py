@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterator
 import pytest
 from workspace import collections_root
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
 from gpulab import silicon
 from gpulab.cache import Workshop
 from gpulab.parts.silicon import PARTS
@@ -125,6 +126,38 @@ def test_a_call_that_fails_is_part_of_the_reading(board: Board, call: str, named
     reading = board.read()
     assert reading["error"] == "Unknown Error (%s)" % named
     assert (reading["hung"], reading["gpus"]) == ("", [])
+
+
+@pytest.mark.parametrize("call, key, value", [
+    # A GPU that shares the host's memory (GB10) has none of its own to tell of
+    ("nvmlDeviceGetMemoryInfo", "memory_mib", 0),
+    ("nvmlDeviceGetMinorNumber", "minor", -1),
+    ("nvmlDeviceGetCudaComputeCapability", "compute_capability", ""),
+])
+def test_what_a_gpu_does_not_have_is_no_fault_of_it(board: Board, call: str, key: str, value: Any) -> None:
+    board.fault("call", None, call=call, code=3, times=0)
+    reading = board.read()
+    assert [gpu["error"] for gpu in reading["gpus"]] == ["", ""]
+    assert [gpu[key] for gpu in reading["gpus"]] == [value, value]
+
+
+@pytest.mark.parametrize("code, error", [(2, ""), (6, ""), (999, "Unknown Error")])
+def test_an_index_without_mig_device_is_no_fault(board: Board, code: int, error: str) -> None:
+    with silicon.board_file.opened(board.directory) as state:
+        state.set("gpu.0.mig", "1")
+    assert [gpu["mig_current"] for gpu in board.read()["gpus"]] == [1, 0]
+    board.fault("call", 0, call="nvmlDeviceGetMigDeviceHandleByIndex", code=code, times=0)
+    first = board.read()["gpus"][0]
+    assert (first["error"], first["mig_devices"]) == (error, [])
+
+
+@pytest.mark.parametrize("told, address", [
+    ("00000000:17:00.0", "0000:17:00.0"), (b"00000019:01:00.0", "0019:01:00.0"),
+    # Behind a controller that opens a domain of its own, sysfs writes five digits
+    ("00010000:E1:00.0", "10000:e1:00.0"),
+])
+def test_the_address_is_that_of_sysfs(told: Any, address: str) -> None:
+    assert nvml._address(told) == address
 
 
 def test_facts_for_a_plan_tell_a_sick_host(board: Board, tmp_path: Path) -> None:

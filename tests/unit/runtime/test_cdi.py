@@ -76,7 +76,11 @@ def scalar(value: Any) -> str:
     return json.dumps(value) if value in ("", "0", "1") else str(value)
 
 
-@pytest.mark.parametrize("text", [as_yaml(specification()), json.dumps(specification(), indent=2)])
+@pytest.mark.parametrize("text", [
+    as_yaml(specification()), json.dumps(specification(), indent=2),
+    # As nvidia-ctk writes it where the output's name ends in .json
+    json.dumps(specification(), separators=(",", ":")),
+])
 def test_a_specification_is_read(text: str) -> None:
     spec = read_spec(text)
     assert spec.kind == "nvidia.com/gpu"
@@ -112,6 +116,10 @@ def by_index(*names: str) -> Spec:
     (by_index("0", "1:0", "1:1"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1", "MIG-2")], []),
     (by_index("0", "mig1:0"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1", "MIG-2")], ["it lacks 1:1"]),
     (by_index("0", "1"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1")], ["it lacks 1:0"]),
+    # A MIG device in the middle has gone, and NVML does not move the others up
+    (by_index("0", "1:0", "1:2"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1", "MIG-3")], []),
+    (by_index("0", "1:0", "1:1", "1:2"), [gpu(0, "GPU-a"), gpu(1, "GPU-b", "MIG-1", "MIG-3")],
+     ["it names 1:2, which is not there"]),
 ])
 def test_names_by_index_alone_are_compared_too(spec: Spec, gpus: List[NvmlGpu], reasons: List[str]) -> None:
     assert outdated(spec, gpus) == reasons
@@ -259,7 +267,8 @@ def test_links_are_judged_by_the_numbers_of_the_nodes(tmp_path: Path) -> None:
     host.run = lambda argv, **_more: calls.append(list(argv))  # type: ignore
     (step,) = planner.plan(replace(FRESH, unlinked=("/dev/nvidia-uvm",)), WISH, FACTS).steps
     executors.EXECUTORS[step.action](host, Journal(host), step)
-    assert calls == [["nvidia-ctk", "--quiet", "system", "create-dev-char-symlinks", "--create-all"]]
+    assert calls == [["nvidia-ctk", "--quiet", "system", "create-dev-char-symlinks", "--create-all"],
+                     ["nvidia-ctk", "--quiet", "system", "create-dev-char-symlinks"]]
     assert links.ours(host) == ("/dev/char/195:0", "/dev/char/195:255", "/dev/char/195:7")
     assert Journal(host).recall("cdi") == {"linked": True}
 
@@ -267,6 +276,17 @@ def test_links_are_judged_by_the_numbers_of_the_nodes(tmp_path: Path) -> None:
     executors.EXECUTORS[gone.steps[0].action](host, Journal(host), gone.steps[0])
     assert sorted(path.name for path in folder.iterdir()) == ["1:3"]
     assert Journal(host).recall("cdi") == {}
+
+
+def test_capabilities_of_the_fabric_need_no_link(tmp_path: Path) -> None:
+    """The fabric manager makes a node for its own beside those of MIG; nvidia-ctk links what mig-minors lists alone,
+    so that every run would plan a link, and end without it."""
+    host = Host(str(tmp_path))
+    host.write("/proc/driver/nvidia-caps/mig-minors", "config 1\nmonitor 2\ngpu0/gi0/access 3\n")
+    character_devices(host, {"/dev/nvidia-caps/nvidia-cap%d" % minor: "238:%d" % minor for minor in (1, 3, 4322)})
+    assert links.unlinked(host) == ("/dev/nvidia-caps/nvidia-cap1", "/dev/nvidia-caps/nvidia-cap3")
+    host.remove("/proc/driver/nvidia-caps/mig-minors")
+    assert links.unlinked(host) == ()
 
 
 def test_a_specification_older_than_the_program_is_seen(tmp_path: Path) -> None:
@@ -423,10 +443,26 @@ def test_a_specification_is_held_to_a_new_one(tmp_path: Path) -> None:
     assert host.stale(specification(), new) == ("it lacks /dev/dri/card1, /usr/lib/libnew.so.580.178.04",)
 
 
+def test_the_place_of_a_mig_device_is_that_of_a_new_specification() -> None:
+    assert missing_from(by_index("0", "1:0", "1:1"), by_index("0", "1:0", "1:2")) == ["it lacks 1:2"]
+    assert missing_from(by_index("gpu0", "mig1:0"), by_index("0", "1:0")) == []
+    assert missing_from(Spec("nvidia.com/gpu", ("GPU-a", "all"), (), ()), by_index("0")) == []
+
+
 def test_what_a_new_one_would_leave_out_may_stay(tmp_path: Path) -> None:
     more = specification()
     more["containerEdits"]["mounts"].append({"hostPath": "/usr/lib/libnew.so.580.178.04"})
     assert Toolkit(tmp_path).stale(more, specification()) == ()
+
+
+def test_devices_that_the_administrator_chose_are_all_that_is_wanted(tmp_path: Path) -> None:
+    """Otherwise each run would make the same specification anew, and end with a step that is still needed."""
+    host, some = Toolkit(tmp_path), specification()
+    some["devices"] = [device for device in some["devices"] if device["name"] in ("0", "GPU-a", "all")]
+    assert host.stale(some, some) == ("it lacks GPU-b",)
+    host.host.write(observation.REFRESH_ENVIRONMENT, "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS=0\n")
+    assert host.stale(some, some) == ()
+    assert host.stale(some, specification()) == ("it lacks 1, GPU-b, /dev/nvidia1",), "another choice"
 
 
 def test_sockets_of_daemons_come_and_go(tmp_path: Path) -> None:

@@ -37,6 +37,9 @@ _SERVED_BY = (
     ("/dev/nvidia-vgpu", "nvidia_vgpu_vfio"), ("/dev/nvidia", "nvidia"), ("/dev/gdrdrv", "gdrdrv"),
     ("/dev/dri/", "nvidia_drm"),
 )
+# States of systemctl(1), is-enabled. A static unit cannot be enabled, and something else starts it: Ubuntu's own
+# packages start nvidia-persistenced by a udev rule.
+STARTED = ("enabled", "enabled-runtime", "static", "indirect", "generated")
 READINGS = 3
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,ActiveEnterTimestampMonotonic"
 _POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
@@ -244,4 +247,4 @@ def _enabled(host: Host, units: List[str]) -> Tuple[str, ...]:
     lines = host.run(["systemctl", "is-enabled", *units], check=False).stdout.split() if units else []
     if len(lines) != len(units):
         return tuple(unit for unit in units if len(units) > 1 and _enabled(host, [unit]))
-    return tuple(unit for unit, state in zip(units, lines) if state in ("enabled", "enabled-runtime"))
+    return tuple(unit for unit, state in zip(units, lines) if state in STARTED)

@@ -129,7 +129,9 @@ def _initramfs(
             continue
         nouveau, files = look_inside(host, tool, path, known)
         names = {os.path.basename(name) for name in others}
-        found.append(Initramfs(kernel, path, nouveau, files is None or os.path.basename(FILE) in files, older,
+        # Of one that cannot be read nobody can tell that it was made without our file
+        ours = text is not None if files is None else os.path.basename(FILE) in files
+        found.append(Initramfs(kernel, path, nouveau, ours, older,
                                files is not None and not names.isdisjoint(files)))
     return found
 
@@ -158,7 +160,9 @@ def look_inside(
     remembered = known.get(path)
     if remembered and remembered["stamp"] == stamp(host, path) and "files" in remembered:
         return remembered["nouveau"], tuple(remembered["files"])
-    program = "lsinitramfs" if tool == "update-initramfs" else "lsinitrd"
+    # dracut's package for Debian and Ubuntu brings an update-initramfs of its own, and no lsinitramfs
+    listers = ("lsinitramfs", "lsinitrd") if tool == "update-initramfs" else ("lsinitrd",)
+    program = next(filter(host.which, listers), listers[0])
     done = host.run([program, path], check=False, timeout=300)
     if done.rc != 0:
         return True, None

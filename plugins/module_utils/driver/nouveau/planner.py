@@ -98,7 +98,8 @@ def _absent(seen: Observation) -> List[Step]:
 def _rebuild(each: Initramfs, seen: Observation, why: str, requires: Tuple[str, ...]) -> Step:
     argv = ["update-initramfs", "-u", "-k", each.kernel]
     if seen.tool == "dracut":
-        argv = ["dracut", "--force", "--kver", each.kernel]
+        # Which file it writes by itself differs between distributions
+        argv = ["dracut", "--force", each.path, each.kernel]
     return command_step(
         NAME, "initramfs.rebuild", each.kernel, argv, why, Disruption.none,
         change={"before": {each.path: "made before"}, "after": {each.path: "made anew"}}, requires=requires,

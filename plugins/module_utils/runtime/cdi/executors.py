@@ -18,7 +18,7 @@ from .spec import KIND, read_spec
 
 NODES_COMMAND = (GENERATOR, "--quiet", "system", "create-device-nodes", "--control-devices")
 LIST_COMMAND = (GENERATOR, "--quiet", "cdi", "list", "--spec-dir")
-LINK_COMMAND = (GENERATOR, "--quiet", *links.COMMAND)
+LINK_COMMANDS = tuple((GENERATOR, "--quiet", *words) for words in (links.COMMAND, links.COMMAND_FOR_EXISTING))
 
 
 def generate(host: Host, journal: Journal, step: Step) -> None:
@@ -98,7 +98,8 @@ def link(host: Host, journal: Journal, step: Step) -> None:
     for name in links.misleading(host):
         host.remove(name)
     _note(journal, linked=True)
-    host.run(LINK_COMMAND)
+    for command in LINK_COMMANDS:
+        host.run(command)
 
 
 def unlink(host: Host, journal: Journal, step: Step) -> None:

@@ -16,14 +16,23 @@ from ...core.host import Host
 
 FOLDER = "/dev/char"
 COMMAND = ("system", "create-dev-char-symlinks", "--create-all")
-# What that command links; nodes of NVSwitches and IMEX channels it leaves alone
-NODES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools",
-         "/dev/nvidia-caps/nvidia-cap[0-9]*")
+# It numbers GPUs from 0; a node with a higher minor (a GPU before it was given away) is linked by being there
+COMMAND_FOR_EXISTING = COMMAND[:2]
+# Of what these commands link, that which containers get; nodes of NVSwitches and IMEX channels they leave alone
+NODES = ("/dev/nvidia[0-9]*", "/dev/nvidiactl", "/dev/nvidia-modeset", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+# Capabilities of MIG; those of the fabric have nodes beside theirs, which the fabric manager alone opens
+MIG_MINORS = "/proc/driver/nvidia-caps/mig-minors"
+MIG_NODE = "/dev/nvidia-caps/nvidia-cap%s"
 
 
 def unlinked(host: Host) -> Tuple[str, ...]:
     """Device nodes without a link that leads to them."""
-    nodes = [(node, _number(host, node)) for pattern in NODES for node in host.glob(pattern)]
+    names = [node for pattern in NODES for node in host.glob(pattern)]
+    there = set(host.glob(MIG_NODE % "[0-9]*"))
+    if there:
+        minors = (line.split()[-1] for line in (host.read(MIG_MINORS) or "").splitlines() if line.strip())
+        names += [name for name in (MIG_NODE % minor for minor in minors) if name in there]
+    nodes = [(node, _number(host, node)) for node in names]
     return tuple(node for node, number in nodes if number and _target(host, "%s/%s" % (FOLDER, number)) != node)
 
 

@@ -22,6 +22,8 @@ from .spec import KIND, PATH, Spec, missing_from, outdated, read_spec
 REFRESH_SERVICE = "nvidia-cdi-refresh.service"
 REFRESH_ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
 OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
+# Some devices, in place of all (nvidia-ctk cdi generate, --device-id)
+CHOSEN_DEVICES = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
 REFRESH_UNITS = ("nvidia-cdi-refresh.path", REFRESH_SERVICE)
 GENERATOR = "nvidia-ctk"
 # Where the toolkit's packages put it
@@ -125,7 +127,8 @@ def stale(host: Host, spec: Spec, reading: NvmlReading) -> Tuple[str, ...]:
         return tuple(reasons)
     if spec.driver and spec.driver != reading.driver_version:
         reasons.append("it is for driver %s, %s is loaded" % (spec.driver, reading.driver_version))
-    reasons += outdated(spec, [gpu for gpu in reading.gpus if not gpu.error])
+    if not refresh_environment(host).get(CHOSEN_DEVICES):
+        reasons += outdated(spec, [gpu for gpu in reading.gpus if not gpu.error])
     reasons += unnamed_nodes(spec, [node for node in CONTROL_NODES if host.exists(node)])
     return tuple(reasons or ([] if _undivided(reading) else _compared_with_a_new_one(host, spec)))
 

@@ -3,10 +3,12 @@
 """A CDI specification as `nvidia-ctk cdi generate` writes it: what it names, and how it differs from the devices.
 
 The layout is that of the CDI specification (cncf-tags/container-device-interface, SPEC.md). Only the few lines that
-are compared are read: devices' names, device nodes and paths on the host, one to a line in both YAML and JSON.
+are compared are read: devices' names, device nodes and paths on the host, one to a line in YAML. JSON, which nvidia-ctk
+writes in one single line (pkg/cdi/spec.go of that library), is laid out in the same way before.
 """
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from typing import List, Sequence, Set, Tuple
@@ -80,6 +82,7 @@ class Spec:
 
 
 def read_spec(text: str) -> Spec:
+    text = _laid_out(text)
     kind = _KIND.search(text)
     return Spec(
         kind=kind.group(1) if kind else "",
@@ -91,13 +94,25 @@ def read_spec(text: str) -> Spec:
     )
 
 
+def _laid_out(text: str) -> str:
+    """JSON with one value to a line; YAML, and what is neither, as it is."""
+    if not text.lstrip().startswith("{"):
+        return text
+    try:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
+
+
 def missing_from(spec: Spec, new: Spec) -> List[str]:
     """Why a new specification would serve containers better: what it names and this one does not.
 
     What this one names beside that may stay, as long as it is there. Sockets of daemons come and go with them.
     """
     wanted = (
-        [node for node in new.nodes if node not in spec.nodes]
+        [name for named, known in ((new.indices, spec.indices), (new.uuids, spec.uuids)) if known
+         for name in named if name not in known]
+        + [node for node in new.nodes if node not in spec.nodes]
         + [path for path in new.sources if path not in spec.sources and not path.startswith(_OF_DAEMONS)]
         + [path for path in new.hooks if path not in spec.hooks]
         + ["the hook %s" % action for action in new.actions if action not in spec.actions]
@@ -118,8 +133,20 @@ def outdated(spec: Spec, gpus: Sequence[NvmlGpu]) -> List[str]:
         wanted.update(uuid for gpu in gpus for uuid in gpu.mig_devices)
         return _difference(set(spec.uuids), wanted, wanted.union(gpu.uuid for gpu in gpus))
     wanted = {str(gpu.index) for gpu in gpus if not gpu.mig_current}
-    wanted.update("%d:%d" % (gpu.index, number) for gpu in gpus for number in range(len(gpu.mig_devices)))
+    wanted.update(name for gpu in gpus for name in _mig_indices(spec, gpu))
     return _difference(set(spec.indices), wanted, wanted.union(str(gpu.index) for gpu in gpus))
+
+
+def _mig_indices(spec: Spec, gpu: NvmlGpu) -> List[str]:
+    """Names by index of a GPU's MIG devices.
+
+    NVML does not move devices up where one before them has gone (nvmlDeviceGetMigDeviceHandleByIndex), so that as many
+    names as there are devices fit; which ones they are, a new specification tells.
+    """
+    named = [name for name in spec.indices if name.startswith("%d:" % gpu.index)]
+    if len(named) == len(gpu.mig_devices):
+        return named
+    return ["%d:%d" % (gpu.index, number) for number in range(len(gpu.mig_devices))]
 
 
 def _difference(named: Set[str], wanted: Set[str], known: Set[str]) -> List[str]:

@@ -1,0 +1,71 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is read of a host's packages and sources, with the real dpkg-query on a database of this test."""
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Dict, Tuple
+
+import pytest
+from driver_world import A100, facts, policy
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation, observe
+
+pytestmark = pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="needs dpkg")
+THERE = facts(A100)
+# Nothing of it needs a repository, so nothing is asked for
+REMOVED = policy(state="absent")
+
+
+def seen(root: Path, packages: Dict[str, Tuple[str, str]], sources: Dict[str, str]) -> Observation:
+    """The observation of a host with these packages ({name: (version, state)}) and files below /etc/apt."""
+    host = Host(str(root))
+    host.write("/var/lib/dpkg/status", "".join(
+        "Package: %s\nStatus: install ok %s\nVersion: %s\nArchitecture: amd64\nMaintainer: t <t@gpuops.invalid>\n"
+        "Description: a test\n\n" % (name, state, version) for name, (version, state) in packages.items()))
+    for name, text in sources.items():
+        host.write("/etc/apt/" + name, text)
+    return observe(host, Journal(host), REMOVED, THERE)
+
+
+@pytest.mark.parametrize("states", [("unpacked", "half-configured"), ("unpacked", "unpacked")])
+def test_files_of_packages_that_are_not_configured_yet_are_nobodys_leftovers(
+    tmp_path: Path, states: Tuple[str, str]
+) -> None:
+    """A power cut between unpacking and configuring: to remove these files by hand would be the wrong advice."""
+    Host(str(tmp_path)).write("/usr/bin/nvidia-smi", "")
+    broken = {"nvidia-kernel-open-dkms": ("580.178.04-1", states[1]), "nvidia-driver-cuda": ("580.178.04-1", states[0])}
+    there = seen(tmp_path, broken, {})
+    assert there.leftovers == () and set(there.broken) == set(broken)
+    (refusal,) = planner._refuse_foreign(there, policy(), THERE) + planner._refuse_broken(there)
+    assert "dpkg --configure -a" in refusal.remedy
+
+
+def test_files_that_no_package_brought_are_leftovers(tmp_path: Path) -> None:
+    Host(str(tmp_path)).write("/usr/bin/nvidia-smi", "")
+    assert seen(tmp_path, {"bash": ("5.2", "installed")}, {}).leftovers == ("/usr/bin/nvidia-smi",)
+
+
+ENTRY = "deb [signed-by=/usr/share/keyrings/cuda.gpg] http://mirror/debian12/x86_64/ /\n"
+STANZA = "Types: deb\nURIs: http://mirror/debian12/x86_64\nSuites: /\n"
+
+
+@pytest.mark.parametrize("name, text, counts", [
+    ("sources.list", ENTRY, True),
+    ("sources.list.d/cuda.list", ENTRY, True),
+    ("sources.list.d/cuda.list", "# " + ENTRY, False),
+    # apt reads none of these
+    ("sources.list.d/cuda.list.save", ENTRY, False),
+    ("sources.list.d/cuda.list.bak", ENTRY, False),
+    ("sources.list.d/cuda.sources", STANZA, True),
+    ("sources.list.d/cuda.sources", "Enabled: no\n" + STANZA, False),
+    ("sources.list.d/cuda.sources", "Enabled: yes\n" + STANZA, True),
+    ("sources.list.d/cuda.sources", "Enabled: no\nTypes: deb\nURIs: http://other\nSuites: /\n\n" + STANZA, True),
+])
+def test_only_what_apt_reads_names_the_repository(tmp_path: Path, name: str, text: str, counts: bool) -> None:
+    there = seen(tmp_path, {}, {name: text})
+    assert there.foreign_sources == (("/etc/apt/" + name,) if counts else ())
