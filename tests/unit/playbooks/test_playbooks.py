@@ -3,7 +3,9 @@
 """Which hosts a playbook touches, what it asks before, and what tags leave out."""
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
 from typing import Any, Dict, List
 
 import pytest
@@ -14,6 +16,7 @@ from controller import Controller
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
 
 PLAYBOOKS = sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml"))
@@ -73,13 +76,75 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
     assert "changed=0" in done.stdout and "failed=1" not in done.stdout
 
 
+def refused(controller: Controller, plan: Dict[str, Any], **variables: Any) -> List[str]:
+    """What site says of a host with this plan before it takes it out of service; what it puts off comes last."""
+    play = controller.folder / "refuse.json"
+    play.write_text(json.dumps([{
+        "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
+        "vars": {"gpu_planned": {"plan": {"steps": [], "requirements": [], "refusals": [], **plan}}}, "tasks": [
+            *({"ansible.builtin.import_role": {"name": "gpuops.nvidia." + role, "tasks_from": "policy"}}
+              for role in ("gpu_driver", "container_toolkit", "container_runtime")),
+            {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")},
+            {"ansible.builtin.debug": {"msg": "out={{ gpu_takes_node_out | bool }} put off="
+                                              "{{ gpu_put_off | map(attribute='id') | join(',') }}"}}]}]))
+    done = controller.play(str(play), variables=variables, environment={
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"})
+    return [result["msg"] for told in json.loads(done.stdout)["plays"] for task in told["tasks"]
+            for result in task["hosts"].values() if result["action"].endswith(("debug", "fail")) and "msg" in result
+            and not result.get("skipped")]
+
+
 def test_what_several_capabilities_refuse_is_said_once(controller: Controller) -> None:
     refusals = [{"capability": name, "found": "no GPU", "wanted": "one", "remedy": "add it"} for name in ("a", "b")]
     refusals.append({"capability": "c", "found": "a lock", "wanted": "none", "remedy": "wait"})
-    (results,) = controller.tasks(
-        [{"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")}],
-        variables={"gpu_planned": {"plan": {"refusals": refusals}}})
-    assert results[0]["msg"] == "Found: no GPU. Wanted: one. Do: add it. Found: a lock. Wanted: none. Do: wait."
+    assert refused(controller, {"refusals": refusals}) == [
+        "Found: no GPU. Wanted: one. Do: add it. Found: a lock. Wanted: none. Do: wait."]
+
+
+PACKAGES = Step("driver", "packages.install", "driver 580", "Driver 580.", Disruption.none)
+SWAPPED = replace(PACKAGES, disruption=Disruption.driver_reload)
+RESTART = Step("runtime", "service.restart", "containerd.service", "It reads the file.", Disruption.runtime_restart)
+RELOAD = Step("runtime", "service.reload", "docker.service", "It reads the file.", Disruption.service_restart)
+REBOOT = Requirement("activation", "reboot", "nouveau", "nouveau holds the GPUs.", Disruption.reboot)
+
+
+class TestANodeIsTakenOutOnlyForWhatCanBeFinished:
+    """A drained node whose plan then ends in what is not allowed was drained for nothing."""
+
+    CLUSTER = {"gpu_cluster_kubeconfig": "/etc/kubernetes/admin.conf"}
+
+    @pytest.mark.parametrize("parts, allowed, named, remedy", [
+        ([PACKAGES, RESTART, REBOOT], {}, "activation/reboot/nouveau (reboot: nouveau holds the GPUs.)", "reboot"),
+        ([SWAPPED, RESTART], {"gpu_allowed_disruption": "runtime_restart"}, "driver/packages.install/driver 580",
+         "driver_reload"),
+        ([SWAPPED, RESTART], {"container_runtime_allowed_disruption": "none"}, "service.restart/containerd.service",
+         "runtime_restart"),
+    ])
+    def test_it_is_refused_before(
+        self, controller: Controller, parts: Any, allowed: Dict[str, str], named: str, remedy: str
+    ) -> None:
+        (told,) = refused(controller, plan_of(parts), **self.CLUSTER, **allowed)
+        assert named in told and "-e gpu_allowed_disruption=%s," % remedy in told
+
+    @pytest.mark.parametrize("parts, variables, outcome", [
+        ([PACKAGES, RESTART, REBOOT], {**CLUSTER, "gpu_allowed_disruption": "reboot"}, "out=True put off="),
+        ([SWAPPED, RESTART], CLUSTER, "out=True put off="),
+        ([PACKAGES, RELOAD], CLUSTER, "out=False put off="),
+        ([SWAPPED, RESTART, RELOAD], {**CLUSTER, "gpu_allowed_disruption": "service_restart"},
+         "out=False put off=driver/packages.install/driver 580,runtime/service.restart/containerd.service"),
+        ([PACKAGES, RESTART, REBOOT], {}, "out=False put off=activation/reboot/nouveau"),
+        ([SWAPPED, RESTART], {"gpu_cluster_kubeconfig": ""}, "out=False put off="),
+        ([SWAPPED, RESTART], {"gpu_cluster_kubeconfig": None}, "out=False put off="),
+    ])
+    def test_the_rest_is_put_off_where_no_node_has_to_leave(
+        self, controller: Controller, parts: Any, variables: Dict[str, Any], outcome: str
+    ) -> None:
+        assert refused(controller, plan_of(parts), **variables) == [outcome]
+
+
+def plan_of(parts: Any) -> Dict[str, Any]:
+    return Plan(steps=tuple(part for part in parts if isinstance(part, Step)),
+                requirements=tuple(part for part in parts if isinstance(part, Requirement))).to_dict()
 
 
 class TestUninstall:
