@@ -7,6 +7,7 @@ import re
 from typing import Any, Iterator, Mapping
 from urllib.parse import unquote
 
+MASK = ":********@"
 _PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s]+)(@)")
 
 
@@ -30,3 +31,20 @@ def without_passwords(options: Any) -> Any:
     if isinstance(options, (list, tuple)):
         return [without_passwords(option) for option in options]
     return _PASSWORD.sub(r"\1\3", options) if isinstance(options, str) else options
+
+
+def masked(data: Any, options: Any) -> Any:
+    """The data with the passwords of these options hidden wherever one stands in a URL, their own values included."""
+    ends = sorted({":%s@" % password for password in passwords(options)}, key=len, reverse=True)
+
+    def mask(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            return {name: mask(value) for name, value in part.items()}
+        if isinstance(part, (list, tuple)):
+            return [mask(value) for value in part]
+        if isinstance(part, str):
+            for end in ends:
+                part = part.replace(end, MASK)
+        return part
+
+    return mask(data) if ends else data

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
@@ -176,11 +177,53 @@ class TestTags:
         assert listed(controller, "uninstall", "--tags", "hosts") == listed(controller, "uninstall")
 
 
+class TestUninstallAsksBeforeItDrains:
+    """Against a cluster's API, in check mode; the host is this machine, or none."""
+
+    def said(self, controller: Controller, api: Api, *options: str, variables: Any = None) -> str:
+        return controller.play("gpuops.nvidia.uninstall", "--check", *options, variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), **(variables or {})}).stdout
+
+    def test_a_host_that_is_down_stays_in_service(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1")]
+        told = self.said(controller, api, variables=NOWHERE)
+        assert "unreachable=1" in told and "Cordon the node" not in told, told
+
+    def test_so_does_one_without_become(self, controller: Controller, api: Api, unprivileged: Path) -> None:
+        api.state.nodes = [node("host-1")]
+        told = self.said(controller, api, variables={
+            "ansible_python_interpreter": str(unprivileged), "ansible_pipelining": True})
+        assert "runs as uid 65534" in told and "Cordon the node" not in told, told
+
+    def test_one_that_answers_is_drained(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1")]
+        told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
+        assert "Cordon the node" in told and "failed=0" in told, told
+
+    def test_components_leave_other_nodes_only_when_that_is_said(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1"), node("gpu-9", allocatable={"nvidia.com/gpu": "8"},
+                                                capacity={"nvidia.com/gpu": "8"})]
+        told = self.said(controller, api)
+        assert "1 other GPU node(s) in the cluster: gpu-9" in told and "gpu_uninstall_components=false" in told, told
+        assert "Plan the host" not in told
+
+
+@pytest.mark.parametrize("name, mode", [("site", "--diff"), ("uninstall", "--check")])
+def test_hosts_of_several_clusters_are_refused(controller: Controller, api: Api, name: str, mode: str) -> None:
+    """Components, and the look for another manager, are once a run: the second cluster would go without."""
+    done = controller.play("gpuops.nvidia." + name, mode, hosts=("one", "two"), variables={
+        **NOWHERE, "gpu_cluster_kubeconfig": str(api.kubeconfig),
+        "gpu_cluster_context": "{{ 'test' if inventory_hostname == 'one' else 'other' }}"})
+    assert done.returncode != 0
+    assert "hosts of 2 clusters: %s test, %s other" % (api.kubeconfig, api.kubeconfig) in done.stdout, done.stdout
+    assert api.state.requests == []
+
+
 def test_a_credential_in_the_environment_is_a_cluster(controller: Controller, api: Api) -> None:
     """AWX gives playbooks a cluster in this way, and no kubeconfig."""
     api.state.nodes = [node("host-1")]
     done = controller.play(
-        "gpuops.nvidia.uninstall", "--check", variables={**NOWHERE, "gpu_uninstall_components": False},
+        "gpuops.nvidia.uninstall", "--check", variables={"gpu_uninstall_components": False},
         environment={"K8S_AUTH_HOST": api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})
     assert "Cordon the node" in done.stdout, done.stdout
     assert api.state.requests
