@@ -89,7 +89,7 @@ def test_the_tables_are_those_of_the_specifications(page: str) -> None:
 
 
 def test_every_variable_of_the_playbooks_is_declared_or_made_there() -> None:
-    known = {*DECLARED, *PLUGINS, *ROLES, *made(PLAYBOOKS, REPOSITORY / "roles")}
+    known = {*DECLARED, *PLUGINS, *ROLES, *made(PLAYBOOKS, REPOSITORY / "roles"), *Disruption.names()}
     for role in ROLES:
         known.update(documentation.options(role))
     strays = {(str(path.relative_to(REPOSITORY)), name) for path, text in files(PLAYBOOKS, REPOSITORY / "roles")
