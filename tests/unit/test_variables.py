@@ -42,12 +42,12 @@ def files(*folders: Path) -> Iterator[Tuple[Path, str]]:
 
 
 def made_by(data: Any) -> Set[str]:
-    """Names that tasks bring about themselves: keys of vars and facts, registered results, groups of plays."""
+    """Names that tasks bring about themselves: keys of vars and facts, registered results, groups."""
     if isinstance(data, list):
         return {name for item in data for name in made_by(item)}
     if not isinstance(data, dict):
         return set()
-    names = {str(data[key]) for key in ("register", "loop_var") if key in data}
+    names = {str(data[key]) for key in ("register", "loop_var", "key") if key in data}
     hosts = data.get("hosts", [])
     names.update(pattern.lstrip("&!") for pattern in (hosts if isinstance(hosts, list) else [hosts]))
     for key, value in data.items():

@@ -208,6 +208,29 @@ class TestUninstallAsksBeforeItDrains:
         assert "Plan the host" not in told
 
 
+def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: Controller) -> None:
+    (told,) = refused(controller, {}, gpu_lock_timeout="10m")
+    assert "gpu_lock_timeout is 10m" in told
+    assert refused(controller, {}, gpu_lock_timeout="0") == ["out=False put off="]
+
+
+def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller) -> None:
+    """Ansible itself goes on as long as one host of a batch is well: a bad version would go through the whole fleet."""
+    tasks = REPOSITORY / "playbooks" / "tasks"
+    play = controller.folder / "batches.json"
+    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "tasks": [
+        {"ansible.builtin.import_tasks": str(tasks / "go_on.yml")},
+        {"block": [{"ansible.builtin.command": "false", "changed_when": False,
+                    "when": "inventory_hostname == 'bad'"}],
+         "rescue": [{"ansible.builtin.import_tasks": str(tasks / "stop.yml")}]},
+        {"ansible.builtin.debug": {"msg": "changed {{ inventory_hostname }}"}}]}]))
+    done = controller.play(str(play), hosts=("good", "bad", "next", "later", "last"))
+    assert done.returncode != 0
+    assert "changed good" in done.stdout and "the change of bad failed in this run" in done.stdout
+    assert not any("changed " + name in done.stdout for name in ("bad", "next", "later", "last")), done.stdout
+    assert "last" not in done.stdout
+
+
 @pytest.mark.parametrize("name, mode", [("site", "--diff"), ("uninstall", "--check")])
 def test_hosts_of_several_clusters_are_refused(controller: Controller, api: Api, name: str, mode: str) -> None:
     """Components, and the look for another manager, are once a run: the second cluster would go without."""
