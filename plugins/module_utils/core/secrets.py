@@ -9,6 +9,8 @@ from urllib.parse import unquote
 
 MASK = ":********@"
 _PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s]+)(@)")
+# A token in the place of the user: nothing that apt could be told, but a secret in what is said about it
+_TOKEN = re.compile(r"://([^/\s:@]+):?@")
 
 
 def passwords(options: Any) -> Iterator[str]:
@@ -22,6 +24,9 @@ def passwords(options: Any) -> Iterator[str]:
         for _before, password, _after in _PASSWORD.findall(options):
             yield password
             yield unquote(password)
+        for token in _TOKEN.findall(options):
+            yield token
+            yield unquote(token)
 
 
 def without_passwords(options: Any) -> Any:

@@ -177,6 +177,13 @@ def test_a_modules_own_result_has_no_password(options: Dict[str, Any]) -> None:
     assert "********" in told["invocation"]["module_args"]["repository_url"]
 
 
+@pytest.mark.parametrize("form", ["http://%s@127.0.0.1:1/", "http://%s:@127.0.0.1:1/"])
+def test_a_token_in_the_place_of_the_user_is_refused_and_not_shown(form: str) -> None:
+    told = result_of("gpu_plan", {"driver": {"version": "580", "repository_url": form % IN_URL}})
+    assert told["failed"] and "user:password@" in told["wanted"]
+    assert "********" in told["invocation"]["module_args"]["driver"]["repository_url"]
+
+
 def test_a_password_that_is_a_word_of_the_plan_leaves_the_plan_as_it_is() -> None:
     """The plan is what the writers are held to: with a word of it hidden no writer takes it, on a drained node."""
     plans = [result_of("gpu_plan", {"nouveau": {}, "driver": {
