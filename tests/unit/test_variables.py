@@ -42,12 +42,12 @@ def files(*folders: Path) -> Iterator[Tuple[Path, str]]:
 
 
 def made_by(data: Any) -> Set[str]:
-    """Names that tasks bring about themselves: keys of vars and facts, registered results, groups of plays."""
+    """Names that tasks bring about themselves: keys of vars and facts, registered results, groups."""
     if isinstance(data, list):
         return {name for item in data for name in made_by(item)}
     if not isinstance(data, dict):
         return set()
-    names = {str(data[key]) for key in ("register", "loop_var") if key in data}
+    names = {str(data[key]) for key in ("register", "loop_var", "key") if key in data}
     hosts = data.get("hosts", [])
     names.update(pattern.lstrip("&!") for pattern in (hosts if isinstance(hosts, list) else [hosts]))
     for key, value in data.items():
@@ -89,7 +89,7 @@ def test_the_tables_are_those_of_the_specifications(page: str) -> None:
 
 
 def test_every_variable_of_the_playbooks_is_declared_or_made_there() -> None:
-    known = {*DECLARED, *PLUGINS, *ROLES, *made(PLAYBOOKS, REPOSITORY / "roles")}
+    known = {*DECLARED, *PLUGINS, *ROLES, *made(PLAYBOOKS, REPOSITORY / "roles"), *Disruption.names()}
     for role in ROLES:
         known.update(documentation.options(role))
     strays = {(str(path.relative_to(REPOSITORY)), name) for path, text in files(PLAYBOOKS, REPOSITORY / "roles")

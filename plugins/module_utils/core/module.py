@@ -16,7 +16,7 @@ from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
 from .plan import Disruption, render
-from .secrets import passwords
+from .secrets import masked, passwords
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
 
@@ -35,6 +35,22 @@ WRITER_ARGUMENTS: Dict[str, Any] = dict(
 )
 
 
+class Module(AnsibleModule):
+    """Whose options may be URLs with a password, which no result shows; Ansible hides options only as a whole.
+
+    What an error tells is hidden wherever it reads like the password. A plan is compared later, and a password may be
+    any word of it: there it is hidden only where it stands in a URL, and a plan has no other place for it.
+    """
+
+    def exit_json(self, **result: Any) -> None:
+        result.setdefault("invocation", {"module_args": self.params})
+        super().exit_json(**masked(result, self.params))
+
+    def fail_json(self, msg: str, **result: Any) -> None:
+        self.no_log_values.update(passwords(self.params))
+        super().fail_json(msg, **result)
+
+
 def run_reader(
     arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]], as_root: bool = False
 ) -> None:
@@ -42,8 +58,7 @@ def run_reader(
 
     as_root: whether an answer without root's eyes would be wrong; else it is given with a warning.
     """
-    module = AnsibleModule(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
-    _hide_passwords(module)
+    module = Module(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
     host = Host()
     if not as_root and not host.is_root():
         module.warn(str(_not_root(TO_READ)))
@@ -56,8 +71,7 @@ def run_writer(
     transactions: Optional[Transactions] = None,
 ) -> None:
     """Main function of a capability's module."""
-    module = AnsibleModule(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
-    _hide_passwords(module)
+    module = Module(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
     approved = module.params["approved_plan"]
 
     def write() -> Dict[str, Any]:
@@ -115,11 +129,6 @@ def _not_root(why: str) -> GpuOpsError:
 def _wanted_by(run_id: str) -> str:
     """'user@controller' as the action plugin names it, else who logged in here."""
     return run_id.rpartition(" ")[0] or os.environ.get("SUDO_USER") or "uid %d" % os.geteuid()
-
-
-def _hide_passwords(module: AnsibleModule) -> None:
-    """A URL may carry a password, and is no secret as a whole: the password alone leaves every result."""
-    module.no_log_values.update(passwords(module.params))
 
 
 def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:

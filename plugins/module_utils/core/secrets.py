@@ -7,7 +7,10 @@ import re
 from typing import Any, Iterator, Mapping
 from urllib.parse import unquote
 
+MASK = ":********@"
 _PASSWORD = re.compile(r"(://[^/\s:@]*:)([^/\s]+)(@)")
+# A token in the place of the user: nothing that apt could be told, but a secret in what is said about it
+_TOKEN = re.compile(r"://([^/\s:@]+):?@")
 
 
 def passwords(options: Any) -> Iterator[str]:
@@ -21,6 +24,9 @@ def passwords(options: Any) -> Iterator[str]:
         for _before, password, _after in _PASSWORD.findall(options):
             yield password
             yield unquote(password)
+        for token in _TOKEN.findall(options):
+            yield token
+            yield unquote(token)
 
 
 def without_passwords(options: Any) -> Any:
@@ -30,3 +36,20 @@ def without_passwords(options: Any) -> Any:
     if isinstance(options, (list, tuple)):
         return [without_passwords(option) for option in options]
     return _PASSWORD.sub(r"\1\3", options) if isinstance(options, str) else options
+
+
+def masked(data: Any, options: Any) -> Any:
+    """The data with the passwords of these options hidden wherever one stands in a URL, their own values included."""
+    ends = sorted({":%s@" % password for password in passwords(options)}, key=len, reverse=True)
+
+    def mask(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            return {name: mask(value) for name, value in part.items()}
+        if isinstance(part, (list, tuple)):
+            return [mask(value) for value in part]
+        if isinstance(part, str):
+            for end in ends:
+                part = part.replace(end, MASK)
+        return part
+
+    return mask(data) if ends else data

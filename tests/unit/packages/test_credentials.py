@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.secrets import passwords, without_passwords
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
@@ -151,14 +152,42 @@ def test_passwords_among_options(options: Dict[str, Any], found: Any, rest: Any)
     assert without_passwords(options) == rest
 
 
-def test_a_modules_own_result_has_no_password(tmp_path: Path) -> None:
-    """The real module, as Ansible runs it: the invocation in its result is without the password too."""
+def result_of(module: str, options: Dict[str, Any]) -> Dict[str, Any]:
+    """What the real module says, as Ansible runs it, and how it was called."""
     script = ("import sys; sys.path[:0] = %r; from ansible.module_utils import basic; "
               "basic._ANSIBLE_ARGS = sys.stdin.read().encode(); basic._ANSIBLE_PROFILE = 'legacy'; "
-              "from ansible_collections.gpuops.nvidia.plugins.modules import gpu_driver; gpu_driver.main()"
-              % [path for path in sys.path if path])
-    arguments = {"ANSIBLE_MODULE_ARGS": {"version": "580", "source": "nvidia_repository", "_ansible_check_mode": True,
-                                         "repository_url": "http://apt:%s@127.0.0.1:1/" % IN_URL}}
-    told = subprocess.run([sys.executable, "-c", script], input=json.dumps(arguments), capture_output=True, text=True)
-    assert "repository_url" in told.stdout
+              "from ansible_collections.gpuops.nvidia.plugins.modules import %s as module; module.main()"
+              % ([path for path in sys.path if path], module))
+    told = subprocess.run([sys.executable, "-c", script], input=json.dumps({"ANSIBLE_MODULE_ARGS": options}),
+                          capture_output=True, text=True, check=False)
     assert not leaks(told.stdout, told.stderr)
+    result: Dict[str, Any] = json.loads(told.stdout)
+    return result
+
+
+@pytest.mark.parametrize("options", [
+    {},
+    {"lock_timeout": "soon"},
+    {"source": "http://apt:%s@127.0.0.1:1/" % IN_URL},
+])
+def test_a_modules_own_result_has_no_password(options: Dict[str, Any]) -> None:
+    """Not even one that ends with the first look at its options."""
+    url = "http://apt:%s@127.0.0.1:1/" % IN_URL
+    told = result_of("gpu_driver", {"version": "580", "_ansible_check_mode": True, "repository_url": url, **options})
+    assert "********" in told["invocation"]["module_args"]["repository_url"]
+
+
+@pytest.mark.parametrize("form", ["http://%s@127.0.0.1:1/", "http://%s:@127.0.0.1:1/"])
+def test_a_token_in_the_place_of_the_user_is_refused_and_not_shown(form: str) -> None:
+    told = result_of("gpu_plan", {"driver": {"version": "580", "repository_url": form % IN_URL}})
+    assert told["failed"] and "user:password@" in told["wanted"]
+    assert "********" in told["invocation"]["module_args"]["driver"]["repository_url"]
+
+
+def test_a_password_that_is_a_word_of_the_plan_leaves_the_plan_as_it_is() -> None:
+    """The plan is what the writers are held to: with a word of it hidden no writer takes it, on a drained node."""
+    plans = [result_of("gpu_plan", {"nouveau": {}, "driver": {
+        "version": "580", "repository_url": "http://%s:%s@127.0.0.1:1/" % (word, word)}}) for word in ("nvidia", "x1")]
+    assert plans[0]["plan"]["schema"] == SCHEMA
+    assert [plan["plan"]["steps"] for plan in plans] == [plans[0]["plan"]["steps"]] * 2
+    assert plans[0]["invocation"]["module_args"]["driver"]["repository_url"] == "http://nvidia:********@127.0.0.1:1/"

@@ -3,7 +3,10 @@
 """Which hosts a playbook touches, what it asks before, and what tags leave out."""
 from __future__ import annotations
 
+import json
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
@@ -14,6 +17,7 @@ from controller import Controller
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
 
 PLAYBOOKS = sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml"))
@@ -73,13 +77,75 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
     assert "changed=0" in done.stdout and "failed=1" not in done.stdout
 
 
+def refused(controller: Controller, plan: Dict[str, Any], **variables: Any) -> List[str]:
+    """What site says of a host with this plan before it takes it out of service; what it puts off comes last."""
+    play = controller.folder / "refuse.json"
+    play.write_text(json.dumps([{
+        "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
+        "vars": {"gpu_planned": {"plan": {"steps": [], "requirements": [], "refusals": [], **plan}}}, "tasks": [
+            *({"ansible.builtin.import_role": {"name": "gpuops.nvidia." + role, "tasks_from": "policy"}}
+              for role in ("gpu_driver", "container_toolkit", "container_runtime")),
+            {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")},
+            {"ansible.builtin.debug": {"msg": "out={{ gpu_takes_node_out | bool }} put off="
+                                              "{{ gpu_put_off | map(attribute='id') | join(',') }}"}}]}]))
+    done = controller.play(str(play), variables=variables, environment={
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"})
+    return [result["msg"] for told in json.loads(done.stdout)["plays"] for task in told["tasks"]
+            for result in task["hosts"].values() if result["action"].endswith(("debug", "fail")) and "msg" in result
+            and not result.get("skipped")]
+
+
 def test_what_several_capabilities_refuse_is_said_once(controller: Controller) -> None:
     refusals = [{"capability": name, "found": "no GPU", "wanted": "one", "remedy": "add it"} for name in ("a", "b")]
     refusals.append({"capability": "c", "found": "a lock", "wanted": "none", "remedy": "wait"})
-    (results,) = controller.tasks(
-        [{"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")}],
-        variables={"gpu_planned": {"plan": {"refusals": refusals}}})
-    assert results[0]["msg"] == "Found: no GPU. Wanted: one. Do: add it. Found: a lock. Wanted: none. Do: wait."
+    assert refused(controller, {"refusals": refusals}) == [
+        "Found: no GPU. Wanted: one. Do: add it. Found: a lock. Wanted: none. Do: wait."]
+
+
+PACKAGES = Step("driver", "packages.install", "driver 580", "Driver 580.", Disruption.none)
+SWAPPED = replace(PACKAGES, disruption=Disruption.driver_reload)
+RESTART = Step("runtime", "service.restart", "containerd.service", "It reads the file.", Disruption.runtime_restart)
+RELOAD = Step("runtime", "service.reload", "docker.service", "It reads the file.", Disruption.service_restart)
+REBOOT = Requirement("activation", "reboot", "nouveau", "nouveau holds the GPUs.", Disruption.reboot)
+
+
+class TestANodeIsTakenOutOnlyForWhatCanBeFinished:
+    """A drained node whose plan then ends in what is not allowed was drained for nothing."""
+
+    CLUSTER = {"gpu_cluster_kubeconfig": "/etc/kubernetes/admin.conf"}
+
+    @pytest.mark.parametrize("parts, allowed, named, remedy", [
+        ([PACKAGES, RESTART, REBOOT], {}, "activation/reboot/nouveau (reboot: nouveau holds the GPUs.)", "reboot"),
+        ([SWAPPED, RESTART], {"gpu_allowed_disruption": "runtime_restart"}, "driver/packages.install/driver 580",
+         "driver_reload"),
+        ([SWAPPED, RESTART], {"container_runtime_allowed_disruption": "none"}, "service.restart/containerd.service",
+         "runtime_restart"),
+    ])
+    def test_it_is_refused_before(
+        self, controller: Controller, parts: Any, allowed: Dict[str, str], named: str, remedy: str
+    ) -> None:
+        (told,) = refused(controller, plan_of(parts), **self.CLUSTER, **allowed)
+        assert named in told and "-e gpu_allowed_disruption=%s," % remedy in told
+
+    @pytest.mark.parametrize("parts, variables, outcome", [
+        ([PACKAGES, RESTART, REBOOT], {**CLUSTER, "gpu_allowed_disruption": "reboot"}, "out=True put off="),
+        ([SWAPPED, RESTART], CLUSTER, "out=True put off="),
+        ([PACKAGES, RELOAD], CLUSTER, "out=False put off="),
+        ([SWAPPED, RESTART, RELOAD], {**CLUSTER, "gpu_allowed_disruption": "service_restart"},
+         "out=False put off=driver/packages.install/driver 580,runtime/service.restart/containerd.service"),
+        ([PACKAGES, RESTART, REBOOT], {}, "out=False put off=activation/reboot/nouveau"),
+        ([SWAPPED, RESTART], {"gpu_cluster_kubeconfig": ""}, "out=False put off="),
+        ([SWAPPED, RESTART], {"gpu_cluster_kubeconfig": None}, "out=False put off="),
+    ])
+    def test_the_rest_is_put_off_where_no_node_has_to_leave(
+        self, controller: Controller, parts: Any, variables: Dict[str, Any], outcome: str
+    ) -> None:
+        assert refused(controller, plan_of(parts), **variables) == [outcome]
+
+
+def plan_of(parts: Any) -> Dict[str, Any]:
+    return Plan(steps=tuple(part for part in parts if isinstance(part, Step)),
+                requirements=tuple(part for part in parts if isinstance(part, Requirement))).to_dict()
 
 
 class TestUninstall:
@@ -111,11 +177,76 @@ class TestTags:
         assert listed(controller, "uninstall", "--tags", "hosts") == listed(controller, "uninstall")
 
 
+class TestUninstallAsksBeforeItDrains:
+    """Against a cluster's API, in check mode; the host is this machine, or none."""
+
+    def said(self, controller: Controller, api: Api, *options: str, variables: Any = None) -> str:
+        return controller.play("gpuops.nvidia.uninstall", "--check", *options, variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), **(variables or {})}).stdout
+
+    def test_a_host_that_is_down_stays_in_service(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1")]
+        told = self.said(controller, api, variables=NOWHERE)
+        assert "unreachable=1" in told and "Cordon the node" not in told, told
+
+    def test_so_does_one_without_become(self, controller: Controller, api: Api, unprivileged: Path) -> None:
+        api.state.nodes = [node("host-1")]
+        told = self.said(controller, api, variables={
+            "ansible_python_interpreter": str(unprivileged), "ansible_pipelining": True})
+        assert "runs as uid 65534" in told and "Cordon the node" not in told, told
+
+    def test_one_that_answers_is_drained(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1")]
+        told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
+        assert "Cordon the node" in told and "failed=0" in told, told
+
+    def test_components_leave_other_nodes_only_when_that_is_said(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1"), node("gpu-9", allocatable={"nvidia.com/gpu": "8"},
+                                                capacity={"nvidia.com/gpu": "8"})]
+        told = self.said(controller, api)
+        assert "1 other GPU node(s) in the cluster: gpu-9" in told and "gpu_uninstall_components=false" in told, told
+        assert "Plan the host" not in told
+
+
+def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: Controller) -> None:
+    (told,) = refused(controller, {}, gpu_lock_timeout="10m")
+    assert "gpu_lock_timeout is 10m" in told
+    assert refused(controller, {}, gpu_lock_timeout="0") == ["out=False put off="]
+
+
+def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller) -> None:
+    """Ansible itself goes on as long as one host of a batch is well: a bad version would go through the whole fleet."""
+    tasks = REPOSITORY / "playbooks" / "tasks"
+    play = controller.folder / "batches.json"
+    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "tasks": [
+        {"ansible.builtin.import_tasks": str(tasks / "go_on.yml")},
+        {"block": [{"ansible.builtin.command": "false", "changed_when": False,
+                    "when": "inventory_hostname == 'bad'"}],
+         "rescue": [{"ansible.builtin.import_tasks": str(tasks / "stop.yml")}]},
+        {"ansible.builtin.debug": {"msg": "changed {{ inventory_hostname }}"}}]}]))
+    done = controller.play(str(play), hosts=("good", "bad", "next", "later", "last"))
+    assert done.returncode != 0
+    assert "changed good" in done.stdout and "the change of bad failed in this run" in done.stdout
+    assert not any("changed " + name in done.stdout for name in ("bad", "next", "later", "last")), done.stdout
+    assert "last" not in done.stdout
+
+
+@pytest.mark.parametrize("name, mode", [("site", "--diff"), ("uninstall", "--check")])
+def test_hosts_of_several_clusters_are_refused(controller: Controller, api: Api, name: str, mode: str) -> None:
+    """Components, and the look for another manager, are once a run: the second cluster would go without."""
+    done = controller.play("gpuops.nvidia." + name, mode, hosts=("one", "two"), variables={
+        **NOWHERE, "gpu_cluster_kubeconfig": str(api.kubeconfig),
+        "gpu_cluster_context": "{{ 'test' if inventory_hostname == 'one' else 'other' }}"})
+    assert done.returncode != 0
+    assert "hosts of 2 clusters: %s test, %s other" % (api.kubeconfig, api.kubeconfig) in done.stdout, done.stdout
+    assert api.state.requests == []
+
+
 def test_a_credential_in_the_environment_is_a_cluster(controller: Controller, api: Api) -> None:
     """AWX gives playbooks a cluster in this way, and no kubeconfig."""
     api.state.nodes = [node("host-1")]
     done = controller.play(
-        "gpuops.nvidia.uninstall", "--check", variables={**NOWHERE, "gpu_uninstall_components": False},
+        "gpuops.nvidia.uninstall", "--check", variables={"gpu_uninstall_components": False},
         environment={"K8S_AUTH_HOST": api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})
     assert "Cordon the node" in done.stdout, done.stdout
     assert api.state.requests
