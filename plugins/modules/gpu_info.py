@@ -212,8 +212,8 @@ observation:
             uuid: {description: UUID., type: str, returned: success}
             name: {description: Product., type: str, returned: success, sample: NVIDIA A30}
             pci_address: {description: Address on the PCI bus., type: str, returned: success}
-            minor: {description: Minor number of the device node., type: int, returned: success}
-            memory_mib: {description: Memory in MiB., type: int, returned: success}
+            minor: {description: "Minor number of the device node, -1 where it has none.", type: int, returned: success}
+            memory_mib: {description: "Memory in MiB, 0 where it is that of the host.", type: int, returned: success}
             compute_capability: {description: CUDA compute capability., type: str, returned: success, sample: "8.0"}
             mig_current: {description: Whether MIG is on. Null on a GPU without MIG., type: int, returned: success}
             mig_pending:

@@ -214,6 +214,13 @@ def test_a_toolkit_without_refresh_units_gets_a_unit_of_ours() -> None:
     assert upgraded.steps[-1].change["after"] == FRESH.files[boot.UNIT_FILE]
 
 
+def test_a_refresh_service_that_is_masked_is_stood_in_for() -> None:
+    masked = tuple((unit, unit != observation.REFRESH_SERVICE, unit != observation.REFRESH_SERVICE, True)
+                   for unit in observation.REFRESH_UNITS)
+    (step,) = planner.plan(replace(FRESH, units=masked), WISH, FACTS).steps
+    assert step.subject == boot.UNIT_FILE and "cdi generate --output=" + PATH in step.change["after"]
+
+
 def test_links_that_are_not_wanted_leave_no_unit() -> None:
     quiet = policy.CdiPolicy(True, True, device_links=False)
     assert [step.action for step in planner.plan(FRESH, quiet, FACTS).steps] == [

@@ -10,7 +10,7 @@ from ...core.plan import Disruption, Plan, Step
 from ...core.steps import file_step, service_step
 from ...core.versions import version_key
 from . import boot, links
-from .observation import REFRESH_ENVIRONMENT, CdiObservation, unnamed_nodes
+from .observation import REFRESH_ENVIRONMENT, REFRESH_SERVICE, CdiObservation, unnamed_nodes
 from .policy import CdiPolicy
 
 NAME = "cdi"
@@ -140,9 +140,10 @@ def _is_installed(observation: CdiObservation, toolkit: str) -> bool:
 
 
 def _has_units(observation: CdiObservation, facts: HostFacts) -> bool:
-    """Whether the toolkit that will be there brings refresh units."""
+    """Whether the toolkit that will be there brings refresh units; without its service, which an administrator may have
+    masked, the other one generates nothing."""
     if _is_installed(observation, facts.toolkit):
-        return any(is_there for _unit, is_there, _is_enabled, _is_active in observation.units)
+        return any(is_there for unit, is_there, _is_enabled, _is_active in observation.units if unit == REFRESH_SERVICE)
     return version_key(facts.toolkit) >= UNITS_SINCE
 
 
