@@ -38,7 +38,8 @@ def test_the_plan_of_a_bare_host_names_everything(demo: Fleet, bare: Any) -> Non
                 "/etc/apt/sources.list.d/gpuops-nvidia-container-toolkit.sources",
                 "/etc/nvidia-container-runtime/config.toml"} <= set(written)
         assert all(change["before"] is None and change["after"] for change in written.values())
-        assert [step["change"]["after"] for step in steps(plan, "cdi.generate")] == [{"driver": DRIVER, "gpus": 8}]
+        assert [step["change"]["after"] for step in steps(plan, "cdi.generate")] == [
+            {"driver": DRIVER, "gpus": 8, "fresh": True}]
         changes = [step["change"] for step in steps(plan, "runtime_config")]
         # containerd 2.x gets a file of ours, and a line in the root file that imports it
         assert len(changes) == (1 if plan["host"] == "a100" else 2)
@@ -77,8 +78,8 @@ def test_site_in_check_mode_goes_through_and_changes_nothing(demo: Fleet, bare: 
 def test_each_module_in_check_mode(demo: Fleet, bare: Any, module: str, options: Dict[str, Any]) -> None:
     played = demo.tasks("a100", [{"gpuops.nvidia." + module: options}], "--check", "--diff")
     assert played.code == 0, played.failures()
-    # The CDI specification waits for a driver and a toolkit, and says so.
-    waits = module in ("gpu_info", "gpu_plan", "cdi_spec")
+    # The activation waits for an installed driver, the CDI specification for that and a toolkit; each says so.
+    waits = module in ("gpu_info", "gpu_plan", "gpu_driver_activation", "cdi_spec")
     assert played.result("a100", module)["changed"] is not waits
     assert_untouched(demo, {"a100": bare.trees["a100"]})
 

@@ -197,7 +197,7 @@ class Host:
     def resolve(self, name: str) -> str:
         """The name with every symbolic link followed, without the root prefix."""
         with self._telling(name, "read"):
-            real = os.path.realpath(self.path(name))
+            real = _real(self.path(name))
             return real if self.root == "/" else "/" + os.path.relpath(real, os.path.realpath(self.root))
 
     def mode(self, name: str) -> Optional[int]:
@@ -290,7 +290,7 @@ class Host:
     def check_replaceable(self, name: str) -> None:
         """Raises HostFailed where write() would refuse what stands at a path."""
         with self._telling(name, "written"):
-            _refuse_irregular(name, os.path.realpath(self.path(name)))
+            _refuse_irregular(name, _real(self.path(name)))
 
     def put_back(self, name: str, data: bytes, ownership: Ownership) -> None:
         """Write a file as it was: bytes, mode, owner, SELinux label and attributes, whatever it has by now."""
@@ -298,8 +298,8 @@ class Host:
 
     def _replace(self, name: str, data: bytes, ownership: Ownership, check: Optional[Callable[[str], None]]) -> None:
         with self._telling(name, "written"):
-            self.check_replaceable(name)
-            target = os.path.realpath(self.path(name))
+            target = _real(self.path(name))
+            _refuse_irregular(name, target)
             folder = os.path.dirname(target)
             _make_folders(folder)
             beside = _beside(target)
@@ -376,7 +376,7 @@ class Host:
     def clear(self, name: str) -> None:
         """Remove what a killed write of a file left beside it."""
         with self._telling(name, "removed"):
-            beside = _beside(os.path.realpath(self.path(name)))
+            beside = _beside(_real(self.path(name)))
         self._unlink(name, beside)
 
     def _unlink(self, name: str, path: str) -> None:
@@ -583,6 +583,17 @@ def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
 def _last_words(done: Done) -> str:
     lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
     return " | ".join(lines[-3:])
+
+
+def _real(path: str) -> str:
+    """The path with every link followed. os.path.realpath() takes a link that it cannot read for a file, and who then
+    replaces that file replaces the link."""
+    real = os.path.realpath(path)
+    try:
+        unread = stat.S_ISLNK(os.lstat(real).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return real
+    return os.path.realpath(real) if unread else real
 
 
 def _beside(target: str) -> str:

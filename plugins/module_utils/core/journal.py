@@ -43,6 +43,7 @@ SCHEMA = 1
 JOURNAL_BYTES = 4 << 20
 JOURNALS_KEPT = 3
 
+_SECTIONS: Dict[str, type] = {"open": list, "originals": dict, "packages": dict, "memory": dict}
 # The files of schema 0, beside journal.jsonl
 _FORMER = {name: "%s/%s.json" % (FOLDER, name) for name in ("originals", "packages", "memory")}
 
@@ -251,6 +252,9 @@ class Journal:
                 wanted="schema %d or an older one" % SCHEMA,
                 remedy="a newer release of gpuops.nvidia has worked on this host: use that one or a newer one",
             )
+        for section, kind in _SECTIONS.items():
+            if not isinstance(data.get(section), kind):
+                raise _not_understood(STATE, ValueError("its '%s' is no %s" % (section, kind.__name__)))
         return _State(data)
 
     def _former(self) -> Tuple[Dict[str, Any], Dict[str, bytes]]:

@@ -111,8 +111,10 @@ def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReadi
     silence, patience: seconds that one call, and all calls together, may take.
     """
     nvml = binding()
-    receiver, sender = os.pipe()
-    child = os.fork()
+    try:
+        receiver, sender, child = _forked()
+    except OSError as error:
+        return NvmlReading(error="no process can be started to call NVML: %s" % os.strerror(error.errno or 0))
     if child == 0:
         _be_the_child(nvml, sender)
     os.close(sender)
@@ -122,6 +124,17 @@ def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReadi
         os.close(receiver)
         ended = _end(child)
     return _understood(heard, waited, ended)
+
+
+def _forked() -> Tuple[int, int, int]:
+    """(end of a pipe to read, end to write, child; 0 in the child)."""
+    receiver, sender = os.pipe()
+    try:
+        return receiver, sender, os.fork()
+    except OSError:
+        os.close(receiver)
+        os.close(sender)
+        raise
 
 
 def _be_the_child(nvml: ModuleType, sender: int) -> NoReturn:

@@ -237,7 +237,8 @@ def _changes(host: Host, entry: Entry) -> Dict[str, PackageChange]:
             continue
         name = database.full_name(name, arch, native)
         before = _told(old) if verb != "install" else None
-        first = changes[name].before if name in changes else before
+        # A removal before an installation is of somebody else, in the same second
+        first = changes[name].before if name in changes and verb != "install" else before
         changes[name] = PackageChange(first, None if verb in ("remove", "purge") else _told(new))
     return changes
 

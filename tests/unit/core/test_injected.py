@@ -18,20 +18,64 @@ HERE = Path(__file__).parent
 EVERY = os.environ.get("GPUOPS_CUT_EVERY", "37")
 
 
-def test_cut_or_refused_at_a_system_call_and_run_again(memory: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def shim(tmp_path: Path) -> Path:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler on this machine")
     shim = tmp_path / "failing_calls.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", str(shim),
                     str(HERE / "failing_calls.c"), "-ldl"], check=True)
-    gates = str(Path(workspace.__file__).parent)
+    return shim
+
+
+def preloaded(shim: Path, *words: str) -> str:
+    """What a Python program prints that runs with the shim."""
     done = subprocess.run(
-        [sys.executable, str(HERE / "injected.py"), str(shim), str(memory), EVERY],
-        env=dict(os.environ, LD_PRELOAD=str(shim), PYTHONPATH=gates, PYTHONDONTWRITEBYTECODE="1"),
+        [sys.executable, *words],
+        env=dict(os.environ, LD_PRELOAD=str(shim), PYTHONPATH=str(Path(workspace.__file__).parent),
+                 PYTHONDONTWRITEBYTECODE="1"),
         capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
+    return done.stdout
+
+
+LINK_WRITTEN = """
+import ctypes, errno, json, os, sys
+import workspace
+sys.path.insert(0, str(workspace.collections_root()))
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+shim, root = ctypes.CDLL(sys.argv[1]), sys.argv[2]
+READING, COUNT, FAIL_ONCE = 2, 0, 3
+os.makedirs(root + "/etc")
+open(root + "/etc/target", "w").close()
+os.symlink("target", root + "/etc/link")
+host, lost, refused = Host(root), [], 0
+acts = {"written": lambda: host.write("/etc/link", "ours"), "resolved": lambda: host.resolve("/etc/link")}
+for error in (errno.EIO, errno.EACCES):
+    for name, act in acts.items():
+        for call in range(1, 40):
+            shim.gpuops_arm(root.encode(), READING, FAIL_ONCE, ctypes.c_long(call), error)
+            try:
+                told = act()
+            except GpuOpsError:
+                told, refused = None, refused + 1
+            shim.gpuops_arm(b"", 0, COUNT, ctypes.c_long(0), 0)
+            if not os.path.islink(root + "/etc/link") or told not in (None, "/etc/target"):
+                lost.append((name, errno.errorcode[error], call, told))
+json.dump({"lost": lost, "refused": refused}, sys.stdout)
+"""
+
+
+def test_a_link_that_cannot_be_read_for_once_stays_a_link(shim: Path, memory: Path) -> None:
+    told = json.loads(preloaded(shim, "-c", LINK_WRITTEN, str(shim), str(memory)))
+    assert told["lost"] == []
+    assert told["refused"] > 4
+
+
+def test_cut_or_refused_at_a_system_call_and_run_again(shim: Path, memory: Path) -> None:
+    told = json.loads(preloaded(shim, str(HERE / "injected.py"), str(shim), str(memory), EVERY))
     assert not told["problems"], "\n".join(told["problems"][:10])
     # the shim sees the calls: this many at least are made by what is run
     assert min(told["calls"].values()) > 100 and len(told["calls"]) == 6, told["calls"]

@@ -288,7 +288,9 @@ class TestSchema:
         with pytest.raises(GpuOpsError, match="has schema 99.*use that one or a newer one"):
             Journal(host).recall("files")
 
-    @pytest.mark.parametrize("text", [b"", b"{", b"[]", b'{"open": []}'])
+    @pytest.mark.parametrize("text", [
+        b"", b"{", b"[]", b'{"open": []}', b'{"schema": 1}',
+        b'{"schema": 1, "open": {}, "originals": {}, "packages": {}, "memory": {}}'])
     def test_a_damaged_record_is_never_taken_for_none(self, host: Host, text: bytes) -> None:
         content(host, records.STATE, text)
         with pytest.raises(GpuOpsError, match="cannot be understood"):

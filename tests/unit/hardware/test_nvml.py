@@ -38,6 +38,23 @@ print(json.dumps([first is nvml.reading_of("%s", "%s"), first is nvml.reading_of
                   nvml.reading_of("", "").error]))
 """ % ((VERSION,) * 4)
 
+CROWDED = """
+import json, os, resource, sys
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
+nvml.binding()
+if os.geteuid() == 0:
+    os.setuid(65534)  # root is not counted
+def lowest_free():
+    descriptor = os.dup(0)
+    os.close(descriptor)
+    return descriptor
+before, kind = lowest_free(), getattr(resource, "RLIMIT_" + sys.argv[1])
+limits = resource.getrlimit(kind)
+resource.setrlimit(kind, (before + 1 if sys.argv[1] == "NOFILE" else 0, limits[1]))
+error = nvml.read_nvml().error
+resource.setrlimit(kind, limits)
+print(json.dumps([error, before, lowest_free()]))
+"""
 SICK = """
 import json, sys
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -158,6 +175,17 @@ def test_an_index_without_mig_device_is_no_fault(board: Board, code: int, error:
 ])
 def test_the_address_is_that_of_sysfs(told: Any, address: str) -> None:
     assert nvml._address(told) == address
+
+
+@pytest.mark.parametrize("limit", ["NOFILE", "NPROC"])
+def test_a_host_without_room_for_a_process_says_so(limit: str) -> None:
+    environment = dict(os.environ, PYTHONPATH=str(collections_root()))
+    done = subprocess.run([sys.executable, "-c", CROWDED, limit], env=environment, capture_output=True, text=True,
+                          check=False)
+    assert done.stdout, done.stderr
+    error, open_before, open_after = json.loads(done.stdout)
+    assert error.startswith("no process can be started to call NVML: ")
+    assert open_before == open_after
 
 
 def test_facts_for_a_plan_tell_a_sick_host(board: Board, tmp_path: Path) -> None:

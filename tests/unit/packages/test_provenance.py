@@ -195,6 +195,28 @@ def test_a_clock_that_is_set_back_in_the_midst_takes_nothing_from_us(root: Root,
     assert sorted(settled(root, step, opened)) == ["dkms", "driver", "libdriver"]
 
 
+def test_removed_and_brought_again_in_one_second_it_is_ours(root: Root) -> None:
+    log, history = root.path / "var/log/dpkg.log", root.path / "var/log/apt/history.log"
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    assert transacted(root, step) == 0
+    settled(root, step, opened)
+    first = log.read_text()
+    away = removal(root, "driver", "libdriver", "dkms")
+    opened = started(root, away)
+    assert transacted(root, away) == 0
+    settled(root, away, opened)
+    again = planned(root, FIRST)
+    opened = started(root, again)
+    assert transacted(root, again) == 0
+    begun = re.findall("Start-Date: (.*)", history.read_text())[-1]
+    since = log.read_text()[len(first):]
+    assert " remove driver:all 1.0 " in since
+    log.write_text(first + re.sub(r"(?m)^\S+ \S+", " ".join(begun.split()), since))
+    assert settled(root, again, opened) == {
+        "dkms": PackageChange(None, "3"), "driver": PackageChange(None, "1.0"), "libdriver": PackageChange(None, "1.0")}
+
+
 def test_what_he_removes_and_installs_again_is_not_ours_any_more(root: Root) -> None:
     step = planned(root, FIRST)
     opened = started(root, step)
