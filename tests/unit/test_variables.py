@@ -49,7 +49,8 @@ def made_by(data: Any) -> Set[str]:
         return set()
     names = {str(data[key]) for key in ("register", "loop_var", "key") if key in data}
     hosts = data.get("hosts", [])
-    names.update(pattern.lstrip("&!") for pattern in (hosts if isinstance(hosts, list) else [hosts]))
+    names.update(name for pattern in (hosts if isinstance(hosts, list) else [hosts])
+                 for name in re.findall(r"&(gpu_\w+)", str(pattern)))
     for key, value in data.items():
         names |= {str(key)} | made_by(value)
     return names
