@@ -7,6 +7,7 @@ driver does not come back.
 """
 from __future__ import annotations
 
+import shutil
 from typing import Any, Dict, Iterator
 
 import pytest
@@ -25,11 +26,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lab.up(parse({"name": "boards", "control_plane": False,
                   "hosts": [{"name": HOST, "board": "b200-hgx", "gpus": 2}]}, "test_boards.py"))
     devices = lab.host(HOST).silicon / "sys" / "bus" / "pci" / "devices"
+    # What is not told of a device here is as that of a GPU of the board
+    board = next(path for path in sorted(devices.iterdir()) if (path / "class").read_text().strip() == "0x030200")
     for address, device, device_class, driver in ((GT_710, "0x128b", "0x030000", "nouveau"),
                                                   (H100, "0x2330", "0x030200", "vfio-pci")):
-        (devices / address).mkdir()
+        shutil.copytree(board, devices / address, symlinks=True)
         for name, text in (("vendor", "0x10de"), ("device", device), ("class", device_class)):
             (devices / address / name).write_text(text + "\n")
+        (devices / address / "driver").unlink(missing_ok=True)
         (devices / address / "driver").symlink_to("../../drivers/" + driver)
     fleet = Fleet(lab, tmp_path_factory.mktemp("boards"))
     fleet.play("gpuops.nvidia.site")
