@@ -114,10 +114,17 @@ def _module_of_node(path: str) -> Optional[str]:
 
 def user_counts(board: Board) -> Dict[str, int]:
     counts = {name: len(processes) for name, processes in file_users().items()}
-    declared = len([key for key in board.below("process") if key.endswith(".pid")])
-    held = len(board.faults("module-in-use"))
-    counts["nvidia"] = counts.get("nvidia", 0) + declared + held
+    for name, users in lasting_users(board).items():
+        counts[name] = counts.get(name, 0) + users
     return counts
+
+
+def lasting_users(board: Board) -> Dict[str, int]:
+    """What /proc/modules counts here. It is written when modules come and go; a device that is open then may be closed
+    the next moment, and a kernel's own file would know."""
+    declared = len([key for key in board.below("process") if key.endswith(".pid")])
+    return {"nvidia": declared + len(board.faults("module-in-use"))}
+
 
 
 # ---- loading ----
@@ -162,7 +169,7 @@ def load_file(path: str, parameters: List[str]) -> None:
             driver_came(board)
         if name in NVIDIA:
             files.make_nodes(board)
-        files.write_modules(directory, board, user_counts(board))
+        files.write_modules(directory, board, lasting_users(board))
     version = module_info(path, "version") or "-"
     log(directory, "load %s version=%s parameters=%s" % (name, version, " ".join(parameters)), "kernel")
 
@@ -227,14 +234,14 @@ def remove(name: str) -> None:
         if others:
             raise Refused(name, "is in use by: %s" % " ".join(others))
         if user_counts(board).get(name, 0) > 0:
-            files.write_modules(directory, board, user_counts(board))
+            files.write_modules(directory, board, lasting_users(board))
             raise Refused(name, "is in use")
         board.remove("module.%s" % name)
         if name in ("nvidia", "nouveau") and files.bound_driver(directory, board) == name:
             files.bind_driver(directory, board, None)
         if name == "nvidia":
             driver_gone(board)
-        files.write_modules(directory, board, user_counts(board))
+        files.write_modules(directory, board, lasting_users(board))
     log(directory, "remove %s" % name, "kernel")
 
 
