@@ -256,14 +256,17 @@ class Played:
                 for host, result in task["hosts"].items() if result.get("changed")]
 
     def undocumented(self) -> List[Tuple[str, str]]:
-        """(module, key) of what our modules returned and do not document; of a run that was cut off, nothing."""
+        """(module, key) of what our modules returned and do not document; of a run that was cut off, nothing.
+
+        For a module that was killed Ansible answers by itself, with what the module had said until then.
+        """
         try:
             plays = self.report["plays"]
         except ValueError:
             return []
         found = [(result["action"].rsplit(".", 1)[-1], each) for play in plays for task in play["tasks"]
                  for result in task["hosts"].values() if result.get("action", "").startswith("gpuops.nvidia.")
-                 for each in result.get("results", [result])]
+                 for each in result.get("results", [result]) if not {"module_stdout", "unreachable"} & set(each)]
         return sorted({(name, key) for name, result in found for key in undocumented(result, returned(name))})
 
     def failures(self) -> str:
