@@ -163,11 +163,10 @@ def refresh(host: Host, request: Mapping[str, str]) -> None:
     asked for is not in the lists afterwards.
     """
     done = running.apt_get(host, "update", check=False)
-    wanted = ["%s=%s" % item for item in sorted(request.items())]
-    listed = host.run(["apt-cache", *database.own(host), "show", *wanted], check=False)
-    names, told_versions = (re.findall(r"(?m)^%s: (\S+)" % field, listed.stdout) for field in ("Package", "Version"))
-    found = set(zip(names, told_versions))
-    lacking = [word for word in wanted if (word.split("=")[0].split(":")[0], word.split("=", 1)[1]) not in found]
+    lacking = _lacking(host, request)
+    if lacking and database.discard_torn_lists(host):
+        done = running.apt_get(host, "update", check=False)
+        lacking = _lacking(host, request)
     if lacking:
         told = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
         raise GpuOpsError(
@@ -176,6 +175,15 @@ def refresh(host: Host, request: Mapping[str, str]) -> None:
             remedy="run apt-get update on this host and mend the source that it names",
             rc=done.rc, stderr=done.stderr,
         )
+
+
+def _lacking(host: Host, request: Mapping[str, str]) -> List[str]:
+    """'name=version' of what is asked for and not in the host's lists."""
+    wanted = ["%s=%s" % item for item in sorted(request.items())]
+    listed = host.run(["apt-cache", *database.own(host), "show", *wanted], check=False)
+    names, told_versions = (re.findall(r"(?m)^%s: (\S+)" % field, listed.stdout) for field in ("Package", "Version"))
+    found = set(zip(names, told_versions))
+    return [word for word in wanted if (word.split("=")[0].split(":")[0], word.split("=", 1)[1]) not in found]
 
 
 def _keep_automatic(host: Host, step: Step, opened: Mapping[str, Any], came: Mapping[str, PackageChange]) -> None:

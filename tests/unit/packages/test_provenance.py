@@ -315,3 +315,14 @@ def test_a_database_that_dpkg_cannot_read_is_not_an_empty_one(root: Root) -> Non
     assert Journal(root.host).packages("driver") == account
     status.write_bytes(whole)
     assert settled(root, step, opened) == account
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 4096], ids=["emptied", "zeroed"])
+def test_lists_that_a_power_cut_has_torn_are_fetched_again(root: Root, content: bytes) -> None:
+    step = planned(root, FIRST)
+    lists = [path for path in (root.path / "var/lib/apt/lists").iterdir() if "_Packages" in path.name]
+    assert lists
+    for path in lists:
+        path.write_bytes(content)
+    BOOKS.opened(root.host, step)
+    assert transacted(root, step) == 0

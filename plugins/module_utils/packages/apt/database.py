@@ -9,6 +9,8 @@ from ...core.host import CommandFailed, Host
 from ..model import Package
 
 ADMIN = "/var/lib/dpkg"
+LISTS = "/var/lib/apt/lists"
+_CACHES = ("/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin")
 EXTENDED_STATES = "/var/lib/apt/extended_states"
 _FORMAT = "${db:Status-Want}\t${db:Status-Status}\t${Package}\t${Architecture}\t${Version}\n"
 
@@ -81,6 +83,19 @@ def automatic(host: Host) -> FrozenSet[str]:
 def own(host: Host) -> List[str]:
     """Words that make a program of apt read this host's own state."""
     return ["-o", "Dir=" + host.path("/"), "-o", "Dir::State::status=" + host.path(ADMIN + "/status")]
+
+
+def discard_torn_lists(host: Host) -> bool:
+    """Remove lists that are empty or zeroed, and what apt has made of them; whether there were any.
+
+    apt syncs none of them, and takes a list that a power cut has emptied for the one that the server still has.
+    """
+    caches = [name for name in _CACHES if host.exists(name)]
+    lists = ["%s/%s" % (LISTS, name) for name in host.list(LISTS) if name != "lock"]
+    torn = [name for name in lists if host.is_file(name) and not (host.read_bytes(name) or b"").strip(b"\0")]
+    for name in [*caches, *torn]:
+        host.remove(name)
+    return bool(caches or torn)
 
 
 def removable(host: Host, packages: Mapping[str, Package], brought: Iterable[str]) -> Tuple[str, ...]:
