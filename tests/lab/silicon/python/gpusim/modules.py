@@ -126,7 +126,6 @@ def lasting_users(board: Board) -> Dict[str, int]:
     return {"nvidia": declared + len(board.faults("module-in-use"))}
 
 
-
 # ---- loading ----
 
 def load_name(name: str, parameters: List[str], options: List[str]) -> None:
