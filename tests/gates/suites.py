@@ -77,7 +77,7 @@ def background_gates() -> List[Gate]:
 def laboratory_gates() -> List[Gate]:
     gates = [Gate("molecule", "molecule, on a laboratory host", _molecule, 900, needs=("lab-parts",))]
     if any((REPOSITORY / "tests" / "integration").glob("test_*.py")):
-        gates.append(Gate("integration", "tests on laboratory hosts", _integration, 3000, needs=("lab-parts",)))
+        gates.append(Gate("integration", "tests on laboratory hosts", _integration, 4000, needs=("lab-parts",)))
     return gates
 
 
