@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Generic, List, Mapping, Optional, Protocol, Sequence, Tuple, TypeVar
+from typing import Any, Dict, Generic, List, Mapping, Optional, Protocol, Sequence, Set, Tuple, TypeVar
 
 from .approval import Foretold, as_foretold, differences, facts_foretold, foretold_facts
 from .errors import GpuOpsError
@@ -203,7 +203,8 @@ class Run:
     def _carry_out(self, plan: Plan, applied: List[str]) -> Outcome:
         plan_name = digest(plan.to_dict())
         closed = _Closed(self.journal, self.capability.name, self.approved)
-        self._settle(plan, applied, closed)
+        self._settle(plan, applied)
+        closed.add(applied)
         self._note_satisfied(plan, plan_name, closed)
         to_do, put_off = split_by_disruption(plan.steps, self.allowed)
         for step in to_do:
@@ -214,7 +215,7 @@ class Run:
             self._execute(step, plan, plan_name)
             applied.append(step.id)
             self._done(step, plan_name)
-            closed.add([step])
+            closed.add([step.id])
         if to_do:
             self._verify(put_off)
         return Outcome(plan, applied, put_off)
@@ -266,7 +267,7 @@ class Run:
                                   error="the package manager failed")
         return Outcome(Plan(host=self.read_facts(self.host).hostname))
 
-    def _settle(self, plan: Plan, applied: List[str], closed: _Closed) -> None:
+    def _settle(self, plan: Plan, applied: List[str]) -> None:
         """Close what an earlier process left open; what it has done counts as done by this run.
 
         An open step that is not needed any more was done, unless another policy has made it needless. Where the plan
@@ -289,7 +290,6 @@ class Run:
                 continue
             self._done(step, event["plan"])
             applied.append(step.id)
-            closed.add([step])
 
     def _note_satisfied(self, plan: Plan, plan_name: str, closed: _Closed) -> None:
         """Note approved steps whose effect is there without us.
@@ -306,7 +306,7 @@ class Run:
         there = [step for step in self.approved.steps if step.id not in pending and step.id not in closed.ids]
         for step in there:
             self.journal.note("satisfied", step, plan_name)
-        closed.add(there)
+        closed.add([step.id for step in there])
 
     def _verify(self, put_off: Sequence[Step]) -> None:
         plan = self._plan()
@@ -324,28 +324,25 @@ class Run:
 
 
 class _Closed:
-    """Steps that the journal has as done or satisfied, so that an approved one is not noted twice.
-
-    What a run without an approval has done just before (a role that stages, say) counts where it is what was approved.
-    """
+    """Steps of the approved plan that the journal has as done or satisfied, so that none is noted twice."""
 
     MEMORY = "approved"
 
     def __init__(self, journal: Journal, capability: str, approved: Optional[Plan]) -> None:
         self.journal = journal
         self.capability = capability
-        promised = {step.id: digest(step.promise()) for step in approved.steps} if approved is not None else {}
+        self.plan = "" if approved is None else digest(approved.promise())
         memory = journal.recall(self.MEMORY)
         known = memory.get(capability, {})
-        self.ids: Dict[str, str] = {name: promise for name, promise in known.items() if promised.get(name) == promise}
-        if approved is None and known:
+        self.ids: Set[str] = set(known["closed"]) if self.plan and known.get("plan") == self.plan else set()
+        if not self.plan and known:
             journal.remember(self.MEMORY, {name: kept for name, kept in memory.items() if name != capability})
 
-    def add(self, steps: Sequence[Step]) -> None:
-        more = {step.id: digest(step.promise()) for step in steps}
-        if more:
-            self.ids.update(more)
-            self.journal.remember(self.MEMORY, {**self.journal.recall(self.MEMORY), self.capability: self.ids})
+    def add(self, steps: Sequence[str]) -> None:
+        if self.plan and not self.ids.issuperset(steps):
+            self.ids.update(steps)
+            mine = {"plan": self.plan, "closed": sorted(self.ids)}
+            self.journal.remember(self.MEMORY, {**self.journal.recall(self.MEMORY), self.capability: mine})
 
 
 def _refuse(refusals: Sequence[Refusal]) -> None:

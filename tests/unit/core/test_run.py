@@ -222,15 +222,6 @@ def test_an_approved_step_with_its_effect_there_is_satisfied(host: Host) -> None
     assert told(host, "done") == ["/etc/deep/er/two", "/etc/one"]
 
 
-def test_what_a_run_without_an_approval_has_just_done_is_not_noted_again(host: Host) -> None:
-    """A role that stages has done some of the approved steps already, and each is told once."""
-    approved = run(host, text="new").preview().plan
-    run(host, text="new").apply()
-    run(host, text="new", approved=approved).apply()
-    told = [(event["event"], event["step"]["id"]) for event in Journal(host).events() if event["event"] != "started"]
-    assert sorted(told) == sorted(("done", step.id) for step in approved.steps)
-
-
 def test_a_run_that_is_held_to_nothing_forgets_what_was_approved(host: Host) -> None:
     approved = run(host, text="new").preview().plan
     run(host, text="new", approved=approved).apply()
