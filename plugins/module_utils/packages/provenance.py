@@ -107,7 +107,7 @@ def brought(host: Host, journal: Journal, capability: str, packages: Mapping[str
         step = Step.from_dict(event["step"])
         if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
             account = merged(_account(event["transaction"]), evidence(host, step, event["transaction"], packages))
-            chosen.update(step.parameters["request"])
+            chosen.update(step.change["after"])
     here = [name for name, change in sorted(account.items())
             if change.before is None and name in packages and packages[name].there]
     automatic = database.automatic(host) if here else frozenset()
@@ -187,11 +187,15 @@ def _lacking(host: Host, request: Mapping[str, str]) -> List[str]:
 
 
 def _keep_automatic(host: Host, step: Step, opened: Mapping[str, Any], came: Mapping[str, PackageChange]) -> None:
-    """ansible.builtin.apt marks what it is asked for as chosen by hand; what only follows stays automatic."""
-    names = [name for name in step.parameters.get("automatic", ())
-             if name in opened["there"] or (name in came and came[name].after is not None)]
+    """ansible.builtin.apt marks what it is asked for as chosen by hand; what only follows stays automatic.
+
+    An apt that was killed has marked nothing, and what it left would count as chosen by hand.
+    """
+    names = {name for name in step.parameters.get("automatic", ()) if name in opened["there"]}
+    names.update(name for name, change in came.items()
+                 if change.before is None and change.after is not None and name not in _chosen(step))
     if names:
-        host.run(["apt-mark", *database.own(host), "auto", *names], check=False)
+        host.run(["apt-mark", *database.own(host), "auto", *sorted(names)], check=False)
 
 
 # the two logs

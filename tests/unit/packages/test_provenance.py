@@ -152,6 +152,16 @@ def test_a_transaction_that_stopped_half_way_owns_the_half_that_came(root: Root,
     assert list(ours(root)) == ["dkms"]
 
 
+def test_what_a_killed_apt_has_brought_and_not_marked_is_ours(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    (root.path / "var/lib/apt/extended_states").unlink()
+    assert sorted(ours(root)) == ["dkms", "driver", "libdriver"], "before anybody has settled it"
+    settled(root, step, opened, "failed")
+    assert sorted(ours(root)) == ["dkms", "driver", "libdriver"]
+
+
 def test_what_was_upgraded_is_remembered_with_the_version_before_and_is_not_removed(root: Root) -> None:
     root.install("driver=1.0", "libdriver=1.0")
     step = planned(root, SECOND)
