@@ -139,7 +139,10 @@ def evidence(
     if not changes and opened["boot"] != host.boot() and _newest(host) <= opened["newest"]:
         changes = {name: PackageChange(None, step.change["after"][name]) for name in named.difference(opened["there"])}
     now = {name: package.version for name, package in packages.items() if package.there}
-    return {name: change for name, change in changes.items() if now.get(name) == change.after}
+    # Of a package whose unpacking was stopped dpkg knows no version, or still that before
+    half = {name for name, package in packages.items() if package.unfinished}
+    return {name: change for name, change in changes.items()
+            if now.get(name) == change.after or (change.after is not None and name in half)}
 
 
 def merged(
