@@ -95,7 +95,9 @@ class Provenance:
             if change.after is None or (name in packages and packages[name].there)})
         _keep_automatic(host, step, opened, came)
         memory = journal.recall(MEMORY)
-        chosen = set(memory.get(step.capability, _account(opened))).union(_chosen(step))
+        # apt marks nothing while dpkg is interrupted: what it could not mark says nothing of who chose it
+        unmarked = set(came).difference(database.automatic(host))
+        chosen = set(memory.get(step.capability, _account(opened))).union(_chosen(step), unmarked)
         journal.remember(MEMORY, {**memory, step.capability: sorted(chosen)})
 
 
