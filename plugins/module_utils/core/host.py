@@ -828,13 +828,15 @@ def _talk(
         waiting = memoryview(stdin or b"")
         until = deadline
         while selector.get_map() and time.monotonic() < until:
+            # Asked for before the waiting: what it said until its end then is there to be read.
+            over = process.poll() is not None
             ready = selector.select(PAUSE_SECONDS)
             for key, _events in ready:
                 if key.fileobj is process.stdin:
                     waiting = _feed(selector, key.fileobj, waiting)
                 elif not _drain(key.fd, key.data):
                     selector.unregister(key.fileobj)
-            if process.poll() is not None:
+            if over:
                 if not ready:
                     return True
                 until = min(until, time.monotonic() + LINGER_SECONDS)

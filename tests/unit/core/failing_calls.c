@@ -13,6 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -151,4 +152,17 @@ DIR *opendir(const char *path)
     if (fate == 2)
         die();
     return result;
+}
+
+static long pause_ms;
+
+/* After a waiting in which nothing came, the process gets no processor for this long: what it waits for comes then. */
+void gpuops_sleepy(long milliseconds) { pause_ms = milliseconds; }
+
+int epoll_wait(int epoll, struct epoll_event *events, int most, int timeout)
+{
+    int ready = REAL(epoll_wait)(epoll, events, most, timeout);
+    if (!ready && pause_ms)
+        usleep(pause_ms * 1000);
+    return ready;
 }

@@ -80,3 +80,19 @@ def test_cut_or_refused_at_a_system_call_and_run_again(shim: Path, memory: Path)
     # the shim sees the calls: this many at least are made by what is run
     assert min(told["calls"].values()) > 100 and len(told["calls"]) == 6, told["calls"]
     assert told["experiments"] > sum(told["calls"].values()) / int(EVERY)
+
+
+SAID_LATE = """
+import ctypes, sys
+import workspace
+sys.path.insert(0, str(workspace.collections_root()))
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+shim = ctypes.CDLL(sys.argv[1])
+shim.gpuops_sleepy(ctypes.c_long(500))
+print(Host("/").run(["sh", "-c", "sleep 0.2; echo said"]).stdout)
+"""
+
+
+def test_what_a_command_says_right_before_its_end_is_read_on_a_slow_machine(shim: Path) -> None:
+    """It writes and ends between our waiting, in which nothing came, and our question whether it has ended."""
+    assert preloaded(shim, "-c", SAID_LATE, str(shim)).strip() == "said"
