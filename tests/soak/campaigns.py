@@ -103,11 +103,21 @@ def life(scratch: Path, seed: int) -> List[str]:
 
 def controllers(scratch: Path, seed: int) -> List[str]:
     """The unit tests of the lock, with more rounds; they seed themselves."""
-    words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", "tests/unit/core/test_lock.py"]
-    done = subprocess.run(words, cwd=workspace.REPOSITORY, env=dict(os.environ, GPUOPS_ROUNDS=str(ROUNDS)),
+    return ["%d rounds: %s" % (ROUNDS, unit_tests("tests/unit/core/test_lock.py", GPUOPS_ROUNDS=str(ROUNDS)))]
+
+
+def calls(scratch: Path, seed: int) -> List[str]:
+    """The unit tests that cut and fail system calls, at every call instead of a few; there is nothing to draw."""
+    return ["every system call: %s" % unit_tests("tests/unit/core/test_injected.py", GPUOPS_CUT_EVERY="1")]
+
+
+def unit_tests(path: str, **environment: str) -> str:
+    """Run tests with these variables; the last line of what they say."""
+    words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", path]
+    done = subprocess.run(words, cwd=workspace.REPOSITORY, env=dict(os.environ, **environment),
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     assert done.returncode == 0, done.stdout[-5000:]
-    return ["%d rounds: %s" % (ROUNDS, done.stdout.strip().splitlines()[-1])]
+    return done.stdout.strip().splitlines()[-1]
 
 
 ALL: Dict[str, Campaign] = {
@@ -115,6 +125,7 @@ ALL: Dict[str, Campaign] = {
                      three_cuts),
     "life": Campaign("six months of an admin's life and our runs in between", 30, folder, life),
     "controllers": Campaign("two and five controllers at once, %d rounds" % ROUNDS, 1, folder, controllers),
+    "calls": Campaign("killed and failing at every system call of an install, upgrade and uninstall", 1, folder, calls),
     "cores": Campaign("every supported ansible-core, without and with pipelining", 2 * len(cores.RELEASES), cores_host,
                       whole_way),
 }
