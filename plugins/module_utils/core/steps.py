@@ -53,6 +53,24 @@ def file_step(
     )
 
 
+def restore_step(
+    capability: str,
+    path: str,
+    before: Optional[str],
+    after: Optional[str],
+    disruption: Disruption = Disruption.none,
+) -> Step:
+    """Put back what lay at a path before our first change of it; after=None where there was nothing."""
+    return Step(
+        capability=capability,
+        action="file.restore",
+        subject=path,
+        why="It is as it was before our first change of it.",
+        disruption=disruption,
+        change={"before": before, "after": after},
+    )
+
+
 def restore_steps(
     capability: str, host: Host, journal: Journal, disruption: Disruption = Disruption.none
 ) -> List[Step]:
@@ -61,16 +79,7 @@ def restore_steps(
     for original in journal.originals(capability):
         before = host.read(original.path)
         after = None if original.content is None else original.content.decode("utf-8", "surrogateescape")
-        steps.append(
-            Step(
-                capability=capability,
-                action="file.restore",
-                subject=original.path,
-                why="It is as it was before our first change of it.",
-                disruption=disruption,
-                change={"before": before, "after": after},
-            )
-        )
+        steps.append(restore_step(capability, original.path, before, after, disruption))
     return steps
 
 

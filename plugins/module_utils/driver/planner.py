@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step
-from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, command_step, file_step, packages_step
+from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, command_step, file_step, packages_step, restore_step
 from ..packages import space
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
@@ -397,8 +397,8 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
             "These packages came with the driver.",
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
             request=dict(leaving), purge=True))
-    steps += [_restore_step(path, seen) for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE)
-              if path in seen.originals]
+    steps += [restore_step(NAME, path, seen.files.get(path), seen.originals[path])
+              for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE) if path in seen.originals]
     if seen.auth.shown is not None:
         steps.append(credentials.removal(NAME, AUTH_FILE, seen.auth))
     if seen.lists and (SOURCES_FILE in seen.originals or seen.files.get(SOURCES_FILE) is None):
@@ -418,8 +418,3 @@ def _leaving(seen: Observation, facts: HostFacts) -> Tuple[Dict[str, str], Dict[
     kept = {name: "this kernel runs or boots next" if name in in_use else "another package needs it"
             for name in seen.brought if name not in leaving}
     return leaving, kept
-
-
-def _restore_step(path: str, seen: Observation) -> Step:
-    return Step(NAME, "file.restore", path, "It is as it was before our first change of it.",
-                change={"before": seen.files.get(path), "after": seen.originals[path]})

@@ -12,7 +12,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.facts import CONTROL_NODES, HostFacts
 from ...core.plan import DRIVER, REBOOT, Disruption, Plan, Refusal, Requirement, Step
-from ...core.steps import command_step, file_step, managed, service_step
+from ...core.steps import command_step, file_step, managed, restore_step, service_step
 from .observation import (
     FABRIC_MANAGER,
     MODULES_FILE,
@@ -337,10 +337,7 @@ def _absent(seen: Observation, policy: Policy) -> Plan:
         steps += _dead_node_steps(seen, ())
     steps += [service_step(NAME, "disable", unit, "An earlier run enabled it.", Disruption.none, "enabled", "disabled")
               for unit in seen.enabled if seen.services.get(unit, Service()).enabled]
-    steps += [
-        Step(NAME, "file.restore", path, "It is as it was before our first change of it.",
-             change={"before": seen.files.get(path), "after": text})
-        for path, text in sorted(seen.originals.items())]
+    steps += [restore_step(NAME, path, seen.files.get(path), text) for path, text in sorted(seen.originals.items())]
     return Plan(steps=tuple(steps), requirements=requirements)
 
 

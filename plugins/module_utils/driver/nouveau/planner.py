@@ -8,7 +8,7 @@ from typing import List, Tuple
 
 from ...core.facts import HostFacts
 from ...core.plan import REBOOT, Disruption, Plan, Requirement, Step
-from ...core.steps import command_step, file_step, managed
+from ...core.steps import command_step, file_step, managed, restore_step
 from .observation import FILE, NOUVEAU, NOVA, Initramfs, Observation
 from .policy import Policy
 
@@ -86,8 +86,7 @@ def _requirements(seen: Observation) -> Tuple[Requirement, ...]:
 def _absent(seen: Observation) -> List[Step]:
     steps: List[Step] = []
     if seen.original:
-        steps.append(Step(NAME, "file.restore", FILE, "It is as it was before our first change of it.",
-                          change={"before": seen.text, "after": seen.before_us}))
+        steps.append(restore_step(NAME, FILE, seen.text, seen.before_us))
     if seen.original or seen.text is None:
         requires = tuple(step.id for step in steps)
         steps += [_rebuild(each, seen, "It still holds our blacklist.", requires)

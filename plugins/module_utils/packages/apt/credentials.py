@@ -15,7 +15,7 @@ from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import Journal
 from ...core.plan import Step
-from ...core.steps import Executor
+from ...core.steps import Executor, restore_step
 from ..model import Credentials
 
 FOLDER = "/etc/apt/auth.conf.d"
@@ -97,8 +97,7 @@ def steps(capability: str, path: str, uri: str, wanted: Optional[Credentials], s
 
 
 def removal(capability: str, path: str, seen: AuthFile) -> Step:
-    return Step(capability=capability, action="file.restore", subject=path,
-                why="It is as it was before our first change of it.", change={"before": seen.shown, "after": None})
+    return restore_step(capability, path, seen.shown, None)
 
 
 def writer(wanted: Optional[Credentials]) -> Executor:
