@@ -3,6 +3,8 @@
 """The files that are ours whole: repository, key, pin, and what unattended upgrades leave alone."""
 from __future__ import annotations
 
+from ..core.steps import managed
+from ..packages.model import Repository
 from . import catalogue
 from .origin import KEY_FILE, Origin
 
@@ -13,14 +15,12 @@ UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"
 AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 OUR_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)
 
-MANAGED = "Managed by the Ansible collection gpuops.nvidia: changes made here are lost."
-
 
 def sources_text(origin: Origin) -> str:
     """The repository in deb822 form; the key's origin is noted so that another one is noticed."""
     from_where = origin.key_url or origin.key_file
     key = "# Key: %s\n" % from_where if from_where else ""
-    return "# %s\n%sTypes: deb\nURIs: %s\nSuites: /\nSigned-By: %s\n" % (MANAGED, key, origin.url, KEY_FILE)
+    return managed(key + Repository(origin.url, "", KEY_FILE).sources())
 
 
 def pin_text(version: str) -> str:
@@ -28,11 +28,11 @@ def pin_text(version: str) -> str:
 
     Not above 1000: ansible.builtin.apt asks for exact versions with priority 1001, and must win.
     """
-    return "# %s\nPackage: %s\nPin: version %s-*\nPin-Priority: 1000\n" % (
-        MANAGED, " ".join(catalogue.FAMILY_GLOBS), version)
+    return managed("Package: %s\nPin: version %s-*\nPin-Priority: 1000\n" % (
+        " ".join(catalogue.FAMILY_GLOBS), version))
 
 
 def unattended_text() -> str:
     """A swapped user space under a loaded module stops every new GPU process: leave the family to us."""
     lines = ['    "%s";' % expression for expression in catalogue.FAMILY_EXPRESSIONS]
-    return "// %s\nUnattended-Upgrade::Package-Blacklist {\n%s\n};\n" % (MANAGED, "\n".join(lines))
+    return managed("Unattended-Upgrade::Package-Blacklist {\n%s\n};\n" % "\n".join(lines), "//")

@@ -19,7 +19,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import 
     PIN_FILE,
     SOURCES_FILE,
     UNATTENDED_FILE,
+    pin_text,
     sources_text,
+    unattended_text,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
@@ -476,6 +478,32 @@ class TestRefusals:
         assert actions(made(world, policy(version="595.91.07"), facts(A100))) == ["dpkg.finish"]
         assert actions(made(world, policy(), facts(A100)))[:3] == [
             "dpkg.configure", "packages.download", "packages.install"]
+
+
+class TestFiles:
+    """Their bytes tell whether a host is converged: other ones are a change of every host."""
+
+    SAYS = "Managed by the Ansible collection gpuops.nvidia: changes made here are lost."
+
+    @pytest.mark.parametrize("key, noted", [
+        (KEY, ""), ("http://mirror/key.asc", "# Key: http://mirror/key.asc\n"),
+        ("/root/key.gpg", "# Key: /root/key.gpg\n"),
+    ])
+    def test_the_repository(self, key: str, noted: str) -> None:
+        assert sources_text(origin_of(policy(repository_key=key), facts(A100))) == (
+            "# %s\n%sTypes: deb\nURIs: http://mirror/debian12/x86_64/\nSuites: /\n"
+            "Signed-By: /etc/apt/keyrings/gpuops-nvidia-driver.asc\n" % (self.SAYS, noted))
+
+    def test_the_pin(self) -> None:
+        first, packages, *rest = pin_text("580.178.04").splitlines(keepends=True)
+        assert first == "# %s\n" % self.SAYS
+        assert packages.startswith("Package: nvidia-* libnvidia-* libcuda1 ")
+        assert "".join(rest) == "Pin: version 580.178.04-*\nPin-Priority: 1000\n"
+
+    def test_what_unattended_upgrades_leave_alone(self) -> None:
+        assert unattended_text().startswith(
+            '// %s\nUnattended-Upgrade::Package-Blacklist {\n    "nvidia-(?!container)";\n' % self.SAYS)
+        assert unattended_text().endswith('    "xserver-xorg-video-nvidia";\n};\n')
 
 
 class TestPreinstalled:

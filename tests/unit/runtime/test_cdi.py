@@ -399,6 +399,17 @@ def test_a_driver_that_hangs_is_no_bare_host() -> None:
     assert not planner.plan(FRESH, policy.CdiPolicy(False, True), FACTS.but(hung="nvmlDeviceGetCount")).refusals
 
 
+def test_the_bytes_of_our_files_are_those_that_hosts_have() -> None:
+    """Other ones are a change of every host that is converged."""
+    says = "# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.\n"
+    assert boot.RULE == says + (
+        'ACTION=="add", SUBSYSTEM=="module", KERNEL=="nvidia_uvm", TAG+="systemd", '
+        'ENV{SYSTEMD_WANTS}+="gpuops-nvidia-cdi.service"\n')
+    text = boot.unit_text("/usr/bin/nvidia-ctk", "/etc/x", PATH, False)
+    assert text.startswith(says + "[Unit]\nDescription=CDI specification and /dev/char links of NVIDIA GPUs\n")
+    assert text.endswith("cdi generate --output=%s\n\n[Install]\nWantedBy=multi-user.target\n" % PATH)
+
+
 def test_our_unit_makes_the_nodes_before_it_generates() -> None:
     lines = boot.unit_text("/usr/bin/nvidia-ctk", "/etc/x", PATH, True).splitlines()
     nodes = next(number for number, line in enumerate(lines) if "create-device-nodes --control-devices" in line)

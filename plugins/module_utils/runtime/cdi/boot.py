@@ -8,15 +8,15 @@ boot reads the unit, and udev looks at its folders itself.
 """
 from __future__ import annotations
 
+from ...core.steps import managed
 from . import links
 
 UNIT = "gpuops-nvidia-cdi.service"
 UNIT_FILE = "/etc/systemd/system/" + UNIT
 WANTS = "/etc/systemd/system/multi-user.target.wants/" + UNIT
 RULE_FILE = "/etc/udev/rules.d/71-gpuops-nvidia.rules"
-MANAGED = "# Managed by the Ansible collection gpuops.nvidia: changes made here are lost.\n"
 
-RULE = MANAGED + (
+RULE = managed(
     'ACTION=="add", SUBSYSTEM=="module", KERNEL=="nvidia_uvm", TAG+="systemd", ENV{SYSTEMD_WANTS}+="%s"\n' % UNIT
 )
 
@@ -45,4 +45,4 @@ def unit_text(generator: str, environment: str, spec: str, with_links: bool) -> 
             "ExecStart=-%s --quiet system create-device-nodes --control-devices" % generator,
             "ExecStart=%s --quiet cdi generate --output=%s" % (generator, spec),
         ]
-    return MANAGED + "\n".join(lines) + "\n\n[Install]\nWantedBy=multi-user.target\n"
+    return managed("\n".join(lines) + "\n\n[Install]\nWantedBy=multi-user.target\n")
