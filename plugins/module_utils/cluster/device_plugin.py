@@ -18,7 +18,6 @@ Check = Callable[[str, Any, List[str]], None]
 LIST_STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 DURATION = re.compile(r"^(infinite|([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+)$")
 RESOURCE_NAME = re.compile(r"^(nvidia\.com/)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?$")
-DEVICE_REFERENCE = re.compile(r"^([0-9]+(:[0-9]+)?|(GPU|MIG)-[0-9A-Fa-f-]+)$")
 RESOURCE_NAME_LENGTH = 63
 # The MPS server's own limits: 48 clients from compute capability 7.5 on, 16 before.
 MPS_CLIENTS = 48
@@ -38,15 +37,6 @@ def checked_config(config: Any) -> Dict[str, Any]:
             faults=faults,
         )
     return dict(config)
-
-
-def shared_resource_names(config: Mapping[str, Any]) -> List[str]:
-    """The resource names that sharing renames, as the exporter needs to know them."""
-    names: List[str] = []
-    for block in (config.get("sharing") or {}).values():
-        if block and block.get("renameByDefault"):
-            names.extend(_prefixed(resource["name"]) + ".shared" for resource in block["resources"])
-    return sorted(names)
 
 
 def _whole(config: Mapping[str, Any], faults: List[str]) -> None:

@@ -327,10 +327,6 @@ def newest(versions: Iterable[str], wanted: str) -> str:
     return max(fitting, key=version_key, default="")
 
 
-def sorted_versions(versions: Iterable[str]) -> List[str]:
-    return sorted(set(versions), key=version_key)
-
-
 def default_repository(os_id: str, os_version: str, arch: str) -> str:
     """URL of NVIDIA's directory for a distribution, '' when NVIDIA has none."""
     directory = REPOSITORY_DIRECTORIES.get((os_id, os_version), "")

@@ -211,7 +211,7 @@ def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, o
     target = target_of(policy, facts, seen.installed, versions)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key)
-    headers = header_packages(seen, policy, facts)
+    headers = header_packages(seen, policy)
     versions.update(opened.versions(target.packages.required + target.packages.optional, origin.url))
     versions.update(opened.versions(headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
@@ -279,7 +279,7 @@ def _key_text(host: Host, seen: Observation, origin: Origin) -> str:
     return read_key(host, origin.key_url or origin.key_file, origin.key_credentials)
 
 
-def header_packages(seen: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+def header_packages(seen: Observation, policy: Policy) -> Tuple[str, ...]:
     """Header packages that are missing: of every bootable kernel, and the metapackage that follows updates."""
     if not policy.kernel_headers:
         return ()
@@ -303,7 +303,7 @@ def index_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
     if not packages_settled(target, seen.installed) or key_needed(seen, origin_of(policy, facts)):
         return True
     return any(not kernel.headers and kernel.module != target.version for kernel in seen.kernels) and bool(
-        header_packages(seen, policy, facts))
+        header_packages(seen, policy))
 
 
 def key_needed(seen: Observation, origin: Origin) -> bool:

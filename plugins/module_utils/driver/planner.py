@@ -256,7 +256,7 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 
 def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
-    packages = _packages_step(seen, policy, facts, target)
+    packages = _packages_step(seen, facts, target)
     steps = _repair_steps(seen, packages is not None) + _repository_steps(seen, policy, facts)
     steps += _download_steps(seen, policy, facts, target, packages)
     if policy.lock:
@@ -271,7 +271,7 @@ def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: T
 
 
 def _plan_staged(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
-    packages = _packages_step(seen, policy, facts, target)
+    packages = _packages_step(seen, facts, target)
     steps = _repair_steps(seen, False) + _repository_steps(seen, policy, facts)
     return Plan(steps=tuple(steps + _download_steps(seen, policy, facts, target, packages)))
 
@@ -327,7 +327,7 @@ def _own_file(
     return [] if before == text else [file_step(NAME, path, before, text, why, requires=requires)]
 
 
-def _packages_step(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Optional[Step]:
+def _packages_step(seen: Observation, facts: HostFacts, target: Target) -> Optional[Step]:
     if seen.offer is None or seen.offer.transaction is None:
         return None
     done = seen.offer.transaction

@@ -50,12 +50,10 @@ class Entry:
     """A transaction in apt's history.
 
     start, end: local time 'YYYY-MM-DD hh:mm:ss'; end is that of the next entry, or '', when apt could not write it.
-    asked:      packages on its command line, as they were written there.
     """
 
     start: str
     end: str
-    asked: FrozenSet[str]
 
     @property
     def backwards(self) -> bool:
@@ -231,7 +229,7 @@ def parse_history(text: str, asked: Iterable[str]) -> List[Tuple[Sequence[str], 
         if packages and packages <= set(asked):
             following = blocks[number + 1]["Start-Date"] if number + 1 < len(blocks) else ""
             end = block.get("End-Date") or following
-            found.append((words, Entry(_time(block["Start-Date"]), _time(end), packages)))
+            found.append((words, Entry(_time(block["Start-Date"]), _time(end))))
     return found
 
 

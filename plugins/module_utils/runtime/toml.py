@@ -275,20 +275,6 @@ def our_lines(text: str) -> str:
     return "".join(line + "\n" for line in shown)
 
 
-def is_closed(text: str) -> bool:
-    """Whether each of our blocks has its end: a person may have cut one."""
-    depth = 0
-    for line in text.split("\n"):
-        bare = line.strip()
-        if bare.startswith(BEGIN):
-            depth += 1
-        elif bare == END:
-            depth -= 1
-        if depth not in (0, 1):
-            return False
-    return depth == 0
-
-
 def _lines(text: str) -> List[str]:
     """Lines with their ends; str.splitlines would also cut at separators that TOML allows inside a string."""
     return [line + "\n" for line in text.split("\n")[:-1]] + [last for last in text.split("\n")[-1:] if last]

@@ -9,10 +9,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.gpuops.nvidia.plugins.filter.device_plugin_config import FilterModule
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.device_plugin import (
-    checked_config,
-    shared_resource_names,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.device_plugin import checked_config
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 
@@ -81,9 +78,3 @@ def test_the_filter_says_the_same() -> None:
     assert check({"version": "v1"}) == {"version": "v1"}
     with pytest.raises(AnsibleFilterError, match="unknown key nonsense"):
         check({"nonsense": 1})
-
-
-def test_names_of_shared_resources() -> None:
-    config = {"sharing": {"timeSlicing": {"renameByDefault": True, **slicing(name="gpu")}}}
-    assert shared_resource_names(config) == ["nvidia.com/gpu.shared"]
-    assert shared_resource_names({"sharing": {"timeSlicing": slicing()}}) == []

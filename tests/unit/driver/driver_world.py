@@ -91,7 +91,7 @@ class World:
             return Offer(versions=versions, key=origin_of(wanted, there).key_text)
         for name in target.packages.required + target.packages.optional:
             versions[name] = sorted(packages, reverse=True)
-        headers = header_packages(seen, wanted, there)
+        headers = header_packages(seen, wanted)
         versions.update(dict.fromkeys(headers, ["6.1.176-1"] if self.headers_offered else []))
         key = origin_of(wanted, there).key_text
         request = requested(target, seen, versions, headers)
