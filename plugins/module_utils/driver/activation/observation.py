@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 from ...core.facts import HostFacts
 from ...core.host import Host
 from ...core.journal import Journal
-from ...hardware.boot import BootState, boot_state, installed_module, module_file
+from ...hardware.boot import installed_module, module_file
 
 MODULES_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
 UNIT = "gpuops-nvidia-devices.service"
@@ -86,7 +86,6 @@ class Observation:
     opened:     {module: how often its devices are open}.
     others:     {module of OTHERS that is loaded or was: driver that it was built after, '' if before the one on disk,
                 None if the running kernel has none on disk}.
-    boot:       kernels, the boot loader's default, command line and parameters of the loaded driver.
     on_disk:    whether a driver is installed now: the running kernel's module, or user space.
     holders:    processes with a device of the driver open.
     services:   {unit: state} of SERVICES and of our own unit.
@@ -103,7 +102,6 @@ class Observation:
     dependants: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
     opened: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, Optional[str]] = field(default_factory=dict)
-    boot: BootState = field(default_factory=BootState)
     on_disk: bool = False
     holders: Tuple[Holder, ...] = ()
     services: Mapping[str, Service] = field(default_factory=dict)
@@ -134,7 +132,6 @@ def observe(host: Host, journal: Journal, facts: HostFacts) -> Observation:
     return replace(
         use,
         others={name: _built_after(host, facts, name) for name in OTHERS if name in use.modules or name in unloaded},
-        boot=boot_state(host),
         on_disk=bool(facts.driver_installed or facts.driver_userspace),
         services=_services(host),
         nodes=_nodes(host),
