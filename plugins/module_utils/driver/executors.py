@@ -13,7 +13,7 @@ from ..core.steps import Executor
 from ..hardware.boot import installed_module
 from ..packages import provenance
 from ..packages.apt import running
-from .kernels import dkms_has_built, dkms_name, remember_failure, trusted
+from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 
 LOG_LINES = 12
 
@@ -40,14 +40,15 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
     A kernel that neither runs nor boots next holds up nothing: that its module does not build is remembered.
     """
     version, limit = step.change["after"]["nvidia"], step.parameters["timeout"]
-    name = dkms_name(host, version) or _add_source(host, version)
+    rows = dkms_status(host)
+    name = dkms_name(rows, version) or _add_source(host, version)
     if not name:
         raise GpuOpsError(
             found="dkms knows no driver %s" % version,
             wanted="the driver's source among the modules that dkms builds",
             remedy="see 'dkms status'; reinstall the driver's package of its kernel module")
     words = ["%s/%s" % (name, version), "-k", step.subject]
-    if dkms_has_built(host, name, version, step.subject):
+    if dkms_has_built(rows, name, version, step.subject):
         # The kernel would not load what is there: signed by an unknown key, or left empty by a power cut
         host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
         words.append("--force")
@@ -63,7 +64,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             wanted="module %s for the kernels that run and boot next" % version,
             remedy="choose a driver that knows this kernel, or boot another kernel; do not reboot before",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
-    if step.parameters["signed"] and not trusted(host, module):
+    if step.parameters["signed"] and not is_trusted(module, known_keys(host)):
         raise GpuOpsError(
             found="%s is signed by %s, and no enrolled key of that name has its serial number %s"
             % (module.path, module.signer or "nobody", module.key or "(none)"),
@@ -78,7 +79,7 @@ def _add_source(host: Host, version: str) -> str:
     ending = "-%s/dkms.conf" % version
     for path in host.glob("/usr/src/nvidia*" + ending):
         host.run(["dkms", "add", "%s/%s" % (path[len("/usr/src/"):-len(ending)], version)])
-    return dkms_name(host, version)
+    return dkms_name(dkms_status(host), version)
 
 
 def _last_log(host: Host, module: str = "nvidia*/*") -> str:

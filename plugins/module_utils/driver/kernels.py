@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass
-from typing import Any, Dict, Mapping, Sequence, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import HostFacts
 from ..core.host import Host
@@ -58,14 +58,13 @@ def read_kernels(host: Host, journal: Journal, facts: HostFacts) -> Tuple[Kernel
     if facts.kernel not in releases and host.is_dir("/lib/modules/%s/kernel" % facts.kernel):
         releases += (facts.kernel,)
     failed = journal.recall("driver").get(NOTE, {})
-    found = []
-    for release in releases:
-        module = installed_module(host, release)
-        found.append(Kernel(
-            release, host.exists("/lib/modules/%s/build/Makefile" % release), module.version, module.license,
-            module.signer, not (facts.secure_boot and module.version) or trusted(host, module),
-            failed.get(release, "")))
-    return tuple(found)
+    modules = {release: installed_module(host, release) for release in releases}
+    signed = facts.secure_boot and any(module.signer for module in modules.values())
+    known = known_keys(host) if signed else None
+    return tuple(Kernel(
+        release, host.exists("/lib/modules/%s/build/Makefile" % release), module.version, module.license,
+        module.signer, not (facts.secure_boot and module.version) or is_trusted(module, known),
+        failed.get(release, "")) for release, module in modules.items())
 
 
 def remember_failure(host: Host, journal: Journal, release: str, version: str) -> None:
@@ -90,22 +89,35 @@ def signing_key_enrolled(host: Host) -> bool:
     return False
 
 
-def trusted(host: Host, module: Module) -> bool:
-    """Whether a key that the firmware or the kernel knows signed a module.
+@dataclass(frozen=True)
+class KnownKeys:
+    """
+    enrolled: {serial number as Module.key has it: common name} of the keys that the firmware has.
+    built_in: names of the keys on the kernel's keyrings.
+    """
+
+    enrolled: Mapping[str, str]
+    built_in: Tuple[str, ...]
+
+
+def known_keys(host: Host) -> Optional[KnownKeys]:
+    """Keys whose signatures the kernel takes; None without mokutil: nothing tells who may sign then."""
+    if not host.which("mokutil"):
+        return None
+    return KnownKeys(parse_enrolled(host.run(["mokutil", "--list-enrolled"], check=False).stdout),
+                     tuple(_KEYRING.findall(host.read("/proc/keys") or "")))
+
+
+def is_trusted(module: Module, known: Optional[KnownKeys]) -> bool:
+    """Whether a key that the firmware or the kernel knows signed a module; where nothing tells, any signature will do.
 
     Keys that DKMS makes are all called the same, so that of an enrolled key the serial number counts. Keys that the
-    kernel was built with are known by name. Without mokutil any signature is taken: nothing tells who may sign.
+    kernel was built with are known by name.
     """
-    if not module.signer or not host.which("mokutil"):
+    if not module.signer or known is None:
         return bool(module.signer)
-    enrolled = parse_enrolled(host.run(["mokutil", "--list-enrolled"], check=False).stdout)
-    return is_trusted(module, enrolled, _KEYRING.findall(host.read("/proc/keys") or ""))
-
-
-def is_trusted(module: Module, enrolled: Mapping[str, str], built_in: Sequence[str]) -> bool:
-    if not module.signer:
-        return False
-    return module.key in enrolled or (module.signer in built_in and module.signer not in enrolled.values())
+    return module.key in known.enrolled or (
+        module.signer in known.built_in and module.signer not in known.enrolled.values())
 
 
 def parse_enrolled(text: str) -> Dict[str, str]:
@@ -121,21 +133,25 @@ def parse_enrolled(text: str) -> Dict[str, str]:
 
 # DKMS
 
+Row = Tuple[str, str, str, str]
 
-def dkms_name(host: Host, version: str) -> str:
+
+def dkms_status(host: Host) -> Tuple[Row, ...]:
+    return parse_status(host.run(["dkms", "status"], check=False).stdout)
+
+
+def dkms_name(rows: Sequence[Row], version: str) -> str:
     """Name under which DKMS knows a driver ('nvidia', 'nvidia-open', 'nvidia-current' ...), '' if it does not."""
-    names = [name for name, known, _kernel, _state in parse_status(host.run(["dkms", "status"], check=False).stdout)
-             if known == version and name.startswith("nvidia")]
+    names = [name for name, known, _kernel, _state in rows if known == version and name.startswith("nvidia")]
     return names[0] if names else ""
 
 
-def dkms_has_built(host: Host, name: str, version: str, release: str) -> bool:
+def dkms_has_built(rows: Sequence[Row], name: str, version: str, release: str) -> bool:
     """Whether DKMS takes the driver for built for a kernel, whatever its files are: it would not build it again."""
-    rows = parse_status(host.run(["dkms", "status"], check=False).stdout)
     return any(row[:3] == (name, version, release) for row in rows)
 
 
-def parse_status(text: str) -> Tuple[Tuple[str, str, str, str], ...]:
+def parse_status(text: str) -> Tuple[Row, ...]:
     """(name, version, kernel or '', state) of each line of 'dkms status'; before dkms 3 a comma stood for the slash."""
     rows = []
     for line in text.splitlines():

@@ -175,7 +175,8 @@ Certificate:
     ])
     def test_which_signature_the_kernel_takes(self, signer: str, key: str, taken: bool) -> None:
         module = Module("/lib/modules/x/nvidia.ko", VERSION, "NVIDIA", signer, key)
-        assert kernels.is_trusted(module, kernels.parse_enrolled(self.ENROLLED), self.KEYRING) is taken
+        assert kernels.is_trusted(
+            module, kernels.KnownKeys(kernels.parse_enrolled(self.ENROLLED), tuple(self.KEYRING))) is taken
 
     def test_the_kernels_keyring_and_the_firmwares_list_are_both_asked(self, tmp_path: Path) -> None:
         enrolled = self.ENROLLED
@@ -186,14 +187,42 @@ Certificate:
 
         host = Mokutil(str(tmp_path))
         vendor = Module("/x.ko", VERSION, "NVIDIA", "Canonical Ltd. Kernel Module Signing", "c1")
-        assert kernels.trusted(host, vendor), "without mokutil nothing tells who may sign"
+        assert self.trusted(host, vendor), "without mokutil nothing tells who may sign"
         host.write("/usr/bin/mokutil", "", mode=0o755)
-        assert not kernels.trusted(host, vendor)
+        assert not self.trusted(host, vendor)
         host.write("/proc/keys", "04cf95ef I------     1 perm 0f0b0000     0     0 keyring   .blacklist: empty\n"
                    "0ec59ae1 I------     1 perm 1f030000     0     0 asymmetri Canonical Ltd. Kernel Module Signing: "
                    "88f752e560a1e0737e31163a466ad7b70a850c19: X509.rsa 0a850c19 []\n")
-        assert kernels.trusted(host, vendor)
-        assert kernels.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "DKMS module signing key", "a1b2c3d"))
+        assert self.trusted(host, vendor)
+        assert self.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "DKMS module signing key", "a1b2c3d"))
+
+    @staticmethod
+    def trusted(host: Host, module: Module) -> bool:
+        return kernels.is_trusted(module, kernels.known_keys(host))
+
+    def test_the_enrolled_keys_are_read_once_for_all_kernels(self, tmp_path: Path) -> None:
+        asked, enrolled = [], self.ENROLLED
+
+        class Signed(Host):
+            """Two kernels with a module each, signed by the enrolled key and by one of its name."""
+
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+                if argv[0] == "modinfo":
+                    return Done(argv, 0, "version: %s\nsigner: DKMS module signing key\nsig_key: %s\n" % (
+                        VERSION, "0A:1B:2C:3D" if RUNNING in argv[1] else "77"), "")
+                asked.append(" ".join(argv))
+                return Done(argv, 0, enrolled, "")
+
+        host = Signed(str(tmp_path))
+        host.write("/usr/bin/mokutil", "", mode=0o755)
+        for release in (OLD, RUNNING):
+            host.write("/boot/vmlinuz-" + release, "")
+            host.write("/lib/modules/%s/modules.dep" % release, "updates/dkms/nvidia.ko:\n")
+        found = kernels.read_kernels(host, Journal(host), self.there)
+        assert [(kernel.release, kernel.trusted) for kernel in found] == [(OLD, False), (RUNNING, True)]
+        assert asked == ["mokutil --list-enrolled"]
+        kernels.read_kernels(host, Journal(host), facts(A100))
+        assert len(asked) == 1, "without Secure Boot nobody asks who signs"
 
     def test_the_key_that_dkms_is_told_to_sign_with_counts(self, tmp_path: Path) -> None:
         class Mokutil(Host):
@@ -222,11 +251,13 @@ class Dkms(Host):
         super().__init__(root)
         self.status, self.good, self.rc, self.signer = status, good, rc, signer
         self.said: List[str] = []
+        self.statuses = 0
 
     def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
         if argv[0] == "modinfo":
             return Done(argv, 0, (self.read(argv[1]) or "") + "signer: %s\n" % self.signer, "")
         if list(argv) == ["dkms", "status"]:
+            self.statuses += 1
             return Done(argv, 0, self.status, "")
         self.said.append(" ".join(argv))
         assert argv[0] == "dkms"
@@ -256,6 +287,7 @@ class TestBuild:
         host = Dkms(str(tmp_path), self.STATUS, (RUNNING,))
         host.build(RUNNING)
         assert host.said == ["dkms install nvidia-current/%s -k %s" % (VERSION, RUNNING)]
+        assert host.statuses == 1, "one reading tells the name and what is built"
 
     def test_what_a_power_cut_left_empty_is_built_anew(self, tmp_path: Path) -> None:
         host = Dkms(str(tmp_path), "nvidia/%s, %s, x86_64: installed\n" % (VERSION, RUNNING), (RUNNING,))
