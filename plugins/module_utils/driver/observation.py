@@ -15,7 +15,7 @@ from ..core.journal import Journal
 from ..core.steps import PACKAGES_INSTALL
 from ..hardware.boot import BootState, boot_state
 from ..packages import provenance, space
-from ..packages.apt import credentials, database, keys, running
+from ..packages.apt import credentials, database, keys, running, sources
 from ..packages.apt.credentials import AuthFile
 from ..packages.apt.index import Index, index, read_key
 from ..packages.apt.versions import compare
@@ -34,8 +34,6 @@ LISTS = "/var/lib/apt/lists"
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
 _KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
-# What apt takes for 'no' (apt-pkg/contrib/strutl.cc, StringToBool)
-_DISABLED = re.compile(r"^Enabled:\s*(no|false|without|off|disable|0)\s*$", re.MULTILINE | re.IGNORECASE)
 _KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".join(
     re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
 
@@ -132,7 +130,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         kernels=read_kernels(host, journal, facts),
         boot=boot_state(host),
         files={path: host.read(path) for path in OUR_FILES},
-        foreign_sources=_foreign_sources(host, origin.url),
+        foreign_sources=sources.configured_in(host, origin.url, SOURCES_FILE),
         leftovers=_leftovers(host, {name: packages[name].version for name in watched if packages[name].there}),
         brought=brought,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
@@ -159,29 +157,6 @@ def list_name(url: str) -> str:
     """How apt names the index files of a repository."""
     bare = url.split("://", 1)[-1].rstrip("/") if "://" in url else url
     return quote(bare.replace("_", "%5f"), safe="/%:@.+~,-").replace("/", "_") + "_"
-
-
-def _foreign_sources(host: Host, url: str) -> Tuple[str, ...]:
-    """Files other than ours in which apt finds the repository: it refuses one repository with two keys.
-
-    It reads files of two endings alone (sources.list(5)): '.save' and '.bak', which an upgrade of the release or
-    'apt modernize-sources' leave, are none of them.
-    """
-    if not url:
-        return ()
-    bare = url.rstrip("/")
-    files = ["/etc/apt/sources.list"] + ["/etc/apt/sources.list.d/" + name
-                                         for name in host.list("/etc/apt/sources.list.d")
-                                         if name.endswith((".list", ".sources"))]
-    return tuple(path for path in files if path != SOURCES_FILE and _names_url(host.read(path) or "", bare))
-
-
-def _names_url(text: str, bare: str) -> bool:
-    """Whether an entry names it; a stanza of a deb822 file may be switched off."""
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    stanzas = re.split(r"\n[ \t]*\n", "\n".join(lines))
-    return any(word.rstrip("/") == bare for stanza in stanzas if not _DISABLED.search(stanza)
-               for line in stanza.splitlines() for word in line.split("#", 1)[0].split())
 
 
 def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:

@@ -3,7 +3,6 @@
 """What is there of the container toolkit: packages, repository, settings. The repository is read only if needed."""
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -13,6 +12,7 @@ from ...core.plan import Step
 from ...core.steps import restore_steps
 from ...packages import provenance, space
 from ...packages.apt import credentials, database, running
+from ...packages.apt import sources as apt_sources
 from ...packages.apt.credentials import AuthFile
 from ...packages.apt.index import index, read_key
 from ...packages.model import Credentials, Repository, Simulation
@@ -123,8 +123,8 @@ def observe(host: Host, journal: Journal, policy: ToolkitPolicy) -> ToolkitObser
     database_now = database.installed(host)
     packages = database.versions(database_now, catalogue.PACKAGES)
     has_apt = host.which("apt-get") is not None
-    url = policy.repository_url.replace("$(ARCH)", _architecture(host)) if has_apt else policy.repository_url
-    configured_in = _configured_in(host, url)
+    url = policy.repository_url.replace("$(ARCH)", apt_sources.architecture(host)) if has_apt else policy.repository_url
+    configured_in = next(iter(apt_sources.configured_in(host, url, catalogue.SOURCES)), "")
     configuration = host.read(catalogue.CONFIGURATION)
     kept = journal.recall("toolkit").get(KEPT)
     superseded = kept is not None and configuration is not None and not is_rewritten(host, configuration, kept)
@@ -258,17 +258,3 @@ def sources_text(url: str, key: str) -> str:
 def matches(installed: Optional[str], wanted: str) -> bool:
     """Whether a package version is the wanted one; a wanted version without revision accepts any revision."""
     return installed is not None and (installed == wanted or installed.startswith(wanted + "-"))
-
-
-def _architecture(host: Host) -> str:
-    return host.run(["dpkg", "--print-architecture"]).stdout.strip()
-
-
-def _configured_in(host: Host, url: str) -> str:
-    """A sources file, not ours, that names this repository: a second entry with another key would stop apt."""
-    pattern = re.compile(r"(?m)^(?!\s*#).*(?:\s|=)%s/?(?:\s|$)" % re.escape(url.rstrip("/")))
-    for path in ["/etc/apt/sources.list", *host.glob("/etc/apt/sources.list.d/*")]:
-        if path != catalogue.SOURCES and path.endswith((".list", ".sources")):
-            if pattern.search((host.read(path) or "").replace("$(ARCH)", url.rstrip("/").rsplit("/", 1)[-1])):
-                return path
-    return ""
