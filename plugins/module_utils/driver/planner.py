@@ -13,6 +13,7 @@ from ..packages import space
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
+from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
 from . import building, catalogue
 from .catalogue import Impossible
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
@@ -23,6 +24,8 @@ from .policy import DISTRIBUTION, PREINSTALLED, Policy
 from .target import SYSTEMS, Target, packages_settled, target_of, versions_offered
 
 NAME = "driver"
+MAKE_ROOM = {space.SYSTEM: " (apt-get clean)", space.ARCHIVES: " (apt-get clean)",
+             space.BOOT: ": remove kernels that are not booted any more"}
 
 
 def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
@@ -196,10 +199,8 @@ def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List
     if done is None:
         return []
     if done.problem:
-        return _refuse_held(seen, done, target) or [Refusal(
-            NAME, "apt would refuse the transaction: %s" % " | ".join((done.problem,) + offer.unread),
-            "driver %s with everything it depends on" % target.version,
-            "see that the host's own sources are complete and can be read (apt-get update)")]
+        return _refuse_held(seen, done, target) or [unsolvable(
+            NAME, done, offer.unread, "driver %s" % target.version)]
     others = sorted(name for name, version in catalogue.family(done.installs, target.packages.floating).items()
                     if catalogue.upstream(version) != target.version)
     if others:
@@ -208,9 +209,8 @@ def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List
                         "choose a version that is complete in the repository")]
     lost = sorted(name for name in done.removes if not catalogue.FAMILY.match(name))
     if lost:
-        return [Refusal(NAME, "apt would remove %s" % ", ".join(lost), "a transaction that removes nothing of others",
-                        "see what they conflict with (apt-get --simulate install), or choose another version")]
-    return _refuse_tools(seen) + _refuse_space(offer, done)
+        return [removes_others(NAME, lost)]
+    return _refuse_tools(seen) + no_space(NAME, offer.space, done, MAKE_ROOM)
 
 
 def _refuse_held(seen: Observation, done: Simulation, target: Target) -> List[Refusal]:
@@ -220,28 +220,13 @@ def _refuse_held(seen: Observation, done: Simulation, target: Target) -> List[Re
                                if catalogue.upstream(version) != target.version)
     if not names:
         return []
-    return [Refusal(
-        NAME, "held packages (apt-mark hold): %s" % ", ".join(
-            "%s %s" % (name, seen.held.get(name, done.before.get(name, ""))) for name in names),
-        "driver %s in their place" % target.version,
-        "apt-mark unhold %s, or ask for the version that is held" % " ".join(names))]
+    return [held_packages(
+        NAME, {name: seen.held.get(name, done.before.get(name, "")) for name in names},
+        "driver %s in their place" % target.version, ", or ask for the version that is held")]
 
 
 def _refuse_tools(seen: Observation) -> List[Refusal]:
-    if seen.bindings:
-        return []
-    return [Refusal(
-        NAME, "no python3-apt for the Python that Ansible uses on this host, nor for /usr/bin/python3",
-        "the library that ansible.builtin.apt works with", "apt-get install python3-apt")]
-
-
-def _refuse_space(offer: Offer, done: Simulation) -> List[Refusal]:
-    lacking = space.lacking(offer.space, done) if offer.space else []
-    return [Refusal(
-        NAME, "%d MiB free for %s" % (free // space.MIB, folder), "%d MiB for this transaction" % -(-need // space.MIB),
-        "make room on that file system%s" % (": remove kernels that are not booted any more" if folder == space.BOOT
-                                             else " (apt-get clean)"))
-            for folder, need, free in lacking]
+    return [] if seen.bindings else [no_bindings(NAME)]
 
 
 def _coming(offer: Optional[Offer]) -> Mapping[str, str]:
@@ -385,9 +370,7 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     leaving, kept = _leaving(seen, facts)
     held = sorted(name for name in leaving if name in seen.held)
     if held:
-        refusals.append(Refusal(
-            NAME, "held packages (apt-mark hold): %s" % _listed(held, seen.held), "packages that may be removed",
-            "apt-mark unhold %s" % " ".join(held)))
+        refusals.append(held_packages(NAME, {name: seen.held[name] for name in held}, "packages that may be removed"))
     if leaving:
         refusals += _refuse_tools(seen)
     steps = _repair_steps(seen, bool(leaving)) if seen.brought else []

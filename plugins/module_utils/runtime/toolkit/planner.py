@@ -8,9 +8,9 @@ from typing import Any, Dict, List, Optional, Tuple
 from ...core.facts import HostFacts
 from ...core.plan import Plan, Refusal, Step
 from ...core.steps import file_step, packages_step
-from ...packages import space
 from ...packages.apt import credentials
 from ...packages.apt.versions import compare
+from ...packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
 from . import catalogue
 from .configuration import RUNTIMES, STOCK_RUNTIMES, Key, with_settings
 from .observation import ToolkitObservation, matches, sources_text, version_of
@@ -123,30 +123,19 @@ def _transaction_refusals(observation: ToolkitObservation, version: str) -> List
     if names:
         return [_held(names, observation, "container toolkit %s in their place" % version)]
     if done.problem:
-        return [Refusal(NAME, "apt would refuse the transaction: %s" % " | ".join((done.problem,) + observation.unread),
-                        "container toolkit %s with everything it depends on" % version,
-                        "see that the host's own sources are complete and can be read (apt-get update)")]
+        return [unsolvable(NAME, done, observation.unread, "container toolkit %s" % version)]
     lost = [name for name in done.removes if name not in catalogue.PACKAGES]
     if lost:
-        return [Refusal(NAME, "apt would remove %s" % ", ".join(lost), "a transaction that removes nothing of others",
-                        "see what they conflict with (apt-get --simulate install), or choose another version")]
-    return _tool_refusals(observation) + [
-        Refusal(NAME, "%d MiB free for %s" % (free // space.MIB, folder),
-                "%d MiB for this transaction" % -(-need // space.MIB), "make room on that file system")
-        for folder, need, free in (space.lacking(observation.space, done) if observation.space else ())]
+        return [removes_others(NAME, lost)]
+    return _tool_refusals(observation) + no_space(NAME, observation.space, done, {})
 
 
 def _tool_refusals(observation: ToolkitObservation) -> List[Refusal]:
-    if observation.bindings:
-        return []
-    return [Refusal(NAME, "no python3-apt for the Python that Ansible uses on this host, nor for /usr/bin/python3",
-                    "the library that ansible.builtin.apt works with", "apt-get install python3-apt")]
+    return [] if observation.bindings else [no_bindings(NAME)]
 
 
 def _held(names: Tuple[str, ...], observation: ToolkitObservation, wanted: str) -> Refusal:
-    return Refusal(NAME, "held packages (apt-mark hold): %s" % ", ".join(
-        ("%s %s" % (name, observation.held.get(name, ""))).strip() for name in names), wanted,
-        "apt-mark unhold %s" % " ".join(names))
+    return held_packages(NAME, {name: observation.held.get(name, "") for name in names}, wanted)
 
 
 def _preinstalled_refusals(policy: ToolkitPolicy, facts: HostFacts) -> List[Refusal]:
