@@ -327,15 +327,24 @@ def render(plan: Plan) -> str:
         lines.append("%3d. [%s] %s %s" % (number, step.disruption.name, step.action, step.subject))
         lines.append("     %s" % step.why)
         lines.extend("       " + line for line in _change_lines(step.change))
-    for requirement in plan.requirements:
-        lines.append("  then: [%s] a %s for %s" % (requirement.disruption.name, requirement.kind, requirement.subject))
-        lines.append("     %s" % requirement.why)
-        lines.extend("       " + line for line in _change_lines(requirement.change))
+    for same in _alike(plan.requirements):
+        lines.append("  then: [%s] a %s for %s" % (same[0].disruption.name, same[0].kind, same[0].subject))
+        lines.append("     %s" % same[0].why)
+        changes = [line for requirement in same for line in _change_lines(requirement.change)]
+        lines.extend("       " + line for line in dict.fromkeys(changes))
     for refusal in plan.refusals:
         lines.append("  refused (%s): found %s; wanted %s; do: %s"
                      % (refusal.capability, refusal.found, refusal.wanted, refusal.remedy))
     lines.extend("  note: " + note for note in plan.notes)
     return "\n".join(lines)
+
+
+def _alike(requirements: Sequence[Requirement]) -> Iterable[Sequence[Requirement]]:
+    """Those that one act from outside meets, together: driver and activation wait for the same reboot."""
+    groups: Dict[Tuple[str, str, Disruption], List[Requirement]] = {}
+    for each in requirements:
+        groups.setdefault((each.kind, each.subject, each.disruption), []).append(each)
+    return groups.values()
 
 
 def _headline(plan: Plan) -> str:

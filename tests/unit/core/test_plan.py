@@ -124,5 +124,26 @@ def test_the_rendering_ends_with_what_must_come_from_outside() -> None:
     assert render(Plan(host="h", requirements=(reboot,))).startswith("h: a reboot, disruption reboot")
 
 
+def test_what_two_capabilities_require_alike_is_told_once() -> None:
+    """Each is a promise of its own capability, so the data keeps both."""
+    change = {"before": {"kernel": "6.1"}, "after": {"kernel": "6.8"}}
+    more = {"before": {"kernel": "6.1", "nvidia": None}, "after": {"kernel": "6.8", "nvidia": "580.1"}}
+    plan = Plan(host="h", requirements=(
+        Requirement("driver", "reboot", "kernel 6.8", "Kernel 6.1 runs and is gone.", Disruption.reboot, change),
+        Requirement("nouveau", "reboot", "nouveau", "nouveau is in use.", Disruption.reboot),
+        Requirement("activation", "reboot", "kernel 6.8", "Kernel 6.1 runs.", Disruption.reboot, more),
+    ))
+    assert render(plan).splitlines() == [
+        "h: a reboot, disruption reboot",
+        "  then: [reboot] a reboot for kernel 6.8",
+        "     Kernel 6.1 runs and is gone.",
+        "       kernel: 6.1 -> 6.8",
+        "       nvidia: absent -> 580.1",
+        "  then: [reboot] a reboot for nouveau",
+        "     nouveau is in use.",
+    ]
+    assert len(plan.to_dict()["requirements"]) == 3
+
+
 def test_the_line_that_says_a_file_is_ours() -> None:
     assert managed("a=b\n", "//") == "// %s\na=b\n" % MANAGED

@@ -13,8 +13,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import executors, kernels, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation import planner as activation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.observation import (
+    Observation as ActivationObservation,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.policy import Policy as ActivationPolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import BootState, Module
 
@@ -85,6 +90,14 @@ class TestGoneKernel:
         again = made(world, policy(), self.there)
         assert (again.steps, again.reboot_required) == ((), True)
         assert made(world, policy(), facts(A100, kernel=NEW, boot_kernel=NEW)) == Plan(), "the next run finishes"
+
+    def test_the_reboot_that_driver_and_activation_wait_for_is_told_once(self) -> None:
+        world = World(kernels=(Kernel(NEW),))
+        plan = made(world, policy(), self.there)
+        after = planner.facts_after(world.observe(policy(), self.there), policy(), self.there, plan)
+        whole = plan.merged(activation.plan(ActivationObservation(), ActivationPolicy(), after))
+        assert [each.capability for each in whole.requirements] == ["driver", "activation"]
+        assert render(whole).count("a reboot for kernel %s" % NEW) == 1
 
     @pytest.mark.parametrize("found, boots, said", [
         ((), "", "no other kernel is installed"),
