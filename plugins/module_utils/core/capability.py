@@ -64,8 +64,11 @@ class Capability(Generic[Policy, Observation]):
 class Transactions(Protocol):
     """Who keeps the books of what package transactions bring and take. They are carried out by the controller."""
 
-    def opened(self, host: Host, step: Step) -> Dict[str, Any]:
-        """What must be known later to tell what this transaction brought; kept with the open step as 'transaction'."""
+    def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
+        """What must be known later to tell what this transaction brought; kept with the open step as 'transaction'.
+
+        done: ids of the steps that this process has carried out before it.
+        """
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         """Account for what came and went by it; called once the step is known to be over, well or not.
@@ -77,7 +80,7 @@ class Transactions(Protocol):
 class NoTransactions:
     """Books for a capability without package steps."""
 
-    def opened(self, host: Host, step: Step) -> Dict[str, Any]:
+    def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
         return {}
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
@@ -207,10 +210,11 @@ class Run:
         closed.add(applied)
         self._note_satisfied(plan, plan_name, closed)
         to_do, put_off = split_by_disruption(plan.steps, self.allowed)
+        earlier = len(applied)
         for step in to_do:
             if step.action in CONTROLLER_ACTIONS:
                 self.journal.note("started", step, plan_name, policy=plan.policy,
-                                  transaction=self.transactions.opened(self.host, step))
+                                  transaction=self.transactions.opened(self.host, step, applied[earlier:]))
                 return Outcome(plan, applied, put_off, awaiting=step)
             self._execute(step, plan, plan_name)
             applied.append(step.id)

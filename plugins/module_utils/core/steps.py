@@ -16,6 +16,7 @@ from .plan import Disruption, Refusal, Step
 
 Executor = Callable[[Host, Journal, Step], None]
 
+PACKAGES_DOWNLOAD = "packages.download"
 PACKAGES_INSTALL = "packages.install"
 PACKAGES_REMOVE = "packages.remove"
 CONTROLLER_ACTIONS = (PACKAGES_INSTALL, PACKAGES_REMOVE)

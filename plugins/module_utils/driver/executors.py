@@ -9,7 +9,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
-from ..core.steps import Executor
+from ..core.steps import PACKAGES_DOWNLOAD, Executor
 from ..hardware.boot import installed_module
 from ..packages import provenance
 from ..packages.apt import running
@@ -111,6 +111,6 @@ def executors() -> Dict[str, Executor]:
         "dpkg.configure": configure_packages,
         "dpkg.finish": finish_packages,
         "dkms.build": build_module,
-        "packages.download": download_packages,
+        PACKAGES_DOWNLOAD: download_packages,
         "repository.forget": forget_repository,
     }

@@ -8,7 +8,15 @@ from urllib.parse import quote
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step
-from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, command_step, file_step, packages_step, restore_step
+from ..core.steps import (
+    PACKAGES_DOWNLOAD,
+    PACKAGES_INSTALL,
+    PACKAGES_REMOVE,
+    command_step,
+    file_step,
+    packages_step,
+    restore_step,
+)
 from ..packages import space
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
@@ -271,7 +279,7 @@ def _download_steps(
     if all(_fetched(name, version, seen.archives) for name, version in wanted.items()):
         return []
     return [command_step(
-        NAME, "packages.download", "driver %s" % target.version,
+        NAME, PACKAGES_DOWNLOAD, "driver %s" % target.version,
         ["--download-only", *install_words(wanted, packages.parameters["allow_downgrade"])],
         "The packages are on the host before anything on it changes.",
         change={"before": dict.fromkeys(wanted), "after": dict(wanted)}, timeout=1800)]

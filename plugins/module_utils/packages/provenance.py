@@ -33,7 +33,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
-from ..core.steps import CONTROLLER_ACTIONS
+from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD
 from .apt import database, running
 from .model import Package
 
@@ -64,10 +64,14 @@ class Entry:
 class Provenance:
     """The engine's hook (core.capability.Transactions)."""
 
-    def opened(self, host: Host, step: Step) -> Dict[str, Any]:
-        """Make the host's lists those that the plan was made from, and say how far the history went by then."""
-        if step.parameters.get("update_cache"):
-            refresh(host, step.parameters["request"])
+    def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
+        """Make the host's lists those that the plan was made from, and say how far the history went by then.
+
+        Whoever has just fetched the packages has renewed the lists for it.
+        """
+        request = step.parameters["request"]
+        if step.parameters.get("update_cache") and (not _fetched(step, done) or _lacking(host, request)):
+            refresh(host, request)
         account = Journal(host).packages(step.capability)
         packages = database.installed(host)
         return {"known": [entry.start for entry in _entries(host, step)],
@@ -112,6 +116,10 @@ def brought(host: Host, journal: Journal, capability: str, packages: Mapping[str
             if change.before is None and name in packages and packages[name].there]
     automatic = database.automatic(host) if here else frozenset()
     return {name: packages[name].version for name in here if name in chosen or name in automatic}
+
+
+def _fetched(step: Step, done: Iterable[str]) -> bool:
+    return any(each.startswith("%s/%s/" % (step.capability, PACKAGES_DOWNLOAD)) for each in done)
 
 
 def _chosen(step: Step) -> FrozenSet[str]:

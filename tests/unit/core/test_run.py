@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import pytest
 
@@ -445,7 +445,7 @@ class Packaged(Files):
 class Books:
     """Books of transactions, in the journal's own memory."""
 
-    def opened(self, host: Host, step: Step) -> Dict[str, Any]:
+    def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
         return {"simulated": sorted(step.change["after"])}
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
