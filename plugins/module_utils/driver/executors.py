@@ -11,7 +11,7 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor
 from ..hardware.boot import installed_module
-from ..packages import provenance
+from ..packages import provenance, torn
 from ..packages.apt import running
 from .kernels import dkms_has_built, dkms_name, remember_failure, trusted
 
@@ -109,6 +109,7 @@ def executors() -> Dict[str, Executor]:
     return {
         "dpkg.configure": configure_packages,
         "dpkg.finish": finish_packages,
+        **torn.EXECUTORS,
         "dkms.build": build_module,
         "packages.download": download_packages,
         "repository.forget": forget_repository,

@@ -49,8 +49,8 @@ def keyring(name: str) -> Keyring:
 
 
 def build(folder: Path, name: str, version: str, depends: str = "", conflicts: str = "", script: str = "",
-          size: int = 1) -> Path:
-    """A tiny package; script is its preinst."""
+          size: int = 1, files: Optional[Mapping[str, bytes]] = None) -> Path:
+    """A tiny package; script is its preinst; files has more of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made)
@@ -60,6 +60,9 @@ def build(folder: Path, name: str, version: str, depends: str = "", conflicts: s
         fields = {"Package": name, "Version": version, "Architecture": "all", "Maintainer": "t <t@gpuops.invalid>",
                   "Installed-Size": str(size), "Depends": depends, "Conflicts": conflicts, "Description": "a test"}
         (tree / "DEBIAN/control").write_text("".join("%s: %s\n" % item for item in fields.items() if item[1]))
+        for path, content in (files or {}).items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_bytes(content)
         if script:
             (tree / "DEBIAN/preinst").write_text("#!/bin/sh\n%s\n" % script)
             (tree / "DEBIAN/preinst").chmod(0o755)
