@@ -34,7 +34,7 @@ from ..core.host import Host
 from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS
-from .apt import database, running
+from .apt import database, running, units
 from .model import Package
 
 HISTORY = "/var/log/apt/history.log"
@@ -67,7 +67,9 @@ class Provenance:
     """The engine's hook (core.capability.Transactions)."""
 
     def opened(self, host: Host, step: Step) -> Dict[str, Any]:
-        """Make the host's lists those that the plan was made from, and say how far the history went by then."""
+        """Make the host's lists those that the plan was made from, mend what the scripts of packages that go rely on,
+        and say how far the history went by then."""
+        units.renew_records(host, [name for name, version in step.change["after"].items() if version is None])
         if step.parameters.get("update_cache"):
             refresh(host, step.parameters["request"])
         account = Journal(host).packages(step.capability)
@@ -76,7 +78,8 @@ class Provenance:
                 "account": {name: asdict(change) for name, change in account.items()},
                 "boot": host.boot(),
                 "newest": _newest(host),
-                "there": {name: packages[name].version for name in step.change["after"]
+                "there": {name: packages[name].version
+                          for name in {*step.change["after"], *step.parameters.get("automatic", ())}
                           if name in packages and packages[name].there}}
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:

@@ -49,8 +49,9 @@ def keyring(name: str) -> Keyring:
 
 
 def build(folder: Path, name: str, version: str, depends: str = "", conflicts: str = "", script: str = "",
-          size: int = 1, files: Optional[Mapping[str, bytes]] = None) -> Path:
-    """A tiny package; script is its preinst; files has more of its files."""
+          size: int = 1, files: Optional[Mapping[str, bytes]] = None,
+          scripts: Optional[Mapping[str, str]] = None) -> Path:
+    """A tiny package; script is its preinst; files and scripts have more of its files and of its scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made)
@@ -63,9 +64,9 @@ def build(folder: Path, name: str, version: str, depends: str = "", conflicts: s
         for path, content in (files or {}).items():
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             (tree / path).write_bytes(content)
-        if script:
-            (tree / "DEBIAN/preinst").write_text("#!/bin/sh\n%s\n" % script)
-            (tree / "DEBIAN/preinst").chmod(0o755)
+        for name_of_it, text in {**({"preinst": script} if script else {}), **(scripts or {})}.items():
+            (tree / "DEBIAN" / name_of_it).write_text("#!/bin/sh\n%s\n" % text)
+            (tree / "DEBIAN" / name_of_it).chmod(0o755)
         target = folder / ("%s_%s_all.deb" % (name, version.replace(":", "%3a")))
         subprocess.run(["dpkg-deb", "--root-owner-group", "-b", made, str(target)], check=True, capture_output=True)
     return target

@@ -162,9 +162,10 @@ def step_of(plan: Plan, action: str) -> Optional[Step]:
     return next((step for step in plan.steps if step.action == action), None)
 
 
-@pytest.mark.parametrize("first, then", [(OLD, NEW), (NEW, OLD)])
-@pytest.mark.parametrize("victim", [MODULE, "libcuda1"])
-@pytest.mark.parametrize("wanted", ["that before", "that which came"])
+@pytest.mark.parametrize("first, then, victim, wanted", [
+    (OLD, NEW, MODULE, "that before"), (NEW, OLD, "libcuda1", "that before"),
+    (NEW, OLD, MODULE, "that which came"), (OLD, NEW, "libcuda1", "that which came"),
+])
 def test_an_exchange_of_drivers_that_was_stopped(host: Host, first: str, then: str, victim: str, wanted: str) -> None:
     host.run(first)
     before = host.sources()
