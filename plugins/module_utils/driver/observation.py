@@ -130,15 +130,16 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     installed = {name: packages[name].version for name in watched if packages[name].installed}
     brought = provenance.brought(host, journal, "driver", packages)
     origin = origin_of(policy, facts)
+    # A trigger that waits (of libc-bin, say) is no fault of its package: the next transaction sees to it
+    broken = tuple(sorted(name for name, package in packages.items()
+                          if package.unfinished and not package.state.startswith("triggers-")))
     seen = Observation(
         installed=installed,
-        # A trigger that waits (of libc-bin, say) is no fault of its package: the next transaction sees to it
-        broken=tuple(sorted(name for name, package in packages.items()
-                            if package.unfinished and not package.state.startswith("triggers-"))),
+        broken=broken,
         unfinished={name: packages[name].version for name in watched if packages[name].unfinished},
         torn=torn.observe(host, journal, packages),
         interrupted=database.interrupted(host),
-        ours_unfinished=torn.left_open(journal),
+        ours_unfinished=torn.stopped(journal, broken),
         kernels=read_kernels(host, journal, facts),
         boot=boot_state(host),
         files={path: host.read(path) for path in OUR_FILES},

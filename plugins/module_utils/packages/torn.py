@@ -14,7 +14,7 @@ another, are no obstacle; what it leaves is unpacked, and configured as everythi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -54,10 +54,11 @@ def observe(host: Host, journal: Journal, packages: Mapping[str, Package]) -> Di
     return found
 
 
-def left_open(journal: Journal) -> bool:
-    """Whether a transaction of ours was stopped, whichever capability's it was."""
-    return any(event["step"]["action"] == PACKAGES_INSTALL
-               for capability in CAPABILITIES for event in journal.unfinished(capability))
+def stopped(journal: Journal, unfinished: Collection[str]) -> bool:
+    """Whether it was a transaction of ours that left packages unfinished, whichever capability's it was."""
+    left_open = any(event["step"]["action"] == PACKAGES_INSTALL
+                    for capability in CAPABILITIES for event in journal.unfinished(capability))
+    return left_open or bool(unfinished) and set(unfinished) <= set(_coming(journal))
 
 
 def _coming(journal: Journal) -> Dict[str, Optional[str]]:
