@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from ..core.errors import GpuOpsError
@@ -162,7 +162,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if not index_needed(seen, policy, facts):
         return seen
     archives = tuple(name for name in host.list(ARCHIVES) if name.endswith(".deb"))
-    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin), archives=archives,
+    followers = provenance.followers(host, journal, "driver")
+    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin, followers), archives=archives,
                    bindings=running.has_bindings(host))
 
 
@@ -205,20 +206,23 @@ def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:
     return tuple(path for path in LEFTOVERS if host.exists(path))
 
 
-def _read_offer(host: Host, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
+def _read_offer(
+    host: Host, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, automatic: AbstractSet[str]
+) -> Offer:
     key = ""
     try:
         key = _key_text(host, seen, origin)
         repositories = [Repository(origin.url, key, KEY_FILE, credentials=origin.credentials)] if origin.url else []
         with index(host, repositories, beside_system=True) as opened:
-            offer = _offer(host, opened, seen, policy, facts, origin, key)
+            offer = _offer(host, opened, seen, policy, facts, origin, key, automatic)
             return replace(offer, unread=opened.unread, space=space.observe(host) if offer.transaction else None)
     except GpuOpsError as error:
         return Offer(error=error.found, key=key)
 
 
 def _offer(
-    host: Host, opened: Index, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str
+    host: Host, opened: Index, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str,
+    automatic: AbstractSet[str]
 ) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
     target = target_of(policy, facts, seen.installed, versions)
@@ -236,7 +240,7 @@ def _offer(
     if seen.torn and request:
         opened.suppose_unpacked(away)
     transaction = _simulated(opened, replace(seen, unfinished={**seen.unfinished, **away}), target, request,
-                             _half_way(opened, seen, target)) if request else None
+                             _half_way(opened, seen, target), automatic) if request else None
     comes = {} if transaction is None else transaction.change[1]
     left = [name for name in seen.torn if name in away or name not in comes]
     return Offer(versions=versions, key=key, transaction=transaction,
@@ -276,7 +280,8 @@ def _half_way(opened: Index, seen: Observation, target: Target) -> Dict[str, str
 
 
 def _simulated(
-    opened: Index, seen: Observation, target: Target, request: Mapping[str, str], half_way: Mapping[str, str]
+    opened: Index, seen: Observation, target: Target, request: Mapping[str, str], half_way: Mapping[str, str],
+    automatic: AbstractSet[str]
 ) -> Simulation:
     """The transaction as apt will do it.
 
@@ -298,7 +303,7 @@ def _simulated(
     whole = {**family, **asked}
     opened.prefer(seen.files.get(PIN_FILE) or "")
     followers = {name for name in set(whole).difference(request) if name not in seen.installed} \
-        | opened.automatic().intersection(whole)
+        | automatic & set(whole)
     return replace(opened.simulate(whole, goes_down(there, whole)), named=tuple(sorted(followers)))
 
 

@@ -119,6 +119,19 @@ def brought(host: Host, journal: Journal, capability: str, packages: Mapping[str
     return {name: packages[name].version for name in here if name in chosen or name in automatic}
 
 
+def followers(host: Host, journal: Journal, capability: str) -> FrozenSet[str]:
+    """Packages that nobody has chosen by hand, as they are marked once the transactions of a capability that are open
+    still are settled: a plan that is made before that is the plan of the run that does it."""
+    names = set(database.automatic(host))
+    for event in journal.unfinished(capability):
+        step = Step.from_dict(event["step"])
+        if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
+            came = {name for name, version in step.change["after"].items()
+                    if version is not None and name not in event["transaction"]["there"]}
+            names.update(step.parameters.get("automatic", ()), came.difference(_chosen(step)))
+    return frozenset(names)
+
+
 def _chosen(step: Step) -> FrozenSet[str]:
     """What a step asks for, and not only as a dependency in one version."""
     return frozenset(step.parameters["request"]).difference(step.parameters.get("automatic", ()))

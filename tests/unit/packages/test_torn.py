@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import pytest
 from scratch_apt import Repository, Root, build
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
@@ -84,7 +85,7 @@ class Host:
 
     def run(self, version: str = OLD, state: str = "present", victim: str = "") -> List[str]:
         """The package steps of a run: what was done. victim: beginning of the file name at which dpkg is killed."""
-        self._account()
+        self.account()
         plan = self.planned(version, state)
         assert not plan.refusals, plan.refusals
         done = []
@@ -120,7 +121,7 @@ class Host:
         ended = self.root.apt(*self._killing(victim), *words, check=False)
         assert (ended.returncode == 0) != bool(victim), ended.stdout + ended.stderr
         if not victim:
-            self._account()
+            self.account()
             assert {name: self.root.installed().get(name) for name in step.change["after"]} == step.change["after"]
 
     def _killing(self, victim: str) -> Sequence[str]:
@@ -132,7 +133,7 @@ class Host:
         (folder / "dpkg-deb").chmod(0o755)
         return "-o", "DPkg::Path=%s:/usr/sbin:/usr/bin:/sbin:/bin" % folder
 
-    def _account(self) -> None:
+    def account(self) -> None:
         """As a run begins: what an earlier one has left open is booked."""
         journal = Journal(self.root.host)
         for event in journal.unfinished("driver"):
@@ -173,6 +174,9 @@ def test_an_exchange_of_drivers_that_was_stopped(host: Host, first: str, then: s
     assert host.torn() == [victim] and host.root.packages()[victim].version == first + "-1"
     assert host.sources() != before
     end = first if wanted == "that before" else then
+    approved = host.planned(end)
+    host.account()
+    assert differences(host.planned(end), approved) == (), "what a run books before it plans makes no other plan"
     done = host.run(end)
     assert ("dpkg.unpack" in done) == (wanted == "that before")
     assert host.root.installed() == {**undisturbed(host, end), "dkms": "3"}

@@ -16,13 +16,13 @@ import os
 import re
 import tempfile
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Done, Host
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys
-from .database import ADMIN, automatic, full_name, interrupted, native, status
+from .database import ADMIN, full_name, interrupted, native, status
 from .transaction import install_words
 from .versions import newest_first
 
@@ -112,10 +112,6 @@ class Index:
                 supposed[name] = "Status: install ok unpacked\n" + stanza
         _put(self._scratch + "/status", status(self._host, supposed))
         self._options = [*self._options, "-o", "Dir::State::status=%s/status" % self._scratch]
-
-    def automatic(self) -> FrozenSet[str]:
-        """Packages of the host that nobody has chosen by hand."""
-        return automatic(self._host)
 
     def simulate(self, request: Mapping[str, str], allow_downgrade: bool = False) -> Simulation:
         """What this transaction would do, under the options that it will have."""
