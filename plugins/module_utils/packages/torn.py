@@ -14,13 +14,13 @@ another, are no obstacle; what it leaves is unpacked, and configured as everythi
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Collection, Dict, List, Mapping, Optional, Tuple
+from typing import Collection, Dict, List, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Disruption, Refusal, Step
-from ..core.steps import PACKAGES_INSTALL
+from ..core.steps import PACKAGES_INSTALL, Executor
 from . import provenance
 from .apt import running
 from .model import Package
@@ -151,4 +151,4 @@ def _dpkg(host: Host, words: List[str], timeout: float) -> None:
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
-EXECUTORS: Dict[str, Any] = {ACTION: unpack}
+EXECUTORS: Dict[str, Executor] = {ACTION: unpack}
