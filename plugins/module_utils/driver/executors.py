@@ -11,7 +11,7 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import PACKAGES_DOWNLOAD, Executor
 from ..hardware.boot import installed_module
-from ..packages import provenance
+from ..packages import provenance, torn
 from ..packages.apt import running
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 
@@ -110,6 +110,7 @@ def executors() -> Dict[str, Executor]:
     return {
         "dpkg.configure": configure_packages,
         "dpkg.finish": finish_packages,
+        **torn.EXECUTORS,
         "dkms.build": build_module,
         PACKAGES_DOWNLOAD: download_packages,
         "repository.forget": forget_repository,

@@ -5,22 +5,22 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import quote
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
-from ..core.steps import PACKAGES_INSTALL
 from ..hardware.boot import BootState, boot_state
-from ..packages import provenance, space
+from ..packages import provenance, space, torn
 from ..packages.apt import credentials, database, keys, running, sources
 from ..packages.apt.credentials import AuthFile
 from ..packages.apt.index import Index, index, read_key
 from ..packages.apt.versions import compare
 from ..packages.model import Repository, Simulation
 from ..packages.space import Space
+from ..packages.torn import Torn
 from . import catalogue
 from .catalogue import Impossible
 from .files import AUTH_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
@@ -29,7 +29,7 @@ from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, Policy
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
-ARCHIVES = "/var/cache/apt/archives"
+ARCHIVES = running.ARCHIVES
 LISTS = "/var/lib/apt/lists"
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
@@ -48,6 +48,8 @@ class Offer:
     transaction: what apt would do to reach the target, None when there is no target.
     unread:   other sources of this host that apt cannot read, in its words.
     space:    room for the transaction, None when there is none.
+    unpacks:  {package: version} of those torn that have to be unpacked again before the transaction.
+    lost:     those torn that the transaction does not replace, and that cannot be had in any version of theirs.
     """
 
     error: str = ""
@@ -56,6 +58,8 @@ class Offer:
     transaction: Optional[Simulation] = None
     unread: Tuple[str, ...] = ()
     space: Optional[Space] = None
+    unpacks: Mapping[str, str] = field(default_factory=dict)
+    lost: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,8 @@ class Observation:
     """
     installed:       {package: version} of the driver's family, kernels and headers.
     broken:          packages that dpkg has not finished.
+    unfinished:      {package: version} of the driver's family among them, '' where dpkg knows none.
+    torn:            those of them that dpkg wants unpacked again, whoever brought them.
     interrupted:     whether dpkg itself was stopped in the middle.
     ours_unfinished: whether a transaction of ours was stopped.
     kernels:         bootable kernels.
@@ -85,6 +91,8 @@ class Observation:
 
     installed: Mapping[str, str] = field(default_factory=dict)
     broken: Tuple[str, ...] = ()
+    unfinished: Mapping[str, str] = field(default_factory=dict)
+    torn: Mapping[str, Torn] = field(default_factory=dict)
     interrupted: bool = False
     ours_unfinished: bool = False
     kernels: Tuple[Kernel, ...] = ()
@@ -120,13 +128,16 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     installed = {name: packages[name].version for name in watched if packages[name].installed}
     brought = provenance.brought(host, journal, "driver", packages)
     origin = origin_of(policy, facts)
+    # A trigger that waits (of libc-bin, say) is no fault of its package: the next transaction sees to it
+    broken = tuple(sorted(name for name, package in packages.items()
+                          if package.unfinished and not package.state.startswith("triggers-")))
     seen = Observation(
         installed=installed,
-        # A trigger that waits (of libc-bin, say) is no fault of its package: the next transaction sees to it
-        broken=tuple(sorted(name for name, package in packages.items()
-                            if package.unfinished and not package.state.startswith("triggers-"))),
-        interrupted=any(name.isdigit() for name in host.list("/var/lib/dpkg/updates")),
-        ours_unfinished=any(event["step"]["action"] == PACKAGES_INSTALL for event in journal.unfinished("driver")),
+        broken=broken,
+        unfinished={name: packages[name].version for name in watched if packages[name].unfinished},
+        torn=torn.observe(host, journal, packages),
+        interrupted=database.interrupted(host),
+        ours_unfinished=torn.stopped(journal, broken),
         kernels=read_kernels(host, journal, facts),
         boot=boot_state(host),
         files={path: host.read(path) for path in OUR_FILES},
@@ -149,7 +160,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if not index_needed(seen, policy, facts):
         return seen
     archives = tuple(name for name in host.list(ARCHIVES) if name.endswith(".deb"))
-    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin), archives=archives,
+    followers = provenance.followers(host, journal, "driver")
+    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin, followers), archives=archives,
                    bindings=running.has_bindings(host))
 
 
@@ -169,19 +181,24 @@ def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:
     return tuple(path for path in LEFTOVERS if host.exists(path))
 
 
-def _read_offer(host: Host, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
+def _read_offer(
+    host: Host, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, automatic: AbstractSet[str]
+) -> Offer:
     key = ""
     try:
         key = _key_text(host, seen, origin)
         repositories = [Repository(origin.url, key, KEY_FILE, credentials=origin.credentials)] if origin.url else []
         with index(host, repositories, beside_system=True) as opened:
-            offer = _offer(opened, seen, policy, facts, origin, key)
+            offer = _offer(host, opened, seen, policy, facts, origin, key, automatic)
             return replace(offer, unread=opened.unread, space=space.observe(host) if offer.transaction else None)
     except GpuOpsError as error:
         return Offer(error=error.found, key=key)
 
 
-def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str) -> Offer:
+def _offer(
+    host: Host, opened: Index, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str,
+    automatic: AbstractSet[str]
+) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
     target = target_of(policy, facts, seen.installed, versions)
     if not isinstance(target, Target):
@@ -192,40 +209,86 @@ def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, o
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions, key=key)
     request = requested(target, seen, versions, headers)
-    if not request:
-        return Offer(versions=versions, key=key)
-    return Offer(versions=versions, key=key, transaction=_simulated(opened, seen, target, request))
+    had = _had(host, opened, seen)
+    away = {name: version for name, version in catalogue.family(had, target.packages.floating).items()
+            if catalogue.upstream(version) != target.version}
+    if seen.torn and request:
+        opened.suppose_unpacked(away)
+    transaction = _simulated(opened, replace(seen, unfinished={**seen.unfinished, **away}), target, request,
+                             _half_way(opened, seen, target), automatic) if request else None
+    comes = {} if transaction is None else transaction.change[1]
+    left = [name for name in seen.torn if name in away or name not in comes]
+    return Offer(versions=versions, key=key, transaction=transaction,
+                 unpacks={name: had[name] for name in left if name in had},
+                 lost=tuple(name for name in left if name not in had))
+
+
+def _had(host: Host, opened: Index, seen: Observation) -> Dict[str, str]:
+    """{torn package: the version to unpack it in} of those that a source offers or apt has kept."""
+    offered = opened.versions(seen.torn)
+    found = {name: [version for version in each.versions
+                    if version in offered[name] or running.kept(host, name, version)]
+             for name, each in seen.torn.items()}
+    return {name: versions[0] for name, versions in found.items() if versions}
 
 
 def requested(
     target: Target, seen: Observation, versions: Mapping[str, List[str]], headers: Tuple[str, ...]
 ) -> Dict[str, str]:
     """{package: version} to ask apt for: the driver where it is not as wanted, and headers that are missing."""
-    driver = {} if packages_settled(target, seen.installed) else target.request(versions)
+    driver = {} if settled(target, seen) else target.request(versions)
     return {**driver, **{name: versions[name][0] for name in headers if versions[name]}}
 
 
-def _simulated(opened: Index, seen: Observation, target: Target, request: Mapping[str, str]) -> Simulation:
+def _half_way(opened: Index, seen: Observation, target: Target) -> Dict[str, str]:
+    """{package: version} of what else a transaction that follows a stopped one has to ask for: every package of the
+    driver that is there, in the version of the target, and what those depend on that have been unpacked already."""
+    if not seen.broken:
+        return {}
+    there = {**seen.unfinished, **seen.installed}
+    opened.prefer(pin_text(target.version))
+    missing = opened.missing()
+    offered = opened.versions([name for name in {**missing, **there} if catalogue.FAMILY.match(name)])
+    wanted = {name: target.package_version(name, offered) for name in offered}
+    return {**{name: version for name, version in missing.items() if name not in offered},
+            **{name: version for name, version in wanted.items() if version}}
+
+
+def _simulated(
+    opened: Index, seen: Observation, target: Target, request: Mapping[str, str], half_way: Mapping[str, str],
+    automatic: AbstractSet[str]
+) -> Simulation:
     """The transaction as apt will do it.
 
     The pin of the new version tells which versions the rest of the family has to have. It is written once they are
     there, and that of the old version would have apt keep them: so they are asked for by name.
     """
     opened.prefer(pin_text(target.version))
-    draft = opened.simulate(request, goes_down(seen.installed, request))
+    there = {**seen.unfinished, **seen.installed}
+    asked = {**half_way, **request}
+    draft = opened.simulate(asked, goes_down(there, asked))
     if draft.problem:
         return draft
     family = {name: version for name, version in draft.installs.items()
               if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version}
-    if not packages_settled(target, seen.installed):
+    if not settled(target, seen):
         # An earlier transaction may have stopped half way: apt would move what it has brought to the newest version
         family.update((name, version) for name, version in seen.installed.items()
                       if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version)
-    whole = {**family, **request}
+    whole = {**family, **asked}
     opened.prefer(seen.files.get(PIN_FILE) or "")
-    followers = {name for name in set(family).difference(request) if name not in seen.installed} \
-        | opened.automatic().intersection(family)
-    return replace(opened.simulate(whole, goes_down(seen.installed, whole)), named=tuple(sorted(followers)))
+    followers = {name for name in set(whole).difference(request) if name not in seen.installed} \
+        | automatic & set(whole)
+    return replace(opened.simulate(whole, goes_down(there, whole)), named=tuple(sorted(followers)))
+
+
+def settled(target: Target, seen: Observation) -> bool:
+    """Whether the driver's packages are there, and none of another version is on its way."""
+    coming = {name: seen.torn[name].versions[0] if name in seen.torn and seen.torn[name].versions else version
+              for name, version in seen.unfinished.items()}
+    return packages_settled(target, seen.installed) and all(
+        catalogue.upstream(version) == target.version
+        for version in catalogue.family(coming, target.packages.floating).values() if version)
 
 
 def goes_down(installed: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
@@ -275,7 +338,7 @@ def index_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
     target = target_of(policy, facts, seen.installed, {})
     if isinstance(target, Impossible):
         return not policy.version
-    if not packages_settled(target, seen.installed) or key_needed(seen, origin_of(policy, facts)):
+    if seen.torn or not settled(target, seen) or key_needed(seen, origin_of(policy, facts)):
         return True
     return any(not kernel.headers and kernel.module != target.version for kernel in seen.kernels) and bool(
         header_packages(seen, policy))

@@ -17,7 +17,7 @@ from ..core.steps import (
     packages_step,
     restore_step,
 )
-from ..packages import space
+from ..packages import space, torn
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
@@ -26,10 +26,10 @@ from . import building, catalogue
 from .catalogue import Impossible
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
-from .observation import Observation, Offer
+from .observation import Observation, Offer, settled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, PREINSTALLED, Policy
-from .target import SYSTEMS, Target, packages_settled, target_of, versions_offered
+from .target import SYSTEMS, Target, target_of, versions_offered
 
 NAME = "driver"
 MAKE_ROOM = {space.SYSTEM: " (apt-get clean)", space.ARCHIVES: " (apt-get clean)",
@@ -151,8 +151,9 @@ def _keyless(origin: Origin) -> bool:
 
 
 def _refuse_broken(seen: Observation) -> List[Refusal]:
-    if not seen.broken or _repairable(seen):
-        return []
+    refusals = torn.refusals(NAME, seen.torn, seen.offer.lost if seen.offer else ())
+    if refusals or not seen.broken or _repairable(seen):
+        return refusals
     return [Refusal(
         NAME, "packages that dpkg has not finished: %s" % ", ".join(seen.broken),
         "a package database in order before packages are added",
@@ -162,7 +163,7 @@ def _refuse_broken(seen: Observation) -> List[Refusal]:
 
 def _repairable(seen: Observation) -> bool:
     """Whether what is unfinished was left by a transaction of ours, or is the driver itself."""
-    return seen.ours_unfinished or all(name in seen.brought for name in seen.broken)
+    return seen.ours_unfinished or all(name in seen.brought or name in seen.torn for name in seen.broken)
 
 
 def _refuse_target(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
@@ -250,7 +251,7 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(seen, facts, target)
-    steps = _repair_steps(seen, packages is not None) + _repository_steps(seen, policy, facts)
+    steps = _first_steps(seen, policy, facts, packages is not None)
     steps += _download_steps(seen, policy, facts, target, packages)
     if policy.lock:
         steps += _own_file(seen, UNATTENDED_FILE, unattended_text(),
@@ -265,7 +266,7 @@ def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: T
 
 def _plan_staged(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(seen, facts, target)
-    steps = _repair_steps(seen, False) + _repository_steps(seen, policy, facts)
+    steps = _first_steps(seen, policy, facts, False)
     return Plan(steps=tuple(steps + _download_steps(seen, policy, facts, target, packages)))
 
 
@@ -290,7 +291,23 @@ def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:
     return any(archive.lower().startswith(beginning.lower()) for archive in archives)
 
 
-def _repair_steps(seen: Observation, transaction_follows: bool) -> List[Step]:
+def _first_steps(seen: Observation, policy: Policy, facts: HostFacts, transaction_follows: bool) -> List[Step]:
+    """What dpkg began is finished, and the repository is ours; what is unpacked again may come from there."""
+    repository = _repository_steps(seen, policy, facts)
+    if seen.offer is None or not seen.offer.unpacks:
+        return _repair_steps(seen, transaction_follows) + repository
+    unpack = torn.unpack_step(NAME, seen.offer.unpacks, _swapping(seen.offer.unpacks, facts),
+                              requires=tuple(step.id for step in repository))
+    return [*repository, unpack, *_repair_steps(seen, transaction_follows, (unpack.id,))]
+
+
+def _swapping(packages: Mapping[str, str], facts: HostFacts) -> Disruption:
+    """What it disturbs to unpack packages of a driver: none is loaded, this one is, or another one."""
+    others = any(catalogue.upstream(version) != facts.driver_loaded for version in catalogue.family(packages).values())
+    return Disruption.driver_reload if others and facts.driver_loaded else Disruption.none
+
+
+def _repair_steps(seen: Observation, transaction_follows: bool, requires: Tuple[str, ...] = ()) -> List[Step]:
     """Finish what dpkg began; a package that does not configure may be one that the transaction replaces."""
     if not seen.interrupted and not seen.broken:
         return []
@@ -298,7 +315,7 @@ def _repair_steps(seen: Observation, transaction_follows: bool) -> List[Step]:
     return [command_step(
         NAME, "dpkg.configure" if transaction_follows else "dpkg.finish", "unfinished packages", argv,
         "A package transaction was stopped before its end.",
-        change={"before": dict.fromkeys(seen.broken, "unfinished"), "after": {}}, timeout=3600)]
+        change={"before": dict.fromkeys(seen.broken, "unfinished"), "after": {}}, requires=requires, timeout=3600)]
 
 
 def _repository_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
@@ -326,7 +343,7 @@ def _packages_step(seen: Observation, facts: HostFacts, target: Target) -> Optio
     done = seen.offer.transaction
     if not done.installs and not done.removes:
         return None
-    driver = {} if packages_settled(target, seen.installed) else _of_family(done.request, target)
+    driver = {} if settled(target, seen) else _of_family(done.request, target)
     before, after = done.change
     before = {name: version or seen.installed.get(name) for name, version in before.items()}
     swapped = bool(driver) and facts.driver_loaded not in ("", target.version)
@@ -381,7 +398,7 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
         refusals.append(held_packages(NAME, {name: seen.held[name] for name in held}, "packages that may be removed"))
     if leaving:
         refusals += _refuse_tools(seen)
-    steps = _repair_steps(seen, bool(leaving)) if seen.brought else []
+    steps = _leftover_steps(seen, facts, bool(leaving)) if seen.brought else []
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),
@@ -400,6 +417,15 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
             after=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
     notes = ["Package %s stays: %s." % item for item in sorted(kept.items())]
     return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals), notes=tuple(notes))
+
+
+def _leftover_steps(seen: Observation, facts: HostFacts, transaction_follows: bool) -> List[Step]:
+    """Finish what dpkg began, so that its scripts take back what they have made."""
+    ours = {name: each.versions[0] if each.versions else "" for name, each in seen.torn.items() if each.ours}
+    if not ours:
+        return _repair_steps(seen, transaction_follows)
+    unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving=True)
+    return [unpack, *_repair_steps(seen, transaction_follows, (unpack.id,))]
 
 
 def _leaving(seen: Observation, facts: HostFacts) -> Tuple[Dict[str, str], Dict[str, str]]:

@@ -38,6 +38,8 @@ class Package:
     version: '' where only its name is known.
     wanted:  install, hold, deinstall or purge: what was decided for it (dpkg(1), selection states).
     state:   installed, half-installed, config-files ...: how far dpkg came (dpkg(1), package states).
+    torn:    whether it was stopped while it was unpacked (dpkg(1), package flags: reinst-required). dpkg neither
+             configures nor removes it before it has unpacked it anew, and apt does not see to that.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Package:
     version: str
     wanted: str
     state: str
+    torn: bool = False
 
     @property
     def installed(self) -> bool:

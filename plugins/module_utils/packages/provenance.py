@@ -34,7 +34,7 @@ from ..core.host import Host
 from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD
-from .apt import database, running
+from .apt import database, running, units
 from .model import Package
 
 HISTORY = "/var/log/apt/history.log"
@@ -65,10 +65,12 @@ class Provenance:
     """The engine's hook (core.capability.Transactions)."""
 
     def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
-        """Make the host's lists those that the plan was made from, and say how far the history went by then.
+        """Make the host's lists those that the plan was made from, mend what the scripts of packages that go rely on,
+        and say how far the history went by then.
 
         Whoever has just fetched the packages has renewed the lists for it.
         """
+        units.renew_records(host, [name for name, version in step.change["after"].items() if version is None])
         request = step.parameters["request"]
         if step.parameters.get("update_cache") and (not _fetched(step, done) or _lacking(host, request)):
             refresh(host, request)
@@ -78,7 +80,8 @@ class Provenance:
                 "account": {name: asdict(change) for name, change in account.items()},
                 "boot": host.boot(),
                 "newest": _newest(host),
-                "there": {name: packages[name].version for name in step.change["after"]
+                "there": {name: packages[name].version
+                          for name in {*step.change["after"], *step.parameters.get("automatic", ())}
                           if name in packages and packages[name].there}}
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
@@ -120,6 +123,19 @@ def brought(host: Host, journal: Journal, capability: str, packages: Mapping[str
 
 def _fetched(step: Step, done: Iterable[str]) -> bool:
     return any(each.startswith("%s/%s/" % (step.capability, PACKAGES_DOWNLOAD)) for each in done)
+
+
+def followers(host: Host, journal: Journal, capability: str) -> FrozenSet[str]:
+    """Packages that nobody has chosen by hand, as they are marked once the transactions of a capability that are open
+    still are settled: a plan that is made before that is the plan of the run that does it."""
+    names = set(database.automatic(host))
+    for event in journal.unfinished(capability):
+        step = Step.from_dict(event["step"])
+        if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
+            came = {name for name, version in step.change["after"].items()
+                    if version is not None and name not in event["transaction"]["there"]}
+            names.update(step.parameters.get("automatic", ()), came.difference(_chosen(step)))
+    return frozenset(names)
 
 
 def _chosen(step: Step) -> FrozenSet[str]:

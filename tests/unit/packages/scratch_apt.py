@@ -49,8 +49,9 @@ def keyring(name: str) -> Keyring:
 
 
 def build(folder: Path, name: str, version: str, depends: str = "", conflicts: str = "", script: str = "",
-          size: int = 1) -> Path:
-    """A tiny package; script is its preinst."""
+          size: int = 1, files: Optional[Mapping[str, bytes]] = None,
+          scripts: Optional[Mapping[str, str]] = None) -> Path:
+    """A tiny package; script is its preinst; files and scripts have more of its files and of its scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made)
@@ -60,9 +61,12 @@ def build(folder: Path, name: str, version: str, depends: str = "", conflicts: s
         fields = {"Package": name, "Version": version, "Architecture": "all", "Maintainer": "t <t@gpuops.invalid>",
                   "Installed-Size": str(size), "Depends": depends, "Conflicts": conflicts, "Description": "a test"}
         (tree / "DEBIAN/control").write_text("".join("%s: %s\n" % item for item in fields.items() if item[1]))
-        if script:
-            (tree / "DEBIAN/preinst").write_text("#!/bin/sh\n%s\n" % script)
-            (tree / "DEBIAN/preinst").chmod(0o755)
+        for path, content in (files or {}).items():
+            (tree / path).parent.mkdir(parents=True, exist_ok=True)
+            (tree / path).write_bytes(content)
+        for name_of_it, text in {**({"preinst": script} if script else {}), **(scripts or {})}.items():
+            (tree / "DEBIAN" / name_of_it).write_text("#!/bin/sh\n%s\n" % text)
+            (tree / "DEBIAN" / name_of_it).chmod(0o755)
         target = folder / ("%s_%s_all.deb" % (name, version.replace(":", "%3a")))
         subprocess.run(["dpkg-deb", "--root-owner-group", "-b", made, str(target)], check=True, capture_output=True)
     return target

@@ -12,7 +12,8 @@ ADMIN = "/var/lib/dpkg"
 LISTS = "/var/lib/apt/lists"
 _CACHES = ("/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin")
 EXTENDED_STATES = "/var/lib/apt/extended_states"
-_FORMAT = "${db:Status-Want}\t${db:Status-Status}\t${Package}\t${Architecture}\t${Version}\n"
+UPDATES = ADMIN + "/updates"
+_FORMAT = "${db:Status-Want}\t${db:Status-Eflag}\t${db:Status-Status}\t${Package}\t${Architecture}\t${Version}\n"
 
 
 def installed(host: Host) -> Dict[str, Package]:
@@ -39,12 +40,36 @@ def parse(listing: str, native_architecture: str) -> Dict[str, Package]:
     """Packages of what dpkg-query prints; native_architecture '' when no other one is known to dpkg."""
     packages = {}
     for line in listing.splitlines():
-        wanted, state, name, arch, version = line.split("\t")
+        wanted, flag, state, name, arch, version = line.split("\t")
         if state == "not-installed":
             continue
         name = full_name(name, arch, native_architecture)
-        packages[name] = Package(name, arch, version, wanted, state)
+        packages[name] = Package(name, arch, version, wanted, state, torn=flag == "reinstreq")
     return packages
+
+
+def interrupted(host: Host) -> bool:
+    """Whether dpkg was stopped in the middle: what it has done since it last wrote its database lies beside that."""
+    return any(name.isdigit() for name in host.list(UPDATES))
+
+
+def status(host: Host, instead: Mapping[str, str]) -> str:
+    """dpkg's database as dpkg itself would read it: apt knows nothing of what lies beside it.
+
+    instead: {package: stanza} of packages that are to have another entry, or one at all.
+    """
+    native_architecture = native(host)
+    names = sorted(name for name in host.list(UPDATES) if name.isdigit())
+    texts = [host.read(path) or "" for path in (ADMIN + "/status", *("%s/%s" % (UPDATES, name) for name in names))]
+    stanzas: Dict[str, str] = {}
+    for stanza in "\n\n".join(texts).split("\n\n"):
+        lines = [line for line in stanza.splitlines() if line and not line.startswith("#")]
+        fields = dict(line.split(": ", 1) for line in lines if line.startswith(("Package: ", "Architecture: ")))
+        if "Package" in fields:
+            name = full_name(fields["Package"], fields.get("Architecture", ""), native_architecture)
+            stanzas[name] = "\n".join(lines)
+    stanzas.update(instead)
+    return "".join("%s\n\n" % stanza for stanza in stanzas.values())
 
 
 def full_name(name: str, arch: str, native_architecture: str) -> str:

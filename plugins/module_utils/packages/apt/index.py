@@ -16,13 +16,13 @@ import os
 import re
 import tempfile
 import time
-from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Done, Host
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys
-from .database import ADMIN, automatic, full_name, native
+from .database import ADMIN, full_name, interrupted, native, status
 from .transaction import install_words
 from .versions import newest_first
 
@@ -103,9 +103,15 @@ class Index:
         """Let apt_preferences(5) of this text count from now on, '' for those of the host alone."""
         _put(self._scratch + "/preferences.d/gpuops", preferences)
 
-    def automatic(self) -> FrozenSet[str]:
-        """Packages of the host that nobody has chosen by hand."""
-        return automatic(self._host)
+    def suppose_unpacked(self, packages: Mapping[str, str]) -> None:
+        """Let the host count from now on as it will be once dpkg has unpacked these versions, and configured none."""
+        supposed = {}
+        for name, version in packages.items():
+            stanza = self.run("apt-cache", "show", "%s=%s" % (name, version)).stdout.split("\n\n")[0].strip()
+            if stanza:
+                supposed[name] = "Status: install ok unpacked\n" + stanza
+        _put(self._scratch + "/status", status(self._host, supposed))
+        self._options = [*self._options, "-o", "Dir::State::status=%s/status" % self._scratch]
 
     def simulate(self, request: Mapping[str, str], allow_downgrade: bool = False) -> Simulation:
         """What this transaction would do, under the options that it will have."""
@@ -115,6 +121,14 @@ class Index:
         download, unpacked = (0, 0) if problem else self._sizes(installs)
         return Simulation(installs, removes, problem, before, dict(request), allow_downgrade, download, unpacked,
                           held=_held(done.stdout))
+
+    def missing(self) -> Dict[str, str]:
+        """{package: version} that what a stopped transaction has unpacked depends on, and that is not there.
+
+        apt refuses a request that leaves it out: it takes no names and a repair of its own in one transaction.
+        """
+        return parse_simulation(self.run("apt-get", "--simulate", "-q", "-y", "--fix-broken", "install").stdout,
+                                native(self._host))[0]
 
     def _sizes(self, installs: Mapping[str, str]) -> Tuple[int, int]:
         """Bytes to fetch and bytes unpacked of packages, as their index has them."""
@@ -169,6 +183,8 @@ def index(host: Host, repositories: Sequence[Repository], beside_system: bool = 
             "preferences": host.path("/etc/apt/preferences") if beside_system else scratch + "/none",
         })
         opened = Index(host, scratch, repositories)
+        if interrupted(host):
+            opened.suppose_unpacked({})
         opened.update()
         yield opened
 

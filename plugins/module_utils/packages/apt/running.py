@@ -6,7 +6,8 @@ from __future__ import annotations
 import re
 import sys
 import time
-from typing import Sequence
+from typing import List, Optional, Sequence
+from urllib.parse import quote
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, Done, Host
@@ -16,6 +17,7 @@ LOCK_SECONDS = 600
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
 # Where a dpkg that we started says how it ended; it may outlive us.
 CONFIGURING = "/run/gpuops/dpkg"
+ARCHIVES = "/var/cache/apt/archives"
 _PAUSE = 1.0
 
 _LOCKED = re.compile(r"(?:Could not get lock|Unable to lock directory|Unable to acquire the dpkg frontend lock"
@@ -49,6 +51,31 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
             cmd=argv, rc=done.rc, stdout=done.stdout, stderr=done.stderr,
         )
     return done
+
+
+def kept(host: Host, name: str, version: str) -> List[str]:
+    """Files of a package among those that apt keeps, whatever is in them."""
+    return host.glob("%s/%s_%s_*.deb" % (ARCHIVES, name.split(":")[0], quote(version, safe="+~.")))
+
+
+def archive(host: Host, name: str, version: str) -> Optional[str]:
+    """The package's file among those that apt keeps, fetched where it is not there; None where it cannot be had.
+
+    apt checks what is there before it takes it: a power cut leaves empty files. Of a version that no list has any more
+    it knows nothing; then the file counts that can be unpacked.
+    """
+    done = host.run(["env", "-C", host.path(ARCHIVES), "apt-get", *own(host), "-q", "download",
+                     "%s=%s" % (name, version)], check=False, timeout=1800, env=QUIET)
+    for path in kept(host, name, version):
+        if done.rc == 0 or host.run(["dpkg-deb", "--contents", host.path(path)], check=False).rc == 0:
+            return host.path(path)
+    return None
+
+
+def dpkg(host: Host) -> List[str]:
+    """dpkg on this host's own state, with the answers that apt gives it (see transaction.builtin_options)."""
+    root = [] if host.root == "/" else ["--root=" + host.root]
+    return ["dpkg", *root, "--force-confdef", "--force-confold"]
 
 
 def has_bindings(host: Host) -> bool:
