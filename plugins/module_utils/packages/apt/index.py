@@ -29,6 +29,8 @@ from .versions import newest_first
 APT_HELPER = "/usr/lib/apt/apt-helper"
 LISTS = "/run/gpuops/apt"
 OURS = "gpuops-nvidia-"
+# Our files beside copies of the host's: no copy has such a name
+OWN = OURS + "scratch"
 TIMEOUT_SECONDS = 600
 # What lists and caches of a distribution and NVIDIA's repository hold, compressed; a smaller /run is left alone.
 ROOM_BYTES = 300 * 1024 * 1024
@@ -101,7 +103,7 @@ class Index:
 
     def prefer(self, preferences: str) -> None:
         """Let apt_preferences(5) of this text count from now on, '' for those of the host alone."""
-        _put(self._scratch + "/preferences.d/gpuops", preferences)
+        _put("%s/preferences.d/%s" % (self._scratch, OWN), preferences)
 
     def automatic(self) -> FrozenSet[str]:
         """Packages of the host that nobody has chosen by hand."""
@@ -286,14 +288,14 @@ def _put_sources(lists: str, scratch: str, repositories: Sequence[Repository]) -
             _put(signed_by, repository.key)
         stanzas.append(repository.sources(signed_by=signed_by))
     if stanzas:
-        _put(scratch + "/sources.d/gpuops.sources", "\n".join(stanzas))
+        _put("%s/sources.d/%s.sources" % (scratch, OWN), "\n".join(stanzas))
 
 
 def _put_credentials(host: Host, scratch: str, repositories: Sequence[Repository]) -> None:
     """Ours, and those of others on the host; the scratch folder is its owner's alone."""
     ours = [credentials.text(each.uri, each.credentials) for each in repositories if each.credentials]
     if ours:
-        _put(scratch + "/auth.d/gpuops.conf", "".join(ours))
+        _put("%s/auth.d/%s.conf" % (scratch, OWN), "".join(ours))
     _copy(host, credentials.FOLDER, scratch + "/auth.d", (".conf",))
 
 
