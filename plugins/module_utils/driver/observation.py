@@ -124,9 +124,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     origin = origin_of(policy, facts)
     seen = Observation(
         installed=installed,
-        # A trigger that waits (of libc-bin, say) is no fault of its package: the next transaction sees to it
-        broken=tuple(sorted(name for name, package in packages.items()
-                            if package.unfinished and not package.state.startswith("triggers-"))),
+        broken=tuple(sorted(name for name, package in packages.items() if package.unfinished)),
         interrupted=any(name.isdigit() for name in host.list("/var/lib/dpkg/updates")),
         ours_unfinished=any(event["step"]["action"] == PACKAGES_INSTALL for event in journal.unfinished("driver")),
         kernels=read_kernels(host, journal, facts),
