@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
-from urllib.parse import quote
+from urllib.parse import unquote_to_bytes
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
@@ -34,8 +34,10 @@ LISTS = "/var/lib/apt/lists"
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
 _KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
+_BEFORE_HOST = re.compile(r"://[^/@]*@")
 # What apt takes for 'no' (apt-pkg/contrib/strutl.cc, StringToBool)
 _DISABLED = re.compile(r"^Enabled:\s*(no|false|without|off|disable|0)\s*$", re.MULTILINE | re.IGNORECASE)
+_QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
 _KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".join(
     re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
 
@@ -135,7 +137,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         brought=brought,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver") if original.path != AUTH_FILE},
-        lists=tuple(host.glob("%s/%s*" % (LISTS, list_name(origin.url)))) if origin.url else (),
+        lists=_lists_of(host, origin.url) if origin.url else (),
         signing_key_enrolled=facts.secure_boot and signing_key_enrolled(host),
         held=database.held(packages, watched),
         auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
@@ -153,10 +155,18 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
                    bindings=running.has_bindings(host))
 
 
+def _lists_of(host: Host, url: str) -> Tuple[str, ...]:
+    """Index files of the repository itself: those of one below it have the name of its folder before their own."""
+    beginning = list_name(url)
+    return tuple("%s/%s" % (LISTS, name) for name in host.list(LISTS)
+                 if name.startswith(beginning) and "_" not in name[len(beginning):])
+
+
 def list_name(url: str) -> str:
-    """How apt names the index files of a repository."""
-    bare = url.split("://", 1)[-1].rstrip("/") if "://" in url else url
-    return quote(bare.replace("_", "%5f"), safe="/%:@.+~,-").replace("/", "_") + "_"
+    """How apt names the index files of a repository (URItoFileName, apt-pkg/contrib/strutl.cc)."""
+    bare = unquote_to_bytes(re.sub(r"^[a-z0-9+.-]+:(//)?(\[([^]]*)\])?", r"\3", url).rstrip("/") + "/")
+    return "".join("_" if byte == ord("/") else chr(byte) if 0x20 < byte < 0x7f and chr(byte) not in _QUOTED
+                   else "%%%02x" % byte for byte in bare)
 
 
 def _foreign_sources(host: Host, url: str) -> Tuple[str, ...]:
@@ -178,7 +188,7 @@ def _names_url(text: str, bare: str) -> bool:
     """Whether an entry names it; a stanza of a deb822 file may be switched off."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     stanzas = re.split(r"\n[ \t]*\n", "\n".join(lines))
-    return any(word.rstrip("/") == bare for stanza in stanzas if not _DISABLED.search(stanza)
+    return any(_BEFORE_HOST.sub("://", word).rstrip("/") == bare for stanza in stanzas if not _DISABLED.search(stanza)
                for line in stanza.splitlines() for word in line.split("#", 1)[0].split())
 
 

@@ -401,7 +401,8 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
               if path in seen.originals]
     if seen.auth.shown is not None:
         steps.append(credentials.removal(NAME, AUTH_FILE, seen.auth))
-    if seen.lists and (SOURCES_FILE in seen.originals or seen.files.get(SOURCES_FILE) is None):
+    if seen.lists and not seen.foreign_sources and (
+            SOURCES_FILE in seen.originals or seen.files.get(SOURCES_FILE) is None):
         steps.append(Step(
             NAME, "repository.forget", origin_of(policy, facts).url,
             "apt keeps the index of a repository that is gone.",

@@ -58,6 +58,7 @@ STANZA = "Types: deb\nURIs: http://mirror/debian12/x86_64\nSuites: /\n"
 @pytest.mark.parametrize("name, text, counts", [
     ("sources.list", ENTRY, True),
     ("sources.list.d/cuda.list", ENTRY, True),
+    ("sources.list.d/cuda.list", ENTRY.replace("http://", "http://me:secret@"), True),
     ("sources.list.d/cuda.list", "# " + ENTRY, False),
     # apt reads none of these
     ("sources.list.d/cuda.list.save", ENTRY, False),
@@ -80,3 +81,19 @@ def test_a_driver_whose_trigger_waits_is_installed(tmp_path: Path, state: str) -
     assert there.installed == {"nvidia-kernel-open-dkms": "580.126.09-1"} and there.broken == ()
     target = target_of(policy(version="580"), THERE, there.installed, {"nvidia-kernel-open-dkms": ["580.178.04-1"]})
     assert isinstance(target, Target) and target.version == "580.126.09"
+
+
+OWN_LISTS = ("mirror_debian12_x86%5f64_InRelease", "mirror_debian12_x86%5f64_Packages.lz4")
+
+
+@pytest.mark.parametrize("sources, forgotten", [({}, True), ({"sources.list.d/cuda.list": ENTRY}, False)])
+def test_lists_of_others_are_not_forgotten(tmp_path: Path, sources: Dict[str, str], forgotten: bool) -> None:
+    """Repositories below ours, and ours where somebody has an entry of his own: each uninstallation would take their
+    lists again."""
+    others = ("mirror_debian12_x86%5f64_debian_dists_bookworm_InRelease",
+              "mirror_debian12_x86%5f64_debian_dists_bookworm_main_binary-amd64_Packages", "mirror_debian12_InRelease")
+    for name in OWN_LISTS + others:
+        Host(str(tmp_path)).write("/var/lib/apt/lists/" + name, "x")
+    plan = planner.plan(seen(tmp_path, {}, sources), REMOVED, THERE)
+    assert [list(step.parameters["files"]) for step in plan.steps] == (
+        [["/var/lib/apt/lists/" + name for name in OWN_LISTS]] if forgotten else [])
