@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 from urllib.parse import unquote_to_bytes
 
 from ..core.errors import GpuOpsError
@@ -145,7 +145,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         given_key=_given_key(host, origin) if policy.state != "absent" else "",
     )
     if policy.state == "absent":
-        removable = database.removable(host, packages, brought)
+        removable = database.removable(host, packages, set(brought).difference(kernels_in_use(facts)))
         return replace(seen, removable=removable, held=database.held(packages, brought),
                        bindings=not removable or running.has_bindings(host))
     if not index_needed(seen, policy, facts):
@@ -153,6 +153,12 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     archives = tuple(name for name in host.list(ARCHIVES) if name.endswith(".deb"))
     return replace(seen, offer=_read_offer(host, seen, policy, facts, origin), archives=archives,
                    bindings=running.has_bindings(host))
+
+
+def kernels_in_use(facts: HostFacts) -> FrozenSet[str]:
+    """Packages of the kernels that run and boot next: they stay, with what they need."""
+    return frozenset(beginning + release for release in (facts.kernel, facts.boot_kernel) if release
+                     for beginning in ("linux-image-", "linux-image-unsigned-"))
 
 
 def _lists_of(host: Host, url: str) -> Tuple[str, ...]:

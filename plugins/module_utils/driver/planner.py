@@ -17,7 +17,7 @@ from . import building, catalogue
 from .catalogue import Impossible
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
-from .observation import Observation, Offer
+from .observation import Observation, Offer, kernels_in_use
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, PREINSTALLED, Policy
 from .target import SYSTEMS, Target, packages_settled, target_of, versions_offered
@@ -414,7 +414,7 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
 
 def _leaving(seen: Observation, facts: HostFacts) -> Tuple[Dict[str, str], Dict[str, str]]:
     """({package of ours to remove: version}, {package of ours that stays: why})."""
-    in_use = {"linux-image-" + release for release in (facts.kernel, facts.boot_kernel) if release}
+    in_use = kernels_in_use(facts)
     leaving = {name: seen.brought[name] for name in seen.removable if name not in in_use}
     kept = {name: "this kernel runs or boots next" if name in in_use else "another package needs it"
             for name in seen.brought if name not in leaving}

@@ -10,7 +10,7 @@ import pytest
 from scratch_apt import Repository, Root, build
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
@@ -81,3 +81,20 @@ def test_a_part_that_is_missing_comes_without_moving_the_rest(root: Root, driver
     followers = ("libcuda1", "libnvidia-ptxjitcompiler1")
     root.host.run(["apt-mark", *database.own(root.host), "auto", *followers])
     assert packages_of(planned(root, driver)) == {"nvidia-fabricmanager": WANTED, "nvlsm": NEWEST}
+
+
+def test_the_kernel_that_runs_keeps_what_it_needs(root: Root, repository: Repository) -> None:
+    """Ubuntu's have their modules in a package of their own: apt takes the kernel with it."""
+    image, modules = "linux-image-" + KERNEL, "linux-modules-" + KERNEL
+    build(repository.folder, modules, "6.1-1")
+    build(repository.folder, image, "6.1-1", depends=modules)
+    repository.add("dkms", "3")
+    root.trust(repository)
+    root.apt("update")
+    root.install(image, "dkms")
+    journal = Journal(root.host)
+    journal.set_packages("driver", {name: PackageChange(None, version) for name, version in root.installed().items()})
+    wanted = Driver().policy({**{name: option.get("default") for name, option in ARGUMENTS.items()}, "state": "absent"})
+    plan = planner.plan(observe(root.host, journal, wanted, FACTS), wanted, FACTS)
+    assert [step.change["after"] for step in plan.steps if step.action == "packages.remove"] == [{"dkms": None}]
+    assert len(plan.notes) == 2

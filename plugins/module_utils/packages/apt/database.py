@@ -108,7 +108,12 @@ def removable(host: Host, packages: Mapping[str, Package], brought: Iterable[str
     ours = sorted(name for name in there if packages[name].installed)
     unfinished = sorted(there.difference(ours))
     if ours and not _removed_with(host, ours) <= there:
-        ours = [name for name in ours if _removed_with(host, [name]) <= there]
+        # One more each time: somebody's package may do with either of two, and not without both
+        together: List[str] = []
+        for name in ours:
+            if _removed_with(host, [*together, name]) <= there:
+                together.append(name)
+        ours = together
     return tuple(ours + unfinished)
 
 
