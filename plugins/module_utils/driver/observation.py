@@ -226,14 +226,15 @@ def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, o
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key)
     headers = header_packages(seen, policy, facts)
-    versions.update(opened.versions(target.packages.required + target.packages.optional, origin.url))
+    family = tuple(catalogue.family(seen.installed, target.packages.floating))
+    versions.update(opened.versions(target.packages.required + target.packages.optional + family, origin.url))
     versions.update(opened.versions(headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions, key=key)
     request = requested(target, seen, versions, headers)
     if not request:
         return Offer(versions=versions, key=key)
-    return Offer(versions=versions, key=key, transaction=_simulated(opened, seen, target, request))
+    return Offer(versions=versions, key=key, transaction=_simulated(opened, seen, target, request, versions))
 
 
 def requested(
@@ -244,11 +245,14 @@ def requested(
     return {**driver, **{name: versions[name][0] for name in headers if versions[name]}}
 
 
-def _simulated(opened: Index, seen: Observation, target: Target, request: Mapping[str, str]) -> Simulation:
+def _simulated(
+    opened: Index, seen: Observation, target: Target, request: Mapping[str, str], versions: Mapping[str, List[str]]
+) -> Simulation:
     """The transaction as apt will do it.
 
     The pin of the new version tells which versions the rest of the family has to have. It is written once they are
-    there, and that of the old version would have apt keep them: so they are asked for by name.
+    there, and that of the old version would have apt keep them: so they are asked for by name. So is what nothing of
+    the driver needs (nvidia-imex, nvidia-settings): apt would leave it at the version before.
     """
     opened.prefer(pin_text(target.version))
     draft = opened.simulate(request, goes_down(seen.installed, request))
@@ -260,6 +264,10 @@ def _simulated(opened: Index, seen: Observation, target: Target, request: Mappin
         # An earlier transaction may have stopped half way: apt would move what it has brought to the newest version
         family.update((name, version) for name, version in seen.installed.items()
                       if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version)
+        others = catalogue.family(seen.installed, target.packages.floating)
+        family.update((name, target.package_version(name, versions)) for name in others
+                      if name not in draft.installs and name not in draft.removes and name not in family
+                      and target.package_version(name, versions))
     whole = {**family, **request}
     opened.prefer(seen.files.get(PIN_FILE) or "")
     followers = {name for name in set(family).difference(request) if name not in seen.installed} \

@@ -283,7 +283,8 @@ def _download_steps(
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return []
     wanted = packages.parameters["request"]
-    if all(_fetched(name, version, seen.archives) for name, version in wanted.items()):
+    if all(_fetched(name, version, seen.archives) for name, version in wanted.items()
+           if seen.installed.get(name) != version):
         return []
     return [command_step(
         NAME, "packages.download", "driver %s" % target.version,

@@ -3,6 +3,7 @@
 """A driver of which a stopped transaction, or an older policy, has brought a part: the rest is added in its version."""
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Dict, Iterator
 
@@ -21,6 +22,9 @@ KERNEL = "6.1.0-50-amd64"
 FACTS = HostFacts(hostname="gpu1", os_id="debian", os_version="12", arch="x86_64", kernel=KERNEL, boot_kernel=KERNEL,
                   gpus=(Gpu("0000:01:00.0", "2901"),), fabric="fabric_manager_nvlsm")
 WANTED, NEWEST = "580.178.04-1", "610.57.04-1"
+WHOLE = {**dict.fromkeys((
+    "nvidia-driver-cuda", "libcuda1", "libnvidia-ptxjitcompiler1", "nvidia-kernel-open-dkms", "nvidia-persistenced",
+    "nvidia-modprobe", "nvidia-fabricmanager"), WANTED), "nvlsm": NEWEST}
 
 
 @pytest.fixture
@@ -98,3 +102,37 @@ def test_the_kernel_that_runs_keeps_what_it_needs(root: Root, repository: Reposi
     plan = planner.plan(observe(root.host, journal, wanted, FACTS), wanted, FACTS)
     assert [step.change["after"] for step in plan.steps if step.action == "packages.remove"] == [{"dkms": None}]
     assert len(plan.notes) == 2
+
+
+def test_what_nothing_of_the_driver_needs_moves_with_it(root: Root, driver: Repository) -> None:
+    """IMEX of another version than the driver does not start; what the repository has not stays, and holds up nothing."""
+    for name, version in (("nvidia-imex", WANTED), ("nvidia-imex", NEWEST), ("nvidia-settings", NEWEST)):
+        build(driver.folder, name, version)
+    driver.publish()
+    brought(root, driver, {**dict.fromkeys(WHOLE, NEWEST), "nvidia-imex": NEWEST, "nvidia-settings": NEWEST})
+    root.host.run(["apt-mark", *database.own(root.host), "auto", "nvidia-imex"])
+    step = next(step for step in planned(root, driver).steps if step.action == "packages.install")
+    assert step.change["after"]["nvidia-imex"] == WANTED and "nvidia-settings" not in step.change["after"]
+    assert "nvidia-imex" in step.parameters["automatic"]
+
+
+def test_firmware_of_a_driver_before_is_no_part_of_this_one(root: Root, driver: Repository) -> None:
+    """Ubuntu names it by version: it stays until somebody removes it, and needs no index again and again."""
+    build(driver.folder, "nvidia-firmware-580-580.126.09", "580.126.09-1")
+    driver.publish()
+    brought(root, driver, {**WHOLE, "nvidia-firmware-580-580.126.09": "580.126.09-1"})
+    key, sources = [step for step in planned(root, driver).steps if step.action == "file.write"]
+    for step in (key, sources):
+        root.host.write(step.subject, step.change["after"])
+    driver.requests.clear()
+    assert [step.action for step in planned(root, driver).steps] == ["dkms.build"]
+    assert driver.requests == []
+
+
+def test_what_is_staged_need_not_be_fetched_where_it_is_installed(root: Root, driver: Repository) -> None:
+    brought(root, driver, {name: version for name, version in WHOLE.items() if name != "nvidia-fabricmanager"})
+    shutil.rmtree(root.path / "var/cache/apt/archives")
+    (root.path / "var/cache/apt/archives/partial").mkdir(parents=True)
+    assert "packages.download" in [step.action for step in planned(root, driver, state="staged").steps]
+    (root.path / ("var/cache/apt/archives/nvidia-fabricmanager_%s_all.deb" % WANTED)).touch()
+    assert "packages.download" not in [step.action for step in planned(root, driver, state="staged").steps]
