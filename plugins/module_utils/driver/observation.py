@@ -17,7 +17,7 @@ from ..hardware.boot import BootState, boot_state
 from ..packages import provenance, space
 from ..packages.apt import credentials, database, keys, running
 from ..packages.apt.credentials import AuthFile
-from ..packages.apt.index import Index, index, read_key
+from ..packages.apt.index import Index, Preference, index, read_key
 from ..packages.apt.versions import compare
 from ..packages.model import Repository, Simulation
 from ..packages.space import Space
@@ -222,19 +222,56 @@ def _read_offer(host: Host, seen: Observation, policy: Policy, facts: HostFacts,
 
 def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
+    if not origin.url and not policy.exact:
+        versions = preferred(versions, opened.preference(versions), policy.version)
     target = target_of(policy, facts, seen.installed, versions)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key)
     headers = header_packages(seen, policy, facts)
     family = tuple(catalogue.family(seen.installed, target.packages.floating))
-    versions.update(opened.versions(target.packages.required + target.packages.optional + family, origin.url))
-    versions.update(opened.versions(headers))
+    others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
+    versions.update(opened.versions(others, origin.url))
+    if not origin.url:
+        floating = {name: versions[name] for name in target.packages.floating.intersection(versions)}
+        versions.update(preferred(floating, opened.preference(floating)))
+    versions.update(_header_versions(opened, headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions, key=key)
     request = requested(target, seen, versions, headers)
     if not request:
         return Offer(versions=versions, key=key)
     return Offer(versions=versions, key=key, transaction=_simulated(opened, seen, target, request, versions))
+
+
+def preferred(
+    versions: Mapping[str, List[str]], preferences: Mapping[str, Preference], wanted: str = ""
+) -> Dict[str, List[str]]:
+    """Those versions of a host's own sources that apt would choose from: of several releases the preferred one alone.
+
+    wanted: the branch; where only a release that comes when asked for (backports) has it, it is asked for.
+    """
+    found = {}
+    for name, offered in versions.items():
+        there = preferences.get(name, Preference("", {}))
+        fitting = [version for version in offered if catalogue.matches(catalogue.upstream(version), wanted)] or offered
+        best = max((there.priorities.get(version, 0) for version in fitting), default=0)
+        found[name] = [version for version in offered
+                       if there.priorities.get(version, 0) >= best or version == there.candidate]
+    return found
+
+
+def _header_versions(opened: Index, headers: Tuple[str, ...]) -> Dict[str, List[str]]:
+    """Versions of header packages, that first which apt would choose: of a metapackage the version of the kernel's
+    own, which may follow backports while apt would take the headers from elsewhere."""
+    offered = opened.versions(headers)
+    kernels = {name: name.replace("linux-headers-", "linux-image-", 1) for name in headers}
+    preferences = opened.preference([*kernels, *kernels.values()])
+    found = {}
+    for name, versions in offered.items():
+        chosen = [preferences[each].candidate for each in (kernels[name], name) if each in preferences]
+        first = [version for version in chosen if version in versions][:1]
+        found[name] = first + [version for version in versions if version not in first]
+    return found
 
 
 def requested(

@@ -105,7 +105,7 @@ def test_the_kernel_that_runs_keeps_what_it_needs(root: Root, repository: Reposi
 
 
 def test_what_nothing_of_the_driver_needs_moves_with_it(root: Root, driver: Repository) -> None:
-    """IMEX of another version than the driver does not start; what the repository has not stays, and holds up nothing."""
+    """IMEX of another version than the driver does not start. What the repository has not stays."""
     for name, version in (("nvidia-imex", WANTED), ("nvidia-imex", NEWEST), ("nvidia-settings", NEWEST)):
         build(driver.folder, name, version)
     driver.publish()

@@ -16,6 +16,7 @@ import os
 import re
 import tempfile
 import time
+from dataclasses import dataclass
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
@@ -67,6 +68,18 @@ _SUMMARY = "Some index files failed to download"
 _UNPARSED = "The list of sources could not be read"
 
 
+@dataclass(frozen=True)
+class Preference:
+    """What apt_preferences(5), releases that come only when asked for (backports) and phased updates make of a package.
+
+    candidate:  version that apt would install, '' for none.
+    priorities: {version: its priority}, the installed one included.
+    """
+
+    candidate: str
+    priorities: Mapping[str, int]
+
+
 class Index:
     """Open lists; made by index().
 
@@ -100,6 +113,11 @@ class Index:
             if name in offered and version not in offered[name]:
                 offered[name].append(version)
         return {name: newest_first(found) for name, found in offered.items()}
+
+    def preference(self, packages: Iterable[str]) -> Dict[str, Preference]:
+        """What apt itself would choose of each package; those that it does not know are left out."""
+        wanted = sorted(set(packages))
+        return parse_policy(self.run("apt-cache", "policy", *wanted).stdout) if wanted else {}
 
     def prefer(self, preferences: str) -> None:
         """Let apt_preferences(5) of this text count from now on, '' for those of the host alone."""
@@ -227,6 +245,19 @@ def parse_simulation(
         else:
             removes.add(name)
     return installs, tuple(sorted(removes)), before
+
+
+def parse_policy(output: str) -> Dict[str, Preference]:
+    """{package: preference} of 'apt-cache policy'."""
+    found: Dict[str, Preference] = {}
+    for block in re.split(r"^(?=\S)", output, flags=re.MULTILINE):
+        name, _colon, rest = block.partition(":\n")
+        candidate = re.search(r"^  Candidate: (\S+)$", rest, re.MULTILINE)
+        if candidate:
+            versions = re.findall(r"^ (?:\*\*\*|   ) (\S+) (-?\d+)", rest, re.MULTILINE)
+            found[name] = Preference(candidate.group(1).replace("(none)", ""),
+                                     {version: int(priority) for version, priority in versions})
+    return found
 
 
 def unreadable(uri: str, done: Done, told: Sequence[str]) -> GpuOpsError:
