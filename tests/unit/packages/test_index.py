@@ -100,6 +100,14 @@ def test_files_of_others_that_have_the_collections_name_do_not_take_the_place_of
         assert "dkms" in opened.simulate({"driver": "2.0-1"}).problem, "the administrator's pin counts"
 
 
+def test_lists_and_archives_in_places_of_their_own_stay_as_they_are(root: Root, repository: Repository) -> None:
+    root.write("etc/apt/apt.conf.d/50places",
+               'Dir::State::lists "%s/srv/lists";\nDir::Cache::archives "%s/srv/archives";\n' % (root.path, root.path))
+    with index(root.host, [ours(repository)]) as opened:
+        assert opened.versions(["driver"])["driver"][0] == "2.0-1"
+    assert not (root.path / "srv").exists()
+
+
 def test_an_expired_source_of_somebody_else_is_left_out_and_named(
     root: Root, repository: Repository, other: Repository
 ) -> None:
