@@ -36,10 +36,10 @@ TIMEOUT_SECONDS = 600
 # What lists and caches of a distribution and NVIDIA's repository hold, compressed; a smaller /run is left alone.
 ROOM_BYTES = 300 * 1024 * 1024
 
-# apt.conf(5): hooks of the system (cleaners, notifiers) must not run for a scratch index, whose lists and archives are not
-# where the system has its own, and the sandbox user cannot read root's directories. Without a delay between tries: apt
-# 2.6 waits for ever when what it delays shares its host with what it fetches. A foreign source that cannot be read is a
-# warning, see Index.update.
+# apt.conf(5): hooks of the system (cleaners, notifiers) must not run for a scratch index, whose lists and archives are
+# not where the system has its own, and the sandbox user cannot read root's directories. Without a delay between tries:
+# apt 2.6 waits for ever when what it delays shares its host with what it fetches. A foreign source that cannot be read
+# is a warning, see Index.update.
 _CONFIGURATION = """\
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
