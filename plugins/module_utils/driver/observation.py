@@ -29,7 +29,6 @@ from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, Policy
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
-ARCHIVES = "/var/cache/apt/archives"
 LISTS = "/var/lib/apt/lists"
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
@@ -150,8 +149,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
                        bindings=not removable or running.has_bindings(host))
     if not index_needed(seen, policy, facts):
         return seen
-    archives = tuple(name for name in host.list(ARCHIVES) if name.endswith(".deb"))
-    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin), archives=archives,
+    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin), archives=database.archives(host),
                    bindings=running.has_bindings(host))
 
 

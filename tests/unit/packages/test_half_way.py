@@ -3,7 +3,6 @@
 """A driver of which a stopped transaction, or an older policy, has brought a part: the rest is added in its version."""
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any, Dict, Iterator
 
@@ -129,10 +128,16 @@ def test_firmware_of_a_driver_before_is_no_part_of_this_one(root: Root, driver: 
     assert driver.requests == []
 
 
-def test_what_is_staged_need_not_be_fetched_where_it_is_installed(root: Root, driver: Repository) -> None:
+@pytest.mark.parametrize("folder", ["var/cache/apt/archives", "srv/archives"])
+def test_what_is_staged_need_not_be_fetched_where_it_is_installed(
+    root: Root, driver: Repository, folder: str
+) -> None:
+    """Wherever apt keeps what it fetches: what was staged would otherwise be staged for ever."""
+    root.write("etc/apt/apt.conf.d/50places", 'Dir::Cache::archives "%s/%s/";\n' % (root.path, folder))
+    (root.path / folder / "partial").mkdir(parents=True, exist_ok=True)
     brought(root, driver, {name: version for name, version in WHOLE.items() if name != "nvidia-fabricmanager"})
-    shutil.rmtree(root.path / "var/cache/apt/archives")
-    (root.path / "var/cache/apt/archives/partial").mkdir(parents=True)
+    for path in (root.path / folder).glob("*.deb"):
+        path.unlink()
     assert "packages.download" in [step.action for step in planned(root, driver, state="staged").steps]
-    (root.path / ("var/cache/apt/archives/nvidia-fabricmanager_%s_all.deb" % WANTED)).touch()
+    (root.path / folder / ("nvidia-fabricmanager_%s_all.deb" % WANTED)).touch()
     assert "packages.download" not in [step.action for step in planned(root, driver, state="staged").steps]

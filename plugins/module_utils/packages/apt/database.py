@@ -3,6 +3,7 @@
 """The one reader of dpkg's database."""
 from __future__ import annotations
 
+import re
 from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.host import CommandFailed, Host
@@ -10,6 +11,7 @@ from ..model import Package
 
 ADMIN = "/var/lib/dpkg"
 LISTS = "/var/lib/apt/lists"
+ARCHIVES = "/var/cache/apt/archives"
 _CACHES = ("/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin")
 EXTENDED_STATES = "/var/lib/apt/extended_states"
 _FORMAT = "${db:Status-Want}\t${db:Status-Status}\t${Package}\t${Architecture}\t${Version}\n"
@@ -83,6 +85,16 @@ def automatic(host: Host) -> FrozenSet[str]:
 def own(host: Host) -> List[str]:
     """Words that make a program of apt read this host's own state."""
     return ["-o", "Dir=" + host.path("/"), "-o", "Dir::State::status=" + host.path(ADMIN + "/status")]
+
+
+def archives(host: Host) -> Tuple[str, ...]:
+    """Names of the package files that apt has fetched, wherever it keeps them (apt.conf(5), Dir::Cache::archives)."""
+    told = host.run(["apt-config", *own(host), "shell", "FOLDER", "Dir::Cache::archives/d"], check=False).stdout
+    named = re.match(r"FOLDER='(.*)'$", told.strip())
+    folder = named.group(1) if named else host.path(ARCHIVES)
+    if host.root != "/" and folder.startswith(host.root):
+        folder = folder[len(host.root):]
+    return tuple(name for name in host.list(folder) if name.endswith(".deb"))
 
 
 def discard_torn_lists(host: Host) -> bool:
