@@ -221,7 +221,7 @@ def _read_offer(host: Host, seen: Observation, policy: Policy, facts: HostFacts,
 def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
     if not origin.url and not policy.exact:
-        versions = preferred(versions, opened.preference(versions), policy.version)
+        versions = preferred(versions, opened.preference(versions), seen.installed, policy.version)
     target = target_of(policy, facts, seen.installed, versions)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key)
@@ -231,7 +231,7 @@ def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, o
     versions.update(opened.versions(others, origin.url))
     if not origin.url:
         floating = {name: versions[name] for name in target.packages.floating.intersection(versions)}
-        versions.update(preferred(floating, opened.preference(floating)))
+        versions.update(preferred(floating, opened.preference(floating), seen.installed))
     versions.update(_header_versions(opened, headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions, key=key)
@@ -242,9 +242,11 @@ def _offer(opened: Index, seen: Observation, policy: Policy, facts: HostFacts, o
 
 
 def preferred(
-    versions: Mapping[str, List[str]], preferences: Mapping[str, Preference], wanted: str = ""
+    versions: Mapping[str, List[str]], preferences: Mapping[str, Preference], installed: Mapping[str, str],
+    wanted: str = "",
 ) -> Dict[str, List[str]]:
-    """Those versions of a host's own sources that apt would choose from: of several releases the preferred one alone.
+    """Those versions of a host's own sources that apt would choose from: of several releases the preferred one alone,
+    and what is installed.
 
     wanted: the branch; where only a release that comes when asked for (backports) has it, it is asked for.
     """
@@ -254,7 +256,7 @@ def preferred(
         fitting = [version for version in offered if catalogue.matches(catalogue.upstream(version), wanted)] or offered
         best = max((there.priorities.get(version, 0) for version in fitting), default=0)
         found[name] = [version for version in offered
-                       if there.priorities.get(version, 0) >= best or version == there.candidate]
+                       if there.priorities.get(version, 0) >= best or version in (there.candidate, installed.get(name))]
     return found
 
 

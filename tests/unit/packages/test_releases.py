@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, NamedTuple
 
 import pytest
 from scratch_apt import Repository, Root, build
@@ -24,8 +24,13 @@ STABLE_KERNEL, BACKPORT_KERNEL = "6.1.100-1", "6.12.9-1~bpo12+1"
 ANCHOR = "nvidia-kernel-dkms"
 
 
+class Releases(NamedTuple):
+    stable: Repository
+    backports: Repository
+
+
 @pytest.fixture(autouse=True)
-def release(root: Root, tmp_path: Path) -> Iterator[Repository]:
+def releases(root: Root, tmp_path: Path) -> Iterator[Releases]:
     with Repository(tmp_path / "stable") as stable, Repository(tmp_path / "backports", key="two") as backports:
         for each, version, kernel in ((stable, STABLE, STABLE_KERNEL), (backports, BACKPORT, BACKPORT_KERNEL)):
             for name in (ANCHOR, "nvidia-smi", "libcuda1"):
@@ -38,7 +43,7 @@ def release(root: Root, tmp_path: Path) -> Iterator[Repository]:
         root.trust(stable, "stable")
         root.trust(backports, "backports")
         root.apt("update")
-        yield stable
+        yield Releases(stable, backports)
 
 
 def comes(root: Root, **changes: Any) -> Dict[str, str]:
@@ -60,10 +65,14 @@ def test_backports_are_taken_where_they_are_named(root: Root, version: str, take
     assert packages["nvidia-persistenced"] == STABLE, "its version is not the driver's"
 
 
-def test_a_driver_of_backports_stays_where_it_is_installed(root: Root) -> None:
+def test_a_driver_of_backports_stays_where_it_is_installed(root: Root, releases: Releases) -> None:
     there = comes(root, version="550")
     root.install(*("%s=%s" % item for item in there.items()))
     assert comes(root, version="") == {}
+    build(releases.backports.folder, ANCHOR, "550.200.01-1~bpo12+1")
+    releases.backports.publish(backports=True)
+    root.apt("remove", "nvidia-smi")
+    assert comes(root, version="") == {"nvidia-smi": BACKPORT}
 
 
 @pytest.mark.parametrize("kernel", [STABLE_KERNEL, BACKPORT_KERNEL])
@@ -74,10 +83,10 @@ def test_headers_follow_the_kernel(root: Root, kernel: str) -> None:
 
 
 def test_a_version_that_an_administrator_forbids_is_not_the_newest_for_us(
-    root: Root, release: Repository, tmp_path: Path
+    root: Root, releases: Releases
 ) -> None:
-    build(tmp_path / "stable", ANCHOR, "535.247.01-1")
-    release.publish()
+    build(releases.stable.folder, ANCHOR, "535.247.01-1")
+    releases.stable.publish()
     root.write("etc/apt/preferences.d/mine", "Package: nvidia-*\nPin: version 535.247.*\nPin-Priority: -1\n")
     assert comes(root)[ANCHOR] == STABLE
 
