@@ -308,10 +308,15 @@ def is_driver_version(version: str) -> bool:
 
 
 def family(installed: Mapping[str, str], floating: Iterable[str] = ()) -> Dict[str, str]:
-    """Installed packages that carry a driver version and belong to one driver."""
+    """Installed packages that carry a driver version and belong to one driver.
+
+    Those with a version in their name (Ubuntu's nvidia-firmware-580-580.126.09) stay beside those of the next driver
+    until somebody removes them.
+    """
     apart = set(floating)
     return {name: version for name, version in installed.items()
-            if name not in apart and FAMILY.match(name) and is_driver_version(version)}
+            if name not in apart and FAMILY.match(name) and is_driver_version(version)
+            and not name.endswith("-" + upstream(version))}
 
 
 def matches(version: str, wanted: str) -> bool:

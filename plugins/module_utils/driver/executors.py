@@ -41,7 +41,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
     """
     version, limit = step.change["after"]["nvidia"], step.parameters["timeout"]
     rows = dkms_status(host)
-    name = dkms_name(rows, version) or _add_source(host, version)
+    name = dkms_name(host, rows, version) or _add_source(host, version)
     if not name:
         raise GpuOpsError(
             found="dkms knows no driver %s" % version,
@@ -79,7 +79,7 @@ def _add_source(host: Host, version: str) -> str:
     ending = "-%s/dkms.conf" % version
     for path in host.glob("/usr/src/nvidia*" + ending):
         host.run(["dkms", "add", "%s/%s" % (path[len("/usr/src/"):-len(ending)], version)])
-    return dkms_name(dkms_status(host), version)
+    return dkms_name(host, dkms_status(host), version)
 
 
 def _last_log(host: Host, module: str = "nvidia*/*") -> str:

@@ -140,10 +140,14 @@ def dkms_status(host: Host) -> Tuple[Row, ...]:
     return parse_status(host.run(["dkms", "status"], check=False).stdout)
 
 
-def dkms_name(rows: Sequence[Row], version: str) -> str:
-    """Name under which DKMS knows a driver ('nvidia', 'nvidia-open', 'nvidia-current' ...), '' if it does not."""
+def dkms_name(host: Host, rows: Sequence[Row], version: str) -> str:
+    """Name under which DKMS knows a driver ('nvidia', 'nvidia-open', 'nvidia-current' ...), '' if it does not.
+
+    It lists what was not removed from its tree, too, when the source is gone.
+    """
     names = [name for name, known, _kernel, _state in rows if known == version and name.startswith("nvidia")]
-    return names[0] if names else ""
+    sources = [name for name in names if host.exists("/usr/src/%s-%s/dkms.conf" % (name, version))]
+    return next(iter(sources + names), "")
 
 
 def dkms_has_built(rows: Sequence[Row], name: str, version: str, release: str) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Tuple
-from urllib.parse import quote
+from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from urllib.parse import unquote_to_bytes
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
@@ -16,7 +16,7 @@ from ..hardware.boot import BootState, boot_state
 from ..packages import provenance, space, torn
 from ..packages.apt import credentials, database, keys, running, sources
 from ..packages.apt.credentials import AuthFile
-from ..packages.apt.index import Index, index, read_key
+from ..packages.apt.index import Index, Preference, index, read_key
 from ..packages.apt.versions import compare
 from ..packages.model import Repository, Simulation
 from ..packages.space import Space
@@ -29,11 +29,11 @@ from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, Policy
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
-ARCHIVES = running.ARCHIVES
 LISTS = "/var/lib/apt/lists"
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
 _KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
+_QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
 _KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".join(
     re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
 
@@ -128,9 +128,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     installed = {name: packages[name].version for name in watched if packages[name].installed}
     brought = provenance.brought(host, journal, "driver", packages)
     origin = origin_of(policy, facts)
-    # A trigger that waits (of libc-bin, say) is no fault of its package: the next transaction sees to it
-    broken = tuple(sorted(name for name, package in packages.items()
-                          if package.unfinished and not package.state.startswith("triggers-")))
+    broken = tuple(sorted(name for name, package in packages.items() if package.unfinished))
     seen = Observation(
         installed=installed,
         broken=broken,
@@ -146,7 +144,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         brought=brought,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver") if original.path != AUTH_FILE},
-        lists=tuple(host.glob("%s/%s*" % (LISTS, list_name(origin.url)))) if origin.url else (),
+        lists=_lists_of(host, origin.url) if origin.url else (),
         signing_key_enrolled=facts.secure_boot and signing_key_enrolled(host),
         held=database.held(packages, watched),
         auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
@@ -154,21 +152,34 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         given_key=_given_key(host, origin) if policy.state != "absent" else "",
     )
     if policy.state == "absent":
-        removable = database.removable(host, packages, brought)
+        removable = database.removable(host, packages, set(brought).difference(kernels_in_use(facts)))
         return replace(seen, removable=removable, held=database.held(packages, brought),
                        bindings=not removable or running.has_bindings(host))
     if not index_needed(seen, policy, facts):
         return seen
-    archives = tuple(name for name in host.list(ARCHIVES) if name.endswith(".deb"))
     followers = provenance.followers(host, journal, "driver")
-    return replace(seen, offer=_read_offer(host, seen, policy, facts, origin, followers), archives=archives,
-                   bindings=running.has_bindings(host))
+    offer = _read_offer(host, seen, policy, facts, origin, followers)
+    return replace(seen, offer=offer, archives=database.archives(host), bindings=running.has_bindings(host))
+
+
+def kernels_in_use(facts: HostFacts) -> FrozenSet[str]:
+    """Packages of the kernels that run and boot next: they stay, with what they need."""
+    return frozenset(beginning + release for release in (facts.kernel, facts.boot_kernel) if release
+                     for beginning in ("linux-image-", "linux-image-unsigned-"))
+
+
+def _lists_of(host: Host, url: str) -> Tuple[str, ...]:
+    """Index files of the repository itself: those of one below it have the name of its folder before their own."""
+    beginning = list_name(url)
+    return tuple("%s/%s" % (LISTS, name) for name in host.list(LISTS)
+                 if name.startswith(beginning) and "_" not in name[len(beginning):])
 
 
 def list_name(url: str) -> str:
-    """How apt names the index files of a repository."""
-    bare = url.split("://", 1)[-1].rstrip("/") if "://" in url else url
-    return quote(bare.replace("_", "%5f"), safe="/%:@.+~,-").replace("/", "_") + "_"
+    """How apt names the index files of a repository (URItoFileName, apt-pkg/contrib/strutl.cc)."""
+    bare = unquote_to_bytes(re.sub(r"^[a-z0-9+.-]+:(//)?(\[([^]]*)\])?", r"\3", url).rstrip("/") + "/")
+    return "".join("_" if byte == ord("/") else chr(byte) if 0x20 < byte < 0x7f and chr(byte) not in _QUOTED
+                   else "%%%02x" % byte for byte in bare)
 
 
 def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:
@@ -200,12 +211,19 @@ def _offer(
     automatic: AbstractSet[str]
 ) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
+    if not origin.url and not policy.exact:
+        versions = preferred(versions, opened.preference(versions), seen.installed, policy.version)
     target = target_of(policy, facts, seen.installed, versions)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key)
     headers = header_packages(seen, policy)
-    versions.update(opened.versions(target.packages.required + target.packages.optional, origin.url))
-    versions.update(opened.versions(headers))
+    family = tuple(catalogue.family(seen.installed, target.packages.floating))
+    others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
+    versions.update(opened.versions(others, origin.url))
+    if not origin.url:
+        floating = {name: versions[name] for name in target.packages.floating.intersection(versions)}
+        versions.update(preferred(floating, opened.preference(floating), seen.installed))
+    versions.update(_header_versions(opened, headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions, key=key)
     request = requested(target, seen, versions, headers)
@@ -215,7 +233,7 @@ def _offer(
     if seen.torn and request:
         opened.suppose_unpacked(away)
     transaction = _simulated(opened, replace(seen, unfinished={**seen.unfinished, **away}), target, request,
-                             _half_way(opened, seen, target), automatic) if request else None
+                             _half_way(opened, seen, target), automatic, versions) if request else None
     comes = {} if transaction is None else transaction.change[1]
     left = [name for name in seen.torn if name in away or name not in comes]
     return Offer(versions=versions, key=key, transaction=transaction,
@@ -230,6 +248,39 @@ def _had(host: Host, opened: Index, seen: Observation) -> Dict[str, str]:
                     if version in offered[name] or running.kept(host, name, version)]
              for name, each in seen.torn.items()}
     return {name: versions[0] for name, versions in found.items() if versions}
+
+
+def preferred(
+    versions: Mapping[str, List[str]], preferences: Mapping[str, Preference], installed: Mapping[str, str],
+    wanted: str = "",
+) -> Dict[str, List[str]]:
+    """Those versions of a host's own sources that apt would choose from: of several releases the preferred one alone,
+    and what is installed.
+
+    wanted: the branch; where only a release that comes when asked for (backports) has it, it is asked for.
+    """
+    found = {}
+    for name, offered in versions.items():
+        there = preferences.get(name, Preference("", {}))
+        fitting = [version for version in offered if catalogue.matches(catalogue.upstream(version), wanted)] or offered
+        best = max((there.priorities.get(version, 0) for version in fitting), default=0)
+        found[name] = [version for version in offered
+                       if there.priorities.get(version, 0) >= best or version in (there.candidate, installed.get(name))]
+    return found
+
+
+def _header_versions(opened: Index, headers: Tuple[str, ...]) -> Dict[str, List[str]]:
+    """Versions of header packages, that first which apt would choose: of a metapackage the version of the kernel's
+    own, which may follow backports while apt would take the headers from elsewhere."""
+    offered = opened.versions(headers)
+    kernels = {name: name.replace("linux-headers-", "linux-image-", 1) for name in headers}
+    preferences = opened.preference([*kernels, *kernels.values()])
+    found = {}
+    for name, versions in offered.items():
+        chosen = [preferences[each].candidate for each in (kernels[name], name) if each in preferences]
+        first = [version for version in chosen if version in versions][:1]
+        found[name] = first + [version for version in versions if version not in first]
+    return found
 
 
 def requested(
@@ -256,12 +307,13 @@ def _half_way(opened: Index, seen: Observation, target: Target) -> Dict[str, str
 
 def _simulated(
     opened: Index, seen: Observation, target: Target, request: Mapping[str, str], half_way: Mapping[str, str],
-    automatic: AbstractSet[str]
+    automatic: AbstractSet[str], versions: Mapping[str, List[str]]
 ) -> Simulation:
     """The transaction as apt will do it.
 
     The pin of the new version tells which versions the rest of the family has to have. It is written once they are
-    there, and that of the old version would have apt keep them: so they are asked for by name.
+    there, and that of the old version would have apt keep them: so they are asked for by name. So is what nothing of
+    the driver needs (nvidia-imex, nvidia-settings): apt would leave it at the version before.
     """
     opened.prefer(pin_text(target.version))
     there = {**seen.unfinished, **seen.installed}
@@ -275,6 +327,10 @@ def _simulated(
         # An earlier transaction may have stopped half way: apt would move what it has brought to the newest version
         family.update((name, version) for name, version in seen.installed.items()
                       if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version)
+        others = catalogue.family(seen.installed, target.packages.floating)
+        family.update((name, target.package_version(name, versions)) for name in others
+                      if name not in draft.installs and name not in draft.removes and name not in family
+                      and target.package_version(name, versions))
     whole = {**family, **asked}
     opened.prefer(seen.files.get(PIN_FILE) or "")
     followers = {name for name in set(whole).difference(request) if name not in seen.installed} \

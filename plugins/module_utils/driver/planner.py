@@ -26,7 +26,7 @@ from . import building, catalogue
 from .catalogue import Impossible
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
-from .observation import Observation, Offer, settled
+from .observation import Observation, Offer, kernels_in_use, settled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, PREINSTALLED, Policy
 from .target import SYSTEMS, Target, target_of, versions_offered
@@ -277,7 +277,8 @@ def _download_steps(
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return []
     wanted = packages.parameters["request"]
-    if all(_fetched(name, version, seen.archives) for name, version in wanted.items()):
+    if all(_fetched(name, version, seen.archives) for name, version in wanted.items()
+           if seen.installed.get(name) != version):
         return []
     return [command_step(
         NAME, PACKAGES_DOWNLOAD, "driver %s" % target.version,
@@ -409,7 +410,8 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
               for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE) if path in seen.originals]
     if seen.auth.shown is not None:
         steps.append(credentials.removal(NAME, AUTH_FILE, seen.auth))
-    if seen.lists and (SOURCES_FILE in seen.originals or seen.files.get(SOURCES_FILE) is None):
+    if seen.lists and not seen.foreign_sources and (
+            SOURCES_FILE in seen.originals or seen.files.get(SOURCES_FILE) is None):
         steps.append(Step(
             NAME, "repository.forget", origin_of(policy, facts).url,
             "apt keeps the index of a repository that is gone.",
@@ -430,7 +432,7 @@ def _leftover_steps(seen: Observation, facts: HostFacts, transaction_follows: bo
 
 def _leaving(seen: Observation, facts: HostFacts) -> Tuple[Dict[str, str], Dict[str, str]]:
     """({package of ours to remove: version}, {package of ours that stays: why})."""
-    in_use = {"linux-image-" + release for release in (facts.kernel, facts.boot_kernel) if release}
+    in_use = kernels_in_use(facts)
     leaving = {name: seen.brought[name] for name in seen.removable if name not in in_use}
     kept = {name: "this kernel runs or boots next" if name in in_use else "another package needs it"
             for name in seen.brought if name not in leaving}

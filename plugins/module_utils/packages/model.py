@@ -27,6 +27,8 @@ from dataclasses import dataclass, field
 from typing import Mapping, Optional, Tuple
 
 NOT_THERE = ("not-installed", "config-files")
+# What waits for a trigger is configured (deb-triggers(5))
+IN_ORDER = ("installed", "triggers-awaited", "triggers-pending")
 
 
 @dataclass(frozen=True)
@@ -51,8 +53,8 @@ class Package:
 
     @property
     def installed(self) -> bool:
-        """Whether it can be used; a held one can."""
-        return self.state == "installed"
+        """Whether it can be used; a held one can, and one whose trigger, or that of another one for it, waits."""
+        return self.state in IN_ORDER
 
     @property
     def there(self) -> bool:

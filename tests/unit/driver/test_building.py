@@ -351,6 +351,13 @@ class TestBuild:
         assert host.said == ["dkms add nvidia-current/%s" % VERSION,
                              "dkms install nvidia-current/%s -k %s" % (VERSION, RUNNING)]
 
+    def test_what_has_its_source_is_built(self, tmp_path: Path) -> None:
+        """dkms 3.0 shows a driver as added whose source was removed without it."""
+        host = Dkms(str(tmp_path), "nvidia/%s: added\nnvidia-open/%s: added\n" % (VERSION, VERSION), (RUNNING,))
+        host.write("/usr/src/nvidia-open-%s/dkms.conf" % VERSION, "")
+        host.build(RUNNING)
+        assert host.said == ["dkms install nvidia-open/%s -k %s" % (VERSION, RUNNING)]
+
     def test_under_secure_boot_the_signature_is_checked(self, tmp_path: Path) -> None:
         host = Dkms(str(tmp_path), self.STATUS, (RUNNING,))
         host.build(RUNNING)

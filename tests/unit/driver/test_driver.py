@@ -532,6 +532,12 @@ class TestPolicy:
 @pytest.mark.parametrize("url, name", [
     ("http://packages.gpulab:8480/cuda/repos/debian12/x86_64/", "packages.gpulab:8480_cuda_repos_debian12_x86%5f64_"),
     ("file:///var/nvidia-repo/", "_var_nvidia-repo_"),
+    # as 'apt-get update --print-uris' of apt 2.6 tells them
+    ("file:/srv/repo/", "_srv_repo_"),
+    ("http://mirror:8080/~gpu/repo/", "mirror:8080_%7egpu_repo_"),
+    ("http://mirror/a=b_c/", "mirror_a%3db%5fc_"),
+    ("http://[::1]:80/x%20y!z/", "::1:80_x%20y%21z_"),
+    ("http://mirror/pool,x+y&z@w/", "mirror_pool,x+y%26z%40w_"),
 ])
 def test_how_apt_names_the_index_of_a_repository(url: str, name: str) -> None:
     assert list_name(url) == name

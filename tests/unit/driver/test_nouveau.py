@@ -211,6 +211,14 @@ class TestHost:
         os.utime(host.path(IMAGE))
         assert planned(observation.observe(host, Journal(host), PRESENT)) == []
 
+    @pytest.mark.parametrize("instead", ["", "# bumblebee is gone\n"])
+    def test_a_blacklist_that_an_administrator_switched_off_does_not_count(self, host: Host, instead: str) -> None:
+        """A file of the same name in an earlier folder is read in its place (modprobe.d(5))."""
+        host.write("/usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\noptions nouveau modeset=0\n")
+        assert planned(observation.observe(host, Journal(host), PRESENT)) == []
+        host.write("/etc/modprobe.d/nvidia.conf", instead)
+        assert planned(observation.observe(host, Journal(host), PRESENT)) == [("file.write", FILE)]
+
     def test_what_an_earlier_release_remembered_is_looked_up_again(self, host: Host) -> None:
         host.write(IMAGE, "an image")
         known = {IMAGE: {"stamp": observation.stamp(host, IMAGE), "nouveau": False, "ours": False}}

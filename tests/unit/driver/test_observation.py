@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Hos
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation, observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, target_of
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="needs dpkg")
 THERE = facts(A100)
@@ -57,6 +58,7 @@ STANZA = "Types: deb\nURIs: http://mirror/debian12/x86_64\nSuites: /\n"
 @pytest.mark.parametrize("name, text, counts", [
     ("sources.list", ENTRY, True),
     ("sources.list.d/cuda.list", ENTRY, True),
+    ("sources.list.d/cuda.list", ENTRY.replace("http://", "http://me:secret@"), True),
     ("sources.list.d/cuda.list", "# " + ENTRY, False),
     # apt reads none of these
     ("sources.list.d/cuda.list.save", ENTRY, False),
@@ -69,3 +71,29 @@ STANZA = "Types: deb\nURIs: http://mirror/debian12/x86_64\nSuites: /\n"
 def test_only_what_apt_reads_names_the_repository(tmp_path: Path, name: str, text: str, counts: bool) -> None:
     there = seen(tmp_path, {}, {name: text})
     assert there.foreign_sources == (("/etc/apt/" + name,) if counts else ())
+
+
+@pytest.mark.parametrize("state", ["triggers-pending\nTriggers-Pending: ldconfig",
+                                   "triggers-awaited\nTriggers-Awaited: libc-bin"])
+def test_a_driver_whose_trigger_waits_is_installed(tmp_path: Path, state: str) -> None:
+    """A power cut before the triggers ran: by a branch, the driver would be exchanged for the newest one of it."""
+    there = seen(tmp_path, {"nvidia-kernel-open-dkms": ("580.126.09-1", state)}, {})
+    assert there.installed == {"nvidia-kernel-open-dkms": "580.126.09-1"} and there.broken == ()
+    target = target_of(policy(version="580"), THERE, there.installed, {"nvidia-kernel-open-dkms": ["580.178.04-1"]})
+    assert isinstance(target, Target) and target.version == "580.126.09"
+
+
+OWN_LISTS = ("mirror_debian12_x86%5f64_InRelease", "mirror_debian12_x86%5f64_Packages.lz4")
+
+
+@pytest.mark.parametrize("sources, forgotten", [({}, True), ({"sources.list.d/cuda.list": ENTRY}, False)])
+def test_lists_of_others_are_not_forgotten(tmp_path: Path, sources: Dict[str, str], forgotten: bool) -> None:
+    """Repositories below ours, and ours where somebody has an entry of his own: each uninstallation would take their
+    lists again."""
+    others = ("mirror_debian12_x86%5f64_debian_dists_bookworm_InRelease",
+              "mirror_debian12_x86%5f64_debian_dists_bookworm_main_binary-amd64_Packages", "mirror_debian12_InRelease")
+    for name in OWN_LISTS + others:
+        Host(str(tmp_path)).write("/var/lib/apt/lists/" + name, "x")
+    plan = planner.plan(seen(tmp_path, {}, sources), REMOVED, THERE)
+    assert [list(step.parameters["files"]) for step in plan.steps] == (
+        [["/var/lib/apt/lists/" + name for name in OWN_LISTS]] if forgotten else [])

@@ -118,13 +118,14 @@ class Repository:
         build(self.folder, name, version, **more)
         self.publish()
 
-    def publish(self, valid_until: str = "") -> None:
+    def publish(self, valid_until: str = "", backports: bool = False) -> None:
         packages = subprocess.run(["dpkg-scanpackages", "-m", "."], cwd=self.folder, capture_output=True, text=True,
                                   check=True).stdout
         (self.folder / "Packages").write_text(packages)
         (self.folder / "Packages.gz").write_bytes(gzip.compress(packages.encode(), mtime=0))
         lines = ["Date: " + email.utils.formatdate(usegmt=True)]
         lines += ["Valid-Until: " + valid_until] if valid_until else []
+        lines += ["NotAutomatic: yes", "ButAutomaticUpgrades: yes"] if backports else []
         lines += ["SHA256:"]
         for name in ("Packages", "Packages.gz"):
             data = (self.folder / name).read_bytes()

@@ -10,7 +10,7 @@ import pytest
 from scratch_apt import Repository, Root, build
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
@@ -21,6 +21,9 @@ KERNEL = "6.1.0-50-amd64"
 FACTS = HostFacts(hostname="gpu1", os_id="debian", os_version="12", arch="x86_64", kernel=KERNEL, boot_kernel=KERNEL,
                   gpus=(Gpu("0000:01:00.0", "2901"),), fabric="fabric_manager_nvlsm")
 WANTED, NEWEST = "580.178.04-1", "610.57.04-1"
+WHOLE = {**dict.fromkeys((
+    "nvidia-driver-cuda", "libcuda1", "libnvidia-ptxjitcompiler1", "nvidia-kernel-open-dkms", "nvidia-persistenced",
+    "nvidia-modprobe", "nvidia-fabricmanager"), WANTED), "nvlsm": NEWEST}
 
 
 @pytest.fixture
@@ -81,3 +84,60 @@ def test_a_part_that_is_missing_comes_without_moving_the_rest(root: Root, driver
     followers = ("libcuda1", "libnvidia-ptxjitcompiler1")
     root.host.run(["apt-mark", *database.own(root.host), "auto", *followers])
     assert packages_of(planned(root, driver)) == {"nvidia-fabricmanager": WANTED, "nvlsm": NEWEST}
+
+
+def test_the_kernel_that_runs_keeps_what_it_needs(root: Root, repository: Repository) -> None:
+    """Ubuntu's have their modules in a package of their own: apt takes the kernel with it."""
+    image, modules = "linux-image-" + KERNEL, "linux-modules-" + KERNEL
+    build(repository.folder, modules, "6.1-1")
+    build(repository.folder, image, "6.1-1", depends=modules)
+    repository.add("dkms", "3")
+    root.trust(repository)
+    root.apt("update")
+    root.install(image, "dkms")
+    journal = Journal(root.host)
+    journal.set_packages("driver", {name: PackageChange(None, version) for name, version in root.installed().items()})
+    wanted = Driver().policy({**{name: option.get("default") for name, option in ARGUMENTS.items()}, "state": "absent"})
+    plan = planner.plan(observe(root.host, journal, wanted, FACTS), wanted, FACTS)
+    assert [step.change["after"] for step in plan.steps if step.action == "packages.remove"] == [{"dkms": None}]
+    assert len(plan.notes) == 2
+
+
+def test_what_nothing_of_the_driver_needs_moves_with_it(root: Root, driver: Repository) -> None:
+    """IMEX of another version than the driver does not start. What the repository has not stays."""
+    for name, version in (("nvidia-imex", WANTED), ("nvidia-imex", NEWEST), ("nvidia-settings", NEWEST)):
+        build(driver.folder, name, version)
+    driver.publish()
+    brought(root, driver, {**dict.fromkeys(WHOLE, NEWEST), "nvidia-imex": NEWEST, "nvidia-settings": NEWEST})
+    root.host.run(["apt-mark", *database.own(root.host), "auto", "nvidia-imex"])
+    step = next(step for step in planned(root, driver).steps if step.action == "packages.install")
+    assert step.change["after"]["nvidia-imex"] == WANTED and "nvidia-settings" not in step.change["after"]
+    assert "nvidia-imex" in step.parameters["automatic"]
+
+
+def test_firmware_of_a_driver_before_is_no_part_of_this_one(root: Root, driver: Repository) -> None:
+    """Ubuntu names it by version: it stays until somebody removes it, and needs no index again and again."""
+    build(driver.folder, "nvidia-firmware-580-580.126.09", "580.126.09-1")
+    driver.publish()
+    brought(root, driver, {**WHOLE, "nvidia-firmware-580-580.126.09": "580.126.09-1"})
+    key, sources = [step for step in planned(root, driver).steps if step.action == "file.write"]
+    for step in (key, sources):
+        root.host.write(step.subject, step.change["after"])
+    driver.requests.clear()
+    assert [step.action for step in planned(root, driver).steps] == ["dkms.build"]
+    assert driver.requests == []
+
+
+@pytest.mark.parametrize("folder", ["var/cache/apt/archives", "srv/archives"])
+def test_what_is_staged_need_not_be_fetched_where_it_is_installed(
+    root: Root, driver: Repository, folder: str
+) -> None:
+    """Wherever apt keeps what it fetches: what was staged would otherwise be staged for ever."""
+    root.write("etc/apt/apt.conf.d/50places", 'Dir::Cache::archives "%s/%s/";\n' % (root.path, folder))
+    (root.path / folder / "partial").mkdir(parents=True, exist_ok=True)
+    brought(root, driver, {name: version for name, version in WHOLE.items() if name != "nvidia-fabricmanager"})
+    for path in (root.path / folder).glob("*.deb"):
+        path.unlink()
+    assert "packages.download" in [step.action for step in planned(root, driver, state="staged").steps]
+    (root.path / folder / ("nvidia-fabricmanager_%s_all.deb" % WANTED)).touch()
+    assert "packages.download" not in [step.action for step in planned(root, driver, state="staged").steps]

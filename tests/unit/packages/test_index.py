@@ -3,6 +3,7 @@
 """Repositories read by real apt from a real web server, and what apt says of transactions."""
 from __future__ import annotations
 
+import base64
 import email.utils
 import os
 import time
@@ -82,6 +83,29 @@ def test_lists_that_one_key_signed_are_not_believed_by_another(
     forged = model.Repository(repository.url, other.key.public, KEYRING)
     with pytest.raises(GpuOpsError, match="cannot be read"), index(root.host, [forged]):
         pass
+
+
+def test_files_of_others_that_have_the_collections_name_do_not_take_the_place_of_ours(
+    root: Root, repository: Repository, other: Repository
+) -> None:
+    """An administrator keeps what he writes for it in files called gpuops."""
+    root.trust(other, "gpuops")
+    root.write("etc/apt/sources.list.d/gpuops.sources", "# nothing yet\n")
+    root.write("etc/apt/auth.conf.d/gpuops.conf", "machine elsewhere.invalid login a password b\n")
+    root.write("etc/apt/preferences.d/gpuops", "Package: dkms\nPin: version 3\nPin-Priority: -1\n")
+    repository.authorized = "Basic " + base64.b64encode(b"u:p").decode()
+    with index(root.host, [ours(repository, credentials=Credentials("u", "p"))], beside_system=True) as opened:
+        opened.prefer("Package: driver\nPin: version 1.0-1\nPin-Priority: 1000\n")
+        assert opened.versions(["driver"])["driver"][0] == "2.0-1"
+        assert "dkms" in opened.simulate({"driver": "2.0-1"}).problem, "the administrator's pin counts"
+
+
+def test_lists_and_archives_in_places_of_their_own_stay_as_they_are(root: Root, repository: Repository) -> None:
+    root.write("etc/apt/apt.conf.d/50places",
+               'Dir::State::lists "%s/srv/lists";\nDir::Cache::archives "%s/srv/archives";\n' % (root.path, root.path))
+    with index(root.host, [ours(repository)]) as opened:
+        assert opened.versions(["driver"])["driver"][0] == "2.0-1"
+    assert not (root.path / "srv").exists()
 
 
 def test_an_expired_source_of_somebody_else_is_left_out_and_named(

@@ -338,3 +338,15 @@ def test_lists_that_a_power_cut_has_torn_are_fetched_again(root: Root, content: 
         path.write_bytes(content)
     BOOKS.opened(root.host, step)
     assert transacted(root, step) == 0
+
+
+def test_of_two_that_serve_somebodys_package_one_stays(root: Root, repository: Repository) -> None:
+    """Each can go, both cannot; and what he needs otherwise makes apt be asked for each."""
+    for name, depends in (("first", ""), ("second", ""), ("third", ""), ("his", "first | second"), ("more", "third")):
+        build(repository.folder, name, "1", depends=depends)
+    repository.publish()
+    root.apt("update")
+    root.install("first", "second", "third", "his", "more")
+    assert database.removable(root.host, root.packages(), ("first", "second", "third")) == ("first",)
+    root.apt("remove", "first")
+    assert "his" in root.installed()

@@ -3,6 +3,7 @@
 """The one reader of dpkg's database."""
 from __future__ import annotations
 
+import re
 from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.host import CommandFailed, Host
@@ -10,6 +11,7 @@ from ..model import Package
 
 ADMIN = "/var/lib/dpkg"
 LISTS = "/var/lib/apt/lists"
+ARCHIVES = "/var/cache/apt/archives"
 _CACHES = ("/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin")
 EXTENDED_STATES = "/var/lib/apt/extended_states"
 UPDATES = ADMIN + "/updates"
@@ -110,6 +112,16 @@ def own(host: Host) -> List[str]:
     return ["-o", "Dir=" + host.path("/"), "-o", "Dir::State::status=" + host.path(ADMIN + "/status")]
 
 
+def archives(host: Host) -> Tuple[str, ...]:
+    """Names of the package files that apt has fetched, wherever it keeps them (apt.conf(5), Dir::Cache::archives)."""
+    told = host.run(["apt-config", *own(host), "shell", "FOLDER", "Dir::Cache::archives/d"], check=False).stdout
+    named = re.match(r"FOLDER='(.*)'$", told.strip())
+    folder = named.group(1) if named else host.path(ARCHIVES)
+    if host.root != "/" and folder.startswith(host.root):
+        folder = folder[len(host.root):]
+    return tuple(name for name in host.list(folder) if name.endswith(".deb"))
+
+
 def discard_torn_lists(host: Host) -> bool:
     """Remove lists that are empty or zeroed, and what apt has made of them; whether there were any.
 
@@ -133,7 +145,12 @@ def removable(host: Host, packages: Mapping[str, Package], brought: Iterable[str
     ours = sorted(name for name in there if packages[name].installed)
     unfinished = sorted(there.difference(ours))
     if ours and not _removed_with(host, ours) <= there:
-        ours = [name for name in ours if _removed_with(host, [name]) <= there]
+        # One more each time: somebody's package may do with either of two, and not without both
+        together: List[str] = []
+        for name in ours:
+            if _removed_with(host, [*together, name]) <= there:
+                together.append(name)
+        ours = together
     return tuple(ours + unfinished)
 
 

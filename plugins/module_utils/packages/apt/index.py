@@ -16,6 +16,7 @@ import os
 import re
 import tempfile
 import time
+from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
@@ -29,13 +30,16 @@ from .versions import newest_first
 APT_HELPER = "/usr/lib/apt/apt-helper"
 LISTS = "/run/gpuops/apt"
 OURS = "gpuops-nvidia-"
+# Our files beside copies of the host's: no copy has such a name
+OWN = OURS + "scratch"
 TIMEOUT_SECONDS = 600
 # What lists and caches of a distribution and NVIDIA's repository hold, compressed; a smaller /run is left alone.
 ROOM_BYTES = 300 * 1024 * 1024
 
-# apt.conf(5): hooks of the system (cleaners, notifiers) must not run for a scratch index, and the sandbox user cannot
-# read root's directories. Without a delay between tries: apt 2.6 waits for ever when what it delays shares its host
-# with what it fetches. A foreign source that cannot be read is a warning, see Index.update.
+# apt.conf(5): hooks of the system (cleaners, notifiers) must not run for a scratch index, whose lists and archives are
+# not where the system has its own, and the sandbox user cannot read root's directories. Without a delay between tries:
+# apt 2.6 waits for ever when what it delays shares its host with what it fetches. A foreign source that cannot be read
+# is a warning, see Index.update.
 _CONFIGURATION = """\
 #clear APT::Update::Pre-Invoke;
 #clear APT::Update::Post-Invoke;
@@ -52,7 +56,9 @@ Dir "%(root)s";
 Dir::State "%(lists)s/state";
 Dir::State::status "%(status)s";
 Dir::State::extended_states "%(marks)s";
+Dir::State::lists "lists";
 Dir::Cache "%(lists)s/cache";
+Dir::Cache::archives "archives";
 Dir::Log "%(scratch)s/log";
 Dir::Etc::sourcelist "%(sources)s";
 Dir::Etc::sourceparts "%(scratch)s/sources.d";
@@ -63,6 +69,18 @@ Dir::Etc::netrcparts "%(scratch)s/auth.d";
 
 _SUMMARY = "Some index files failed to download"
 _UNPARSED = "The list of sources could not be read"
+
+
+@dataclass(frozen=True)
+class Preference:
+    """What apt_preferences(5), releases that come only when asked for (backports) and phased updates make of a package.
+
+    candidate:  version that apt would install, '' for none.
+    priorities: {version: its priority}, the installed one included.
+    """
+
+    candidate: str
+    priorities: Mapping[str, int]
 
 
 class Index:
@@ -99,9 +117,14 @@ class Index:
                 offered[name].append(version)
         return {name: newest_first(found) for name, found in offered.items()}
 
+    def preference(self, packages: Iterable[str]) -> Dict[str, Preference]:
+        """What apt itself would choose of each package; those that it does not know are left out."""
+        wanted = sorted(set(packages))
+        return parse_policy(self.run("apt-cache", "policy", *wanted).stdout) if wanted else {}
+
     def prefer(self, preferences: str) -> None:
         """Let apt_preferences(5) of this text count from now on, '' for those of the host alone."""
-        _put(self._scratch + "/preferences.d/gpuops", preferences)
+        _put("%s/preferences.d/%s" % (self._scratch, OWN), preferences)
 
     def suppose_unpacked(self, packages: Mapping[str, str]) -> None:
         """Let the host count from now on as it will be once dpkg has unpacked these versions, and configured none."""
@@ -243,6 +266,19 @@ def parse_simulation(
     return installs, tuple(sorted(removes)), before
 
 
+def parse_policy(output: str) -> Dict[str, Preference]:
+    """{package: preference} of 'apt-cache policy'."""
+    found: Dict[str, Preference] = {}
+    for block in re.split(r"^(?=\S)", output, flags=re.MULTILINE):
+        name, _colon, rest = block.partition(":\n")
+        candidate = re.search(r"^  Candidate: (\S+)$", rest, re.MULTILINE)
+        if candidate:
+            versions = re.findall(r"^ (?:\*\*\*|   ) (\S+) (-?\d+)", rest, re.MULTILINE)
+            found[name] = Preference(candidate.group(1).replace("(none)", ""),
+                                     {version: int(priority) for version, priority in versions})
+    return found
+
+
 def unreadable(uri: str, done: Done, told: Sequence[str]) -> GpuOpsError:
     lines = [line for line in told or done.stderr.splitlines() if line.startswith(("E:", "W:"))]
     return GpuOpsError(
@@ -302,14 +338,14 @@ def _put_sources(lists: str, scratch: str, repositories: Sequence[Repository]) -
             _put(signed_by, repository.key)
         stanzas.append(repository.sources(signed_by=signed_by))
     if stanzas:
-        _put(scratch + "/sources.d/gpuops.sources", "\n".join(stanzas))
+        _put("%s/sources.d/%s.sources" % (scratch, OWN), "\n".join(stanzas))
 
 
 def _put_credentials(host: Host, scratch: str, repositories: Sequence[Repository]) -> None:
     """Ours, and those of others on the host; the scratch folder is its owner's alone."""
     ours = [credentials.text(each.uri, each.credentials) for each in repositories if each.credentials]
     if ours:
-        _put(scratch + "/auth.d/gpuops.conf", "".join(ours))
+        _put("%s/auth.d/%s.conf" % (scratch, OWN), "".join(ours))
     _copy(host, credentials.FOLDER, scratch + "/auth.d", (".conf",))
 
 

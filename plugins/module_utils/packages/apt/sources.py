@@ -11,6 +11,7 @@ from ...core.host import Host
 # What apt takes for 'no' (apt-pkg/contrib/strutl.cc, StringToBool)
 _DISABLED = re.compile(r"^Enabled:\s*(no|false|without|off|disable|0)\s*$", re.MULTILINE | re.IGNORECASE)
 _ARCH = "$(ARCH)"
+_BEFORE_HOST = re.compile(r"://[^/@]*@")
 
 
 def configured_in(host: Host, uri: str, ours: str) -> Tuple[str, ...]:
@@ -39,5 +40,5 @@ def _names(host: Host, path: str, bare: str) -> bool:
         text = text.replace(_ARCH, architecture(host))
     lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
     stanzas = re.split(r"\n[ \t]*\n", "\n".join(lines))
-    return any(word.rstrip("/") == bare for stanza in stanzas if not _DISABLED.search(stanza)
+    return any(_BEFORE_HOST.sub("://", word).rstrip("/") == bare for stanza in stanzas if not _DISABLED.search(stanza)
                for line in stanza.splitlines() for word in line.split("#", 1)[0].split())
