@@ -164,7 +164,7 @@ class TestLoad:
     def test_at_boot_the_nodes_come_before_what_is_written_of_them(self) -> None:
         (before,) = [line for line in planner.unit_text(1).splitlines() if line.startswith("Before=")]
         assert {"nvidia-cdi-refresh.service", "containerd.service", "kubelet.service"} <= set(before[7:].split())
-        assert UNIT in next(line for line in cdi_boot.unit_text("x", "", "", True).splitlines() if "After=" in line)
+        assert UNIT in next(line for line in cdi_boot.unit_text("x", True, True).splitlines() if "After=" in line)
 
     def test_the_facts_of_later_have_the_nodes_that_are_made(self) -> None:
         there = driver("580.178.04")

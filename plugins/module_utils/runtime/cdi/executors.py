@@ -12,7 +12,8 @@ from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, control_service
 from . import links
-from .observation import GENERATE_COMMAND, GENERATE_LIMIT, GENERATOR, REFRESH_SERVICE, refresh_environment
+from .boot import REFRESH_SERVICE
+from .observation import GENERATE_COMMAND, GENERATE_LIMIT, GENERATOR, refresh_environment
 from .planner import DISCARD, GENERATE, LINK, NAME, REMOVE, UNLINK
 from .spec import KIND, read_spec
 

@@ -15,13 +15,10 @@ from ...core.steps import restore_steps
 from ...hardware.node import library_version, toolkit_version
 from ...hardware.nvml import NvmlReading, reading_of
 from . import links
-from .boot import RULE_FILE, UNIT_FILE, WANTS
+from .boot import OUTPUT, REFRESH_ENVIRONMENT, REFRESH_SERVICE, RULE_FILE, UNIT_FILE, WANTS
 from .policy import CdiPolicy
 from .spec import KIND, PATH, Spec, missing_from, outdated, read_spec
 
-REFRESH_SERVICE = "nvidia-cdi-refresh.service"
-REFRESH_ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
-OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 # Some devices, in place of all (nvidia-ctk cdi generate, --device-id)
 CHOSEN_DEVICES = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
 REFRESH_UNITS = ("nvidia-cdi-refresh.path", REFRESH_SERVICE)
