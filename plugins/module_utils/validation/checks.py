@@ -93,10 +93,23 @@ def driver_versions(evidence: Evidence) -> Check:
     )
     if not facts.driver_loaded:
         return Check(name, FAILED, seen, "install the driver (role gpu_driver) and load it (gpu_driver_activation)")
+    if not facts.driver_installed:
+        return Check(name, FAILED, "%s: what is loaded could not be loaded again" % seen, _module_remedy(facts))
     if not facts.loaded_is_installed:
         return Check(name, FAILED, seen,
                      "reload the driver while no process holds a GPU (gpu_driver_activation), or reboot")
     return Check(name, PASSED, seen)
+
+
+def _module_remedy(facts: HostFacts) -> str:
+    """Nothing can be loaded into a running kernel that has no module on disk, so a reload is no way out."""
+    if facts.boot_kernel in ("", facts.kernel):
+        return "build the module for kernel %s (gpu_driver); where its files were removed, install a kernel, give it " \
+               "the driver (gpu_driver) and reboot into it" % facts.kernel
+    if facts.driver_boots:
+        return "reboot into kernel %s, which boots next and has the module of driver %s" % (
+            facts.boot_kernel, facts.driver_boots)
+    return "build the module for kernel %s, which boots next (gpu_driver), then reboot" % facts.boot_kernel
 
 
 def gpus_answer(evidence: Evidence) -> Check:

@@ -323,7 +323,7 @@ class TestGoneKernel:
         there = self.there.but(driver_loaded="580.178.04")
         plan = planner.plan(CONVERGED, PRESENT, there)
         assert (plan.steps, plan.requirements) == ((), ())
-        assert "nothing can be loaded again before a reboot" in plan.notes[0]
+        assert "before a reboot into kernel 6.1.0-50-amd64, which has driver 580.178.04" in plan.notes[0]
         assert planner.facts_after(PRESENT, there, plan) == there
         lacking = replace(CONVERGED, modules={"nvidia": 0}, dependants={})
         assert planner.plan(lacking, PRESENT, there).reboot_required

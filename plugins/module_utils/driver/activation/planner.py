@@ -362,7 +362,9 @@ def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:
             notes.append("%s is not installed, so it is not started." % unit)
     if not facts.driver_installed:
         notes.append("Driver %s is loaded, and kernel %s has no modules on disk any more: nothing can be loaded again "
-                     "before a reboot." % (facts.driver_loaded, facts.kernel))
+                     "before a reboot%s." % (facts.driver_loaded, facts.kernel, (
+                         " into kernel %s, which has driver %s" % (facts.boot_kernel, facts.driver_boots)
+                         if facts.driver_boots and facts.boot_kernel != facts.kernel else "")))
     elif facts.driver_loaded != facts.driver_installed:
         notes += [note for name in OTHERS if name in seen.modules or name in seen.unloaded
                   for note in _note_of(seen, facts, name)]
