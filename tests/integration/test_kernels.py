@@ -48,6 +48,21 @@ def test_an_old_kernel_that_cannot_be_built_for_holds_up_nothing(play: Play) -> 
     play.say("rm", "-rf", "/boot/vmlinuz-6.1.0-1-amd64", "/lib/modules/6.1.0-1-amd64")
 
 
+def test_the_other_kernel_module_of_the_same_version_is_loaded_too(play: Play) -> None:
+    play.writers()
+    for wanted, license in (("proprietary", "NVIDIA"), ("open", "Dual MIT/GPL")):
+        planned = play.plan(kernel_module=wanted)
+        assert planned["disruption"] == "driver_reload"
+        lines = play.journal_length()
+        play.writers(kernel_module=wanted)
+        # The package's own script has built the module already
+        assert [step["id"] for step in play.done(lines)] == [
+            step["id"] for step in planned["steps"] if step["action"] != "dkms.build"]
+        assert play.say("modinfo", "-F", "license", "nvidia") == license
+        assert ("Open Kernel Module" in play.say("cat", "/proc/driver/nvidia/version")) == (wanted == "open")
+        assert [result["changed"] for result in play.writers(kernel_module=wanted)] == [False, False, False]
+
+
 def the_running_kernel_goes(fleet: Fleet) -> str:
     """As an upgrade does with `apt-get autoremove`; asked whether to, the admin says yes. Returns its release."""
     running = fleet.say("gone", "uname", "-r")

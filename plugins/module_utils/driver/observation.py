@@ -245,7 +245,8 @@ def _simulated(opened: Index, seen: Observation, target: Target, request: Mappin
     if not packages_settled(target, seen.installed):
         # An earlier transaction may have stopped half way: apt would move what it has brought to the newest version
         family.update((name, version) for name, version in seen.installed.items()
-                      if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version)
+                      if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version
+                      and name not in draft.removes)
     whole = {**family, **request}
     opened.prefer(seen.files.get(PIN_FILE) or "")
     followers = {name for name in set(family).difference(request) if name not in seen.installed} \

@@ -88,8 +88,10 @@ def gpus_on_bus(evidence: Evidence) -> Check:
 
 def driver_versions(evidence: Evidence) -> Check:
     name, facts = "driver_versions", evidence.facts
-    seen = "loaded %s, module on disk %s, user space %s" % (
-        facts.driver_loaded or "none", facts.driver_installed or "none", facts.driver_userspace or "none"
+    kinds = [" (%s)" % kind if facts.other_module else "" for kind in (facts.module_loaded, facts.module_installed)]
+    seen = "loaded %s%s, module on disk %s%s, user space %s" % (
+        facts.driver_loaded or "none", kinds[0], facts.driver_installed or "none", kinds[1],
+        facts.driver_userspace or "none"
     )
     if not facts.driver_loaded:
         return Check(name, FAILED, seen, "install the driver (role gpu_driver) and load it (gpu_driver_activation)")

@@ -65,12 +65,12 @@ def applied(seen: Observation, there: HostFacts, steps: Tuple[Step, ...]) -> Tup
             modules[step.subject] = 0
             notes["unloaded"] = [name for name in notes["unloaded"] if name != step.subject]
             if step.subject == "nvidia":
-                there = there.but(driver_loaded=there.driver_installed)
+                there = there.but(driver_loaded=there.driver_installed, module_loaded=there.module_installed)
         elif step.action == "module.unload":
             modules.pop(step.subject)
             notes["unloaded"].append(step.subject)
             if step.subject == "nvidia":
-                there = there.but(driver_loaded="")
+                there = there.but(driver_loaded="", module_loaded="")
         elif noun == "service":
             services[step.subject] = replace(state, known=True, **{
                 "start": {"active": True}, "stop": {"active": False}, "enable": {"enabled": True},
@@ -200,6 +200,29 @@ class TestExchange:
         plan = planner.plan(seen, PRESENT, self.there)
         assert {step.disruption for step in plan.steps} == {Disruption.driver_reload}
 
+    @pytest.mark.parametrize("kinds", [("open", "proprietary"), ("proprietary", "open")])
+    def test_the_other_module_of_the_same_version_is_an_exchange_too(self, kinds: Tuple[str, str]) -> None:
+        there = driver("580.178.04", "580.178.04", module_loaded=kinds[0], module_installed=kinds[1])
+        plan = planner.plan(CONVERGED, PRESENT, there)
+        assert [(step.action, step.subject) for step in plan.steps] == planned(CONVERGED, self.there)
+        assert plan.disruption is Disruption.driver_reload
+        assert plan.steps[1].change["before"] == {"nvidia_uvm": "580.178.04 (%s)" % kinds[0]}
+        assert planner.facts_after(PRESENT, there, plan).module_loaded == kinds[1]
+        after, later = applied(CONVERGED, there, plan.steps)
+        assert planner.plan(after, PRESENT, later).steps == ()
+
+    def test_a_module_that_does_not_say_which_it_is_is_taken_for_the_right_one(self) -> None:
+        for loaded, installed in (("", "open"), ("open", "")):
+            there = driver("580.178.04", "580.178.04", module_loaded=loaded, module_installed=installed)
+            assert planned(CONVERGED, there) == []
+
+    def test_a_busy_driver_is_exchanged_for_the_other_module_by_a_reboot(self) -> None:
+        seen = replace(CONVERGED, holders=(Holder(9, "python3", ("/dev/nvidia0",), "trainer.service"),))
+        there = driver("580.178.04", "580.178.04", module_loaded="proprietary", module_installed="open")
+        (needed,) = planner.plan(seen, PRESENT, there).requirements
+        assert needed.change == {"before": {"nvidia": "580.178.04 (proprietary)"},
+                                 "after": {"nvidia": "580.178.04 (open)"}}
+
     def test_a_daemon_that_died_of_the_mismatch_makes_no_other_plan(self) -> None:
         """Its package restarts it between the plan and the exchange, and it fails: the plan must stand."""
         died = replace(CONVERGED, services={PERSISTENCED: Service(True, True, False), UNIT: Service(True, True)})
@@ -325,6 +348,8 @@ class TestGoneKernel:
         assert (plan.steps, plan.requirements) == ((), ())
         assert "before a reboot into kernel 6.1.0-50-amd64, which has driver 580.178.04" in plan.notes[0]
         assert planner.facts_after(PRESENT, there, plan) == there
+        other = there.but(module_loaded="proprietary", module_installed="open")
+        assert planner.plan(CONVERGED, PRESENT, other).reboot_required
         lacking = replace(CONVERGED, modules={"nvidia": 0}, dependants={})
         assert planner.plan(lacking, PRESENT, there).reboot_required
 

@@ -178,6 +178,12 @@ def test_what_an_exchange_of_the_driver_is_planned_to_need_is_done_after_it() ->
     assert planner.plan(waiting, WISH, facts).steps == ()
 
 
+def test_an_exchange_for_the_other_module_of_the_version_makes_the_nodes_anew_too() -> None:
+    seen, facts = replace(FRESH, module="proprietary"), FACTS.but(module_loaded="open")
+    assert [step.action for step in planner.plan(seen, WISH, facts).steps] == ["links.create"]
+    assert planner.plan(replace(seen, module="open"), WISH, facts).steps == ()
+
+
 def test_stale_devices_are_a_step() -> None:
     (step,) = planner.plan(replace(FRESH, reasons=("it lacks GPU-c",)), WISH, FACTS).steps
     assert "it lacks GPU-c" in step.why

@@ -124,6 +124,14 @@ def test_a_driver_without_its_files_is_not_to_be_reloaded(changes: Dict[str, Any
     assert "reload" not in check.remedy
 
 
+def test_the_other_module_of_the_same_version_is_not_the_installed_one() -> None:
+    kinds = {"module_loaded": "proprietary", "module_installed": "open"}
+    check = next(check for check in run_chain(evidence(**kinds)) if check.name == "driver_versions")
+    assert check.status == "failed" and "reload the driver" in check.remedy
+    assert "loaded %s (proprietary), module on disk %s (open)" % (VERSION, VERSION) in check.evidence
+    assert healthy(run_chain(evidence(module_loaded="open", module_installed="open")))
+
+
 def test_a_lost_gpu_is_named_with_its_address() -> None:
     seen = evidence(nvml=NvmlReading(gpus=(gpu(0), gpu(1, error="GPU is lost"))))
     check = next(check for check in run_chain(seen) if check.name == "gpus_answer")

@@ -55,13 +55,14 @@ def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
     notes = tuple(_notes(seen, policy, facts))
-    if facts.driver_loaded and facts.driver_loaded != (facts.driver_installed or facts.driver_userspace):
+    if facts.driver_loaded and (
+            facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)):
         busy = _busy(seen, policy)
         if busy:
             return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
                 "driver %s" % facts.driver_installed,
-                "Driver %s is loaded and cannot be unloaded: %s." % (facts.driver_loaded, "; ".join(busy)),
-                {"nvidia": facts.driver_loaded}, {"nvidia": facts.driver_installed}),))
+                "Driver %s is loaded and cannot be unloaded: %s." % (_loaded(facts), "; ".join(busy)),
+                {"nvidia": _loaded(facts)}, {"nvidia": _installed(facts)}),))
         return Plan(steps=tuple(steps + _exchange(seen, policy, facts)), notes=notes)
     steps += _load_steps(seen, facts, LOADED, Disruption.none)
     steps += _node_steps(seen, facts, reloaded=False)
@@ -74,13 +75,23 @@ def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
     if made.refusals:
         return facts
     if policy.state == "absent":
-        return facts.but(driver_loaded="") if made.steps or made.requirements else facts
+        return facts.but(driver_loaded="", module_loaded="") if made.steps or made.requirements else facts
     if facts.driver_boots and not facts.driver_installed and made.reboot_required:
         facts = facts.but(kernel=facts.boot_kernel, driver_installed=facts.driver_boots)
     if not facts.driver_installed:
         return facts
-    return facts.but(driver_loaded=facts.driver_installed, nouveau_loaded=False,
+    return facts.but(driver_loaded=facts.driver_installed, module_loaded=facts.module_installed, nouveau_loaded=False,
                      control_nodes=_control_nodes(facts, made))
+
+
+def _loaded(facts: HostFacts) -> str:
+    """The loaded driver, with its kernel module where that is what tells it from the installed one."""
+    return "%s (%s)" % (facts.driver_loaded, facts.module_loaded) if facts.other_module else facts.driver_loaded
+
+
+def _installed(facts: HostFacts) -> str:
+    return "%s (%s)" % (facts.driver_installed, facts.module_installed) if facts.other_module \
+        else facts.driver_installed
 
 
 def _control_nodes(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
@@ -107,8 +118,8 @@ def _no_driver(facts: HostFacts) -> Requirement:
 
 def _runs_without_files(seen: Observation, facts: HostFacts) -> bool:
     """Whether all that is needed is loaded already, though the running kernel's files are gone."""
-    return bool(facts.driver_loaded) and facts.driver_loaded == facts.driver_userspace and all(
-        name in seen.modules for name in LOADED)
+    return bool(facts.driver_loaded) and facts.driver_loaded == facts.driver_userspace and not facts.other_module and \
+        all(name in seen.modules for name in LOADED)
 
 
 def _boots_with_driver(facts: HostFacts) -> Requirement:
@@ -177,7 +188,7 @@ def _load_steps(
     for name in wanted:
         if name not in seen.modules:
             why = ("It was unloaded for the exchange of the driver." if name in OTHERS
-                   else "Driver %s is installed for kernel %s." % (facts.driver_installed, facts.kernel))
+                   else "Driver %s is installed for kernel %s." % (_installed(facts), facts.kernel))
             steps.append(command_step(
                 NAME, "module.load", name, ["modprobe", name.replace("_", "-")], why, disruption,
                 {"before": {name: None}, "after": {name: "loaded" if name in OTHERS else facts.driver_installed}},
@@ -262,7 +273,7 @@ def _state(seen: Observation, unit: str) -> Service:
 
 def _exchange(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
     stopped = _making_way(seen, policy, facts)
-    steps = _stop_steps(stopped) + _unload_steps(seen, facts.driver_loaded)
+    steps = _stop_steps(stopped) + _unload_steps(seen, _loaded(facts))
     requires = (steps[-1].id,)
     unloaded = replace(seen, modules={}, unloaded=seen.unloaded + tuple(seen.modules))
     steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
@@ -365,7 +376,7 @@ def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:
                      "before a reboot%s." % (facts.driver_loaded, facts.kernel, (
                          " into kernel %s, which has driver %s" % (facts.boot_kernel, facts.driver_boots)
                          if facts.driver_boots and facts.boot_kernel != facts.kernel else "")))
-    elif facts.driver_loaded != facts.driver_installed:
+    elif facts.other_module or facts.driver_loaded != facts.driver_installed:
         notes += [note for name in OTHERS if name in seen.modules or name in seen.unloaded
                   for note in _note_of(seen, facts, name)]
     return notes

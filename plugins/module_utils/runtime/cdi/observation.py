@@ -12,6 +12,7 @@ from ...core.host import CommandFailed, Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import restore_steps
+from ...hardware.boot import loaded_kind
 from ...hardware.node import library_version, toolkit_version
 from ...hardware.nvml import NvmlReading, reading_of
 from . import links
@@ -44,6 +45,7 @@ class CdiObservation:
     generated:       whether we wrote the specification.
     enabled_by_us:   units that we enabled (only read when the specification is not wanted).
     loaded:          version of the loaded driver, '' if none.
+    module:          its kernel module, as HostFacts.module_loaded.
     made_before:     whether the installed toolkit came after the specification.
     undivided:       whether every GPU that answers is in MIG mode and has no MIG device.
     unlinked:        device nodes without a right link under /dev/char.
@@ -66,6 +68,7 @@ class CdiObservation:
     enabled_by_us: Tuple[str, ...]
     conflicting: Tuple[str, ...] = ()
     loaded: str = ""
+    module: str = ""
     made_before: bool = False
     undivided: bool = False
     unlinked: Tuple[str, ...] = ()
@@ -101,6 +104,7 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
         generated=bool(memory.get("generated")),
         enabled_by_us=() if policy.present else tuple(memory.get("enabled", ())),
         loaded=loaded,
+        module=loaded_kind(host),
         made_before=_made_before(host, path, generator),
         undivided=_undivided(reading),
         unlinked=links.unlinked(host) + links.misleading(host),

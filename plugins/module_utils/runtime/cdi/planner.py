@@ -73,7 +73,8 @@ def _link_steps(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts
     """
     exchanged = _is_of_another_driver(observation, facts) and not _lacks_mig_devices(observation, facts)
     if not policy.device_links or not (
-            observation.unlinked or exchanged or facts.driver_loaded != observation.loaded):
+            observation.unlinked or exchanged or facts.driver_loaded != observation.loaded
+            or facts.module_loaded != observation.module):
         return []
     return [Step(NAME, LINK, links.FOLDER,
                  "A reload of systemd takes a GPU from running containers where the link of its device is missing.",
