@@ -334,10 +334,25 @@ def test_a_specification_older_than_the_program_is_seen(tmp_path: Path) -> None:
     host.write(PATH, "")
     host.write("/usr/bin/nvidia-ctk", "", mode=0o755)
     os.utime(tmp_path / PATH.lstrip("/"), (1, 1))
-    assert observation._made_before(host, PATH, "/usr/bin/nvidia-ctk")
+    assert observation._made_before(host, PATH, "/usr/bin/nvidia-ctk", "")
     host.write(PATH, "")
-    assert not observation._made_before(host, PATH, "/usr/bin/nvidia-ctk")
-    assert not observation._made_before(host, PATH, None)
+    assert not observation._made_before(host, PATH, "/usr/bin/nvidia-ctk", "")
+    assert not observation._made_before(host, PATH, None, "")
+
+
+def test_a_clock_that_jumped_makes_no_specification_fresh_and_none_stale_for_ever(tmp_path: Path) -> None:
+    """The toolkit was installed, or the specification written, while the clock was ahead."""
+    program = "/usr/bin/nvidia-ctk"
+    host = Host(str(tmp_path))
+    host.write(program, "", mode=0o755)
+    host.write(PATH, "")
+    used = observation.generator_id(host, program)
+    for time in (1, 2 ** 32):
+        os.utime(host.path(PATH), (time, time))
+        assert observation._made_before(host, PATH, program, "")
+        assert not observation._made_before(host, PATH, program, used)
+    host.write(program, "another", mode=0o755)
+    assert observation._made_before(host, PATH, program, used)
 
 
 def test_only_what_is_ours_goes() -> None:
@@ -560,4 +575,4 @@ def test_a_specification_of_a_run_that_is_killed_is_ours_to_remove_and_one_that_
     os.rmdir(path)
     with pytest.raises(Killed):
         executors.generate(Dying(toolkit.host.root), Journal(toolkit.host), generate)
-    assert os.path.exists(path) and Journal(toolkit.host).recall("cdi") == {"generated": True}
+    assert os.path.exists(path) and Journal(toolkit.host).recall("cdi")["generated"] is True

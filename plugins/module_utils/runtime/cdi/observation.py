@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -105,7 +106,7 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
         enabled_by_us=() if policy.present else tuple(memory.get("enabled", ())),
         loaded=loaded,
         module=loaded_kind(host),
-        made_before=_made_before(host, path, generator),
+        made_before=_made_before(host, path, generator, memory.get("generator", "")),
         undivided=_undivided(reading),
         unlinked=links.unlinked(host) + links.misleading(host),
         links=links.ours(host) if memory.get("linked") and not policy.present else (),
@@ -154,10 +155,23 @@ def _undivided(reading: NvmlReading) -> bool:
     return bool(answering) and all(gpu.mig_current and not gpu.mig_devices for gpu in answering)
 
 
-def _made_before(host: Host, path: str, generator: Optional[str]) -> bool:
-    """The time of change tells when a package put a program there; its time of modification is that of its build."""
+def _made_before(host: Host, path: str, generator: Optional[str], remembered: str) -> bool:
+    """Whether another toolkit was there when the specification came: another one than we remember having used, or else
+    by the times. A specification of the future, made while a clock was ahead, is taken for an old one once.
+    """
     program, spec = host.stat(generator) if generator else None, host.stat(path)
-    return program is not None and spec is not None and program.st_ctime > spec.st_mtime
+    if program is None or spec is None:
+        return False
+    if remembered:
+        return generator_id(host, generator) != remembered
+    return program.st_ctime > spec.st_mtime or spec.st_mtime > time.time()
+
+
+def generator_id(host: Host, generator: Optional[str]) -> str:
+    """What tells one installed nvidia-ctk from the next, '' without any: a program that a package puts there has the
+    time of its build as that of its modification, but never another's time of change."""
+    program = host.stat(generator) if generator else None
+    return "" if program is None else "%d %d" % (program.st_size, program.st_ctime_ns)
 
 
 def _unit(host: Host, name: str) -> Tuple[str, bool, bool, bool]:
