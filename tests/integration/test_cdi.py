@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 from laboratory import Fleet, new_lab
 
+from gpulab import silicon
 from gpulab.topology import parse
 
 HOST, MIG = "gpu", "mig"
@@ -286,6 +287,22 @@ def in_journal(fleet: Fleet, *words: str) -> List[int]:
     """Lines of the boot's journal in which systemd says these words."""
     lines = shell(fleet, "journalctl -b _PID=1 --output cat").splitlines()
     return [next(number for number, line in enumerate(lines) if line.startswith(each)) for each in words]
+
+
+def test_at_a_boot_nodes_have_the_minors_that_the_driver_gave(fleet: Fleet, witness: None) -> None:
+    directory = fleet.lab.host(HOST).silicon
+    with silicon.board_file.opened(directory) as board:
+        board.set("gpu.1.minor", 10)
+    assert booted(fleet) == "running"
+    assert {"/dev/nvidia0", "/dev/nvidia10"} <= set(nodes(fleet)) and "/dev/nvidia1" not in nodes(fleet)
+    assert "path: /dev/nvidia10\n" in fleet.say(HOST, "cat", WITNESS)
+    assert linked(fleet) == nodes(fleet)
+    assert module(fleet, "gpu_driver_activation")["changed"] is False
+    assert module(fleet, "cdi_spec")["changed"] is False
+    assert not module(fleet, "gpu_validation").get("failed")
+    with silicon.board_file.opened(directory) as board:
+        board.set("gpu.1.minor", 1)
+    assert booted(fleet) == "running"
 
 
 def test_at_a_boot_the_specification_is_there_before_containers_start(fleet: Fleet, witness: None) -> None:

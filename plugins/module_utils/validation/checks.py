@@ -177,7 +177,7 @@ def device_nodes(evidence: Evidence) -> Check:
     missing = [node for node in wanted if node not in evidence.device_nodes]
     if missing:
         return Check(name, FAILED, "missing: %s" % ", ".join("/dev/" + node for node in missing),
-                     "run nvidia-modprobe -c 0 -u as root")
+                     "run gpu_driver_activation, which makes them, now and at every boot")
     return Check(name, PASSED, "%d device nodes" % len(wanted))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -34,7 +36,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import b
 
 PRESENT, ABSENT = Policy(), Policy(state="absent")
 NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-FILES = {MODULES_FILE: planner.MODULES_TEXT, UNIT_FILE: planner.unit_text(1)}
+FILES = {MODULES_FILE: planner.MODULES_TEXT, UNIT_FILE: planner.UNIT_TEXT}
+# As driver 580 writes it
+INFORMATION = """Model: \t\t NVIDIA A100-SXM4-80GB
+IRQ:   \t\t 201
+GPU UUID: \t GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77
+Video BIOS: \t 92.00.45.00.06
+Bus Type: \t PCIe
+DMA Size: \t 47 bits
+DMA Mask: \t 0x7fffffffffff
+Bus Location: \t 0000:17:00.0
+Device Minor: \t %d
+GPU Firmware: \t 580.178.04
+GPU Excluded:\t No
+"""
 RUNS = Service(known=True, enabled=True, active=True)
 LOADED = {"nvidia": 2, "nvidia_uvm": 0, "nvidia_modeset": 0}
 CONVERGED = Observation(modules=LOADED, dependants={"nvidia": ("nvidia_uvm", "nvidia_modeset")}, on_disk=True,
@@ -158,13 +173,40 @@ class TestLoad:
             (), ["activation/driver/kernel %s" % facts(A100).kernel])
 
     def test_every_gpu_gets_its_node(self) -> None:
-        assert planner.gpu_node_command(2) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
-        assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.unit_text(2)
+        assert planner.gpu_node_command((0, 1)) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
+        assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.UNIT_TEXT
+
+    def test_a_gpu_keeps_its_minor_when_one_before_it_is_taken_away(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        for number, minor in ((0x17, 1), (0x18, 10)):
+            host.write("/proc/driver/nvidia/gpus/0000:%02x:00.0/information" % number, INFORMATION % minor)
+        assert observation._minors(host) == (1, 10)
+        seen = replace(CONVERGED, minors=(1, 10), nodes=("/dev/nvidia1", *NODES[1:]))
+        (step,) = planner.plan(seen, PRESENT, driver("580.178.04", "580.178.04")).steps
+        assert step.change["after"] == {"/dev/nvidia10": "node"}
+        assert step.parameters["argv"] == ["nvidia-modprobe", "-c", "1", "-c", "10", "-c", "255"]
+        (made,) = [step for step in planner.plan(seen, PRESENT, driver("595.91.07", "580.178.04")).steps
+                   if step.subject == "GPUs"]
+        assert made.parameters["argv"] == ["nvidia-modprobe", "-c", "0", "-c", "255"], "a driver that is loaded anew"
+
+    @pytest.mark.parametrize("minors", [(0, 1), (1, 10), ()])
+    def test_at_boot_the_driver_is_asked_for_its_minors(self, tmp_path: Path, minors: Tuple[int, ...]) -> None:
+        (line,) = [line for line in planner.UNIT_TEXT.splitlines() if "/proc/driver/nvidia/gpus/" in line]
+        for number, minor in enumerate(minors):
+            Host(str(tmp_path)).write("/gpus/0000:%02x:00.0/information" % number, INFORMATION % minor)
+        # systemd.service(5): two dollars are one
+        command = line.partition("=")[2].replace("$$", "$").replace("/proc/driver/nvidia/gpus", "%s/gpus" % tmp_path)
+        argv = shlex.split(command.replace("/usr/bin/nvidia-modprobe", "echo"))
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+        assert done.stdout.split() == ["-c", "255"] + [word for minor in minors for word in ("-c", str(minor))]
 
     def test_at_boot_the_nodes_come_before_what_is_written_of_them(self) -> None:
-        (before,) = [line for line in planner.unit_text(1).splitlines() if line.startswith("Before=")]
+        (before,) = [line for line in planner.UNIT_TEXT.splitlines() if line.startswith("Before=")]
         assert {"nvidia-cdi-refresh.service", "containerd.service", "kubelet.service"} <= set(before[7:].split())
         assert UNIT in next(line for line in cdi_boot.unit_text("x", True, True).splitlines() if "After=" in line)
+
+    def test_at_boot_nothing_waits_for_the_nodes_without_a_limit(self) -> None:
+        assert {"JobRunningTimeoutSec=60s", "TimeoutStartSec=50s"} <= set(planner.UNIT_TEXT.splitlines())
 
     def test_the_facts_of_later_have_the_nodes_that_are_made(self) -> None:
         there = driver("580.178.04")

@@ -36,6 +36,20 @@ UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
 MODESET_NODES = ("/dev/nvidia-modeset",)
 MODESET_NODE_COMMAND = ["nvidia-modprobe", "-m"]
+# Which minors the driver has given to GPUs, it tells once it is loaded. A program that hangs in it outlives every
+# signal, and no time ends a unit of this type by itself: what comes after must not wait for it.
+BOOT_NODE_COMMAND = (
+    "/bin/sh -c 'exec /usr/bin/nvidia-modprobe -c %d"
+    ' $$(sed -n "s/^Device Minor:/-c/p" /proc/driver/nvidia/gpus/*/information)\'' % CONTROL_MINOR)
+UNIT_TEXT = managed(
+    "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
+    "After=systemd-modules-load.service\n"
+    "Before=nvidia-cdi-refresh.service containerd.service crio.service docker.service kubelet.service\n"
+    "ConditionPathExists=/proc/driver/nvidia/version\nJobRunningTimeoutSec=60s\n\n"
+    "[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=50s\nTimeoutStopSec=5s\n%s\n"
+    "[Install]\nWantedBy=multi-user.target\n"
+    % "".join("ExecStart=%s\n" % command for command in (
+        BOOT_NODE_COMMAND, *("/usr/bin/" + " ".join(argv) for argv in (UVM_NODE_COMMAND, MODESET_NODE_COMMAND)))))
 MODULES_TEXT = managed("".join("%s\n" % name.replace("_", "-") for name in LOADED))
 
 
@@ -142,7 +156,7 @@ def _boot_steps(seen: Observation, facts: HostFacts) -> List[Step]:
     steps = _file(seen, MODULES_FILE, MODULES_TEXT, "No display asks for these modules on a server: load them at boot.")
     if not seen.modprobe and seen.on_disk:
         return steps
-    written = _file(seen, UNIT_FILE, unit_text(len(facts.gpus)),
+    written = _file(seen, UNIT_FILE, UNIT_TEXT,
                     "Containers need the device nodes before anything on the host has opened a GPU.")
     steps += written
     if not seen.services.get(UNIT, Service()).enabled:
@@ -157,22 +171,9 @@ def _file(seen: Observation, path: str, text: str, why: str) -> List[Step]:
     return [] if before == text else [file_step(NAME, path, before, text, why)]
 
 
-def unit_text(gpus: int) -> str:
-    return managed(
-        "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
-        "After=systemd-modules-load.service\n"
-        "Before=nvidia-cdi-refresh.service containerd.service crio.service docker.service kubelet.service\n"
-        "ConditionPathExists=/proc/driver/nvidia/version\n\n"
-        "[Service]\nType=oneshot\nRemainAfterExit=yes\n%s\n"
-        "[Install]\nWantedBy=multi-user.target\n"
-        % "".join("ExecStart=/usr/bin/%s\n" % " ".join(argv)
-                  for argv in (gpu_node_command(gpus), UVM_NODE_COMMAND, MODESET_NODE_COMMAND))
-    )
-
-
-def gpu_node_command(gpus: int) -> List[str]:
+def gpu_node_command(minors: Sequence[int]) -> List[str]:
     argv = ["nvidia-modprobe"]
-    for minor in (*range(gpus), CONTROL_MINOR):
+    for minor in (*minors, CONTROL_MINOR):
         argv += ["-c", str(minor)]
     return argv
 
@@ -210,8 +211,10 @@ def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: T
     if seen.on_disk and not seen.modprobe:
         return []
     steps = []
+    # A driver that is loaded anew numbers its GPUs from 0
+    minors = seen.minors if seen.minors and not reloaded else tuple(range(len(facts.gpus)))
     for subject, nodes, argv in (
-        ("GPUs", gpu_nodes(len(facts.gpus)), gpu_node_command(len(facts.gpus))),
+        ("GPUs", gpu_nodes(minors), gpu_node_command(minors)),
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
         ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
@@ -225,8 +228,8 @@ def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: T
     return steps
 
 
-def gpu_nodes(gpus: int) -> Tuple[str, ...]:
-    return tuple("/dev/nvidia%d" % minor for minor in range(gpus)) + ("/dev/nvidiactl",)
+def gpu_nodes(minors: Sequence[int]) -> Tuple[str, ...]:
+    return tuple("/dev/nvidia%d" % minor for minor in minors) + ("/dev/nvidiactl",)
 
 
 def _service_steps(

@@ -53,7 +53,8 @@ def unit_text(generator: str, generates: bool, with_links: bool) -> str:
     ]
     if with_links:
         # What follows is worth more than the links
-        lines.append("ExecStart=%s%s --quiet %s" % ("-" if generates else "", generator, " ".join(links.COMMAND)))
+        lines += ["ExecStart=%s%s --quiet %s" % ("-" if generates else "", generator, " ".join(command))
+                  for command in (links.COMMAND, links.COMMAND_FOR_EXISTING)]
     if generates:
         # What is generated names the nodes that are there: nvidia-smi makes those of GPUs and MIG devices
         lines += [
