@@ -18,8 +18,10 @@ description:
   - Programs that the specification runs for a container are looked for too. After a change of the container toolkit it
     is made anew, as another toolkit writes other hooks.
   - Refuses while a call of NVML does not come back.
-  - Enables the toolkit's units that generate it at boot, because C(/var/run) is empty then. Toolkits before 1.18 have
-    no such units; C(gpuops-nvidia-cdi.service) does it for them, before the container runtime starts.
+  - Generates it at every boot, because C(/var/run) is empty then, by C(gpuops-nvidia-cdi.service), after the device
+    nodes are made and before container runtimes and kubelet start. They do not wait for it longer than two minutes, and
+    start without a specification when it fails. The toolkit's own unit comes too late for containers of a boot, and
+    does not run at all with the open kernel module that Debian packages.
   - Keeps links under C(/dev/char) to the device nodes, see O(device_links).
   - Nothing of this reloads the manager, because a C(systemctl daemon-reload) can take the GPUs from running containers.
   - Names other files under C(/etc/cdi) and C(/var/run/cdi) that describe GPUs. One in the same folder with the same
@@ -41,8 +43,10 @@ options:
     default: present
   refresh_at_boot:
     description:
-      - Whether to enable C(nvidia-cdi-refresh.path) and C(nvidia-cdi-refresh.service), which the toolkit brings since
-        1.18, or else C(gpuops-nvidia-cdi.service).
+      - Whether C(gpuops-nvidia-cdi.service) generates the specification at boot. It writes the same file in the same
+        environment as the toolkit's unit, and before it.
+      - With it, C(nvidia-cdi-refresh.path) and C(nvidia-cdi-refresh.service) are enabled where the toolkit brings them
+        (since 1.18). They stay as they are otherwise, and renew the specification when another driver is installed.
     type: bool
     default: true
   device_links:

@@ -88,6 +88,15 @@ observation:
           returned: success
         driver_userspace: {description: Version of the installed libnvidia-ml., type: str, returned: success}
         driver_loaded: {description: Version of the loaded module., type: str, returned: success}
+        module_installed:
+          description:
+            - Which of NVIDIA's two kernel modules is on disk, C(open) or C(proprietary). Empty without one.
+          type: str
+          returned: success
+        module_loaded:
+          description: Which of the two is loaded. Empty without one, and where it does not tell.
+          type: str
+          returned: success
         nouveau_loaded:
           description: Whether nouveau or nova is loaded, and not for a display card alone.
           type: bool

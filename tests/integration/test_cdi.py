@@ -12,6 +12,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 from laboratory import Fleet, new_lab
 
+from gpulab import silicon
 from gpulab.topology import parse
 
 HOST, MIG = "gpu", "mig"
@@ -257,25 +258,118 @@ def test_after_a_boot_it_describes_what_is_left(fleet: Fleet) -> None:
     assert not module(fleet, "gpu_validation", MIG).get("failed")
 
 
-def test_a_toolkit_without_units_gets_ours_and_it_is_right_after_a_boot(fleet: Fleet) -> None:
+# What containerd finds at its start: the specification itself is written anew by the toolkit's unit later
+WITNESS = "/run/seen-by-containerd.yaml"
+DROP_IN = "/etc/systemd/system/containerd.service.d/witness.conf"
+OURS = "gpuops-nvidia-cdi.service"
+
+
+@pytest.fixture
+def witness(fleet: Fleet) -> Iterator[None]:
+    shell(fleet, "mkdir -p %s" % DROP_IN.rpartition("/")[0])
+    fleet.lab.host(HOST).ssh(["sh", "-c", "cat > " + DROP_IN],
+                             feed="[Service]\nExecStartPre=-/bin/cp %s %s\n" % (SPEC, WITNESS))
+    yield
+    shell(fleet, "rm -r %s" % DROP_IN.rpartition("/")[0])
+
+
+def booted(fleet: Fleet) -> str:
+    fleet.lab.reboot(HOST)
+    return shell(fleet, "systemctl is-system-running --wait")
+
+
+def moment(fleet: Fleet, unit: str, name: str) -> int:
+    """Microseconds since the boot, 0 for never."""
+    return int(fleet.say(HOST, "systemctl", "show", unit, "--property", name, "--value"))
+
+
+def in_journal(fleet: Fleet, *words: str) -> List[int]:
+    """Lines of the boot's journal in which systemd says these words."""
+    lines = shell(fleet, "journalctl -b _PID=1 --output cat").splitlines()
+    return [next(number for number, line in enumerate(lines) if line.startswith(each)) for each in words]
+
+
+def test_at_a_boot_nodes_have_the_minors_that_the_driver_gave(fleet: Fleet, witness: None) -> None:
+    directory = fleet.lab.host(HOST).silicon
+    with silicon.board_file.opened(directory) as board:
+        board.set("gpu.1.minor", 10)
+    assert booted(fleet) == "running"
+    assert {"/dev/nvidia0", "/dev/nvidia10"} <= set(nodes(fleet)) and "/dev/nvidia1" not in nodes(fleet)
+    assert "path: /dev/nvidia10\n" in fleet.say(HOST, "cat", WITNESS)
+    assert linked(fleet) == nodes(fleet)
+    assert module(fleet, "gpu_driver_activation")["changed"] is False
+    assert module(fleet, "cdi_spec")["changed"] is False
+    assert not module(fleet, "gpu_validation").get("failed")
+    with silicon.board_file.opened(directory) as board:
+        board.set("gpu.1.minor", 1)
+    assert booted(fleet) == "running"
+
+
+def test_at_a_boot_the_specification_is_there_before_containers_start(fleet: Fleet, witness: None) -> None:
+    """The toolkit's own unit comes after multi-user.target, and writes the same once more."""
+    fresh = fleet.say(HOST, "cat", SPEC)
+    before = booted(fleet)
+    assert before == "running"
+    finished, containerd, toolkits = in_journal(
+        fleet, "Finished %s" % OURS, "Starting containerd.service", "Starting nvidia-cdi-refresh.service")
+    assert finished < containerd and finished < toolkits
+    assert moment(fleet, "nvidia-cdi-refresh.service", "ExecMainExitTimestampMonotonic") > \
+        moment(fleet, "containerd.service", "ActiveEnterTimestampMonotonic")
+    assert fleet.say(HOST, "cat", WITNESS) == fleet.say(HOST, "cat", SPEC) == fresh
+    assert module(fleet, "cdi_spec")["changed"] is False
+
+
+def test_at_a_boot_a_masked_unit_of_the_toolkit_is_not_missed(fleet: Fleet, witness: None) -> None:
+    fresh = fleet.say(HOST, "cat", SPEC)
+    fleet.say(HOST, "systemctl", "mask", "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
+    assert module(fleet, "cdi_spec")["changed"] is False
+    assert booted(fleet) == "running"
+    assert fleet.say(HOST, "cat", WITNESS) == fleet.say(HOST, "cat", SPEC) == fresh
+    assert module(fleet, "cdi_spec")["changed"] is False
+    fleet.say(HOST, "systemctl", "unmask", "nvidia-cdi-refresh.service", "nvidia-cdi-refresh.path")
+    assert module(fleet, "cdi_spec")["applied"] == ["cdi/service.start/nvidia-cdi-refresh.path"]
+
+
+def test_at_a_boot_the_module_may_have_debians_name(fleet: Fleet, witness: None) -> None:
+    """With nvidia-current-open.ko, which the toolkit's unit does not take for a driver."""
+    fresh = fleet.say(HOST, "cat", SPEC)
+    folder = "/usr/lib/modules/$(uname -r)/updates/dkms"
+    shell(fleet, "cd %s && mv nvidia.ko nvidia-current-open.ko && echo 'alias nvidia nvidia-current-open' > "
+                 "/etc/modprobe.d/debian.conf && depmod" % folder)
+    assert booted(fleet) == "running"
+    assert fleet.say(HOST, "systemctl", "show", "nvidia-cdi-refresh.service", "--property", "Result", "--value") == \
+        "exec-condition"
+    assert fleet.say(HOST, "cat", WITNESS) == fleet.say(HOST, "cat", SPEC) == fresh
+    shell(fleet, "cd %s && mv nvidia-current-open.ko nvidia.ko && rm /etc/modprobe.d/debian.conf && depmod" % folder)
+    assert module(fleet, "cdi_spec")["changed"] is False
+
+
+def test_a_boot_goes_on_without_a_specification(fleet: Fleet, witness: None) -> None:
+    shell(fleet, "mv /usr/bin/nvidia-ctk /root")
+    assert booted(fleet) == "degraded"
+    assert fleet.say(HOST, "systemctl", "is-failed", OURS) == "failed"
+    assert fleet.say(HOST, "systemctl", "is-active", "containerd") == "active"
+    shell(fleet, "mv /root/nvidia-ctk /usr/bin; systemctl reset-failed")
+    assert GENERATE in module(fleet, "cdi_spec")["applied"]
+    assert linked(fleet) == nodes(fleet)
+
+
+def test_a_toolkit_without_units_has_ours_and_it_is_right_after_a_boot(fleet: Fleet) -> None:
     shell(fleet, "systemctl disable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service;"
                  " mkdir /root/units; mv $(find /lib/systemd/system -name 'nvidia-cdi-refresh.*') /root/units;"
                  " systemctl daemon-reload")
-    before = reloads(fleet)
-    assert module(fleet, "cdi_spec")["applied"] == [
-        "cdi/file.write//etc/systemd/system/gpuops-nvidia-cdi.service"]
-    assert reloads(fleet) == before
+    assert module(fleet, "cdi_spec")["changed"] is False
     fresh = fleet.say(HOST, "cat", SPEC)
-    fleet.lab.reboot(HOST)
-    shell(fleet, "systemctl is-system-running --wait")
-    assert fleet.say(HOST, "systemctl", "show", "gpuops-nvidia-cdi.service", "--property", "Result") == "Result=success"
+    assert booted(fleet) == "running"
+    assert fleet.say(HOST, "systemctl", "show", OURS, "--property", "Result") == "Result=success"
     assert fleet.say(HOST, "cat", SPEC) == fresh
     assert linked(fleet) == nodes(fleet)
     assert module(fleet, "cdi_spec")["changed"] is False
     assert not module(fleet, "gpu_validation").get("failed")
     shell(fleet, "mv /root/units/* /lib/systemd/system; rmdir /root/units; systemctl daemon-reload")
-    assert not module(fleet, "cdi_spec").get("failed")
-    assert "cdi generate" not in fleet.say(HOST, "cat", "/etc/systemd/system/gpuops-nvidia-cdi.service")
+    assert module(fleet, "cdi_spec")["applied"] == [
+        "cdi/service.enable/nvidia-cdi-refresh.path", "cdi/service.start/nvidia-cdi-refresh.path",
+        "cdi/service.enable/nvidia-cdi-refresh.service"]
 
 
 def test_a_specification_is_stale_after_the_exchange_of_the_driver(fleet: Fleet) -> None:

@@ -30,6 +30,9 @@ CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 # Facts that are only foretold: no host is read for them
 NEVER_READ = ("driver_changes",)
 
+# NVIDIA's two kernel modules of one version
+OPEN, PROPRIETARY = "open", "proprietary"
+
 FABRIC_MANAGER = "fabric_manager"
 FABRIC_MANAGER_NVLSM = "fabric_manager_nvlsm"
 
@@ -71,6 +74,9 @@ class HostFacts:
     driver_boots:      version of the driver's kernel module on disk for boot_kernel, '' if none.
     driver_userspace:  version of the installed libnvidia-ml, '' if none.
     driver_loaded:     version of the loaded module, '' if none.
+    module_installed:  OPEN or PROPRIETARY, what the module on disk is, for boot_kernel where the running kernel has
+                       none; '' if none.
+    module_loaded:     the same of the loaded module, '' if none, and where it does not tell.
     nouveau_loaded:    whether a driver of the kernel's own is loaded (nouveau, or nova since Linux 6.15), and not for a
                        display card alone.
     toolkit:           version of the installed NVIDIA container toolkit, '' if none.
@@ -96,6 +102,8 @@ class HostFacts:
     driver_boots: str = ""
     driver_userspace: str = ""
     driver_loaded: str = ""
+    module_installed: str = ""
+    module_loaded: str = ""
     nouveau_loaded: bool = False
     toolkit: str = ""
     control_nodes: Tuple[str, ...] = ()
@@ -114,7 +122,12 @@ class HostFacts:
         """Whether loaded module, module on disk and user space agree; None while nothing is loaded."""
         if not self.driver_loaded:
             return None
-        return self.driver_loaded == self.driver_installed == self.driver_userspace
+        return self.driver_loaded == self.driver_installed == self.driver_userspace and not self.other_module
+
+    @property
+    def other_module(self) -> bool:
+        """Whether the other one of NVIDIA's two kernel modules is loaded than the one on disk, as far as they tell."""
+        return "" not in (self.module_loaded, self.module_installed) and self.module_loaded != self.module_installed
 
     @property
     def lack_of_gpus(self) -> str:

@@ -28,6 +28,11 @@ def running_kernel_gone(kernels: Sequence[Kernel], facts: HostFacts) -> bool:
     return facts.kernel not in [kernel.release for kernel in kernels]
 
 
+def runs_already(facts: HostFacts, target: Target) -> bool:
+    """Whether the driver is loaded, in its version and with the kernel module that is wanted, if that can be told."""
+    return facts.driver_loaded == target.version and facts.module_loaded in ("", target.module)
+
+
 def essential(kernel: Kernel, facts: HostFacts) -> bool:
     return kernel.release in (facts.kernel, facts.boot_kernel)
 
@@ -68,7 +73,7 @@ def refuse_headless(
 
 def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
     """Refuse when the running kernel's modules are gone and no other kernel boots that could have the driver."""
-    if not running_kernel_gone(kernels, facts) or facts.driver_loaded == target.version:
+    if not running_kernel_gone(kernels, facts) or runs_already(facts, target):
         return []
     coming = ["linux-headers-" + kernel.release for kernel in kernels if policy.kernel_headers]
     if any(kernel.release == facts.boot_kernel and (kernel.module == target.version or buildable(kernel, coming))
@@ -135,7 +140,7 @@ def build_steps(
 
 def requirements(kernels: Sequence[Kernel], facts: HostFacts, target: Target) -> Tuple[Requirement, ...]:
     """The reboot into a kernel that can have the driver, where the one that runs cannot any more."""
-    if not running_kernel_gone(kernels, facts) or facts.driver_loaded == target.version:
+    if not running_kernel_gone(kernels, facts) or runs_already(facts, target):
         return ()
     return (Requirement(
         NAME, REBOOT, "kernel %s" % facts.boot_kernel,
@@ -149,7 +154,7 @@ def notes(
     target: Target
 ) -> List[str]:
     told = []
-    if loses(coming) and facts.driver_loaded == target.version:
+    if loses(coming) and runs_already(facts, target):
         told.append("Driver %s is loaded already: the kernel module that comes now (%s) is in use after the next boot."
                     % (target.version, target.module))
     for kernel in kernels:

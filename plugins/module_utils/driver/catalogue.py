@@ -11,11 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.facts import Gpu
+from ..core.facts import OPEN, PROPRIETARY, Gpu
 from ..core.versions import branch_of, version_key
 
-OPEN = "open"
-PROPRIETARY = "proprietary"
 EITHER = frozenset((OPEN, PROPRIETARY))
 
 FIRST_UNSUFFIXED_BRANCH = 590

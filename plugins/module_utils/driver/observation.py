@@ -326,7 +326,8 @@ def _simulated(
     if not settled(target, seen):
         # An earlier transaction may have stopped half way: apt would move what it has brought to the newest version
         family.update((name, version) for name, version in seen.installed.items()
-                      if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version)
+                      if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version
+                      and name not in draft.removes)
         others = catalogue.family(seen.installed, target.packages.floating)
         family.update((name, target.package_version(name, versions)) for name in others
                       if name not in draft.installs and name not in draft.removes and name not in family

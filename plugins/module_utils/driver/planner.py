@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
-from ..core.facts import HostFacts
+from ..core.facts import OPEN, PROPRIETARY, HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step
 from ..core.steps import (
     PACKAGES_DOWNLOAD,
@@ -61,14 +61,16 @@ def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan)
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in made.steps)
-        return facts.but(driver_installed="", driver_boots="", driver_userspace="") if removed else facts
+        return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="") if removed \
+            else facts
     target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
     if isinstance(target, Impossible):
         return facts
     running = "" if building.running_kernel_gone(seen.kernels, facts) else target.version
     changes = any(step.action == PACKAGES_INSTALL for step in made.steps)
+    built = changes or any(step.action == building.BUILD for step in made.steps)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
-                     driver_changes=changes)
+                     driver_changes=changes, module_installed=target.module if built else facts.module_installed)
 
 
 # refusals
@@ -89,7 +91,7 @@ def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) ->
         return [Refusal(NAME, "kernel module %s" % installed, wanted,
                         "correct version, or bring that version into the image")]
     running = next((kernel for kernel in seen.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
-    there = catalogue.PROPRIETARY if running.license == "NVIDIA" else catalogue.OPEN
+    there = PROPRIETARY if running.license == "NVIDIA" else OPEN
     if running.license and policy.kernel_module not in ("auto", there):
         return [Refusal(NAME, "the %s kernel module" % there, "the %s kernel module" % policy.kernel_module,
                         "set kernel_module to auto, or bring the other module into the image")]
@@ -347,7 +349,7 @@ def _packages_step(seen: Observation, facts: HostFacts, target: Target) -> Optio
     driver = {} if settled(target, seen) else _of_family(done.request, target)
     before, after = done.change
     before = {name: version or seen.installed.get(name) for name, version in before.items()}
-    swapped = bool(driver) and facts.driver_loaded not in ("", target.version)
+    swapped = bool(driver) and bool(facts.driver_loaded) and not building.runs_already(facts, target)
     return packages_step(
         NAME, "driver %s" % target.version if driver else "kernel headers", before, after, _why(seen, target, driver),
         Disruption.driver_reload if swapped else Disruption.none,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
 
-from ..core.facts import FABRIC_MANAGER_NVLSM, HostFacts
+from ..core.facts import FABRIC_MANAGER_NVLSM, OPEN, PROPRIETARY, HostFacts
 from ..core.versions import branch_of, version_key
 from ..packages.apt.versions import newest_first
 from . import catalogue
@@ -91,7 +91,7 @@ def anchors(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
         branches.add(catalogue.branch_wanted(policy.version))
     names: Dict[str, None] = {}
     for branch in sorted(branches):
-        for module in (catalogue.OPEN, catalogue.PROPRIETARY):
+        for module in (OPEN, PROPRIETARY):
             named = catalogue.package_set(facts.os_id, policy.source, branch, module, policy.flavour, False)
             names[named.anchor] = None
     return tuple(names)

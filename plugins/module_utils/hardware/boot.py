@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Pattern, Sequence, Tuple
 
 from ..core.errors import HostFailed
+from ..core.facts import OPEN, PROPRIETARY
 from ..core.host import Host
 
 # Where the driver's kernel module goes by another name: Debian's alternatives, and its packages of older branches.
@@ -50,6 +51,11 @@ class Module:
     license: str = ""
     signer: str = ""
     key: str = ""
+
+    @property
+    def kind(self) -> str:
+        """OPEN or PROPRIETARY, '' where there is none."""
+        return "" if not self.license else PROPRIETARY if self.license == "NVIDIA" else OPEN
 
 
 @dataclass(frozen=True)
@@ -179,6 +185,16 @@ def installed_module(host: Host, release: str) -> Module:
         fields.setdefault(name.strip(), value.strip())
     return Module(path, fields.get("version", ""), fields.get("license", ""), fields.get("signer", ""),
                   serial(fields.get("sig_key", "")))
+
+
+def loaded_kind(host: Host) -> str:
+    """OPEN or PROPRIETARY of the driver that is loaded, '' where nothing tells.
+
+    Both name themselves in the first line: 'NVIDIA UNIX Open Kernel Module for x86_64  580.95.05 ...' and
+    'NVIDIA UNIX x86_64 Kernel Module  580.95.05 ...' (open-gpu-kernel-modules, kernel-open/nvidia/nv-procfs.c).
+    """
+    title = (host.read("/proc/driver/nvidia/version") or "").partition("\n")[0]
+    return OPEN if "Open Kernel Module" in title else PROPRIETARY if "Kernel Module" in title else ""
 
 
 def serial(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Dict
 
 from ..core.facts import CONTROL_NODES, Gpu, HostFacts
 from ..core.host import Host
-from .boot import boot_state, installed_module
+from .boot import boot_state, installed_module, loaded_kind
 from .nvml import SILENCE, binding, reading_of
 from .pci import PciBus, read_bus
 
@@ -44,7 +44,8 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
     system = os.uname()
     release = os_release(host)
     boot = boot_state(host)
-    installed = installed_module(host, system.release).version
+    installed = installed_module(host, system.release)
+    boots = installed if boot.default == system.release else installed_module(host, boot.default)
     return HostFacts(
         hostname=system.nodename,
         os_id=release.get("ID", ""),
@@ -58,10 +59,12 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         fabric=bus.fabric,
         immutable=immutable(host, release),
         secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
-        driver_installed=installed,
-        driver_boots=installed if boot.default == system.release else installed_module(host, boot.default).version,
+        driver_installed=installed.version,
+        driver_boots=boots.version,
         driver_userspace=library_version(host),
         driver_loaded=(host.read("/sys/module/nvidia/version") or "").strip(),
+        module_installed=installed.kind or boots.kind,
+        module_loaded=loaded_kind(host),
         nouveau_loaded=_nouveau_in_the_way(host, bus),
         toolkit=toolkit_version(host),
         control_nodes=tuple(node for node in CONTROL_NODES if host.exists(node)),

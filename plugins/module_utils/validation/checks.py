@@ -88,15 +88,30 @@ def gpus_on_bus(evidence: Evidence) -> Check:
 
 def driver_versions(evidence: Evidence) -> Check:
     name, facts = "driver_versions", evidence.facts
-    seen = "loaded %s, module on disk %s, user space %s" % (
-        facts.driver_loaded or "none", facts.driver_installed or "none", facts.driver_userspace or "none"
+    kinds = [" (%s)" % kind if facts.other_module else "" for kind in (facts.module_loaded, facts.module_installed)]
+    seen = "loaded %s%s, module on disk %s%s, user space %s" % (
+        facts.driver_loaded or "none", kinds[0], facts.driver_installed or "none", kinds[1],
+        facts.driver_userspace or "none"
     )
     if not facts.driver_loaded:
         return Check(name, FAILED, seen, "install the driver (role gpu_driver) and load it (gpu_driver_activation)")
+    if not facts.driver_installed:
+        return Check(name, FAILED, "%s: what is loaded could not be loaded again" % seen, _module_remedy(facts))
     if not facts.loaded_is_installed:
         return Check(name, FAILED, seen,
                      "reload the driver while no process holds a GPU (gpu_driver_activation), or reboot")
     return Check(name, PASSED, seen)
+
+
+def _module_remedy(facts: HostFacts) -> str:
+    """Nothing can be loaded into a running kernel that has no module on disk, so a reload is no way out."""
+    if facts.boot_kernel in ("", facts.kernel):
+        return "build the module for kernel %s (gpu_driver); where its files were removed, install a kernel, give it " \
+               "the driver (gpu_driver) and reboot into it" % facts.kernel
+    if facts.driver_boots:
+        return "reboot into kernel %s, which boots next and has the module of driver %s" % (
+            facts.boot_kernel, facts.driver_boots)
+    return "build the module for kernel %s, which boots next (gpu_driver), then reboot" % facts.boot_kernel
 
 
 def gpus_answer(evidence: Evidence) -> Check:
@@ -162,7 +177,7 @@ def device_nodes(evidence: Evidence) -> Check:
     missing = [node for node in wanted if node not in evidence.device_nodes]
     if missing:
         return Check(name, FAILED, "missing: %s" % ", ".join("/dev/" + node for node in missing),
-                     "run nvidia-modprobe -c 0 -u as root")
+                     "run gpu_driver_activation, which makes them, now and at every boot")
     return Check(name, PASSED, "%d device nodes" % len(wanted))
 
 

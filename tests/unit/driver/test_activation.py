@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -34,7 +36,20 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import b
 
 PRESENT, ABSENT = Policy(), Policy(state="absent")
 NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-FILES = {MODULES_FILE: planner.MODULES_TEXT, UNIT_FILE: planner.unit_text(1)}
+FILES = {MODULES_FILE: planner.MODULES_TEXT, UNIT_FILE: planner.UNIT_TEXT}
+# As driver 580 writes it
+INFORMATION = """Model: \t\t NVIDIA A100-SXM4-80GB
+IRQ:   \t\t 201
+GPU UUID: \t GPU-5d5ba0d6-d33d-2b2c-524d-9e3d8d2b8a77
+Video BIOS: \t 92.00.45.00.06
+Bus Type: \t PCIe
+DMA Size: \t 47 bits
+DMA Mask: \t 0x7fffffffffff
+Bus Location: \t 0000:17:00.0
+Device Minor: \t %d
+GPU Firmware: \t 580.178.04
+GPU Excluded:\t No
+"""
 RUNS = Service(known=True, enabled=True, active=True)
 LOADED = {"nvidia": 2, "nvidia_uvm": 0, "nvidia_modeset": 0}
 CONVERGED = Observation(modules=LOADED, dependants={"nvidia": ("nvidia_uvm", "nvidia_modeset")}, on_disk=True,
@@ -65,12 +80,12 @@ def applied(seen: Observation, there: HostFacts, steps: Tuple[Step, ...]) -> Tup
             modules[step.subject] = 0
             notes["unloaded"] = [name for name in notes["unloaded"] if name != step.subject]
             if step.subject == "nvidia":
-                there = there.but(driver_loaded=there.driver_installed)
+                there = there.but(driver_loaded=there.driver_installed, module_loaded=there.module_installed)
         elif step.action == "module.unload":
             modules.pop(step.subject)
             notes["unloaded"].append(step.subject)
             if step.subject == "nvidia":
-                there = there.but(driver_loaded="")
+                there = there.but(driver_loaded="", module_loaded="")
         elif noun == "service":
             services[step.subject] = replace(state, known=True, **{
                 "start": {"active": True}, "stop": {"active": False}, "enable": {"enabled": True},
@@ -158,13 +173,40 @@ class TestLoad:
             (), ["activation/driver/kernel %s" % facts(A100).kernel])
 
     def test_every_gpu_gets_its_node(self) -> None:
-        assert planner.gpu_node_command(2) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
-        assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.unit_text(2)
+        assert planner.gpu_node_command((0, 1)) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
+        assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.UNIT_TEXT
+
+    def test_a_gpu_keeps_its_minor_when_one_before_it_is_taken_away(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        for number, minor in ((0x17, 1), (0x18, 10)):
+            host.write("/proc/driver/nvidia/gpus/0000:%02x:00.0/information" % number, INFORMATION % minor)
+        assert observation._minors(host) == (1, 10)
+        seen = replace(CONVERGED, minors=(1, 10), nodes=("/dev/nvidia1", *NODES[1:]))
+        (step,) = planner.plan(seen, PRESENT, driver("580.178.04", "580.178.04")).steps
+        assert step.change["after"] == {"/dev/nvidia10": "node"}
+        assert step.parameters["argv"] == ["nvidia-modprobe", "-c", "1", "-c", "10", "-c", "255"]
+        (made,) = [step for step in planner.plan(seen, PRESENT, driver("595.91.07", "580.178.04")).steps
+                   if step.subject == "GPUs"]
+        assert made.parameters["argv"] == ["nvidia-modprobe", "-c", "0", "-c", "255"], "a driver that is loaded anew"
+
+    @pytest.mark.parametrize("minors", [(0, 1), (1, 10), ()])
+    def test_at_boot_the_driver_is_asked_for_its_minors(self, tmp_path: Path, minors: Tuple[int, ...]) -> None:
+        (line,) = [line for line in planner.UNIT_TEXT.splitlines() if "/proc/driver/nvidia/gpus/" in line]
+        for number, minor in enumerate(minors):
+            Host(str(tmp_path)).write("/gpus/0000:%02x:00.0/information" % number, INFORMATION % minor)
+        # systemd.service(5): two dollars are one
+        command = line.partition("=")[2].replace("$$", "$").replace("/proc/driver/nvidia/gpus", "%s/gpus" % tmp_path)
+        argv = shlex.split(command.replace("/usr/bin/nvidia-modprobe", "echo"))
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=True)
+        assert done.stdout.split() == ["-c", "255"] + [word for minor in minors for word in ("-c", str(minor))]
 
     def test_at_boot_the_nodes_come_before_what_is_written_of_them(self) -> None:
-        (before,) = [line for line in planner.unit_text(1).splitlines() if line.startswith("Before=")]
+        (before,) = [line for line in planner.UNIT_TEXT.splitlines() if line.startswith("Before=")]
         assert {"nvidia-cdi-refresh.service", "containerd.service", "kubelet.service"} <= set(before[7:].split())
-        assert UNIT in next(line for line in cdi_boot.unit_text("x", "", "", True).splitlines() if "After=" in line)
+        assert UNIT in next(line for line in cdi_boot.unit_text("x", True, True).splitlines() if "After=" in line)
+
+    def test_at_boot_nothing_waits_for_the_nodes_without_a_limit(self) -> None:
+        assert {"JobRunningTimeoutSec=60s", "TimeoutStartSec=50s"} <= set(planner.UNIT_TEXT.splitlines())
 
     def test_the_facts_of_later_have_the_nodes_that_are_made(self) -> None:
         there = driver("580.178.04")
@@ -199,6 +241,29 @@ class TestExchange:
             ("service.start", PERSISTENCED), ("module.load", "nvidia_drm")]
         plan = planner.plan(seen, PRESENT, self.there)
         assert {step.disruption for step in plan.steps} == {Disruption.driver_reload}
+
+    @pytest.mark.parametrize("kinds", [("open", "proprietary"), ("proprietary", "open")])
+    def test_the_other_module_of_the_same_version_is_an_exchange_too(self, kinds: Tuple[str, str]) -> None:
+        there = driver("580.178.04", "580.178.04", module_loaded=kinds[0], module_installed=kinds[1])
+        plan = planner.plan(CONVERGED, PRESENT, there)
+        assert [(step.action, step.subject) for step in plan.steps] == planned(CONVERGED, self.there)
+        assert plan.disruption is Disruption.driver_reload
+        assert plan.steps[1].change["before"] == {"nvidia_uvm": "580.178.04 (%s)" % kinds[0]}
+        assert planner.facts_after(PRESENT, there, plan).module_loaded == kinds[1]
+        after, later = applied(CONVERGED, there, plan.steps)
+        assert planner.plan(after, PRESENT, later).steps == ()
+
+    def test_a_module_that_does_not_say_which_it_is_is_taken_for_the_right_one(self) -> None:
+        for loaded, installed in (("", "open"), ("open", "")):
+            there = driver("580.178.04", "580.178.04", module_loaded=loaded, module_installed=installed)
+            assert planned(CONVERGED, there) == []
+
+    def test_a_busy_driver_is_exchanged_for_the_other_module_by_a_reboot(self) -> None:
+        seen = replace(CONVERGED, holders=(Holder(9, "python3", ("/dev/nvidia0",), "trainer.service"),))
+        there = driver("580.178.04", "580.178.04", module_loaded="proprietary", module_installed="open")
+        (needed,) = planner.plan(seen, PRESENT, there).requirements
+        assert needed.change == {"before": {"nvidia": "580.178.04 (proprietary)"},
+                                 "after": {"nvidia": "580.178.04 (open)"}}
 
     def test_a_daemon_that_died_of_the_mismatch_makes_no_other_plan(self) -> None:
         """Its package restarts it between the plan and the exchange, and it fails: the plan must stand."""
@@ -323,8 +388,10 @@ class TestGoneKernel:
         there = self.there.but(driver_loaded="580.178.04")
         plan = planner.plan(CONVERGED, PRESENT, there)
         assert (plan.steps, plan.requirements) == ((), ())
-        assert "nothing can be loaded again before a reboot" in plan.notes[0]
+        assert "before a reboot into kernel 6.1.0-50-amd64, which has driver 580.178.04" in plan.notes[0]
         assert planner.facts_after(PRESENT, there, plan) == there
+        other = there.but(module_loaded="proprietary", module_installed="open")
+        assert planner.plan(CONVERGED, PRESENT, other).reboot_required
         lacking = replace(CONVERGED, modules={"nvidia": 0}, dependants={})
         assert planner.plan(lacking, PRESENT, there).reboot_required
 

@@ -202,6 +202,21 @@ class TestExchange:
         assert plan.steps[1].parameters["allow_downgrade"] is down
         assert plan.steps[1].id in plan.steps[2].after, "a lock of a version that is not there yet"
 
+    @pytest.mark.parametrize("loaded, disruption", [("proprietary", "driver_reload"), ("open", "none"), ("", "none")])
+    def test_so_does_the_loaded_module_where_the_other_one_comes(self, loaded: str, disruption: str) -> None:
+        world, wanted = World(), policy(kernel_module="open")
+        world.apply(made(world, policy(kernel_module="proprietary"), facts(A100)), facts(A100))
+        there = facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04", driver_loaded="580.178.04",
+                      module_installed="proprietary", module_loaded=loaded)
+        plan = made(world, wanted, there)
+        (install,) = [step for step in plan.steps if step.action == "packages.install"]
+        assert install.disruption.name == disruption
+        assert any("in use after the next boot" in note for note in plan.notes) is (disruption == "none")
+        seen = world.observe(wanted, there)
+        after = planner.facts_after(seen, wanted, there, plan)
+        assert (after.module_installed, after.other_module) == ("open", loaded == "proprietary")
+        assert planner.facts_after(seen, wanted, there, Plan()).module_installed == "proprietary"
+
     @pytest.mark.parametrize("installed, wanted, down", [
         ("580.178.04-1", "580.178.04-1~deb12u1", True), ("1:580.178.04-1", "580.178.04-2", True),
         ("580.178.04-1~deb12u1", "580.178.04-1", False), ("580.178.04-9", "580.178.04-10", False),

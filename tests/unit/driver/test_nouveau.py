@@ -219,6 +219,30 @@ class TestHost:
         host.write("/etc/modprobe.d/nvidia.conf", instead)
         assert planned(observation.observe(host, Journal(host), PRESENT)) == [("file.write", FILE)]
 
+    @pytest.mark.parametrize("of_future", ["image", "blacklist", "both"])
+    @pytest.mark.parametrize("holds", [True, False])
+    def test_times_of_the_future_are_no_reason_for_a_rebuild_and_none_against_it(
+        self, host: Host, tmp_path: Path, of_future: str, holds: bool
+    ) -> None:
+        """The clock was ahead when one of them was written; what the image holds tells the truth."""
+        class Tools(Host):
+            def run(self, argv: Any, *words: Any, **options: Any) -> Done:
+                return super().run([self.path(self.which(argv[0]) or argv[0]), *argv[1:]], *words, **options)
+
+        host = Tools(host.root)
+        host.write("/usr/sbin/update-initramfs", "#!/bin/sh\n", mode=0o755)
+        host.write("/usr/bin/lsinitramfs", "#!/bin/sh\nprintf 'usr/lib/modules/6.1/nouveau.ko\\n%s'\n" % (
+            "etc/modprobe.d/%s\\n" % os.path.basename(FILE) if holds else ""), mode=0o755)
+        host.write(FILE, planner.TEXT)
+        host.write(IMAGE, "an image")
+        ahead = 2 ** 32
+        if of_future != "blacklist":
+            os.utime(host.path(IMAGE), (ahead, ahead))
+        if of_future != "image":
+            os.utime(host.path(FILE), (ahead + 1, ahead + 1))
+        assert planned(observation.observe(host, Journal(host), PRESENT)) == (
+            [] if holds else [("initramfs.rebuild", KERNEL)])
+
     def test_what_an_earlier_release_remembered_is_looked_up_again(self, host: Host) -> None:
         host.write(IMAGE, "an image")
         known = {IMAGE: {"stamp": observation.stamp(host, IMAGE), "nouveau": False, "ours": False}}

@@ -350,6 +350,22 @@ class TestModule:
         assert boot.installed_module(host, NEW) == (boot.Module(
             path, "580.178.04", "Dual MIT/GPL", "DKMS module signing key", "a1b2c") if path else boot.Module())
 
+    @pytest.mark.parametrize("text, kind", [
+        ("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build  (dvs-builder@U22)\n"
+         "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14)\n", "open"),
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023\n", "proprietary"),
+        ("", ""),
+    ])
+    def test_the_loaded_module_says_which_it_is(self, tmp_path: Path, text: str, kind: str) -> None:
+        host = Host(str(tmp_path))
+        assert boot.loaded_kind(host) == ""
+        host.write("/proc/driver/nvidia/version", text)
+        assert boot.loaded_kind(host) == kind
+
+    def test_a_licence_says_which_module_is_on_disk(self) -> None:
+        assert [boot.Module(license=words).kind for words in ("Dual MIT/GPL", "NVIDIA", "")] == [
+            "open", "proprietary", ""]
+
     def test_a_module_that_depmod_does_not_know_is_not_there(self, tmp_path: Path) -> None:
         host = Kmod(str(tmp_path))
         host.write("/lib/modules/%s/updates/dkms/nvidia.ko" % NEW, "")

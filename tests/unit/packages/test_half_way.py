@@ -36,7 +36,9 @@ def driver(tmp_path: Path) -> Iterator[Repository]:
                 ("nvidia-driver-cuda", "libcuda1 (= %s)" % version), ("nvidia-fabricmanager", ""),
                 ("libcuda1", "libnvidia-ptxjitcompiler1 (= %s)" % version), ("libnvidia-ptxjitcompiler1", ""),
             ):
-                build(running.folder, name, version, depends=depends)
+                build(running.folder, name, version, depends=depends,
+                      conflicts="nvidia-kernel-dkms" if "open" in name else "")
+            build(running.folder, "nvidia-kernel-dkms", version, conflicts="nvidia-kernel-open-dkms")
         build(running.folder, "nvlsm", NEWEST)
         build(running.folder, "tool-of-ours", WANTED)
         (running.folder / "key.asc").write_text(running.key.public)
@@ -44,7 +46,7 @@ def driver(tmp_path: Path) -> Iterator[Repository]:
         yield running
 
 
-def planned(root: Root, driver: Repository, **changes: Any) -> Plan:
+def planned(root: Root, driver: Repository, facts: HostFacts = FACTS, **changes: Any) -> Plan:
     given: Dict[str, Any] = {name: option.get("default") for name, option in ARGUMENTS.items()}
     given.update(version="580.178.04", kernel_headers=False, lock=False, repository_url=driver.url,
                  repository_key=driver.url + "key.asc", repository_key_fingerprint=driver.key.fingerprint, **changes)
@@ -52,7 +54,7 @@ def planned(root: Root, driver: Repository, **changes: Any) -> Plan:
     (root.path / "lib/modules" / KERNEL / "build/Makefile").touch()
     (root.path / "lib/modules" / KERNEL / "kernel").mkdir(exist_ok=True)
     wanted = Driver().policy(given)
-    plan = planner.plan(observe(root.host, Journal(root.host), wanted, FACTS), wanted, FACTS)
+    plan = planner.plan(observe(root.host, Journal(root.host), wanted, facts), wanted, facts)
     assert not plan.refusals
     return plan
 
@@ -141,3 +143,14 @@ def test_what_is_staged_need_not_be_fetched_where_it_is_installed(
     assert "packages.download" in [step.action for step in planned(root, driver, state="staged").steps]
     (root.path / folder / ("nvidia-fabricmanager_%s_all.deb" % WANTED)).touch()
     assert "packages.download" not in [step.action for step in planned(root, driver, state="staged").steps]
+
+
+@pytest.mark.parametrize("first, second", [("open", "proprietary"), ("proprietary", "open")])
+def test_the_other_kernel_module_of_the_version_takes_the_place_of_the_first(
+    root: Root, driver: Repository, first: str, second: str
+) -> None:
+    ampere = FACTS.but(gpus=(Gpu("0000:01:00.0", "20b2"),), fabric="")
+    names = {"open": "nvidia-kernel-open-dkms", "proprietary": "nvidia-kernel-dkms"}
+    brought(root, driver, packages_of(planned(root, driver, ampere, kernel_module=first)))
+    assert packages_of(planned(root, driver, ampere, kernel_module=second)) == {
+        names[first]: None, names[second]: WANTED}

@@ -139,7 +139,7 @@ ENABLED = tuple((unit, True, True, True) for unit in observation.REFRESH_UNITS)
 FRESH = observation.CdiObservation(
     path=PATH, spec=read_spec(as_yaml(specification())), driver="580.178.04", reasons=(), toolkit="1.20.1",
     units=ENABLED, elsewhere=(), generated=True, enabled_by_us=(), loaded="580.178.04",
-    files={boot.UNIT_FILE: boot.unit_text("/usr/bin/nvidia-ctk", "", "", True), boot.RULE_FILE: boot.RULE},
+    files={boot.UNIT_FILE: boot.unit_text("/usr/bin/nvidia-ctk", True, True), boot.RULE_FILE: boot.RULE},
     boot_enabled=True,
 )
 NO_UNITS = tuple((unit, False, False, False) for unit in observation.REFRESH_UNITS)
@@ -158,7 +158,7 @@ def test_a_bare_host_is_planned_as_it_will_be() -> None:
         "cdi.generate", "links.create", "service.enable", "service.start", "service.enable", "file.write", "file.write",
         "service.enable",
     ]
-    assert "cdi generate" not in made.steps[5].change["after"]
+    assert "cdi generate" in made.steps[5].change["after"]
     assert made.steps[0].change == {"before": None, "after": {"driver": "580.178.04", "gpus": 2, "fresh": True}}
 
 
@@ -176,6 +176,12 @@ def test_what_an_exchange_of_the_driver_is_planned_to_need_is_done_after_it() ->
     assert planner.plan(after, WISH, facts).steps == planner.plan(FRESH, WISH, facts).steps
     waiting = replace(after, undivided=True)
     assert planner.plan(waiting, WISH, facts).steps == ()
+
+
+def test_an_exchange_for_the_other_module_of_the_version_makes_the_nodes_anew_too() -> None:
+    seen, facts = replace(FRESH, module="proprietary"), FACTS.but(module_loaded="open")
+    assert [step.action for step in planner.plan(seen, WISH, facts).steps] == ["links.create"]
+    assert planner.plan(replace(seen, module="open"), WISH, facts).steps == ()
 
 
 def test_stale_devices_are_a_step() -> None:
@@ -203,26 +209,53 @@ def test_a_toolkit_of_the_future_makes_the_specification_stale_in_the_words_of_l
     assert planner.plan(replace(FRESH, toolkit="1.21.0-rc.1"), WISH, FACTS.but(toolkit="1.21.0~rc.1")).steps == ()
 
 
-def test_a_toolkit_without_refresh_units_gets_a_unit_of_ours() -> None:
-    seen = replace(FRESH, units=NO_UNITS, toolkit="1.17.9")
-    (step,) = planner.plan(seen, WISH, FACTS.but(toolkit="1.17.9")).steps
-    assert step.subject == boot.UNIT_FILE
-    assert "/usr/bin/nvidia-ctk --quiet cdi generate --output=%s\n" % PATH in step.change["after"]
-    upgraded = planner.plan(replace(seen, files={boot.UNIT_FILE: step.change["after"], boot.RULE_FILE: boot.RULE}),
-                            WISH, FACTS)
-    assert "service.enable" in [step.action for step in upgraded.steps]
-    assert upgraded.steps[-1].change["after"] == FRESH.files[boot.UNIT_FILE]
+@pytest.mark.parametrize(("units", "toolkit"), [(ENABLED, "1.20.0"), (ENABLED, "1.20.1"), (NO_UNITS, "1.17.9"), (
+    tuple((unit, unit != boot.REFRESH_SERVICE, False, True) for unit in observation.REFRESH_UNITS), "1.20.0")])
+def test_our_unit_generates_at_boot_whatever_the_toolkits_does(units: Any, toolkit: str) -> None:
+    """Also where an administrator has masked the toolkit's, and where there is none."""
+    seen = replace(FRESH, toolkit=toolkit, units=units, files={}, boot_enabled=False)
+    unit, rule, enabled = planner.plan(seen, WISH, FACTS.but(toolkit=toolkit)).steps
+    assert (unit.subject, rule.subject, enabled.subject) == (boot.UNIT_FILE, boot.RULE_FILE, boot.UNIT)
+    assert "cdi generate" in unit.change["after"]
+    (step,) = planner.plan(seen, replace(WISH, refresh_at_boot=False), FACTS.but(toolkit=toolkit)).steps[:1]
+    assert "cdi generate" not in step.change["after"] and "create-dev-char-symlinks" in step.change["after"]
 
 
-def test_a_refresh_service_that_is_masked_is_stood_in_for() -> None:
-    masked = tuple((unit, unit != observation.REFRESH_SERVICE, unit != observation.REFRESH_SERVICE, True)
-                   for unit in observation.REFRESH_UNITS)
-    (step,) = planner.plan(replace(FRESH, units=masked), WISH, FACTS).steps
-    assert step.subject == boot.UNIT_FILE and "cdi generate --output=" + PATH in step.change["after"]
+def test_units_of_a_toolkit_to_come_are_enabled_beside_ours() -> None:
+    old = replace(FRESH, units=NO_UNITS, toolkit="1.17.9")
+    assert planner.plan(old, WISH, FACTS.but(toolkit="1.17.9")).steps == ()
+    upgraded = [step.id for step in planner.plan(old, WISH, FACTS).steps]
+    assert "cdi/service.enable/" + boot.REFRESH_SERVICE in upgraded
 
 
-def test_links_that_are_not_wanted_leave_no_unit() -> None:
-    quiet = policy.CdiPolicy(True, True, device_links=False)
+def sections(text: str) -> Dict[str, List[str]]:
+    """{key of a unit file: its values}."""
+    found: Dict[str, List[str]] = {}
+    for key, _equals, value in (line.partition("=") for line in text.splitlines() if not line.startswith("#")):
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def test_our_unit_comes_before_everything_that_starts_containers_and_holds_up_nothing() -> None:
+    unit = sections(boot.unit_text("/usr/bin/nvidia-ctk", True, True))
+    (before,), (after,) = unit["Before"], unit["After"]
+    assert {"containerd.service", "crio.service", "docker.service", "kubelet.service", "k3s-agent.service",
+            "rke2-server.service", boot.REFRESH_SERVICE} <= set(before.split())
+    assert "gpuops-nvidia-devices.service" in after.split()
+    assert not {"Requires", "BindsTo", "Requisite", "RequiredBy"} & set(unit)
+    assert unit["JobRunningTimeoutSec"] and unit["TimeoutStartSec"]
+
+
+def test_our_unit_writes_what_the_toolkits_would_in_its_environment() -> None:
+    """What stands in the file beats what stands in the unit (systemd.exec(5), EnvironmentFile)."""
+    unit = sections(boot.unit_text("/usr/bin/nvidia-ctk", True, False))
+    assert unit["Environment"] == ["NVIDIA_CTK_CDI_OUTPUT_FILE_PATH=" + PATH]
+    assert unit["EnvironmentFile"] == ["-" + boot.REFRESH_ENVIRONMENT]
+    assert unit["ExecStart"][-1].endswith("cdi generate --output=${NVIDIA_CTK_CDI_OUTPUT_FILE_PATH}")
+
+
+def test_a_boot_that_nothing_is_wanted_of_has_no_unit() -> None:
+    quiet = policy.CdiPolicy(True, False, device_links=False)
     assert [step.action for step in planner.plan(FRESH, quiet, FACTS).steps] == [
         "service.disable", "file.remove", "file.remove"]
     assert planner.plan(replace(FRESH, unlinked=("/dev/nvidia0",), files={}, boot_enabled=False), quiet, FACTS).steps \
@@ -301,10 +334,25 @@ def test_a_specification_older_than_the_program_is_seen(tmp_path: Path) -> None:
     host.write(PATH, "")
     host.write("/usr/bin/nvidia-ctk", "", mode=0o755)
     os.utime(tmp_path / PATH.lstrip("/"), (1, 1))
-    assert observation._made_before(host, PATH, "/usr/bin/nvidia-ctk")
+    assert observation._made_before(host, PATH, "/usr/bin/nvidia-ctk", "")
     host.write(PATH, "")
-    assert not observation._made_before(host, PATH, "/usr/bin/nvidia-ctk")
-    assert not observation._made_before(host, PATH, None)
+    assert not observation._made_before(host, PATH, "/usr/bin/nvidia-ctk", "")
+    assert not observation._made_before(host, PATH, None, "")
+
+
+def test_a_clock_that_jumped_makes_no_specification_fresh_and_none_stale_for_ever(tmp_path: Path) -> None:
+    """The toolkit was installed, or the specification written, while the clock was ahead."""
+    program = "/usr/bin/nvidia-ctk"
+    host = Host(str(tmp_path))
+    host.write(program, "", mode=0o755)
+    host.write(PATH, "")
+    used = observation.generator_id(host, program)
+    for time in (1, 2 ** 32):
+        os.utime(host.path(PATH), (time, time))
+        assert observation._made_before(host, PATH, program, "")
+        assert not observation._made_before(host, PATH, program, used)
+    host.write(program, "another", mode=0o755)
+    assert observation._made_before(host, PATH, program, used)
 
 
 def test_only_what_is_ours_goes() -> None:
@@ -348,7 +396,7 @@ def test_units_are_enabled_without_a_reload_of_systemd(tmp_path: Path) -> None:
 def test_the_environment_of_the_refresh_unit_is_respected(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     assert (observation.spec_path(host), observation.refresh_environment(host)) == (PATH, {})
-    host.write(observation.REFRESH_ENVIRONMENT, "# ours\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/nvidia.json\n"
+    host.write(boot.REFRESH_ENVIRONMENT, "# ours\nNVIDIA_CTK_CDI_OUTPUT_FILE_PATH=/etc/cdi/nvidia.json\n"
                                                 'NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES="uuid"\nPATH=/x\n')
     assert observation.spec_path(host) == "/etc/cdi/nvidia.json"
     assert observation.refresh_environment(host) == {"NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES": "uuid"}
@@ -411,7 +459,7 @@ def test_the_bytes_of_our_files_are_those_that_hosts_have() -> None:
 
 
 def test_our_unit_makes_the_nodes_before_it_generates() -> None:
-    lines = boot.unit_text("/usr/bin/nvidia-ctk", "/etc/x", PATH, True).splitlines()
+    lines = boot.unit_text("/usr/bin/nvidia-ctk", True, True).splitlines()
     nodes = next(number for number, line in enumerate(lines) if "create-device-nodes --control-devices" in line)
     assert lines[nodes].startswith("ExecStart=-/usr/bin/nvidia-ctk")
     assert nodes < next(number for number, line in enumerate(lines) if "cdi generate" in line)
@@ -478,7 +526,7 @@ def test_devices_that_the_administrator_chose_are_all_that_is_wanted(tmp_path: P
     host, some = Toolkit(tmp_path), specification()
     some["devices"] = [device for device in some["devices"] if device["name"] in ("0", "GPU-a", "all")]
     assert host.stale(some, some) == ("it lacks GPU-b",)
-    host.host.write(observation.REFRESH_ENVIRONMENT, "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS=0\n")
+    host.host.write(boot.REFRESH_ENVIRONMENT, "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS=0\n")
     assert host.stale(some, some) == ()
     assert host.stale(some, specification()) == ("it lacks 1, GPU-b, /dev/nvidia1",), "another choice"
 
@@ -538,4 +586,4 @@ def test_a_specification_of_a_run_that_is_killed_is_ours_to_remove_and_one_that_
     os.rmdir(path)
     with pytest.raises(Killed):
         executors.generate(Dying(toolkit.host.root), Journal(toolkit.host), generate)
-    assert os.path.exists(path) and Journal(toolkit.host).recall("cdi") == {"generated": True}
+    assert os.path.exists(path) and Journal(toolkit.host).recall("cdi")["generated"] is True

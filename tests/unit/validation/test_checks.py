@@ -110,6 +110,28 @@ def test_each_fault_fails_its_check_with_a_remedy(failing: str, changes: Dict[st
         raise_if_unhealthy(tuple(checks.values()), "h")
 
 
+@pytest.mark.parametrize("changes, remedy", [
+    ({"boot_kernel": "6.2", "driver_boots": VERSION}, "reboot into kernel 6.2, which boots next and has the module"),
+    ({"boot_kernel": "6.2"}, "build the module for kernel 6.2, which boots next (gpu_driver), then reboot"),
+    ({"boot_kernel": "6.1"}, "build the module for kernel 6.1 (gpu_driver)"),
+    ({"boot_kernel": "", "driver_userspace": "595.91.07"}, "build the module for kernel 6.1 (gpu_driver)"),
+])
+def test_a_driver_without_its_files_is_not_to_be_reloaded(changes: Dict[str, Any], remedy: str) -> None:
+    """The running kernel's package is gone and its driver still loaded: nothing could be loaded again."""
+    seen = evidence(driver_installed="", kernel="6.1", **changes)
+    check = next(check for check in run_chain(seen) if check.name == "driver_versions")
+    assert (check.status, check.remedy[:len(remedy)]) == ("failed", remedy)
+    assert "reload" not in check.remedy
+
+
+def test_the_other_module_of_the_same_version_is_not_the_installed_one() -> None:
+    kinds = {"module_loaded": "proprietary", "module_installed": "open"}
+    check = next(check for check in run_chain(evidence(**kinds)) if check.name == "driver_versions")
+    assert check.status == "failed" and "reload the driver" in check.remedy
+    assert "loaded %s (proprietary), module on disk %s (open)" % (VERSION, VERSION) in check.evidence
+    assert healthy(run_chain(evidence(module_loaded="open", module_installed="open")))
+
+
 def test_a_lost_gpu_is_named_with_its_address() -> None:
     seen = evidence(nvml=NvmlReading(gpus=(gpu(0), gpu(1, error="GPU is lost"))))
     check = next(check for check in run_chain(seen) if check.name == "gpus_answer")

@@ -42,6 +42,8 @@ _SERVED_BY = (
 STARTED = ("enabled", "enabled-runtime", "static", "indirect", "generated")
 READINGS = 3
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,ActiveEnterTimestampMonotonic"
+# open-gpu-kernel-modules, kernel-open/nvidia/nv-procfs.c
+_MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
 _POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
 _SERVICE = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)", re.MULTILINE)
 
@@ -90,6 +92,7 @@ class Observation:
     holders:    processes with a device of the driver open.
     services:   {unit: state} of SERVICES and of our own unit.
     nodes:      device nodes of the driver in /dev.
+    minors:     those of the GPUs that the loaded driver has, () where it tells none.
     modprobe:   whether nvidia-modprobe is installed now.
     files:      {path: text or None} of the files whose whole content is ours.
     originals:  {path: text before us or None}.
@@ -106,6 +109,7 @@ class Observation:
     holders: Tuple[Holder, ...] = ()
     services: Mapping[str, Service] = field(default_factory=dict)
     nodes: Tuple[str, ...] = ()
+    minors: Tuple[int, ...] = ()
     modprobe: bool = False
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     originals: Mapping[str, Optional[str]] = field(default_factory=dict)
@@ -135,6 +139,7 @@ def observe(host: Host, journal: Journal, facts: HostFacts) -> Observation:
         on_disk=bool(facts.driver_installed or facts.driver_userspace),
         services=_services(host),
         nodes=_nodes(host),
+        minors=_minors(host),
         modprobe=host.which("nvidia-modprobe") is not None,
         files={path: host.read(path) for path in (MODULES_FILE, UNIT_FILE)},
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
@@ -179,6 +184,12 @@ def _modules(host: Host) -> Dict[str, int]:
 def _nodes(host: Host) -> Tuple[str, ...]:
     return tuple(name for pattern in ("/dev/nvidia*", "/dev/nvidia-caps/*") for name in host.glob(pattern)
                  if not host.is_dir(name))
+
+
+def _minors(host: Host) -> Tuple[int, ...]:
+    """Minors of the GPUs' nodes: not 0 to n-1 where a GPU before them was taken from the driver while it was loaded."""
+    texts = [host.read(path) or "" for path in host.glob("/proc/driver/nvidia/gpus/*/information")]
+    return tuple(sorted(int(minor) for text in texts for minor in _MINOR.findall(text)))
 
 
 def _holders(host: Host) -> Tuple[Tuple[Holder, ...], Dict[str, int]]:

@@ -36,6 +36,20 @@ UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
 MODESET_NODES = ("/dev/nvidia-modeset",)
 MODESET_NODE_COMMAND = ["nvidia-modprobe", "-m"]
+# Which minors the driver has given to GPUs, it tells once it is loaded. A program that hangs in it outlives every
+# signal, and no time ends a unit of this type by itself: what comes after must not wait for it.
+BOOT_NODE_COMMAND = (
+    "/bin/sh -c 'exec /usr/bin/nvidia-modprobe -c %d"
+    ' $$(sed -n "s/^Device Minor:/-c/p" /proc/driver/nvidia/gpus/*/information)\'' % CONTROL_MINOR)
+UNIT_TEXT = managed(
+    "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
+    "After=systemd-modules-load.service\n"
+    "Before=nvidia-cdi-refresh.service containerd.service crio.service docker.service kubelet.service\n"
+    "ConditionPathExists=/proc/driver/nvidia/version\nJobRunningTimeoutSec=60s\n\n"
+    "[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=50s\nTimeoutStopSec=5s\n%s\n"
+    "[Install]\nWantedBy=multi-user.target\n"
+    % "".join("ExecStart=%s\n" % command for command in (
+        BOOT_NODE_COMMAND, *("/usr/bin/" + " ".join(argv) for argv in (UVM_NODE_COMMAND, MODESET_NODE_COMMAND)))))
 MODULES_TEXT = managed("".join("%s\n" % name.replace("_", "-") for name in LOADED))
 
 
@@ -55,13 +69,14 @@ def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
     notes = tuple(_notes(seen, policy, facts))
-    if facts.driver_loaded and facts.driver_loaded != (facts.driver_installed or facts.driver_userspace):
+    if facts.driver_loaded and (
+            facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)):
         busy = _busy(seen, policy)
         if busy:
             return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
                 "driver %s" % facts.driver_installed,
-                "Driver %s is loaded and cannot be unloaded: %s." % (facts.driver_loaded, "; ".join(busy)),
-                {"nvidia": facts.driver_loaded}, {"nvidia": facts.driver_installed}),))
+                "Driver %s is loaded and cannot be unloaded: %s." % (_loaded(facts), "; ".join(busy)),
+                {"nvidia": _loaded(facts)}, {"nvidia": _installed(facts)}),))
         return Plan(steps=tuple(steps + _exchange(seen, policy, facts)), notes=notes)
     steps += _load_steps(seen, facts, LOADED, Disruption.none)
     steps += _node_steps(seen, facts, reloaded=False)
@@ -74,13 +89,23 @@ def facts_after(policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
     if made.refusals:
         return facts
     if policy.state == "absent":
-        return facts.but(driver_loaded="") if made.steps or made.requirements else facts
+        return facts.but(driver_loaded="", module_loaded="") if made.steps or made.requirements else facts
     if facts.driver_boots and not facts.driver_installed and made.reboot_required:
         facts = facts.but(kernel=facts.boot_kernel, driver_installed=facts.driver_boots)
     if not facts.driver_installed:
         return facts
-    return facts.but(driver_loaded=facts.driver_installed, nouveau_loaded=False,
+    return facts.but(driver_loaded=facts.driver_installed, module_loaded=facts.module_installed, nouveau_loaded=False,
                      control_nodes=_control_nodes(facts, made))
+
+
+def _loaded(facts: HostFacts) -> str:
+    """The loaded driver, with its kernel module where that is what tells it from the installed one."""
+    return "%s (%s)" % (facts.driver_loaded, facts.module_loaded) if facts.other_module else facts.driver_loaded
+
+
+def _installed(facts: HostFacts) -> str:
+    return "%s (%s)" % (facts.driver_installed, facts.module_installed) if facts.other_module \
+        else facts.driver_installed
 
 
 def _control_nodes(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
@@ -107,8 +132,8 @@ def _no_driver(facts: HostFacts) -> Requirement:
 
 def _runs_without_files(seen: Observation, facts: HostFacts) -> bool:
     """Whether all that is needed is loaded already, though the running kernel's files are gone."""
-    return bool(facts.driver_loaded) and facts.driver_loaded == facts.driver_userspace and all(
-        name in seen.modules for name in LOADED)
+    return bool(facts.driver_loaded) and facts.driver_loaded == facts.driver_userspace and not facts.other_module and \
+        all(name in seen.modules for name in LOADED)
 
 
 def _boots_with_driver(facts: HostFacts) -> Requirement:
@@ -131,7 +156,7 @@ def _boot_steps(seen: Observation, facts: HostFacts) -> List[Step]:
     steps = _file(seen, MODULES_FILE, MODULES_TEXT, "No display asks for these modules on a server: load them at boot.")
     if not seen.modprobe and seen.on_disk:
         return steps
-    written = _file(seen, UNIT_FILE, unit_text(len(facts.gpus)),
+    written = _file(seen, UNIT_FILE, UNIT_TEXT,
                     "Containers need the device nodes before anything on the host has opened a GPU.")
     steps += written
     if not seen.services.get(UNIT, Service()).enabled:
@@ -146,22 +171,9 @@ def _file(seen: Observation, path: str, text: str, why: str) -> List[Step]:
     return [] if before == text else [file_step(NAME, path, before, text, why)]
 
 
-def unit_text(gpus: int) -> str:
-    return managed(
-        "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
-        "After=systemd-modules-load.service\n"
-        "Before=nvidia-cdi-refresh.service containerd.service crio.service docker.service kubelet.service\n"
-        "ConditionPathExists=/proc/driver/nvidia/version\n\n"
-        "[Service]\nType=oneshot\nRemainAfterExit=yes\n%s\n"
-        "[Install]\nWantedBy=multi-user.target\n"
-        % "".join("ExecStart=/usr/bin/%s\n" % " ".join(argv)
-                  for argv in (gpu_node_command(gpus), UVM_NODE_COMMAND, MODESET_NODE_COMMAND))
-    )
-
-
-def gpu_node_command(gpus: int) -> List[str]:
+def gpu_node_command(minors: Sequence[int]) -> List[str]:
     argv = ["nvidia-modprobe"]
-    for minor in (*range(gpus), CONTROL_MINOR):
+    for minor in (*minors, CONTROL_MINOR):
         argv += ["-c", str(minor)]
     return argv
 
@@ -177,7 +189,7 @@ def _load_steps(
     for name in wanted:
         if name not in seen.modules:
             why = ("It was unloaded for the exchange of the driver." if name in OTHERS
-                   else "Driver %s is installed for kernel %s." % (facts.driver_installed, facts.kernel))
+                   else "Driver %s is installed for kernel %s." % (_installed(facts), facts.kernel))
             steps.append(command_step(
                 NAME, "module.load", name, ["modprobe", name.replace("_", "-")], why, disruption,
                 {"before": {name: None}, "after": {name: "loaded" if name in OTHERS else facts.driver_installed}},
@@ -199,8 +211,10 @@ def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: T
     if seen.on_disk and not seen.modprobe:
         return []
     steps = []
+    # A driver that is loaded anew numbers its GPUs from 0
+    minors = seen.minors if seen.minors and not reloaded else tuple(range(len(facts.gpus)))
     for subject, nodes, argv in (
-        ("GPUs", gpu_nodes(len(facts.gpus)), gpu_node_command(len(facts.gpus))),
+        ("GPUs", gpu_nodes(minors), gpu_node_command(minors)),
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
         ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
@@ -214,8 +228,8 @@ def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: T
     return steps
 
 
-def gpu_nodes(gpus: int) -> Tuple[str, ...]:
-    return tuple("/dev/nvidia%d" % minor for minor in range(gpus)) + ("/dev/nvidiactl",)
+def gpu_nodes(minors: Sequence[int]) -> Tuple[str, ...]:
+    return tuple("/dev/nvidia%d" % minor for minor in minors) + ("/dev/nvidiactl",)
 
 
 def _service_steps(
@@ -262,7 +276,7 @@ def _state(seen: Observation, unit: str) -> Service:
 
 def _exchange(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
     stopped = _making_way(seen, policy, facts)
-    steps = _stop_steps(stopped) + _unload_steps(seen, facts.driver_loaded)
+    steps = _stop_steps(stopped) + _unload_steps(seen, _loaded(facts))
     requires = (steps[-1].id,)
     unloaded = replace(seen, modules={}, unloaded=seen.unloaded + tuple(seen.modules))
     steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
@@ -359,8 +373,10 @@ def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:
             notes.append("%s is not installed, so it is not started." % unit)
     if not facts.driver_installed:
         notes.append("Driver %s is loaded, and kernel %s has no modules on disk any more: nothing can be loaded again "
-                     "before a reboot." % (facts.driver_loaded, facts.kernel))
-    elif facts.driver_loaded != facts.driver_installed:
+                     "before a reboot%s." % (facts.driver_loaded, facts.kernel, (
+                         " into kernel %s, which has driver %s" % (facts.boot_kernel, facts.driver_boots)
+                         if facts.driver_boots and facts.boot_kernel != facts.kernel else "")))
+    elif facts.other_module or facts.driver_loaded != facts.driver_installed:
         notes += [note for name in OTHERS if name in seen.modules or name in seen.unloaded
                   for note in _note_of(seen, facts, name)]
     return notes

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
@@ -30,7 +31,8 @@ class Initramfs:
     path:    its file.
     nouveau: whether it holds such a module, and so may load it before the root file system is there.
     ours:    whether it holds our blacklist.
-    older:   whether it was made before the blacklist, ours or that of others, was written.
+    older:   whether it was made before the blacklist, ours or that of others, was written; where a clock that jumped
+             has left times of the future, whether it holds none.
     theirs:  whether it holds the blacklist of others.
     """
 
@@ -120,12 +122,13 @@ def _initramfs(
 ) -> List[Initramfs]:
     """What each initramfs holds; one that is newer than the blacklist needs no look inside.
 
-    Unless our own file is that of a release before, which kept nouveau away alone and is to be written anew.
+    Unless our own file is that of a release before, which kept nouveau away alone and is to be written anew, or one of
+    both is of the future: its time then says nothing about which came first.
     """
     text = host.read(FILE)
     complete = text is None or _NOVA_BLACKLIST.search(text) is not None
     known = journal.recall("nouveau").get("initramfs", {})
-    written = _written(host, others)
+    written, now = _written(host, others), time.time_ns()
     found = []
     for kernel in kernels(host):
         path = initramfs_path(host, kernel)
@@ -133,15 +136,18 @@ def _initramfs(
         if made is None:
             continue
         older = made.st_mtime_ns < written
-        if policy.state == "present" and complete and not older:
+        timely = made.st_mtime_ns <= now and (written <= now or written == float("inf"))
+        if policy.state == "present" and complete and not older and timely:
             found.append(Initramfs(kernel, path, nouveau=True, ours=True, older=False, theirs=True))
             continue
         nouveau, files = look_inside(host, tool, path, known)
         names = {os.path.basename(name) for name in others}
         # Of one that cannot be read nobody can tell that it was made without our file
         ours = text is not None if files is None else os.path.basename(FILE) in files
-        found.append(Initramfs(kernel, path, nouveau, ours, older,
-                               files is not None and not names.isdisjoint(files)))
+        theirs = files is not None and not names.isdisjoint(files)
+        if not timely and files is not None:
+            older = not (theirs if text is None else ours)
+        found.append(Initramfs(kernel, path, nouveau, ours, older, theirs))
     return found
 
 

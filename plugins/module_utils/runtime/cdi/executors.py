@@ -12,7 +12,8 @@ from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, control_service
 from . import links
-from .observation import GENERATE_COMMAND, GENERATE_LIMIT, GENERATOR, REFRESH_SERVICE, refresh_environment
+from .boot import REFRESH_SERVICE
+from .observation import GENERATE_COMMAND, GENERATE_LIMIT, GENERATOR, generator_id, refresh_environment
 from .planner import DISCARD, GENERATE, LINK, NAME, REMOVE, UNLINK
 from .spec import KIND, read_spec
 
@@ -31,6 +32,7 @@ def generate(host: Host, journal: Journal, step: Step) -> None:
     if host.run([*NODES_COMMAND, "--load-kernel-modules"], check=False).rc != 0:
         host.run(NODES_COMMAND, check=False)
     kind = "json" if step.subject.endswith(".json") else "yaml"
+    generator = generator_id(host, host.which(GENERATOR))
     text = host.run([*GENERATE_COMMAND, kind], env=refresh_environment(host), timeout=GENERATE_LIMIT).stdout
     made = read_spec(text)
     wanted = step.change["after"]
@@ -49,6 +51,7 @@ def generate(host: Host, journal: Journal, step: Step) -> None:
         )
     _judge(host, text, made.names, kind)
     _put(host, journal, step.subject, text)
+    _note(journal, generator=generator)
     _forgive_refresh(host)
 
 
@@ -86,7 +89,7 @@ def _forgive_refresh(host: Host) -> None:
 
 def remove(host: Host, journal: Journal, step: Step) -> None:
     host.remove(step.subject)
-    _note(journal, generated=False)
+    _note(journal, generated=False, generator="")
 
 
 def discard(host: Host, journal: Journal, step: Step) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -12,16 +13,14 @@ from ...core.host import CommandFailed, Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import restore_steps
+from ...hardware.boot import loaded_kind
 from ...hardware.node import library_version, toolkit_version
 from ...hardware.nvml import NvmlReading, reading_of
 from . import links
-from .boot import RULE_FILE, UNIT_FILE, WANTS
+from .boot import OUTPUT, REFRESH_ENVIRONMENT, REFRESH_SERVICE, RULE_FILE, UNIT_FILE, WANTS
 from .policy import CdiPolicy
 from .spec import KIND, PATH, Spec, missing_from, outdated, read_spec
 
-REFRESH_SERVICE = "nvidia-cdi-refresh.service"
-REFRESH_ENVIRONMENT = "/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env"
-OUTPUT = "NVIDIA_CTK_CDI_OUTPUT_FILE_PATH"
 # Some devices, in place of all (nvidia-ctk cdi generate, --device-id)
 CHOSEN_DEVICES = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
 REFRESH_UNITS = ("nvidia-cdi-refresh.path", REFRESH_SERVICE)
@@ -47,6 +46,7 @@ class CdiObservation:
     generated:       whether we wrote the specification.
     enabled_by_us:   units that we enabled (only read when the specification is not wanted).
     loaded:          version of the loaded driver, '' if none.
+    module:          its kernel module, as HostFacts.module_loaded.
     made_before:     whether the installed toolkit came after the specification.
     undivided:       whether every GPU that answers is in MIG mode and has no MIG device.
     unlinked:        device nodes without a right link under /dev/char.
@@ -69,6 +69,7 @@ class CdiObservation:
     enabled_by_us: Tuple[str, ...]
     conflicting: Tuple[str, ...] = ()
     loaded: str = ""
+    module: str = ""
     made_before: bool = False
     undivided: bool = False
     unlinked: Tuple[str, ...] = ()
@@ -104,7 +105,8 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
         generated=bool(memory.get("generated")),
         enabled_by_us=() if policy.present else tuple(memory.get("enabled", ())),
         loaded=loaded,
-        made_before=_made_before(host, path, generator),
+        module=loaded_kind(host),
+        made_before=_made_before(host, path, generator, memory.get("generator", "")),
         undivided=_undivided(reading),
         unlinked=links.unlinked(host) + links.misleading(host),
         links=links.ours(host) if memory.get("linked") and not policy.present else (),
@@ -153,10 +155,23 @@ def _undivided(reading: NvmlReading) -> bool:
     return bool(answering) and all(gpu.mig_current and not gpu.mig_devices for gpu in answering)
 
 
-def _made_before(host: Host, path: str, generator: Optional[str]) -> bool:
-    """The time of change tells when a package put a program there; its time of modification is that of its build."""
+def _made_before(host: Host, path: str, generator: Optional[str], remembered: str) -> bool:
+    """Whether another toolkit was there when the specification came: another one than we remember having used, or else
+    by the times. A specification of the future, made while a clock was ahead, is taken for an old one once.
+    """
     program, spec = host.stat(generator) if generator else None, host.stat(path)
-    return program is not None and spec is not None and program.st_ctime > spec.st_mtime
+    if program is None or spec is None:
+        return False
+    if remembered:
+        return generator_id(host, generator) != remembered
+    return program.st_ctime > spec.st_mtime or spec.st_mtime > time.time()
+
+
+def generator_id(host: Host, generator: Optional[str]) -> str:
+    """What tells one installed nvidia-ctk from the next, '' without any: a program that a package puts there has the
+    time of its build as that of its modification, but never another's time of change."""
+    program = host.stat(generator) if generator else None
+    return "" if program is None else "%d %d" % (program.st_size, program.st_ctime_ns)
 
 
 def _unit(host: Host, name: str) -> Tuple[str, bool, bool, bool]:

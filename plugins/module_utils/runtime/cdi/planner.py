@@ -10,7 +10,7 @@ from ...core.plan import Disruption, Plan, Step
 from ...core.steps import file_step, service_step
 from ...core.versions import version_key
 from . import boot, links
-from .observation import REFRESH_ENVIRONMENT, REFRESH_SERVICE, CdiObservation, unnamed_nodes
+from .observation import CdiObservation, unnamed_nodes
 from .policy import CdiPolicy
 
 NAME = "cdi"
@@ -73,7 +73,8 @@ def _link_steps(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts
     """
     exchanged = _is_of_another_driver(observation, facts) and not _lacks_mig_devices(observation, facts)
     if not policy.device_links or not (
-            observation.unlinked or exchanged or facts.driver_loaded != observation.loaded):
+            observation.unlinked or exchanged or facts.driver_loaded != observation.loaded
+            or facts.module_loaded != observation.module):
         return []
     return [Step(NAME, LINK, links.FOLDER,
                  "A reload of systemd takes a GPU from running containers where the link of its device is missing.",
@@ -141,9 +142,10 @@ def _is_installed(observation: CdiObservation, toolkit: str) -> bool:
 
 def _has_units(observation: CdiObservation, facts: HostFacts) -> bool:
     """Whether the toolkit that will be there brings refresh units; without its service, which an administrator may have
-    masked, the other one generates nothing."""
+    masked, the other one generates nothing. They see a driver or a toolkit that comes between our runs."""
     if _is_installed(observation, facts.toolkit):
-        return any(is_there for unit, is_there, _is_enabled, _is_active in observation.units if unit == REFRESH_SERVICE)
+        return any(is_there for unit, is_there, _is_enabled, _is_active in observation.units
+                   if unit == boot.REFRESH_SERVICE)
     return version_key(facts.toolkit) >= UNITS_SINCE
 
 
@@ -163,12 +165,10 @@ def _unit_steps(observation: CdiObservation, facts: HostFacts) -> List[Step]:
 
 
 def _boot_steps(observation: CdiObservation, policy: CdiPolicy, facts: HostFacts) -> List[Step]:
-    """Our own unit, for what the toolkit's units do not do or where it brings none."""
-    generates = policy.refresh_at_boot and not _has_units(observation, facts)
-    if not generates and not policy.device_links:
+    """Our own unit: none of the toolkit's is sure to have written the specification when containers start."""
+    if not policy.refresh_at_boot and not policy.device_links:
         return _boot_removal(observation)
-    text = boot.unit_text(observation.generator, REFRESH_ENVIRONMENT, observation.path if generates else "",
-                          policy.device_links)
+    text = boot.unit_text(observation.generator, policy.refresh_at_boot, policy.device_links)
     steps = []
     for path, wanted in ((boot.UNIT_FILE, text), (boot.RULE_FILE, boot.RULE)):
         if observation.files.get(path) != wanted:
