@@ -7,29 +7,12 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Iterator
 
 import pytest
-from scratch_apt import Repository, Root, build
+from scratch_apt import Repository, Root, build, held
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
-
-HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); " \
-         "sys.stdin.read()"
-
-
-@contextmanager
-def held(path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that holds a lock as apt does, until its input ends."""
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        yield holder
-        if holder.stdin is not None and not holder.stdin.closed:
-            holder.stdin.close()
 
 
 @pytest.mark.parametrize("lock, words", [

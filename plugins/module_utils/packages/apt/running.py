@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from typing import Sequence
+from typing import Callable, Sequence
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, Done, Host
@@ -31,15 +31,7 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
     once, so it is asked again. Raises GpuOpsError that names the holder when the lock is not free in time.
     """
     argv = ["apt-get", *own(host), "-q", "-o", "DPkg::Lock::Timeout=%d" % lock_seconds, *words]
-    deadline = time.monotonic() + lock_seconds
-    while True:
-        done = host.run(argv, check=False, timeout=timeout + lock_seconds, env=QUIET)
-        locked = _LOCKED.search(done.stderr) if done.rc != 0 else None
-        if locked is None:
-            break
-        if time.monotonic() >= deadline:
-            raise _held(locked.group(0), lock_seconds, done)
-        time.sleep(_PAUSE)
+    done = unlocked(lambda: host.run(argv, check=False, timeout=timeout + lock_seconds, env=QUIET), lock_seconds)
     if check and done.rc != 0:
         told = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-3:]
         raise CommandFailed(
@@ -62,10 +54,18 @@ def configure(host: Host, argv: Sequence[str], timeout: float, lock_seconds: flo
 
     A dpkg that is killed leaves packages half configured, and its children (DKMS, update-initramfs) half written files.
     """
+    return unlocked(lambda: _in_own_session(host, argv, timeout), lock_seconds)
+
+
+def unlocked(act: Callable[[], Done], lock_seconds: float = LOCK_SECONDS) -> Done:
+    """What a program of apt or dpkg ended with, asked again for as long as another one holds its lock.
+
+    Raises GpuOpsError that names the holder when the lock is not free in time.
+    """
     deadline = time.monotonic() + lock_seconds
     while True:
-        done = _in_own_session(host, argv, timeout)
-        locked = _LOCKED.search(done.stdout) if done.rc != 0 else None
+        done = act()
+        locked = _LOCKED.search(done.stderr or done.stdout) if done.rc != 0 else None
         if locked is None:
             return done
         if time.monotonic() >= deadline:
@@ -78,8 +78,11 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
     host.write(folder + "/log", "", mode=0o600)
     host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(folder), *argv], env=QUIET)
     since = time.monotonic()
-    while host.read(folder + "/ended") is None:
-        if time.monotonic() - since > timeout:
+    while True:
+        late = time.monotonic() - since > timeout
+        if host.read(folder + "/ended") is not None:
+            break
+        if late:
             raise GpuOpsError(
                 found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
                 wanted="packages that configure in time",
