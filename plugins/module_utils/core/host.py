@@ -497,7 +497,7 @@ class Host:
             if done is None:
                 raise self._failure(error, argv[0], "run") from error
         else:
-            self._tell_command(process.pid)
+            self.tell_command(process.pid)
             done = _attend(argv, process, None if stdin is None else _encoded(argv[0], stdin), timeout)
         if check and done.rc != 0:
             raise CommandFailed(
@@ -511,7 +511,7 @@ class Host:
             )
         return done
 
-    def _tell_command(self, pid: int) -> None:
+    def tell_command(self, pid: int) -> None:
         """Say which command runs, in one call and as long each time: this process may be killed at any instant.
 
         A command that is not told of is run all the same: who asks then takes it for ended.

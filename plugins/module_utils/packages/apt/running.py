@@ -20,7 +20,7 @@ _PAUSE = 1.0
 
 _LOCKED = re.compile(r"(?:Could not get lock|Unable to lock directory|Unable to acquire the dpkg frontend lock"
                      r"|lock was locked by another process|is locked by another process)[^\n]*")
-_SHELL = 'cd "$1" && shift && { "$@" >log 2>&1; echo $? >ended.new; mv ended.new ended; }'
+_SHELL = 'cd "$1" && shift && { echo $$ >pid; "$@" >log 2>&1; echo $? >ended.new; mv ended.new ended; }'
 
 
 def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float = LOCK_SECONDS, check: bool = True
@@ -78,10 +78,16 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
     host.write(folder + "/log", "", mode=0o600)
     host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(folder), *argv], env=QUIET)
     since = time.monotonic()
+    told = False
     while True:
         late = time.monotonic() - since > timeout
         if host.read(folder + "/ended") is not None:
             break
+        process = "" if told else host.read(folder + "/pid") or ""
+        if process.endswith("\n"):
+            # If this process is killed, the host's lock is not free before that one has ended
+            host.tell_command(int(process))
+            told = True
         if late:
             raise GpuOpsError(
                 found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
@@ -91,7 +97,7 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
             )
         time.sleep(min(_PAUSE, 0.05 + (time.monotonic() - since) / 10))
     done = Done(tuple(argv), int(host.read(folder + "/ended") or "1"), host.read(folder + "/log") or "", "")
-    for name in ("log", "ended"):
+    for name in ("log", "ended", "pid"):
         host.remove("%s/%s" % (folder, name))
     host.remove_empty_dir(folder)
     return done
