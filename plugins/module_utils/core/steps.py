@@ -60,15 +60,17 @@ def restore_steps(
     steps = []
     for original in journal.originals(capability):
         before = host.read(original.path)
+        left = journal.leaves(original.path)
         after = None if original.content is None else original.content.decode("utf-8", "surrogateescape")
         steps.append(
             Step(
                 capability=capability,
                 action="file.restore",
                 subject=original.path,
-                why="It is as it was before our first change of it.",
+                why="We never changed it; only our record of it goes." if left else
+                    "It is as it was before our first change of it.",
                 disruption=disruption,
-                change={"before": before, "after": after},
+                change={"before": before, "after": before if left else after},
             )
         )
     return steps
@@ -167,12 +169,12 @@ def obstacles(host: Host, steps: Iterable[Step]) -> Tuple[Refusal, ...]:
 
 
 def write_file(host: Host, journal: Journal, step: Step) -> None:
-    journal.keep_original(step.capability, step.subject)
+    journal.keep_original(step.capability, step.subject, step.change["after"])
     host.write(step.subject, step.change["after"], int(step.parameters["mode"], 8))
 
 
 def remove_file(host: Host, journal: Journal, step: Step) -> None:
-    journal.keep_original(step.capability, step.subject)
+    journal.keep_original(step.capability, step.subject, None)
     host.remove(step.subject)
 
 
