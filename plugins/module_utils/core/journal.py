@@ -289,6 +289,10 @@ class Journal:
         for section, kind in _SECTIONS.items():
             if not isinstance(data.get(section), kind):
                 raise _not_understood(STATE, ValueError("its '%s' is no %s" % (section, kind.__name__)))
+        try:
+            _check_entries(data)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _not_understood(STATE, error) from error
         return _State(data)
 
     def _former(self) -> Tuple[Dict[str, Any], Dict[str, bytes]]:
@@ -403,6 +407,21 @@ def _not_understood(what: str, error: Exception) -> GpuOpsError:
         wanted="the record of what we did on this host",
         remedy="put it back from a backup; nothing is changed without it, since what is ours could not be told",
     )
+
+
+def _check_entries(data: Mapping[str, Any]) -> None:
+    """Raises what reading a part that is missing raises: an entry may have been taken out by hand, and not whole."""
+    for event in data["open"]:
+        Step.from_dict(event["step"])
+        if not isinstance(event["plan"], str):
+            raise TypeError("the plan of an open step is no text")
+    for kept in data["originals"].values():
+        _ = [kept[name] for name in ("capability", "content", "mode", "uid", "gid", "label", "attributes", "link",
+                                     "folders")]
+    for changes in data["packages"].values():
+        _ = [(change["before"], change["after"]) for change in changes.values()]
+    for facts in data["memory"].values():
+        facts.items()
 
 
 def _sha256(content: Optional[bytes]) -> Optional[str]:
