@@ -42,6 +42,7 @@ ORIGINALS = FOLDER + "/originals"
 JOURNAL = FOLDER + "/journal.jsonl"
 SCHEMA = 1
 
+_ORIGINAL = ("capability", "content", "mode", "uid", "gid", "label", "attributes", "link", "folders")
 _COMING = "coming"
 JOURNAL_BYTES = 4 << 20
 JOURNALS_KEPT = 3
@@ -409,6 +410,12 @@ def _not_understood(what: str, error: Exception) -> GpuOpsError:
     )
 
 
+def _refuse_lack(entry: Mapping[str, Any], names: Iterable[str]) -> None:
+    lacking = sorted(set(names).difference(entry.keys()))
+    if lacking:
+        raise KeyError(lacking[0])
+
+
 def _check_entries(data: Mapping[str, Any]) -> None:
     """Raises what reading a part that is missing raises: an entry may have been taken out by hand, and not whole."""
     for event in data["open"]:
@@ -416,10 +423,10 @@ def _check_entries(data: Mapping[str, Any]) -> None:
         if not isinstance(event["plan"], str):
             raise TypeError("the plan of an open step is no text")
     for kept in data["originals"].values():
-        _ = [kept[name] for name in ("capability", "content", "mode", "uid", "gid", "label", "attributes", "link",
-                                     "folders")]
+        _refuse_lack(kept, _ORIGINAL)
     for changes in data["packages"].values():
-        _ = [(change["before"], change["after"]) for change in changes.values()]
+        for change in changes.values():
+            _refuse_lack(change, ("before", "after"))
     for facts in data["memory"].values():
         facts.items()
 
