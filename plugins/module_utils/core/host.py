@@ -497,7 +497,7 @@ class Host:
             if done is None:
                 raise self._failure(error, argv[0], "run") from error
         else:
-            self._tell_command(process.pid)
+            self.tell_command(process.pid)
             done = _attend(argv, process, None if stdin is None else _encoded(argv[0], stdin), timeout)
         if check and done.rc != 0:
             raise CommandFailed(
@@ -511,7 +511,7 @@ class Host:
             )
         return done
 
-    def _tell_command(self, pid: int) -> None:
+    def tell_command(self, pid: int) -> None:
         """Say which command runs, in one call and as long each time: this process may be killed at any instant.
 
         A command that is not told of is run all the same: who asks then takes it for ended.
@@ -827,18 +827,21 @@ def _talk(
             selector.register(process.stdin, selectors.EVENT_WRITE)
         waiting = memoryview(stdin or b"")
         until = deadline
-        while selector.get_map() and time.monotonic() < until:
-            # Asked for before the waiting: what it said until its end then is there to be read.
-            over = process.poll() is not None
-            ready = selector.select(PAUSE_SECONDS)
+        while selector.get_map():
+            # Asked for before the waiting: what it said until its end then is there to be read. This process may get
+            # no processor until long after the deadline.
+            late, over = time.monotonic() >= until, process.poll() is not None
+            ready = selector.select(0 if late else PAUSE_SECONDS)
             for key, _events in ready:
                 if key.fileobj is process.stdin:
                     waiting = _feed(selector, key.fileobj, waiting)
                 elif not _drain(key.fd, key.data):
                     selector.unregister(key.fileobj)
+            if over and (late or not ready):
+                return True
+            if late:
+                return False
             if over:
-                if not ready:
-                    return True
                 until = min(until, time.monotonic() + LINGER_SECONDS)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(max(0.0, deadline - time.monotonic()))

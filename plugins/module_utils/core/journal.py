@@ -13,7 +13,9 @@ state.json, by its schema:
       'originals': {path: {'capability', 'content' (SHA-256, None when there was no file), 'mode', 'uid', 'gid',
                     'label', 'attributes' (None where the release did not keep these two),
                     'link' (what the symbolic link at the path said, None when it was none),
-                    'folders' (directories that did not exist)}}, written before the first change of a path,
+                    'folders' (directories that did not exist),
+                    'coming' (until the first change is known to be done: SHA-256 of what it makes of the file, None
+                    when it takes it away)}}, written before the first change of a path,
       'packages':  {capability: {package: {'before', 'after'}}}, see PackageChange,
       'memory':    {capability: what it wrote down for its next run}}
   0  four files: originals.json (content in base64), packages.json ({capability: {package: version}}), memory.json, and
@@ -40,6 +42,8 @@ ORIGINALS = FOLDER + "/originals"
 JOURNAL = FOLDER + "/journal.jsonl"
 SCHEMA = 1
 
+_ORIGINAL = ("capability", "content", "mode", "uid", "gid", "label", "attributes", "link", "folders")
+_COMING = "coming"
 JOURNAL_BYTES = 4 << 20
 JOURNALS_KEPT = 3
 
@@ -104,6 +108,8 @@ class Journal:
             state.data["open"] = others + [{key: value for key, value in line.items() if key != "event"}]
         else:
             state.data["open"] = others
+            if event == "done":
+                state.data["originals"].get(step.subject, {}).pop(_COMING, None)
         if closed or event == "started":
             self._save(state)
         self._tell(line)
@@ -119,10 +125,19 @@ class Journal:
 
     # originals
 
-    def keep_original(self, capability: str, path: str) -> None:
-        """Record a file as it is now, unless an earlier change of ours recorded it already."""
+    def keep_original(self, capability: str, path: str, coming: Any = ()) -> None:
+        """Record a file as it is now, unless an earlier change of ours recorded it already.
+
+        coming: text that is written next, None where the file goes. A change that was killed before it was made is
+        told by it from one that was: what somebody has written since is the original then.
+        """
         state = self._load()
-        if path in state.data["originals"]:
+        known = state.data["originals"].get(path)
+        if known is not None and not self._is_foreign(known, path):
+            if _COMING in known:
+                made = _sha256(self.host.read_bytes(path)) != known["content"]
+                self._expect(known, () if made else coming)
+                self._save(state)
             return
         content = self.host.read_bytes(path)
         owner = self.host.ownership(path) if content is not None else Ownership(0, 0, 0)
@@ -137,7 +152,23 @@ class Journal:
         state.data["originals"][path] = dict(
             asdict(owner), capability=capability, content=name, link=link,
             folders=_missing_folders(self.host, path if link is None else self.host.resolve(path)))
+        self._expect(state.data["originals"][path], coming)
         self._save(state)
+
+    @staticmethod
+    def _expect(kept: Dict[str, Any], coming: Any) -> None:
+        kept.pop(_COMING, None)
+        if coming != ():
+            kept[_COMING] = _sha256(None if coming is None else coming.encode("utf-8", "surrogateescape"))
+
+    def leaves(self, path: str) -> bool:
+        """Whether restore() would leave a file to somebody who has written it since."""
+        known = self._load().data["originals"].get(path)
+        return known is not None and self._is_foreign(known, path)
+
+    def _is_foreign(self, kept: Mapping[str, Any], path: str) -> bool:
+        """Whether a change of ours was killed before it was made, and somebody else has changed the file since."""
+        return _COMING in kept and _sha256(self.host.read_bytes(path)) not in (kept["content"], kept[_COMING])
 
     def originals(self, capability: str) -> List[Original]:
         state = self._load()
@@ -160,6 +191,10 @@ class Journal:
         """Put a file back as it was before our first change of it, with its folders, and forget its record."""
         state = self._load()
         if path not in state.data["originals"]:
+            return
+        if self._is_foreign(state.data["originals"][path], path):
+            self.host.clear(path)
+            self.forget_original(path)
             return
         original = self._original(state, path)
         now = self.host.ownership(path)
@@ -255,6 +290,10 @@ class Journal:
         for section, kind in _SECTIONS.items():
             if not isinstance(data.get(section), kind):
                 raise _not_understood(STATE, ValueError("its '%s' is no %s" % (section, kind.__name__)))
+        try:
+            _check_entries(data)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _not_understood(STATE, error) from error
         return _State(data)
 
     def _former(self) -> Tuple[Dict[str, Any], Dict[str, bytes]]:
@@ -369,6 +408,31 @@ def _not_understood(what: str, error: Exception) -> GpuOpsError:
         wanted="the record of what we did on this host",
         remedy="put it back from a backup; nothing is changed without it, since what is ours could not be told",
     )
+
+
+def _refuse_lack(entry: Mapping[str, Any], names: Iterable[str]) -> None:
+    lacking = sorted(set(names).difference(entry.keys()))
+    if lacking:
+        raise KeyError(lacking[0])
+
+
+def _check_entries(data: Mapping[str, Any]) -> None:
+    """Raises what reading a part that is missing raises: an entry may have been taken out by hand, and not whole."""
+    for event in data["open"]:
+        Step.from_dict(event["step"])
+        if not isinstance(event["plan"], str):
+            raise TypeError("the plan of an open step is no text")
+    for kept in data["originals"].values():
+        _refuse_lack(kept, _ORIGINAL)
+    for changes in data["packages"].values():
+        for change in changes.values():
+            _refuse_lack(change, ("before", "after"))
+    for facts in data["memory"].values():
+        facts.items()
+
+
+def _sha256(content: Optional[bytes]) -> Optional[str]:
+    return None if content is None else hashlib.sha256(content).hexdigest()
 
 
 def _older_journals() -> List[str]:

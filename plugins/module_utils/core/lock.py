@@ -8,8 +8,9 @@
 A run holds it from before it observes. While a module works, the lease lives as long as the module's process. A
 package transaction is carried out by the controller, between two calls of the module: then the lease is handed over,
 lives for GRACE_SECONDS and for as long as the package manager's own locks are held, and the next call of the same run
-takes it up again. So a killed module frees the host once the command that it ran has ended, for an initramfs must not
-be written twice at once; and a killed controller soon after its transaction.
+takes it up again; or hands it over once more, where ansible.builtin's module was killed and the package manager works
+on. So a killed module frees the host once the command that it ran has ended, for an initramfs must not be written twice
+at once; and a killed controller soon after its transaction.
 
 A call that finds its own run at work is a second one: ssh that lost its connection was told to try again. It waits.
 Readers take no lock: what they read is replaced as a whole.
@@ -102,6 +103,10 @@ class HostLock:
             self._write(replace(self._mine, handed_over=_since_boot()))
         self._handed_over = True
 
+    def packages_move(self) -> bool:
+        """Whether a package manager is at work on this host, whoever's."""
+        return any(self.host.holder(path) for path in PACKAGE_LOCKS)
+
     def _take(self, timeout: float) -> str:
         began = time.monotonic()
         waited = ""
@@ -136,7 +141,7 @@ class HostLock:
             return None
         if not held.handed_over:
             return held if self._lives(held) else self._left_behind(held)
-        if any(self.host.holder(path) for path in PACKAGE_LOCKS):
+        if self.packages_move():
             held = replace(held, handed_over=_since_boot())
             self._write(held)
         return held if _since_boot() - held.handed_over < GRACE_SECONDS else None

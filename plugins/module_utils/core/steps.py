@@ -7,6 +7,7 @@ plugins/plugin_utils/capability_action.py), so they have no executor.
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from .errors import HostFailed
@@ -79,8 +80,10 @@ def restore_steps(
     steps = []
     for original in journal.originals(capability):
         before = host.read(original.path)
+        left = journal.leaves(original.path)
         after = None if original.content is None else original.content.decode("utf-8", "surrogateescape")
-        steps.append(restore_step(capability, original.path, before, after, disruption))
+        step = restore_step(capability, original.path, before, before if left else after, disruption)
+        steps.append(replace(step, why="We never changed it; only our record of it goes.") if left else step)
     return steps
 
 
@@ -177,12 +180,12 @@ def obstacles(host: Host, steps: Iterable[Step]) -> Tuple[Refusal, ...]:
 
 
 def write_file(host: Host, journal: Journal, step: Step) -> None:
-    journal.keep_original(step.capability, step.subject)
+    journal.keep_original(step.capability, step.subject, step.change["after"])
     host.write(step.subject, step.change["after"], int(step.parameters["mode"], 8))
 
 
 def remove_file(host: Host, journal: Journal, step: Step) -> None:
-    journal.keep_original(step.capability, step.subject)
+    journal.keep_original(step.capability, step.subject, None)
     host.remove(step.subject)
 
 

@@ -196,7 +196,8 @@ def _listen(receiver: int, silence: float, patience: float) -> Tuple[List[Dict[s
     text, gone = b"", []
     while not text.endswith(END):
         left = min(silence, begun + patience - time.monotonic())
-        if left <= 0 or not poll.poll(left * 1000):
+        # What it said while this process got no processor is there to be read
+        if not poll.poll(max(0, left * 1000)):
             break
         data = os.read(receiver, 1 << 16)
         if not data:

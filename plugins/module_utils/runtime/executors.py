@@ -19,7 +19,7 @@ from ..core.plan import Step, digest
 from ..core.steps import Executor
 from .detection import again
 from .kinds import KINDS
-from .model import MEMORY, RELOAD, RESTART, WAIT, Answer, Kind, Service
+from .model import MEMORY, RELOAD, RESTART, WAIT, Answer, Kind, Service, came_up_with
 from .planner import APPLY, EDIT, FORGET, REMOVE, WRITE
 from .policy import RuntimePolicy
 
@@ -159,8 +159,10 @@ def _apply(host: Host, kind: Kind, service: Service, verb: str, expected: Expect
         return error.found
     deadline = time.monotonic() + READY_SECONDS
     while True:
+        # Asked for before the daemon is: this process may get no processor for a while after its answer
+        late = time.monotonic() > deadline
         problem = _shortcoming(host, kind, service, expected)
-        if not problem or time.monotonic() > deadline:
+        if not problem or late:
             return problem
         time.sleep(PAUSE_SECONDS)
 
@@ -199,15 +201,17 @@ def _keep(host: Host, journal: Journal, step: Step, after: Optional[str]) -> Non
     path = step.subject
     journal.keep_original(MEMORY, path)
     undo = _undoing(journal)
-    if undo and _service(host, step).started > max(entry["time"] for entry in undo.values()):
-        # an earlier run was killed, and the daemon has come up since: with those files it serves
-        undo = {}
+    if undo:
+        service = _service(host, step)
+        if service.pid and came_up_with(host, service, undo):
+            # an earlier run was killed, and the daemon has come up since: with those files it serves
+            undo = {}
     now = host.read(path)
     entry = undo.get(path)
     if entry is None or digest(now) not in (entry["after"], digest(entry["text"])):
         owner = host.ownership(path)
         entry = {"text": now, "owner": None if owner is None else asdict(owner)}
-    undo[path] = dict(entry, after=digest(after), time=time.time())
+    undo[path] = dict(entry, after=digest(after), boot=host.boot(), up=time.clock_gettime(time.CLOCK_BOOTTIME))
     _remember(journal, undo=undo)
 
 

@@ -205,10 +205,20 @@ def pending(host: Host, journal: Journal, service: Service, paths: Iterable[str]
     if not service.active:
         return False
     stats = [host.stat(path) for path in paths]
-    newer = [stat for stat in stats if stat is not None and stat.st_mtime > service.started]
-    verified = journal.recall(MEMORY).get("verified", {})
+    newer = any(stat is not None and stat.st_mtime > service.started for stat in stats)
+    memory = journal.recall(MEMORY)
+    verified = memory.get("verified", {})
     known = verified.get("pid") == service.pid and verified.get("digest") == effective
-    return bool(newer) and not known
+    return (newer or not came_up_with(host, service, memory.get("undo", {}))) and not known
+
+
+def came_up_with(host: Host, service: Service, changes: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the daemon was started after all these changes of ours, wherever its clock was set since.
+
+    changes: {path: {'boot', 'up' (seconds since that boot), ...}}
+    """
+    started = service.started - (time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
+    return all(change.get("boot") != host.boot() or started > change["up"] for change in changes.values())
 
 
 def started_at(host: Host, pid: int) -> float:

@@ -96,3 +96,20 @@ print(Host("/").run(["sh", "-c", "sleep 0.2; echo said"]).stdout)
 def test_what_a_command_says_right_before_its_end_is_read_on_a_slow_machine(shim: Path) -> None:
     """It writes and ends between our waiting, in which nothing came, and our question whether it has ended."""
     assert preloaded(shim, "-c", SAID_LATE, str(shim)).strip() == "said"
+
+
+SAID_IN_TIME = """
+import ctypes, sys
+import workspace
+sys.path.insert(0, str(workspace.collections_root()))
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+shim = ctypes.CDLL(sys.argv[1])
+shim.gpuops_sleepy(ctypes.c_long(2000))
+done = Host("/").run(["sh", "-c", "sleep 0.2; echo said; exit 7"], timeout=1, check=False)
+print(done.rc, done.stdout)
+"""
+
+
+def test_what_a_command_says_in_its_time_is_read_when_that_is_over(shim: Path) -> None:
+    """This process gets the processor again after the deadline of a command that has ended long before."""
+    assert preloaded(shim, "-c", SAID_IN_TIME, str(shim)).split() == ["7", "said"]

@@ -290,7 +290,11 @@ class TestSchema:
 
     @pytest.mark.parametrize("text", [
         b"", b"{", b"[]", b'{"open": []}', b'{"schema": 1}',
-        b'{"schema": 1, "open": {}, "originals": {}, "packages": {}, "memory": {}}'])
+        b'{"schema": 1, "open": {}, "originals": {}, "packages": {}, "memory": {}}',
+        b'{"schema": 1, "open": [{}], "originals": {}, "packages": {}, "memory": {}}',
+        b'{"schema": 1, "open": [], "originals": {"/a": {"mode": 420}}, "packages": {}, "memory": {}}',
+        b'{"schema": 1, "open": [], "originals": {}, "packages": {"driver": {"a": null}}, "memory": {}}',
+        b'{"schema": 1, "open": [], "originals": {}, "packages": {}, "memory": {"driver": []}}'])
     def test_a_damaged_record_is_never_taken_for_none(self, host: Host, text: bytes) -> None:
         content(host, records.STATE, text)
         with pytest.raises(GpuOpsError, match="cannot be understood"):

@@ -23,7 +23,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Requirement,
     Step,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, packages_step, restore_steps
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
+    file_step,
+    packages_step,
+    restore_steps,
+    write_file,
+)
 
 FILES = ("/etc/one", "/etc/deep/er/two", "/etc/three")
 
@@ -521,3 +526,33 @@ def test_the_record_is_for_root_alone(host: Host) -> None:
     for name in ("", "/originals"):
         assert host.mode("/var/lib/gpuops" + name) == 0o700
     assert Journal(host).originals("files")[1].content == b"before"
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_what_somebody_writes_where_a_killed_run_was_about_to_write_is_his(host: Host, again: bool) -> None:
+    """Killed between the record of the file and its change; then he makes a file of that name."""
+    step = next(step for step in run(host, text="new").preview().plan.steps if step.subject == "/etc/three")
+    journal = Journal(host)
+    journal.note("started", step, "p", policy="p")
+    journal.keep_original(step.capability, step.subject, step.change["after"])
+    host.write("/etc/three", "his\n", 0o640)
+    if again:
+        run(host, text="new").apply()
+        assert host.read("/etc/three") == "new"
+        run(host, text="newer").apply()
+    away = next(step for step in run(host, state="absent").preview().plan.steps if step.subject == "/etc/three")
+    assert away.change["after"] == "his\n"
+    run(host, state="absent").apply()
+    assert (host.read("/etc/three"), host.mode("/etc/three")) == ("his\n", 0o640)
+
+
+def test_what_a_killed_run_has_written_is_ours(host: Host) -> None:
+    step = next(step for step in run(host, text="new").preview().plan.steps if step.subject == "/etc/three")
+    journal = Journal(host)
+    journal.note("started", step, "p", policy="p")
+    write_file(host, journal, step)
+    newer = next(step for step in run(host, text="newer").preview().plan.steps if step.subject == "/etc/three")
+    journal.note("started", newer, "p", policy="p")
+    write_file(host, journal, newer)
+    run(host, state="absent").apply()
+    assert host.read("/etc/three") is None

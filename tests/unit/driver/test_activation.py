@@ -517,9 +517,25 @@ class TestHost:
         journal = Journal(host)
         unload = Step("activation", "module.unload", "nvidia_drm", "", parameters={"argv": ["true"], "timeout": 5})
         executors.unload_module(host, journal, unload)
-        assert journal.recall("activation") == {"unloaded": ["nvidia_drm"]}
+        assert journal.recall("activation") == {"unloaded": ["nvidia_drm"], "boot": host.boot()}
         executors.load_module(host, journal, replace(unload, action="module.load"))
         assert journal.recall("activation") == {}
+
+    def test_what_a_boot_has_ended_is_not_brought_back_later(self, tmp_path: Path) -> None:
+        """A cut in the midst of an exchange; after the boot all runs, and months later the administrator stops it."""
+        host = Host(str(tmp_path))
+        journal = Journal(host)
+        noted = {"stopped": ["nvidia-dcgm.service"], "unloaded": ["nvidia_drm"], "enabled": [PERSISTENCED]}
+        journal.remember("activation", dict(noted, boot=host.boot()))
+        seen = observation.observe(host, journal, HostFacts())
+        assert (seen.stopped, seen.unloaded) == (("nvidia-dcgm.service",), ("nvidia_drm",))
+        journal.remember("activation", dict(noted, boot="another"))
+        seen = observation.observe(host, journal, HostFacts())
+        assert (seen.stopped, seen.unloaded, seen.enabled) == ((), (), (PERSISTENCED,))
+        unload = Step("activation", "module.unload", "nvidia_uvm", "", parameters={"argv": ["true"], "timeout": 5})
+        executors.unload_module(host, journal, unload)
+        assert journal.recall("activation") == {"unloaded": ["nvidia_uvm"], "enabled": [PERSISTENCED],
+                                                "boot": host.boot()}
 
 
 @pytest.mark.parametrize(("answers", "enabled"), [

@@ -11,12 +11,14 @@ import http.server
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
 import time
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
@@ -205,3 +207,18 @@ class Root:
 
     def forget(self) -> None:
         shutil.rmtree(self.path)
+
+
+HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); " \
+         "sys.stdin.read()"
+
+
+@contextmanager
+def held(path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that holds a lock as apt does, until its input ends."""
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as holder:
+        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
+        yield holder
+        if holder.stdin is not None and not holder.stdin.closed:
+            holder.stdin.close()

@@ -6,12 +6,16 @@ from __future__ import annotations
 import base64
 import email.utils
 import os
+import subprocess
+import tempfile
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Iterator
 
 import pytest
-from scratch_apt import Repository, Root, build
+from scratch_apt import Repository, Root, build, held
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import model, space
@@ -73,6 +77,57 @@ def test_a_new_version_is_seen_at_once(root: Root, repository: Repository) -> No
     repository.add("driver", "3.0-1")
     with index(root.host, [ours(repository)]) as opened:
         assert opened.versions(["driver"])["driver"][0] == "3.0-1"
+
+
+def test_lists_that_the_apt_of_a_killed_reader_still_reads_are_waited_for(root: Root, repository: Repository) -> None:
+    """Without its lists' lock apt leaves them as they were: a plan of yesterday."""
+    with index(root.host, [ours(repository)]):
+        pass
+    build(repository.folder, "driver", "3.0-1", depends="dkms")
+    repository.publish()
+    with held(root.path / (LISTS.lstrip("/") + "/state/lists/lock")) as holder:
+        assert holder.stdin is not None
+        release = threading.Timer(1.5, holder.stdin.close)
+        release.start()
+        with index(root.host, [ours(repository)]) as opened:
+            assert opened.versions(["driver"])["driver"][0] == "3.0-1"
+        release.join()
+
+
+@contextmanager
+def small(folder: Path, *options: str) -> Iterator[None]:
+    """A file system of so much room on a folder."""
+    folder.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("nothing can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("room, said", [
+    ("nr_inodes=3", "cannot be written: No space left on device"),
+    ("size=48k", "apt cannot write its lists: E: Write error"),
+])
+def test_without_room_for_lists_nothing_is_planned_from_half_of_them(
+    root: Root, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: str, said: str
+) -> None:
+    with small(root.path / "run", "size=1m"), small(tmp_path / "full", room):
+        monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        with pytest.raises(GpuOpsError) as caught, index(root.host, [ours(repository)]):
+            pass
+    assert said in caught.value.found
+
+
+def test_lists_that_lie_in_a_run_that_is_full_by_now_are_read_elsewhere(root: Root, repository: Repository) -> None:
+    with small(root.path / "run", "size=64k"):
+        (root.path / (LISTS.lstrip("/") + "/state")).mkdir(parents=True)
+        (root.path / "run/full").write_bytes(bytes(56 << 10))
+        with index(root.host, [ours(repository)]) as opened:
+            assert opened.versions(["driver"])["driver"]
 
 
 def test_lists_that_one_key_signed_are_not_believed_by_another(

@@ -5,15 +5,21 @@ from __future__ import annotations
 
 import gzip
 import re
+import threading
 import time
 from typing import Any, Dict, Mapping
 
 import pytest
 from scratch_apt import Repository, Root, build
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
@@ -150,6 +156,53 @@ def test_a_transaction_that_stopped_half_way_owns_the_half_that_came(root: Root,
     assert list(settled(root, step, opened, "failed")) == ["dkms"]
     root.install("docker-ce")
     assert list(ours(root)) == ["dkms"]
+
+
+class Nothing(Capability[Any, Any]):
+    """Wants nothing of the driver; its runs account for what others began."""
+
+    name = "driver"
+
+    def policy(self, parameters: Mapping[str, Any]) -> Any:
+        return parameters
+
+    def observe(self, host: Host, journal: Journal, policy: Any) -> Any:
+        return Plan()
+
+    def plan(self, observation: Any, policy: Any, facts: HostFacts) -> Plan:
+        return Plan()
+
+
+def test_an_apt_that_outlives_its_killed_module_is_accounted_for_when_it_has_ended(
+    root: Root, repository: Repository
+) -> None:
+    begun, go_on = root.path / "tmp/begun", root.path / "tmp/go_on"
+    repository.add("driver", "3.0", depends="dkms",
+                   script="touch %s; while [ ! -e %s ]; do sleep 0.1; done" % (begun, go_on))
+    root.apt("update")
+    step = planned(root, {"driver": "3.0"})
+    started(root, step)
+
+    def call(token: str, **more: Any) -> None:
+        apply_alone(Run(Nothing(), {}, root.host, lambda _host: HostFacts(hostname="h"), transactions=BOOKS, **more),
+                    HostLock(root.host, token, "gpu_driver for ada@a"), 0)
+
+    apt = threading.Thread(target=transacted, args=(root, step))
+    apt.start()
+    deadline = time.monotonic() + 60
+    while not begun.exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    try:
+        call("one", resumed=step.id, transaction_failed=True)
+        assert Journal(root.host).unfinished("driver") and not Journal(root.host).packages("driver")
+        with pytest.raises(GpuOpsError, match="package transaction of its controller"):
+            call("two")
+    finally:
+        go_on.touch()
+        apt.join(60)
+    call("one")
+    assert sorted(Journal(root.host).packages("driver")) == ["dkms", "driver"]
+    assert Journal(root.host).unfinished("driver") == []
 
 
 def test_what_a_killed_apt_has_brought_and_not_marked_is_ours(root: Root) -> None:

@@ -3,33 +3,22 @@
 """Real processes hold apt's real locks; a dpkg that takes its time is left alone."""
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Iterator
 
 import pytest
-from scratch_apt import Repository, Root, build
+from scratch_apt import Repository, Root, build, held
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import COMMAND, HostLock
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
-
-HOLDER = "import fcntl, sys; f = open(sys.argv[1], 'w'); fcntl.lockf(f, fcntl.LOCK_EX); print('held', flush=True); " \
-         "sys.stdin.read()"
-
-
-@contextmanager
-def held(path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that holds a lock as apt does, until its input ends."""
-    with subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          text=True) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "held\n"
-        yield holder
-        if holder.stdin is not None and not holder.stdin.closed:
-            holder.stdin.close()
 
 
 @pytest.mark.parametrize("lock, words", [
@@ -78,6 +67,30 @@ class TestConfigure:
         while not ended.exists() and time.monotonic() < deadline:
             time.sleep(0.1)
         assert ended.read_text() == "done\n"
+
+    def test_one_that_outlives_its_killed_module_keeps_the_host_locked(self, root: Root, tmp_path: Path) -> None:
+        go_on = tmp_path / "go_on"
+
+        def work() -> None:
+            host = Host(str(root.path))
+            with HostLock(host, "one", "gpu_driver for ada@a").held(0):
+                running.configure(host, ["sh", "-c", "while [ ! -e %s ]; do sleep 0.1; done" % go_on], 60)
+
+        process = multiprocessing.get_context("fork").Process(target=work)
+        process.start()
+        told = root.path / COMMAND.lstrip("/")
+        deadline = time.monotonic() + 20
+        while not (root.host.glob(running.CONFIGURING + "/*/pid") and told.exists()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(0.5)
+        os.kill(process.pid or 0, signal.SIGKILL)
+        process.join(20)
+        with pytest.raises(GpuOpsError, match="a command of the killed gpu_driver for ada@a"), \
+                HostLock(root.host, "two", "gpu_driver for eve@b").held(0):
+            raise AssertionError("the lock was given twice")
+        go_on.touch()
+        with HostLock(root.host, "two", "gpu_driver for eve@b").held(20):
+            pass
 
     def test_dpkgs_own_lock_is_waited_for(self, root: Root) -> None:
         argv = ["dpkg", "--root=%s" % root.path, "--force-not-root", "--configure", "-a"]

@@ -578,6 +578,44 @@ class TestExecutors:
             world.run(state="absent")
         assert world.files() == installed
 
+    @pytest.mark.parametrize("seconds", [3600, -3600])
+    def test_a_clock_that_is_set_after_a_killed_run_does_not_take_its_files_way_back(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, seconds: int
+    ) -> None:
+        before = world.files()
+        world.service = replace(SERVICE, started=model.started_at(Host(), os.getpid()))
+        for changes in range(1, 50):
+            world.host.changes_left = changes
+            with pytest.raises(KeyboardInterrupt):
+                world.run()
+            if world.files() != before:
+                break
+        world.host.changes_left = None
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + seconds)
+        world.service = replace(SERVICE, started=model.started_at(Host(), os.getpid()))
+        world.kind.answers = Failing(world, model.Answer("down"))
+        with pytest.raises(GpuOpsError, match="up again with them"):
+            world.run()
+        assert world.files() == before
+
+    @pytest.mark.parametrize("seconds", [3600, -3600])
+    def test_files_of_a_killed_run_are_newer_than_the_daemon_wherever_the_clock_is_set(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int
+    ) -> None:
+        host = Host(str(tmp_path))
+        journal = Journal(host)
+        host.write(ROOT, "ours")
+        journal.remember(model.MEMORY, {"undo": {ROOT: {"boot": host.boot(), "up": time.clock_gettime(
+            time.CLOCK_BOOTTIME)}}})
+        now = time.time
+        monkeypatch.setattr(time, "time", lambda: now() + seconds)
+        service = replace(SERVICE, started=model.started_at(Host(), os.getpid()))
+        assert model.pending(host, journal, service, [ROOT], "any")
+        journal.remember(model.MEMORY, {"undo": {ROOT: {"boot": "another", "up": 1.0}}})
+        if seconds > 0:
+            assert not model.pending(host, journal, service, [ROOT], "any")
+
 
 class Honest(List[model.Answer]):
     """Knows the handlers that its files define."""

@@ -13,6 +13,7 @@ from ...core.host import CommandFailed, Host
 from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import Executor, control_service, restore_file, run_argv
+from .observation import PASSING, of_this_boot
 from .planner import REMOVE_NODES
 
 UNLOAD_ATTEMPTS = 10
@@ -48,12 +49,12 @@ def load_module(host: Host, journal: Journal, step: Step) -> None:
                 raise GpuOpsError("%s: %s" % (meaning, said.strip()), "module %s loaded" % step.subject, remedy,
                                   **failure.details) from failure
         raise
-    _forget(journal, "unloaded", step.subject)
+    _forget(host, journal, "unloaded", step.subject)
 
 
 def unload_module(host: Host, journal: Journal, step: Step) -> None:
     """Remove a module; a service that has just been stopped may need a moment to let go."""
-    _note(journal, "unloaded", step.subject)
+    _note(host, journal, "unloaded", step.subject)
     for attempt in range(UNLOAD_ATTEMPTS):
         done = host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"])
         if done.rc == 0 or not host.exists("/sys/module/" + step.subject):
@@ -74,7 +75,7 @@ def remove_nodes(host: Host, journal: Journal, step: Step) -> None:
 
 
 def stop_service(host: Host, journal: Journal, step: Step) -> None:
-    _note(journal, "stopped", step.subject)
+    _note(host, journal, "stopped", step.subject)
     control_service(host, journal, step)
 
 
@@ -82,39 +83,45 @@ def start_service(host: Host, journal: Journal, step: Step) -> None:
     # A unit that failed too often in a row while the versions differed is refused by systemd until it is reset.
     host.run(["systemctl", "reset-failed", step.subject], check=False)
     control_service(host, journal, step)
-    _forget(journal, "stopped", step.subject)
+    _forget(host, journal, "stopped", step.subject)
 
 
 def enable_service(host: Host, journal: Journal, step: Step) -> None:
-    _note(journal, "enabled", step.subject)
+    _note(host, journal, "enabled", step.subject)
     control_service(host, journal, step)
 
 
 def disable_service(host: Host, journal: Journal, step: Step) -> None:
     control_service(host, journal, step)
-    _forget(journal, "enabled", step.subject)
+    _forget(host, journal, "enabled", step.subject)
 
 
 def restore_and_forget(host: Host, journal: Journal, step: Step) -> None:
     restore_file(host, journal, step)
-    for key in ("stopped", "unloaded"):
-        _put(journal, key, [])
+    for key in PASSING:
+        _put(host, journal, key, [])
 
 
-def _note(journal: Journal, key: str, name: str) -> None:
-    known = journal.recall("activation").get(key, [])
-    _put(journal, key, known + [name] if name not in known else known)
+def _note(host: Host, journal: Journal, key: str, name: str) -> None:
+    known = _known(host, journal, key)
+    _put(host, journal, key, known + [name] if name not in known else known)
 
 
-def _forget(journal: Journal, key: str, name: str) -> None:
-    _put(journal, key, [each for each in journal.recall("activation").get(key, []) if each != name])
+def _forget(host: Host, journal: Journal, key: str, name: str) -> None:
+    _put(host, journal, key, [each for each in _known(host, journal, key) if each != name])
 
 
-def _put(journal: Journal, key: str, names: List[str]) -> None:
-    memory = journal.recall("activation")
-    if names == memory.get(key, []):
-        return
+def _known(host: Host, journal: Journal, key: str) -> List[str]:
+    known: List[str] = of_this_boot(journal.recall("activation"), host.boot()).get(key, [])
+    return known
+
+
+def _put(host: Host, journal: Journal, key: str, names: List[str]) -> None:
+    boot = host.boot()
+    memory = dict(of_this_boot(journal.recall("activation"), boot), boot=boot)
     memory[key] = names
+    if not any(memory.get(passing) for passing in PASSING):
+        del memory["boot"]
     journal.remember("activation", {name: value for name, value in memory.items() if value})
 
 

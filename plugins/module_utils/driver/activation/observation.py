@@ -41,6 +41,8 @@ _SERVED_BY = (
 # packages start nvidia-persistenced by a udev rule.
 STARTED = ("enabled", "enabled-runtime", "static", "indirect", "generated")
 READINGS = 3
+# What is remembered of an exchange, in one boot
+PASSING = ("stopped", "unloaded")
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,ActiveEnterTimestampMonotonic"
 # open-gpu-kernel-modules, kernel-open/nvidia/nv-procfs.c
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
@@ -96,8 +98,8 @@ class Observation:
     modprobe:   whether nvidia-modprobe is installed now.
     files:      {path: text or None} of the files whose whole content is ours.
     originals:  {path: text before us or None}.
-    unloaded:   modules that an earlier run unloaded and did not load again.
-    stopped:    services that an earlier run stopped and did not start again.
+    unloaded:   modules that an earlier run unloaded since the boot and did not load again.
+    stopped:    services that an earlier run stopped since the boot and did not start again.
     enabled:    services that an earlier run enabled.
     """
 
@@ -130,7 +132,7 @@ class Observation:
 
 
 def observe(host: Host, journal: Journal, facts: HostFacts) -> Observation:
-    memory = journal.recall("activation")
+    memory = of_this_boot(journal.recall("activation"), host.boot())
     use = _use(host)
     unloaded = tuple(memory.get("unloaded", ()))
     return replace(
@@ -148,6 +150,16 @@ def observe(host: Host, journal: Journal, facts: HostFacts) -> Observation:
         stopped=tuple(memory.get("stopped", ())),
         enabled=tuple(memory.get("enabled", ())),
     )
+
+
+def of_this_boot(memory: Mapping[str, Any], boot: str) -> Dict[str, Any]:
+    """What is remembered, without what another boot has ended.
+
+    A boot starts and loads what is to run by itself; what does not run any time after it is an administrator's choice.
+    """
+    if memory.get("boot", boot) == boot:
+        return dict(memory)
+    return {key: value for key, value in memory.items() if key not in (*PASSING, "boot")}
 
 
 def _use(host: Host) -> Observation:

@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import os
 import re
-import tempfile
 import time
 from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -22,7 +21,7 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, 
 from ...core.errors import GpuOpsError
 from ...core.host import Done, Host
 from ..model import Credentials, Repository, Simulation
-from . import credentials, keys
+from . import credentials, keys, running
 from .database import ADMIN, full_name, interrupted, native, status
 from .transaction import install_words
 from .versions import newest_first
@@ -69,6 +68,8 @@ Dir::Etc::netrcparts "%(scratch)s/auth.d";
 
 _SUMMARY = "Some index files failed to download"
 _UNPARSED = "The list of sources could not be read"
+# An errno in apt's words that no source is named with
+_OF_THIS_HOST = re.compile(r"E:(?!.*://).* \(\d+: [^()]+\)$")
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,8 @@ class Index:
 
     def update(self) -> None:
         """Read what has changed. Raises GpuOpsError that names a repository of ours that cannot be read."""
-        done = self.run("apt-get", "update", "-q")
+        # The apt-get of a reader that was killed lives on, and has our lists' lock
+        done = running.unlocked(lambda: self.run("apt-get", "update", "-q"))
         told = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
         for repository in self._repositories:
             about = [line for line in told if re.search(re.escape(repository.uri.rstrip("/")) + r"(/|\s|'|$)", line)]
@@ -177,6 +179,14 @@ class Index:
         self.unread = tuple(line[2:].strip() for line in told if _is_failure(line) and _SUMMARY not in line)
         if any(_UNPARSED in line for line in told) or (done.rc != 0 and not self.unread):
             raise unreadable("a source of /etc/apt", done, told)
+        failures = [line for line in told if _OF_THIS_HOST.match(line)]
+        if failures:
+            raise GpuOpsError(
+                found="apt cannot write its lists: %s" % " | ".join(failures[:3]),
+                wanted="lists of packages as they are now",
+                remedy="free space where it says so (df -h, df -i), or see dmesg; and run again",
+                cmd=list(done.argv), rc=done.rc, stderr=done.stderr,
+            )
 
 
 @contextlib.contextmanager
@@ -188,7 +198,7 @@ def index(host: Host, repositories: Sequence[Repository], beside_system: bool = 
 
     Raises GpuOpsError that names the repository when one of ours cannot be reached or is not signed by its key.
     """
-    with tempfile.TemporaryDirectory(prefix="gpuops-apt-") as scratch, _lists(host, scratch) as lists:
+    with host.scratch() as scratch, _lists(host, scratch) as lists:
         for folder in ("log", "sources.d", "preferences.d", "auth.d"):
             os.makedirs(os.path.join(scratch, folder))
         _put_sources(lists, scratch, repositories)
@@ -214,7 +224,7 @@ def index(host: Host, repositories: Sequence[Repository], beside_system: bool = 
 
 def fetch(host: Host, url: str, told: Optional[Credentials] = None) -> bytes:
     """A file by URL, through apt's own proxies, certificates and credentials, or those that are told."""
-    with tempfile.TemporaryDirectory(prefix="gpuops-key-") as scratch:
+    with host.scratch() as scratch:
         os.makedirs(scratch + "/auth.d")
         _put_credentials(host, scratch, [Repository(url, "", "", credentials=told)])
         target = scratch + "/key"
@@ -305,11 +315,17 @@ def _lists(host: Host, scratch: str) -> Iterator[str]:
             folder = scratch + "/lists"
         else:
             _wait_for(lock.fileno(), folder)
-            if host.free(LISTS) < ROOM_BYTES and not os.path.isdir(folder + "/state"):
+            if host.free(LISTS) + _held_by(folder) < ROOM_BYTES:
                 folder = scratch + "/lists"
         for name in ("state/lists/partial", "cache/archives/partial", "keys"):
             os.makedirs(os.path.join(folder, name), exist_ok=True)
         yield folder
+
+
+def _held_by(folder: str) -> int:
+    """Bytes that the files of a folder take."""
+    return sum(512 * os.lstat(os.path.join(above, name)).st_blocks
+               for above, _folders, names in os.walk(folder) for name in names)
 
 
 def _wait_for(descriptor: int, folder: str) -> None:

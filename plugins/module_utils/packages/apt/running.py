@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from typing import List, Optional, Sequence
+from typing import Callable, List, Optional, Sequence
 from urllib.parse import quote
 
 from ...core.errors import GpuOpsError
@@ -22,7 +22,7 @@ _PAUSE = 1.0
 
 _LOCKED = re.compile(r"(?:Could not get lock|Unable to lock directory|Unable to acquire the dpkg frontend lock"
                      r"|lock was locked by another process|is locked by another process)[^\n]*")
-_SHELL = 'cd "$1" && shift && { "$@" >log 2>&1; echo $? >ended.new; mv ended.new ended; }'
+_SHELL = 'cd "$1" && shift && { echo $$ >pid; "$@" >log 2>&1; echo $? >ended.new; mv ended.new ended; }'
 
 
 def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float = LOCK_SECONDS, check: bool = True
@@ -33,15 +33,7 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
     once, so it is asked again. Raises GpuOpsError that names the holder when the lock is not free in time.
     """
     argv = ["apt-get", *own(host), "-q", "-o", "DPkg::Lock::Timeout=%d" % lock_seconds, *words]
-    deadline = time.monotonic() + lock_seconds
-    while True:
-        done = host.run(argv, check=False, timeout=timeout + lock_seconds, env=QUIET)
-        locked = _LOCKED.search(done.stderr) if done.rc != 0 else None
-        if locked is None:
-            break
-        if time.monotonic() >= deadline:
-            raise _held(locked.group(0), lock_seconds, done)
-        time.sleep(_PAUSE)
+    done = unlocked(lambda: host.run(argv, check=False, timeout=timeout + lock_seconds, env=QUIET), lock_seconds)
     if check and done.rc != 0:
         told = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-3:]
         raise CommandFailed(
@@ -89,10 +81,18 @@ def configure(host: Host, argv: Sequence[str], timeout: float, lock_seconds: flo
 
     A dpkg that is killed leaves packages half configured, and its children (DKMS, update-initramfs) half written files.
     """
+    return unlocked(lambda: _in_own_session(host, argv, timeout), lock_seconds)
+
+
+def unlocked(act: Callable[[], Done], lock_seconds: float = LOCK_SECONDS) -> Done:
+    """What a program of apt or dpkg ended with, asked again for as long as another one holds its lock.
+
+    Raises GpuOpsError that names the holder when the lock is not free in time.
+    """
     deadline = time.monotonic() + lock_seconds
     while True:
-        done = _in_own_session(host, argv, timeout)
-        locked = _LOCKED.search(done.stdout) if done.rc != 0 else None
+        done = act()
+        locked = _LOCKED.search(done.stderr or done.stdout) if done.rc != 0 else None
         if locked is None:
             return done
         if time.monotonic() >= deadline:
@@ -105,8 +105,17 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
     host.write(folder + "/log", "", mode=0o600)
     host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(folder), *argv], env=QUIET)
     since = time.monotonic()
-    while host.read(folder + "/ended") is None:
-        if time.monotonic() - since > timeout:
+    told = False
+    while True:
+        late = time.monotonic() - since > timeout
+        if host.read(folder + "/ended") is not None:
+            break
+        process = "" if told else host.read(folder + "/pid") or ""
+        if process.endswith("\n"):
+            # If this process is killed, the host's lock is not free before that one has ended
+            host.tell_command(int(process))
+            told = True
+        if late:
             raise GpuOpsError(
                 found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
                 wanted="packages that configure in time",
@@ -115,7 +124,7 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
             )
         time.sleep(min(_PAUSE, 0.05 + (time.monotonic() - since) / 10))
     done = Done(tuple(argv), int(host.read(folder + "/ended") or "1"), host.read(folder + "/log") or "", "")
-    for name in ("log", "ended"):
+    for name in ("log", "ended", "pid"):
         host.remove("%s/%s" % (folder, name))
     host.remove_empty_dir(folder)
     return done
