@@ -136,7 +136,7 @@ class HostLock:
             return None
         if not held.handed_over:
             return held if self._lives(held) else self._left_behind(held)
-        if any(self.host.holder(path) for path in PACKAGE_LOCKS):
+        if package_manager_works(self.host):
             held = replace(held, handed_over=_since_boot())
             self._write(held)
         return held if _since_boot() - held.handed_over < GRACE_SECONDS else None
@@ -174,6 +174,10 @@ class HostLock:
 
     def _write(self, lease: Lease) -> None:
         self.host.write(RECORD, json.dumps(asdict(lease), sort_keys=True) + "\n", 0o600)
+
+
+def package_manager_works(host: Host) -> bool:
+    return any(host.holder(path) for path in PACKAGE_LOCKS)
 
 
 def _since_boot() -> float:

@@ -103,11 +103,12 @@ def run_writer(
 def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]:
     """(what the run did, another run that it waited for); the lock is held from before it observes.
 
-    Where the controller has to go on, the lock is its own until the next call of the same run.
+    Where the controller has to go on, or its package manager does, the lock is its own until the next call of the
+    same run, or until that has ended.
     """
     with lock.held(timeout) as waited:
         outcome = run.apply()
-        if outcome.awaiting is not None:
+        if outcome.awaiting is not None or outcome.left_at_work:
             lock.hand_over()
     return outcome, waited
 
