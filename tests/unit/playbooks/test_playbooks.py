@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import 
 PLAYBOOKS = sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml"))
 # Nobody answers there: a playbook that goes to its hosts is found out.
 NOWHERE = {"ansible_connection": "ssh", "ansible_host": "192.0.2.1", "ansible_ssh_common_args": "-o ConnectTimeout=1"}
+GPU = {"nvidia.com/gpu.present": "true"}
 has_gpu = len(read_bus(Host()).gpus) > 0
 
 
@@ -183,8 +184,10 @@ class TestTags:
 class TestUninstallAsksBeforeItDrains:
     """Against a cluster's API, in check mode; the host is this machine, or none."""
 
-    def said(self, controller: Controller, api: Api, *options: str, variables: Any = None) -> str:
-        return controller.play("gpuops.nvidia.uninstall", "--check", *options, variables={
+    def said(
+        self, controller: Controller, api: Api, *options: str, variables: Any = None, hosts: Any = ("host-1",)
+    ) -> str:
+        return controller.play("gpuops.nvidia.uninstall", "--check", *options, hosts=hosts, variables={
             "gpu_cluster_kubeconfig": str(api.kubeconfig), **(variables or {})}).stdout
 
     def test_a_host_that_is_down_stays_in_service(self, controller: Controller, api: Api) -> None:
@@ -199,9 +202,32 @@ class TestUninstallAsksBeforeItDrains:
         assert "runs as uid 65534" in told and "Cordon the node" not in told, told
 
     def test_one_that_answers_is_drained(self, controller: Controller, api: Api) -> None:
-        api.state.nodes = [node("host-1")]
+        api.state.nodes = [node("host-1", labels=GPU)]
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
         assert "Cordon the node" in told and "failed=0" in told, told
+
+    def test_one_whose_cordon_is_ours_is_given_back(self, controller: Controller, api: Api) -> None:
+        """A run that was killed before its last task leaves nothing else of ours."""
+        api.state.nodes = [node("host-1", annotations={"gpuops.nvidia.com/cordoned-by": "gpuops"}, unschedulable=True)]
+        told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
+        assert "Uncordon the node" in told and "failed=0" in told, told
+
+    def test_one_without_gpus_stays_in_service_be_it_a_node_or_none(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("cpu-1")]
+        told = self.said(controller, api, "-e", "gpu_uninstall_components=false", hosts=("cpu-1", "storage-1"))
+        assert "ordon the node" not in told and told.count("failed=0") == 2, told
+
+    def test_what_the_inventory_wants_of_its_hosts_is_not_brought(self, controller: Controller, api: Api) -> None:
+        """A toolkit that was present in group_vars was planned, fetched and installed by an uninstallation."""
+        api.state.nodes = [node("host-1", labels=GPU)]
+        told = self.said(controller, api, "-e", "gpu_uninstall_components=false", variables={
+            "gpu_state": "present", "gpu_driver_state": "staged", "container_toolkit_state": "present",
+            "container_runtime_state": "present", "container_toolkit_repository_key": "/no/key"})
+        assert "Uncordon the node" in told and "failed=0" in told, told
+
+    def test_what_extra_variables_want_is_refused(self, controller: Controller, api: Api) -> None:
+        told = self.said(controller, api, "-e", "gpu_driver_state=staged", "-e", "gpu_state=present")
+        assert "extra variables with gpu_state, gpu_driver_state" in told and api.state.requests == [], told
 
     def test_components_leave_other_nodes_only_when_that_is_said(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("host-1"), node("gpu-9", allocatable={"nvidia.com/gpu": "8"},
@@ -245,9 +271,28 @@ def test_hosts_of_several_clusters_are_refused(controller: Controller, api: Api,
     assert api.state.requests == []
 
 
+@pytest.mark.parametrize("environment, of_two, told", [
+    ("K8S_AUTH_KUBECONFIG", {"gpu_cluster_context": "other"}, "%(here)s test, %(here)s other"),
+    ("K8S_AUTH_KUBECONFIG", {"gpu_cluster_kubeconfig": "/other"}, "%(here)s test, /other"),
+    ("K8S_AUTH_HOST", {"gpu_cluster_kubeconfig": "/other"}, "%(here)s test, /other"),
+])
+def test_one_of_them_may_be_that_of_the_environment(
+    controller: Controller, api: Api, environment: str, of_two: Dict[str, str], told: str
+) -> None:
+    here = str(api.kubeconfig) if environment.endswith("KUBECONFIG") else api.url
+    done = controller.play("gpuops.nvidia.site", "--diff", hosts=("one", "two"), environment={environment: here},
+                           variables={**NOWHERE, **{
+                               name: "{{ '%s' if inventory_hostname == 'two' else '%s' }}" % (
+                                   value, "test" if name == "gpu_cluster_context" else "")
+                               for name, value in {"gpu_cluster_context": "", **of_two}.items()}})
+    assert done.returncode != 0
+    assert "hosts of 2 clusters: %s" % told % {"here": here} in done.stdout, done.stdout
+    assert api.state.requests == []
+
+
 def test_a_credential_in_the_environment_is_a_cluster(controller: Controller, api: Api) -> None:
     """AWX gives playbooks a cluster in this way, and no kubeconfig."""
-    api.state.nodes = [node("host-1")]
+    api.state.nodes = [node("host-1", labels=GPU)]
     done = controller.play(
         "gpuops.nvidia.uninstall", "--check", variables={"gpu_uninstall_components": False},
         environment={"K8S_AUTH_HOST": api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})
