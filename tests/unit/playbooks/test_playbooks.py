@@ -13,7 +13,7 @@ import pytest
 import yaml
 from cluster_api import Api
 from cluster_objects import node
-from controller import Controller
+from controller import LOCAL, Controller
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -243,21 +243,40 @@ def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: 
     assert refused(controller, {}, gpu_lock_timeout="0") == ["out=False put off="]
 
 
-def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller) -> None:
+@pytest.mark.parametrize("how", ["it failed", "it failed and could not be cordoned", "it does not answer any more"])
+def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller, how: str) -> None:
     """Ansible itself goes on as long as one host of a batch is well: a bad version would go through the whole fleet."""
-    tasks = REPOSITORY / "playbooks" / "tasks"
+    gone = how == "it does not answer any more"
+    begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
+                      if "its change begins" in task["name"] or "block" in task)
     play = controller.folder / "batches.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "tasks": [
-        {"ansible.builtin.import_tasks": str(tasks / "go_on.yml")},
+        {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "go_on.yml")},
+        begins,
         {"block": [{"ansible.builtin.command": "false", "changed_when": False,
-                    "when": "inventory_hostname == 'bad'"}],
-         "rescue": [{"ansible.builtin.import_tasks": str(tasks / "stop.yml")}]},
+                    "when": "inventory_hostname == 'bad'"}, change["block"][-1]],
+         "rescue": [change["rescue"][0], *([{"ansible.builtin.fail": {"msg": "no API"}}] if "cordoned" in how else []),
+                    change["rescue"][-1]]},
         {"ansible.builtin.debug": {"msg": "changed {{ inventory_hostname }}"}}]}]))
-    done = controller.play(str(play), hosts=("good", "bad", "next", "later", "last"))
+    done = controller.play(str(play), hosts=("good", "bad", "next", "later", "last"), variables={
+        name: "{{ '%s' if inventory_hostname == 'bad' else '%s' }}" % (value, LOCAL.get(name, ""))
+        for name, value in NOWHERE.items()} if gone else None)
     assert done.returncode != 0
+    assert ("unreachable=1" in done.stdout) == gone
     assert "changed good" in done.stdout and "the change of bad failed in this run" in done.stdout
     assert not any("changed " + name in done.stdout for name in ("bad", "next", "later", "last")), done.stdout
     assert "last" not in done.stdout
+
+
+def test_batches_follow_while_all_is_well(controller: Controller) -> None:
+    begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
+                      if "its change begins" in task["name"] or "block" in task)
+    play = controller.folder / "batches.json"
+    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "strategy": strategy, "tasks": [
+        {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "go_on.yml")},
+        begins, change["block"][-1]]} for strategy in ("free", "linear")]))
+    done = controller.play(str(play), hosts=("one", "two", "three"))
+    assert done.returncode == 0 and "failed=1" not in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("name, mode", [("site", "--diff"), ("uninstall", "--check")])
