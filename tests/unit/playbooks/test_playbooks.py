@@ -81,6 +81,24 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
     assert "changed=0" in done.stdout and "failed=1" not in done.stdout
 
 
+@pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize("why", ["gpu_validation_expected_gpus", "a label of ours"])
+def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
+    controller: Controller, api: Api, why: str
+) -> None:
+    """It ended well, and the node was offered on."""
+    ours = {"gpuops.nvidia.com/labels": json.dumps(GPU)}
+    api.state.nodes = [node("gpu-1", labels=GPU, annotations=ours), node("cpu-1")]
+    done = controller.play(
+        "gpuops.nvidia.site", hosts=("gpu-1", "cpu-1"), variables={
+            "gpu_driver_source": "preinstalled", "container_toolkit_source": "preinstalled",
+            **({"gpu_cluster_kubeconfig": str(api.kubeconfig)} if why == "a label of ours" else {
+                "gpu_validation_expected_gpus": "{{ 8 if inventory_hostname == 'gpu-1' else 0 }}"})})
+    assert done.returncode != 0
+    assert re.search(r"gpu-1\]: FAILED! => .*no NVIDIA GPU on the PCI bus", done.stdout), done.stdout
+    assert "left out: cpu-1\"" in done.stdout
+
+
 def refused(controller: Controller, plan: Dict[str, Any], **variables: Any) -> List[str]:
     """What site says of a host with this plan before it takes it out of service; what it puts off comes last."""
     play = controller.folder / "refuse.json"
