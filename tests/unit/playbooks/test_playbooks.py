@@ -208,6 +208,13 @@ class TestUninstallAsksBeforeItDrains:
         return controller.play("gpuops.nvidia.uninstall", "--check", *options, hosts=hosts, variables={
             "gpu_cluster_kubeconfig": str(api.kubeconfig), **(variables or {})}).stdout
 
+    def test_that_is_asked_too_where_the_first_host_is_in_no_cluster(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1", labels=GPU), node("gpu-9", labels=GPU)]
+        told = self.said(controller, api, hosts=("alone", "host-1"), variables={
+            **NOWHERE,
+            "gpu_cluster_kubeconfig": "{{ '' if inventory_hostname == 'alone' else '%s' }}" % api.kubeconfig})
+        assert "1 other GPU node(s) in the cluster: gpu-9" in told and "Plan the host" not in told, told
+
     def test_a_host_that_is_down_stays_in_service(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("host-1")]
         told = self.said(controller, api, variables=NOWHERE)
