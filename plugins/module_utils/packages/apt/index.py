@@ -14,11 +14,10 @@ import fcntl
 import hashlib
 import os
 import re
-import tempfile
 import time
 from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ...core.errors import GpuOpsError
+from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import Done, Host
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys
@@ -151,7 +150,7 @@ def index(host: Host, repositories: Sequence[Repository], beside_system: bool = 
 
     Raises GpuOpsError that names the repository when one of ours cannot be reached or is not signed by its key.
     """
-    with tempfile.TemporaryDirectory(prefix="gpuops-apt-") as scratch, _lists(host, scratch) as lists:
+    with host.scratch() as scratch, _lists(host, scratch) as lists:
         for folder in ("log", "sources.d", "preferences.d", "auth.d"):
             os.makedirs(os.path.join(scratch, folder))
         _put_sources(lists, scratch, repositories)
@@ -175,7 +174,7 @@ def index(host: Host, repositories: Sequence[Repository], beside_system: bool = 
 
 def fetch(host: Host, url: str, told: Optional[Credentials] = None) -> bytes:
     """A file by URL, through apt's own proxies, certificates and credentials, or those that are told."""
-    with tempfile.TemporaryDirectory(prefix="gpuops-key-") as scratch:
+    with host.scratch() as scratch:
         os.makedirs(scratch + "/auth.d")
         _put_credentials(host, scratch, [Repository(url, "", "", credentials=told)])
         target = scratch + "/key"
@@ -329,6 +328,9 @@ def _held(output: str) -> Tuple[str, ...]:
 
 
 def _put(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
-        handle.write(text)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
+            handle.write(text)
+    except OSError as error:
+        raise HostFailed.of(error, path, "written", os.path.dirname(path)) from error
