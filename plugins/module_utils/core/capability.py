@@ -17,6 +17,7 @@ from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
 from .journal import Journal
+from .lock import package_manager_works
 from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
 from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, FILE_ACTIONS, Executor, generic_executors, obstacles
@@ -94,12 +95,14 @@ class Outcome:
     applied:  ids of the steps done in this run, in order.
     put_off:  steps that disturb more than was allowed, or come after one that does.
     awaiting: a step that the controller must carry out before the run goes on, None when the run is over.
+    left_at_work: whether the package manager outlives the controller's transaction; the next run accounts for it.
     """
 
     plan: Plan
     applied: List[str] = field(default_factory=list)
     put_off: Tuple[Step, ...] = ()
     awaiting: Optional[Step] = None
+    left_at_work: bool = False
 
 
 def plan_of(
@@ -263,13 +266,19 @@ class Run:
                 self.transactions.settle(self.host, self.journal, step, event.get("transaction") or {})
 
     def _account_failed(self) -> Outcome:
-        """The transaction failed: what came nevertheless is booked, and the step is over. Nothing is planned."""
+        """The transaction failed: what came nevertheless is booked, and the step is over. Nothing is planned.
+
+        Where ansible.builtin was killed, apt goes on without it: the step then is open until that has ended.
+        """
+        nothing = Plan(host=self.read_facts(self.host).hostname)
+        if package_manager_works(self.host):
+            return Outcome(nothing, left_at_work=True)
         self._account()
         for event in self.journal.unfinished(self.capability.name):
             if event["step"]["id"] == self.resumed:
                 self.journal.note("failed", Step.from_dict(event["step"]), event["plan"],
                                   error="the package manager failed")
-        return Outcome(Plan(host=self.read_facts(self.host).hostname))
+        return Outcome(nothing)
 
     def _settle(self, plan: Plan, applied: List[str]) -> None:
         """Close what an earlier process left open; what it has done counts as done by this run.

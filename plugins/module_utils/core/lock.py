@@ -103,10 +103,6 @@ class HostLock:
             self._write(replace(self._mine, handed_over=_since_boot()))
         self._handed_over = True
 
-    def packages_move(self) -> bool:
-        """Whether a package manager is at work on this host, whoever's."""
-        return any(self.host.holder(path) for path in PACKAGE_LOCKS)
-
     def _take(self, timeout: float) -> str:
         began = time.monotonic()
         waited = ""
@@ -141,7 +137,7 @@ class HostLock:
             return None
         if not held.handed_over:
             return held if self._lives(held) else self._left_behind(held)
-        if self.packages_move():
+        if package_manager_works(self.host):
             held = replace(held, handed_over=_since_boot())
             self._write(held)
         return held if _since_boot() - held.handed_over < GRACE_SECONDS else None
@@ -179,6 +175,11 @@ class HostLock:
 
     def _write(self, lease: Lease) -> None:
         self.host.write(RECORD, json.dumps(asdict(lease), sort_keys=True) + "\n", 0o600)
+
+
+def package_manager_works(host: Host) -> bool:
+    """Whether a package manager is at work on this host, whoever's."""
+    return any(host.holder(path) for path in PACKAGE_LOCKS)
 
 
 def _since_boot() -> float:

@@ -15,7 +15,7 @@ from .errors import GpuOpsError, LibraryMissing
 from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
-from .plan import Disruption, Plan, render
+from .plan import Disruption, render
 from .secrets import masked, passwords
 
 LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
@@ -103,15 +103,12 @@ def run_writer(
 def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]:
     """(what the run did, another run that it waited for); the lock is held from before it observes.
 
-    Where the controller has to go on, the lock is its own until the next call of the same run.
+    Where the controller has to go on, or its package manager does, the lock is its own until the next call of the
+    same run, or until that has ended.
     """
     with lock.held(timeout) as waited:
-        if run.transaction_failed and lock.packages_move():
-            # Its module was killed, and apt goes on: what comes is for the next run to account for
-            lock.hand_over()
-            return Outcome(Plan(host=run.read_facts(run.host).hostname)), waited
         outcome = run.apply()
-        if outcome.awaiting is not None:
+        if outcome.awaiting is not None or outcome.left_at_work:
             lock.hand_over()
     return outcome, waited
 

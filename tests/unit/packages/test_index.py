@@ -6,6 +6,8 @@ from __future__ import annotations
 import base64
 import email.utils
 import os
+import re
+import resource
 import subprocess
 import tempfile
 import threading
@@ -58,6 +60,33 @@ def test_a_repository_is_read_that_the_host_does_not_have_and_nothing_of_the_hos
         assert opened.versions(["driver", "none"]) == {"driver": ["2.0-1", "2.0-1~rc1", "1.0-1"], "none": []}
     changed = set(root.tree().items()) ^ set(before.items())
     assert {name for name, _data in changed if not name.startswith(LISTS.lstrip("/"))} == set()
+
+
+@pytest.mark.parametrize("key", ["", "url"])
+def test_a_host_that_takes_no_more_bytes_is_told_in_words(root: Root, repository: Repository, key: str) -> None:
+    """As a full /tmp or /run does; the limit of a process stands in for it (setrlimit(2))."""
+    told = root.path / "told"
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    with Repository(root.path / "asks", password="user:word") as closed:
+        pid = os.fork()
+        if pid == 0:
+            said = "nothing was wrong"
+            try:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (0, unlimited))
+                if key:
+                    read_key(root.host, closed.url + "key.asc", Credentials("user", "word"))
+                with index(root.host, [ours(repository)]):
+                    pass
+            except GpuOpsError as error:
+                said = str(error)
+            except BaseException as error:
+                said = "a traceback: %r" % error
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (unlimited, unlimited))
+                told.write_text(said)
+                os._exit(0)
+        os.waitpid(pid, 0)
+    assert re.match(r"Found: /\S+ cannot be written: File too large", told.read_text()), told.read_text()
 
 
 def test_six_readings_fetch_each_index_once(root: Root, repository: Repository, other: Repository) -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from cluster_api import Api
 from cluster_objects import node
-from controller import Controller
+from controller import LOCAL, Controller
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import 
 PLAYBOOKS = sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml"))
 # Nobody answers there: a playbook that goes to its hosts is found out.
 NOWHERE = {"ansible_connection": "ssh", "ansible_host": "192.0.2.1", "ansible_ssh_common_args": "-o ConnectTimeout=1"}
+GPU = {"nvidia.com/gpu.present": "true"}
 has_gpu = len(read_bus(Host()).gpus) > 0
 
 
@@ -78,6 +79,24 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
     assert "Plan the host" not in done.stdout and "plain-3" not in done.stdout
     assert "Could not match" not in done.stderr
     assert "changed=0" in done.stdout and "failed=1" not in done.stdout
+
+
+@pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize("why", ["gpu_validation_expected_gpus", "a label of ours"])
+def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
+    controller: Controller, api: Api, why: str
+) -> None:
+    """It ended well, and the node was offered on."""
+    ours = {"gpuops.nvidia.com/labels": json.dumps(GPU)}
+    api.state.nodes = [node("gpu-1", labels=GPU, annotations=ours), node("cpu-1")]
+    done = controller.play(
+        "gpuops.nvidia.site", hosts=("gpu-1", "cpu-1"), variables={
+            "gpu_driver_source": "preinstalled", "container_toolkit_source": "preinstalled",
+            **({"gpu_cluster_kubeconfig": str(api.kubeconfig)} if why == "a label of ours" else {
+                "gpu_validation_expected_gpus": "{{ 8 if inventory_hostname == 'gpu-1' else 0 }}"})})
+    assert done.returncode != 0
+    assert re.search(r"gpu-1\]: FAILED! => .*no NVIDIA GPU on the PCI bus", done.stdout), done.stdout
+    assert "left out: cpu-1\"" in done.stdout
 
 
 def refused(controller: Controller, plan: Dict[str, Any], **variables: Any) -> List[str]:
@@ -183,9 +202,18 @@ class TestTags:
 class TestUninstallAsksBeforeItDrains:
     """Against a cluster's API, in check mode; the host is this machine, or none."""
 
-    def said(self, controller: Controller, api: Api, *options: str, variables: Any = None) -> str:
-        return controller.play("gpuops.nvidia.uninstall", "--check", *options, variables={
+    def said(
+        self, controller: Controller, api: Api, *options: str, variables: Any = None, hosts: Any = ("host-1",)
+    ) -> str:
+        return controller.play("gpuops.nvidia.uninstall", "--check", *options, hosts=hosts, variables={
             "gpu_cluster_kubeconfig": str(api.kubeconfig), **(variables or {})}).stdout
+
+    def test_that_is_asked_too_where_the_first_host_is_in_no_cluster(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1", labels=GPU), node("gpu-9", labels=GPU)]
+        told = self.said(controller, api, hosts=("alone", "host-1"), variables={
+            **NOWHERE,
+            "gpu_cluster_kubeconfig": "{{ '' if inventory_hostname == 'alone' else '%s' }}" % api.kubeconfig})
+        assert "1 other GPU node(s) in the cluster: gpu-9" in told and "Plan the host" not in told, told
 
     def test_a_host_that_is_down_stays_in_service(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("host-1")]
@@ -199,9 +227,32 @@ class TestUninstallAsksBeforeItDrains:
         assert "runs as uid 65534" in told and "Cordon the node" not in told, told
 
     def test_one_that_answers_is_drained(self, controller: Controller, api: Api) -> None:
-        api.state.nodes = [node("host-1")]
+        api.state.nodes = [node("host-1", labels=GPU)]
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
         assert "Cordon the node" in told and "failed=0" in told, told
+
+    def test_one_whose_cordon_is_ours_is_given_back(self, controller: Controller, api: Api) -> None:
+        """A run that was killed before its last task leaves nothing else of ours."""
+        api.state.nodes = [node("host-1", annotations={"gpuops.nvidia.com/cordoned-by": "gpuops"}, unschedulable=True)]
+        told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
+        assert "Uncordon the node" in told and "failed=0" in told, told
+
+    def test_one_without_gpus_stays_in_service_be_it_a_node_or_none(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("cpu-1")]
+        told = self.said(controller, api, "-e", "gpu_uninstall_components=false", hosts=("cpu-1", "storage-1"))
+        assert "ordon the node" not in told and told.count("failed=0") == 2, told
+
+    def test_what_the_inventory_wants_of_its_hosts_is_not_brought(self, controller: Controller, api: Api) -> None:
+        """A toolkit that was present in group_vars was planned, fetched and installed by an uninstallation."""
+        api.state.nodes = [node("host-1", labels=GPU)]
+        told = self.said(controller, api, "-e", "gpu_uninstall_components=false", variables={
+            "gpu_state": "present", "gpu_driver_state": "staged", "container_toolkit_state": "present",
+            "container_runtime_state": "present", "container_toolkit_repository_key": "/no/key"})
+        assert "Uncordon the node" in told and "failed=0" in told, told
+
+    def test_what_extra_variables_want_is_refused(self, controller: Controller, api: Api) -> None:
+        told = self.said(controller, api, "-e", "gpu_driver_state=staged", "-e", "gpu_state=present")
+        assert "extra variables with gpu_state, gpu_driver_state" in told and api.state.requests == [], told
 
     def test_components_leave_other_nodes_only_when_that_is_said(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("host-1"), node("gpu-9", allocatable={"nvidia.com/gpu": "8"},
@@ -217,21 +268,40 @@ def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: 
     assert refused(controller, {}, gpu_lock_timeout="0") == ["out=False put off="]
 
 
-def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller) -> None:
+@pytest.mark.parametrize("how", ["it failed", "it failed and could not be cordoned", "it does not answer any more"])
+def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller, how: str) -> None:
     """Ansible itself goes on as long as one host of a batch is well: a bad version would go through the whole fleet."""
-    tasks = REPOSITORY / "playbooks" / "tasks"
+    gone = how == "it does not answer any more"
+    begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
+                      if "its change begins" in task["name"] or "block" in task)
     play = controller.folder / "batches.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "tasks": [
-        {"ansible.builtin.import_tasks": str(tasks / "go_on.yml")},
+        {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "go_on.yml")},
+        begins,
         {"block": [{"ansible.builtin.command": "false", "changed_when": False,
-                    "when": "inventory_hostname == 'bad'"}],
-         "rescue": [{"ansible.builtin.import_tasks": str(tasks / "stop.yml")}]},
+                    "when": "inventory_hostname == 'bad'"}, change["block"][-1]],
+         "rescue": [change["rescue"][0], *([{"ansible.builtin.fail": {"msg": "no API"}}] if "cordoned" in how else []),
+                    change["rescue"][-1]]},
         {"ansible.builtin.debug": {"msg": "changed {{ inventory_hostname }}"}}]}]))
-    done = controller.play(str(play), hosts=("good", "bad", "next", "later", "last"))
+    done = controller.play(str(play), hosts=("good", "bad", "next", "later", "last"), variables={
+        name: "{{ '%s' if inventory_hostname == 'bad' else '%s' }}" % (value, LOCAL.get(name, ""))
+        for name, value in NOWHERE.items()} if gone else None)
     assert done.returncode != 0
+    assert ("unreachable=1" in done.stdout) == gone
     assert "changed good" in done.stdout and "the change of bad failed in this run" in done.stdout
     assert not any("changed " + name in done.stdout for name in ("bad", "next", "later", "last")), done.stdout
     assert "last" not in done.stdout
+
+
+def test_batches_follow_while_all_is_well(controller: Controller) -> None:
+    begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
+                      if "its change begins" in task["name"] or "block" in task)
+    play = controller.folder / "batches.json"
+    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "strategy": strategy, "tasks": [
+        {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "go_on.yml")},
+        begins, change["block"][-1]]} for strategy in ("free", "linear")]))
+    done = controller.play(str(play), hosts=("one", "two", "three"))
+    assert done.returncode == 0 and "failed=1" not in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("name, mode", [("site", "--diff"), ("uninstall", "--check")])
@@ -245,9 +315,28 @@ def test_hosts_of_several_clusters_are_refused(controller: Controller, api: Api,
     assert api.state.requests == []
 
 
+@pytest.mark.parametrize("environment, of_two, told", [
+    ("K8S_AUTH_KUBECONFIG", {"gpu_cluster_context": "other"}, "%(here)s test, %(here)s other"),
+    ("K8S_AUTH_KUBECONFIG", {"gpu_cluster_kubeconfig": "/other"}, "%(here)s test, /other"),
+    ("K8S_AUTH_HOST", {"gpu_cluster_kubeconfig": "/other"}, "%(here)s test, /other"),
+])
+def test_one_of_them_may_be_that_of_the_environment(
+    controller: Controller, api: Api, environment: str, of_two: Dict[str, str], told: str
+) -> None:
+    here = str(api.kubeconfig) if environment.endswith("KUBECONFIG") else api.url
+    done = controller.play("gpuops.nvidia.site", "--diff", hosts=("one", "two"), environment={environment: here},
+                           variables={**NOWHERE, **{
+                               name: "{{ '%s' if inventory_hostname == 'two' else '%s' }}" % (
+                                   value, "test" if name == "gpu_cluster_context" else "")
+                               for name, value in {"gpu_cluster_context": "", **of_two}.items()}})
+    assert done.returncode != 0
+    assert "hosts of 2 clusters: %s" % told % {"here": here} in done.stdout, done.stdout
+    assert api.state.requests == []
+
+
 def test_a_credential_in_the_environment_is_a_cluster(controller: Controller, api: Api) -> None:
     """AWX gives playbooks a cluster in this way, and no kubeconfig."""
-    api.state.nodes = [node("host-1")]
+    api.state.nodes = [node("host-1", labels=GPU)]
     done = controller.play(
         "gpuops.nvidia.uninstall", "--check", variables={"gpu_uninstall_components": False},
         environment={"K8S_AUTH_HOST": api.url, "K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_VERIFY_SSL": "false"})

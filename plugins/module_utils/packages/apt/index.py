@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
-from ...core.errors import GpuOpsError
+from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import Done, Host
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys, running
@@ -397,6 +397,9 @@ def _held(output: str) -> Tuple[str, ...]:
 
 
 def _put(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
-        handle.write(text)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as handle:
+            handle.write(text)
+    except OSError as error:
+        raise HostFailed.of(error, path, "written", os.path.dirname(path)) from error
