@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Tuple
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
@@ -12,6 +12,8 @@ from .core.approval import differences, read_approved
 from .core.capability import Capability, plan_of
 from .core.errors import GpuOpsError
 from .core.host import Host
+from .core.journal import Journal
+from .core.lock import HostLock
 from .core.plan import Plan, digest, render
 from .driver.capability import Activation, Driver, Nouveau
 from .hardware.node import host_facts_and_health
@@ -21,11 +23,12 @@ CAPABILITIES: Tuple[Capability[Any, Any], ...] = (Nouveau(), Driver(), Toolkit()
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals'}: the plans of all capabilities that have parameters, chained on the facts
-    each one leaves.
+    """{'plan', 'text', 'digest', 'refusals', 'unfinished', 'waited_for'}: the plans of all capabilities that have
+    parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     """
+    waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
     now = facts = host_facts_and_health(host)
     total = Plan(host=facts.hostname)
     for capability in CAPABILITIES:
@@ -41,7 +44,16 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
         "text": render(total),
         "digest": digest(total.promise()),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
+        "unfinished": _unfinished(host, parameters),
+        "waited_for": waited,
     }
+
+
+def _unfinished(host: Host, parameters: Mapping[str, Any]) -> List[str]:
+    """Ids of steps that a run has begun and that none has closed: they are the journal's to close, needed or not."""
+    journal = Journal(host)
+    return [event["step"]["id"] for capability in CAPABILITIES if parameters.get(capability.name) is not None
+            for event in journal.unfinished(capability.name)]
 
 
 def _checked(capability: Capability[Any, Any], given: Mapping[str, Any]) -> Dict[str, Any]:

@@ -41,6 +41,13 @@ options:
         missing, and a step may disturb less.
       - A plan of another schema, or what is no plan, is an error.
     type: dict
+  lock_timeout:
+    description:
+      - How many seconds to wait for a run that works on the host; V(0) is not to wait. A plan of a host that changes
+        meanwhile would be worth nothing.
+      - When the time is over, the module fails and says who works there, and since when.
+    type: int
+    default: 600
   approved_from:
     description:
       - Folder on the controller with approved plans, as O(save_to) left them there. The plan of this host is read from
@@ -183,6 +190,21 @@ refusals:
     remedy:
       description: What to do.
       type: str
+unfinished:
+  description:
+    - Ids of steps that a run has begun and that none has closed, as after a power cut. The next run of their module
+      closes them, whether they are in the plan or need not be done again.
+  returned: success
+  type: list
+  elements: str
+waited_for:
+  description: The run on this host that was waited for, empty when there was none.
+  returned: success
+  type: str
+held_by:
+  description: The run that works on the host.
+  returned: failure, where another run did not end within O(lock_timeout)
+  type: dict
 saved_as:
   description: The file on the controller that holds the plan.
   returned: when O(save_to) was given and it was not check mode
@@ -233,7 +255,8 @@ OF_CONTROLLER = {
 
 def main() -> None:
     arguments = {capability.name: {"type": "dict"} for capability in CAPABILITIES}
-    run_reader(dict(arguments, approved_plan={"type": "dict"}, **OF_CONTROLLER), plan_host, as_root=True)
+    own = {"approved_plan": {"type": "dict"}, "lock_timeout": {"type": "int", "default": 600}}
+    run_reader(dict(arguments, **own, **OF_CONTROLLER), plan_host, as_root=True)
 
 
 if __name__ == "__main__":

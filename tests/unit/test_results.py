@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Outcome
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import writer_result
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Refusal, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
@@ -110,6 +111,12 @@ def test_what_a_plan_holds(host: Host) -> None:
     full = dict(result, plan=Plan(steps=(STEP,), refusals=(Refusal("a", "b", "c", "d"),), notes=("n",)).to_dict())
     assert list(undocumented(result, documented)) == [] and missing(result, documented) == []
     assert list(undocumented(full, documented)) == []
+
+
+def test_a_plan_names_what_a_killed_run_has_left_open(host: Host) -> None:
+    Journal(host).note("started", STEP, "a plan", policy="a policy")
+    assert plan_host(host, {})["unfinished"] == []
+    assert plan_host(host, {"runtime": {"state": "absent"}})["unfinished"] == [STEP.id]
 
 
 def test_what_is_read_of_a_host(host: Host) -> None:

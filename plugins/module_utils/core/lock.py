@@ -13,7 +13,8 @@ on. So a killed module frees the host once the command that it ran has ended, fo
 at once; and a killed controller soon after its transaction.
 
 A call that finds its own run at work is a second one: ssh that lost its connection was told to try again. It waits.
-Readers take no lock: what they read is replaced as a whole.
+Readers take no lock: what they read is replaced as a whole. Who plans waits for the run that is at work: a plan of a
+host that changes meanwhile is nobody's.
 """
 from __future__ import annotations
 
@@ -88,7 +89,7 @@ class HostLock:
 
         timeout: seconds to wait for another run, 0 is not to wait. Raises GpuOpsError that names the other run.
         """
-        waited = self._take(timeout)
+        waited = self._wait(timeout, take=True)
         self.host.commands_told_in = COMMAND
         try:
             yield waited
@@ -97,20 +98,25 @@ class HostLock:
             if not self._handed_over:
                 self._release()
 
+    def await_others(self, timeout: float) -> str:
+        """Wait until no other run works on this host, without taking the lock; as held()."""
+        return self._wait(timeout, take=False) if self.host.exists(RECORD) else ""
+
     def hand_over(self) -> None:
         """Leave the lock to the controller until this run's next call."""
         with self._guard():
             self._write(replace(self._mine, handed_over=_since_boot()))
         self._handed_over = True
 
-    def _take(self, timeout: float) -> str:
+    def _wait(self, timeout: float, take: bool) -> str:
         began = time.monotonic()
         waited = ""
         while True:
             with self._guard():
                 other = self._other()
                 if other is None:
-                    self._write(self._mine)
+                    if take:
+                        self._write(self._mine)
                     return waited
             passed = time.monotonic() - began
             waited = str(other)

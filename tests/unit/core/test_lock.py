@@ -89,6 +89,26 @@ def test_it_waits_as_long_as_it_is_told_and_says_for_whom(root: Path) -> None:
     assert ended(process) == 0
 
 
+def test_who_plans_waits_for_others_and_takes_nothing(root: Path) -> None:
+    planner = HostLock(Host(str(root)), "", "gpu_plan")
+    assert planner.await_others(0) == ""
+    assert not (root / "run/gpuops").exists()
+    ready = FORK.Event()
+
+    def work() -> None:
+        with HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
+            ready.set()
+            time.sleep(0.5)
+
+    process = in_a_process(work)
+    assert ready.wait(LIMIT_SECONDS)
+    with pytest.raises(GpuOpsError, match="another run: cdi_spec for ada@a"):
+        planner.await_others(0)
+    assert planner.await_others(LIMIT_SECONDS).startswith("cdi_spec for ada@a")
+    assert ended(process) == 0
+    assert not (root / locks.RECORD.lstrip("/")).exists()
+
+
 def test_it_ends_with_a_killed_owner(root: Path) -> None:
     ready = FORK.Event()
 

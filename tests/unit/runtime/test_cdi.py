@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cdi import (
@@ -159,14 +159,36 @@ def test_a_bare_host_is_planned_as_it_will_be() -> None:
         "service.enable",
     ]
     assert "cdi generate" in made.steps[5].change["after"]
-    assert made.steps[0].change == {"before": None, "after": {"driver": "580.178.04", "gpus": 2, "fresh": True}}
+    assert made.steps[0].change == {
+        "before": {"fresh": False}, "after": {"driver": "580.178.04", "gpus": 2, "fresh": True}}
+
+
+def test_what_the_toolkits_unit_writes_meanwhile_makes_no_other_plan() -> None:
+    """It may at any moment between an approval and its run: after a boot, and whenever a driver or a toolkit comes."""
+    approved = planner.plan(BARE, WISH, FACTS).steps[0]
+    seen = replace(FRESH, spec=read_spec(as_yaml(too_early(*CONTROL_NODES[1:]))))
+    assert planner.plan(seen, WISH, FACTS).steps[0].promise() == approved.promise()
+
+
+@pytest.mark.parametrize("brought, state, is_ours", [
+    ({"nvidia-container-toolkit": PackageChange(None, "1.20.1-1")}, "absent", True),
+    ({"nvidia-container-toolkit": PackageChange(None, "1.20.1-1")}, "present", False), ({}, "absent", False)])
+def test_what_units_of_our_toolkit_wrote_goes_with_it(
+    tmp_path: Path, brought: Dict[str, PackageChange], state: str, is_ours: bool
+) -> None:
+    """A boot in the middle of an uninstallation: its units are still there, and ours is gone."""
+    host = Host(str(tmp_path))
+    host.write(PATH, as_yaml(specification()))
+    journal = Journal(host)
+    journal.set_packages("toolkit", brought)
+    assert observation.observe(host, journal, policy.CdiPolicy(state == "present", True)).generated == is_ours
 
 
 def test_a_driver_of_the_future_makes_the_specification_stale() -> None:
     facts = FACTS.but(driver_loaded="595.91.07", driver_userspace="595.91.07")
     step, link = planner.plan(FRESH, WISH, facts).steps
     assert link.action == "links.create"
-    assert step.change["before"]["driver"] == "580.178.04"
+    assert "it is for driver 580.178.04" in step.why
     assert step.change["after"]["driver"] == "595.91.07"
 
 
@@ -453,9 +475,10 @@ def test_the_bytes_of_our_files_are_those_that_hosts_have() -> None:
     assert boot.RULE == says + (
         'ACTION=="add", SUBSYSTEM=="module", KERNEL=="nvidia_uvm", TAG+="systemd", '
         'ENV{SYSTEMD_WANTS}+="gpuops-nvidia-cdi.service"\n')
-    text = boot.unit_text("/usr/bin/nvidia-ctk", "/etc/x", PATH, False)
+    text = boot.unit_text("/usr/bin/nvidia-ctk", True, False)
     assert text.startswith(says + "[Unit]\nDescription=CDI specification and /dev/char links of NVIDIA GPUs\n")
-    assert text.endswith("cdi generate --output=%s\n\n[Install]\nWantedBy=multi-user.target\n" % PATH)
+    assert text.endswith("cdi generate --output=${NVIDIA_CTK_CDI_OUTPUT_FILE_PATH}\n\n"
+                         "[Install]\nWantedBy=multi-user.target\n")
 
 
 def test_our_unit_makes_the_nodes_before_it_generates() -> None:

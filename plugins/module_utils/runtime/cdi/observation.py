@@ -43,7 +43,7 @@ class CdiObservation:
     units:           (unit, is there, is enabled, is active) of the toolkit's refresh units.
     elsewhere:       other files that describe GPUs under the same kind.
     conflicting:     those of them that the container runtime gives no GPUs for: same folder, same names.
-    generated:       whether we wrote the specification.
+    generated:       whether we wrote the specification, or units did that came with a toolkit of ours.
     enabled_by_us:   units that we enabled (only read when the specification is not wanted).
     loaded:          version of the loaded driver, '' if none.
     module:          its kernel module, as HostFacts.module_loaded.
@@ -102,7 +102,7 @@ def observe(host: Host, journal: Journal, policy: CdiPolicy) -> CdiObservation:
         units=tuple(_unit(host, name) for name in REFRESH_UNITS),
         elsewhere=tuple(others),
         conflicting=conflicting(path, spec, others) if spec else (),
-        generated=bool(memory.get("generated")),
+        generated=bool(memory.get("generated")) or bool(journal.packages("toolkit")) and not policy.present,
         enabled_by_us=() if policy.present else tuple(memory.get("enabled", ())),
         loaded=loaded,
         module=loaded_kind(host),

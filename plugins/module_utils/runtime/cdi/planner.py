@@ -3,7 +3,7 @@
 """Pure: the steps to a CDI specification that describes the devices, now and after a boot."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import List, Tuple
 
 from ...core.facts import HostFacts
 from ...core.plan import Disruption, Plan, Step
@@ -106,16 +106,14 @@ def _generation(observation: CdiObservation, facts: HostFacts) -> List[Step]:
     reasons = _reasons(observation, facts)
     if not reasons:
         return []
-    before: Optional[Dict[str, Any]] = None
-    if observation.spec is not None:
-        before = {"driver": observation.spec.driver, "gpus": observation.spec.gpus, "fresh": False}
     return [
         Step(
             capability=NAME,
             action=GENERATE,
             subject=observation.path,
             why="Containers get their GPUs by this specification: %s." % "; ".join(reasons),
-            change={"before": before,
+            # The same whether there is none or an old one: the toolkit's units may write one at any moment in between
+            change={"before": {"fresh": False},
                     "after": {"driver": facts.driver_loaded, "gpus": len(facts.gpus), "fresh": True}},
         )
     ]
