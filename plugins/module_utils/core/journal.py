@@ -46,6 +46,8 @@ _ORIGINAL = ("capability", "content", "mode", "uid", "gid", "label", "attributes
 _COMING = "coming"
 JOURNAL_BYTES = 4 << 20
 JOURNALS_KEPT = 3
+# How often a record that names bytes which are not there must be read before they are lost
+READINGS = 5
 
 _SECTIONS: Dict[str, type] = {"open": list, "originals": dict, "packages": dict, "memory": dict}
 # The files of schema 0, beside journal.jsonl
@@ -171,15 +173,20 @@ class Journal:
         return _COMING in kept and _sha256(self.host.read_bytes(path)) not in (kept["content"], kept[_COMING])
 
     def originals(self, capability: str) -> List[Original]:
+        return self._originals(capability, READINGS)
+
+    def _originals(self, capability: str, readings: int) -> List[Original]:
         state = self._load()
         try:
             return [self._original(state, path) for path, kept in sorted(state.data["originals"].items())
                     if kept["capability"] == capability]
         except GpuOpsError:
-            # Bytes that a writer has made needless since the record was read are not lost
-            if self._load().data["originals"] == state.data["originals"]:
+            # Bytes that a writer has made needless since the record was read are not lost. It may have kept the same
+            # ones again by now, so one record that is as before says nothing yet.
+            same = self._load().data["originals"] == state.data["originals"]
+            if same and readings == 1:
                 raise
-            return self.originals(capability)
+            return self._originals(capability, readings - same)
 
     def forget_original(self, path: str) -> None:
         """Drop the record of a file; the next change of it makes a new one."""
