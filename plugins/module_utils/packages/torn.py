@@ -22,7 +22,7 @@ from ..core.journal import Journal
 from ..core.plan import Disruption, Refusal, Step
 from ..core.steps import PACKAGES_INSTALL, Executor
 from . import provenance
-from .apt import running
+from .apt import database, running
 from .model import Package
 
 ACTION = "dpkg.unpack"
@@ -86,11 +86,11 @@ def refusals(capability: str, found: Mapping[str, Torn], lost: Tuple[str, ...] =
     if lost:
         told.append(Refusal(
             capability, "packages whose unpacking was stopped, and of which neither a source of this host nor %s has a "
-            "version: %s" % (running.ARCHIVES, ", ".join("%s %s" % (name, " or ".join(found[name].versions) or "(?)")
+            "version: %s" % (database.ARCHIVES, ", ".join("%s %s" % (name, " or ".join(found[name].versions) or "(?)")
                                                          for name in lost)),
             "the package, to unpack it again",
             "name a repository that has it, put its .deb into %s, or ask for another version; where it is not wanted, "
-            "dpkg --remove --force-remove-reinstreq %s" % (running.ARCHIVES, " ".join(lost))))
+            "dpkg --remove --force-remove-reinstreq %s" % (database.ARCHIVES, " ".join(lost))))
     return told
 
 

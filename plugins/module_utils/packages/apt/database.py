@@ -113,13 +113,18 @@ def own(host: Host) -> List[str]:
 
 
 def archives(host: Host) -> Tuple[str, ...]:
-    """Names of the package files that apt has fetched, wherever it keeps them (apt.conf(5), Dir::Cache::archives)."""
+    """Names of the package files that apt has fetched."""
+    return tuple(name for name in host.list(archives_folder(host)) if name.endswith(".deb"))
+
+
+def archives_folder(host: Host) -> str:
+    """Where apt keeps the package files that it fetches (apt.conf(5), Dir::Cache::archives)."""
     told = host.run(["apt-config", *own(host), "shell", "FOLDER", "Dir::Cache::archives/d"], check=False).stdout
     named = re.match(r"FOLDER='(.*)'$", told.strip())
     folder = named.group(1) if named else host.path(ARCHIVES)
     if host.root != "/" and folder.startswith(host.root):
         folder = folder[len(host.root):]
-    return tuple(name for name in host.list(folder) if name.endswith(".deb"))
+    return folder.rstrip("/")
 
 
 def discard_torn_lists(host: Host) -> bool:

@@ -11,13 +11,12 @@ from urllib.parse import quote
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, Done, Host
-from .database import own
+from .database import archives_folder, own
 
 LOCK_SECONDS = 600
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
 # Where a dpkg that we started says how it ended; it may outlive us.
 CONFIGURING = "/run/gpuops/dpkg"
-ARCHIVES = "/var/cache/apt/archives"
 _PAUSE = 1.0
 
 _LOCKED = re.compile(r"(?:Could not get lock|Unable to lock directory|Unable to acquire the dpkg frontend lock"
@@ -47,7 +46,8 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
 
 def kept(host: Host, name: str, version: str) -> List[str]:
     """Files of a package among those that apt keeps, whatever is in them."""
-    return host.glob("%s/%s_%s_*.deb" % (ARCHIVES, name.split(":")[0], quote(version, safe="+~.")))
+    pattern = "%s/%s_%s_*.deb" % (archives_folder(host), name.split(":")[0], quote(version, safe="+~."))
+    return host.glob(pattern)
 
 
 def archive(host: Host, name: str, version: str) -> Optional[str]:
@@ -56,7 +56,7 @@ def archive(host: Host, name: str, version: str) -> Optional[str]:
     apt checks what is there before it takes it: a power cut leaves empty files. Of a version that no list has any more
     it knows nothing; then the file counts that can be unpacked.
     """
-    done = host.run(["env", "-C", host.path(ARCHIVES), "apt-get", *own(host), "-q", "download",
+    done = host.run(["env", "-C", host.path(archives_folder(host)), "apt-get", *own(host), "-q", "download",
                      "%s=%s" % (name, version)], check=False, timeout=1800, env=QUIET)
     for path in kept(host, name, version):
         if done.rc == 0 or host.run(["dpkg-deb", "--contents", host.path(path)], check=False).rc == 0:
