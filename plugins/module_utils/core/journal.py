@@ -173,13 +173,16 @@ class Journal:
         return _COMING in kept and _sha256(self.host.read_bytes(path)) not in (kept["content"], kept[_COMING])
 
     def originals(self, capability: str) -> List[Original]:
+        """What restore() would put back; of a file that it leaves to somebody, what he wrote."""
         return self._originals(capability, READINGS)
 
     def _originals(self, capability: str, readings: int) -> List[Original]:
         state = self._load()
         try:
-            return [self._original(state, path) for path, kept in sorted(state.data["originals"].items())
-                    if kept["capability"] == capability]
+            found = [(self._original(state, path), self._is_foreign(kept, path))
+                     for path, kept in sorted(state.data["originals"].items()) if kept["capability"] == capability]
+            return [replace(original, content=self.host.read_bytes(original.path)) if left else original
+                    for original, left in found]
         except GpuOpsError:
             # Bytes that a writer has made needless since the record was read are not lost. It may have kept the same
             # ones again by now, so one record that is as before says nothing yet.

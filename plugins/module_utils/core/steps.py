@@ -82,7 +82,7 @@ def restore_steps(
         before = host.read(original.path)
         left = journal.leaves(original.path)
         after = None if original.content is None else original.content.decode("utf-8", "surrogateescape")
-        step = restore_step(capability, original.path, before, before if left else after, disruption)
+        step = restore_step(capability, original.path, before, after, disruption)
         steps.append(replace(step, why="We never changed it; only our record of it goes.") if left else step)
     return steps
 

@@ -536,6 +536,7 @@ def test_what_somebody_writes_where_a_killed_run_was_about_to_write_is_his(host:
     journal.note("started", step, "p", policy="p")
     journal.keep_original(step.capability, step.subject, step.change["after"])
     host.write("/etc/three", "his\n", 0o640)
+    assert {each.path: each.content for each in journal.originals(step.capability)}["/etc/three"] == b"his\n"
     if again:
         run(host, text="new").apply()
         assert host.read("/etc/three") == "new"
