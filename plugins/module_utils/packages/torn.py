@@ -86,8 +86,8 @@ def refusals(capability: str, found: Mapping[str, Torn], lost: Tuple[str, ...] =
     if lost:
         told.append(Refusal(
             capability, "packages whose unpacking was stopped, and of which neither a source of this host nor %s has a "
-            "version: %s" % (database.ARCHIVES, ", ".join("%s %s" % (name, " or ".join(found[name].versions) or "(?)")
-                                                         for name in lost)),
+            "version: %s" % (database.ARCHIVES, ", ".join(
+                "%s %s" % (name, " or ".join(found[name].versions) or "(?)") for name in lost)),
             "the package, to unpack it again",
             "name a repository that has it, put its .deb into %s, or ask for another version; where it is not wanted, "
             "dpkg --remove --force-remove-reinstreq %s" % (database.ARCHIVES, " ".join(lost))))
