@@ -59,6 +59,7 @@ class Original:
     """A file as it was before our first change of it; content is None when it was absent.
 
     link: what the symbolic link at the path said; '' when there was none. Content and ownership are its target's.
+    left: whether restore() leaves the file to somebody who has written it since; content is his then.
     """
 
     path: str
@@ -67,6 +68,7 @@ class Original:
     ownership: Ownership
     folders: Tuple[str, ...]
     link: str = ""
+    left: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,17 +165,12 @@ class Journal:
         if coming != ():
             kept[_COMING] = _sha256(None if coming is None else coming.encode("utf-8", "surrogateescape"))
 
-    def leaves(self, path: str) -> bool:
-        """Whether restore() would leave a file to somebody who has written it since."""
-        known = self._load().data["originals"].get(path)
-        return known is not None and self._is_foreign(known, path)
-
     def _is_foreign(self, kept: Mapping[str, Any], path: str) -> bool:
         """Whether a change of ours was killed before it was made, and somebody else has changed the file since."""
         return _COMING in kept and _sha256(self.host.read_bytes(path)) not in (kept["content"], kept[_COMING])
 
     def originals(self, capability: str) -> List[Original]:
-        """What restore() would put back; of a file that it leaves to somebody, what he wrote."""
+        """What restore() would put back, or leave."""
         return self._originals(capability, READINGS)
 
     def _originals(self, capability: str, readings: int) -> List[Original]:
@@ -181,7 +178,7 @@ class Journal:
         try:
             found = [(self._original(state, path), self._is_foreign(kept, path))
                      for path, kept in sorted(state.data["originals"].items()) if kept["capability"] == capability]
-            return [replace(original, content=self.host.read_bytes(original.path)) if left else original
+            return [replace(original, content=self.host.read_bytes(original.path), left=True) if left else original
                     for original, left in found]
         except GpuOpsError:
             # Bytes that a writer has made needless since the record was read are not lost. It may have kept the same

@@ -80,10 +80,9 @@ def restore_steps(
     steps = []
     for original in journal.originals(capability):
         before = host.read(original.path)
-        left = journal.leaves(original.path)
         after = None if original.content is None else original.content.decode("utf-8", "surrogateescape")
         step = restore_step(capability, original.path, before, after, disruption)
-        steps.append(replace(step, why="We never changed it; only our record of it goes.") if left else step)
+        steps.append(replace(step, why="We never changed it; only our record of it goes.") if original.left else step)
     return steps
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
-from ..core.facts import OPEN, PROPRIETARY, HostFacts
+from ..core.facts import HostFacts
 from ..core.plan import Disruption, Plan, Refusal, Step
 from ..core.steps import (
     PACKAGES_DOWNLOAD,
@@ -17,6 +17,7 @@ from ..core.steps import (
     packages_step,
     restore_step,
 )
+from ..hardware.boot import kind_of
 from ..packages import space, torn
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
@@ -91,8 +92,8 @@ def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) ->
         return [Refusal(NAME, "kernel module %s" % installed, wanted,
                         "correct version, or bring that version into the image")]
     running = next((kernel for kernel in seen.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
-    there = PROPRIETARY if running.license == "NVIDIA" else OPEN
-    if running.license and policy.kernel_module not in ("auto", there):
+    there = kind_of(running.license)
+    if there and policy.kernel_module not in ("auto", there):
         return [Refusal(NAME, "the %s kernel module" % there, "the %s kernel module" % policy.kernel_module,
                         "set kernel_module to auto, or bring the other module into the image")]
     return []

@@ -55,7 +55,7 @@ class Module:
     @property
     def kind(self) -> str:
         """OPEN or PROPRIETARY, '' where there is none."""
-        return "" if not self.license else PROPRIETARY if self.license == "NVIDIA" else OPEN
+        return kind_of(self.license)
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,11 @@ def installed_module(host: Host, release: str) -> Module:
         fields.setdefault(name.strip(), value.strip())
     return Module(path, fields.get("version", ""), fields.get("license", ""), fields.get("signer", ""),
                   serial(fields.get("sig_key", "")))
+
+
+def kind_of(license: str) -> str:
+    """OPEN or PROPRIETARY by what the driver's module names as its licence, '' where it names none."""
+    return "" if not license else PROPRIETARY if license == "NVIDIA" else OPEN
 
 
 def loaded_kind(host: Host) -> str:

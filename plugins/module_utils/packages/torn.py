@@ -21,8 +21,8 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Disruption, Refusal, Step
 from ..core.steps import PACKAGES_INSTALL, Executor
-from . import provenance
-from .apt import database, running
+from . import provenance, space
+from .apt import running
 from .model import Package
 
 ACTION = "dpkg.unpack"
@@ -86,11 +86,11 @@ def refusals(capability: str, found: Mapping[str, Torn], lost: Tuple[str, ...] =
     if lost:
         told.append(Refusal(
             capability, "packages whose unpacking was stopped, and of which neither a source of this host nor %s has a "
-            "version: %s" % (database.ARCHIVES, ", ".join(
+            "version: %s" % (space.ARCHIVES, ", ".join(
                 "%s %s" % (name, " or ".join(found[name].versions) or "(?)") for name in lost)),
             "the package, to unpack it again",
             "name a repository that has it, put its .deb into %s, or ask for another version; where it is not wanted, "
-            "dpkg --remove --force-remove-reinstreq %s" % (database.ARCHIVES, " ".join(lost))))
+            "dpkg --remove --force-remove-reinstreq %s" % (space.ARCHIVES, " ".join(lost))))
     return told
 
 

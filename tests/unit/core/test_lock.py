@@ -41,6 +41,20 @@ def in_a_process(work: Callable[[], None]) -> Any:
     return process
 
 
+def at_work(root: Path, seconds: float) -> Any:
+    """A process that holds the lock already, for so long."""
+    ready = FORK.Event()
+
+    def work() -> None:
+        with HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
+            ready.set()
+            time.sleep(seconds)
+
+    process = in_a_process(work)
+    assert ready.wait(LIMIT_SECONDS)
+    return process
+
+
 def held_by(root: Path) -> Dict[str, Any]:
     return json.loads((root / locks.RECORD.lstrip("/")).read_text())
 
@@ -75,15 +89,7 @@ def test_it_waits_as_long_as_it_is_told_and_says_for_whom(root: Path) -> None:
     lock = HostLock(Host(str(root)), "one", "cdi_spec for ada@a")
     with lock.held(0):
         pass
-    ready = FORK.Event()
-
-    def work() -> None:
-        with HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
-            ready.set()
-            time.sleep(0.5)
-
-    process = in_a_process(work)
-    assert ready.wait(LIMIT_SECONDS)
+    process = at_work(root, 0.5)
     with HostLock(Host(str(root)), "two", "gpu_driver for eve@b").held(LIMIT_SECONDS) as waited:
         assert waited.startswith("cdi_spec for ada@a (process %d)" % process.pid)
     assert ended(process) == 0
@@ -93,15 +99,7 @@ def test_who_plans_waits_for_others_and_takes_nothing(root: Path) -> None:
     planner = HostLock(Host(str(root)), "", "gpu_plan")
     assert planner.await_others(0) == ""
     assert not (root / "run/gpuops").exists()
-    ready = FORK.Event()
-
-    def work() -> None:
-        with HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
-            ready.set()
-            time.sleep(0.5)
-
-    process = in_a_process(work)
-    assert ready.wait(LIMIT_SECONDS)
+    process = at_work(root, 0.5)
     with pytest.raises(GpuOpsError, match="another run: cdi_spec for ada@a"):
         planner.await_others(0)
     assert planner.await_others(LIMIT_SECONDS).startswith("cdi_spec for ada@a")
@@ -110,15 +108,7 @@ def test_who_plans_waits_for_others_and_takes_nothing(root: Path) -> None:
 
 
 def test_it_ends_with_a_killed_owner(root: Path) -> None:
-    ready = FORK.Event()
-
-    def work() -> None:
-        with HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
-            ready.set()
-            time.sleep(LIMIT_SECONDS)
-
-    process = in_a_process(work)
-    assert ready.wait(LIMIT_SECONDS)
+    process = at_work(root, LIMIT_SECONDS)
     refusal(root)
     os.kill(process.pid, signal.SIGKILL)
     assert ended(process) == -signal.SIGKILL

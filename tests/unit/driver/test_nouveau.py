@@ -64,6 +64,13 @@ def applied(seen: Observation, plan: Plan) -> Observation:
     return replace(seen, loaded={}) if plan.reboot_required else seen
 
 
+class Tools(Host):
+    """A scratch root whose programs are run from there."""
+
+    def run(self, argv: Any, *words: Any, **options: Any) -> Done:
+        return super().run([self.path(self.which(argv[0]) or argv[0]), *argv[1:]], *words, **options)
+
+
 class TestPlanner:
     @pytest.mark.parametrize("seen, steps", [
         (Observation(), [("file.write", FILE)]),
@@ -225,10 +232,6 @@ class TestHost:
         self, host: Host, tmp_path: Path, of_future: str, holds: bool
     ) -> None:
         """The clock was ahead when one of them was written; what the image holds tells the truth."""
-        class Tools(Host):
-            def run(self, argv: Any, *words: Any, **options: Any) -> Done:
-                return super().run([self.path(self.which(argv[0]) or argv[0]), *argv[1:]], *words, **options)
-
         host = Tools(host.root)
         host.write("/usr/sbin/update-initramfs", "#!/bin/sh\n", mode=0o755)
         host.write("/usr/bin/lsinitramfs", "#!/bin/sh\nprintf 'usr/lib/modules/6.1/nouveau.ko\\n%s'\n" % (
@@ -272,10 +275,6 @@ class TestHost:
     def test_an_initramfs_of_dracut_is_read_where_update_initramfs_is_its_wrapper(
         self, host: Host, tmp_path: Path
     ) -> None:
-        class Tools(Host):
-            def run(self, argv: Any, *words: Any, **options: Any) -> Done:
-                return super().run([self.path(self.which(argv[0]) or argv[0]), *argv[1:]], *words, **options)
-
         host = Tools(host.root)
         host.write("/usr/sbin/update-initramfs", "#!/bin/sh\n", mode=0o755)
         host.write("/usr/bin/lsinitrd", "#!/bin/sh\necho -rw-r--r-- 1 root root 9 Jan 1 "

@@ -8,10 +8,10 @@ from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence,
 
 from ...core.host import CommandFailed, Host
 from ..model import Package
+from ..space import ARCHIVES
 
 ADMIN = "/var/lib/dpkg"
 LISTS = "/var/lib/apt/lists"
-ARCHIVES = "/var/cache/apt/archives"
 _CACHES = ("/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin")
 EXTENDED_STATES = "/var/lib/apt/extended_states"
 UPDATES = ADMIN + "/updates"

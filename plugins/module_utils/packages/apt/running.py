@@ -46,8 +46,7 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
 
 def kept(host: Host, name: str, version: str) -> List[str]:
     """Files of a package among those that apt keeps, whatever is in them."""
-    pattern = "%s/%s_%s_*.deb" % (archives_folder(host), name.split(":")[0], quote(version, safe="+~."))
-    return host.glob(pattern)
+    return _kept(host, archives_folder(host), name, version)
 
 
 def archive(host: Host, name: str, version: str) -> Optional[str]:
@@ -56,12 +55,17 @@ def archive(host: Host, name: str, version: str) -> Optional[str]:
     apt checks what is there before it takes it: a power cut leaves empty files. Of a version that no list has any more
     it knows nothing; then the file counts that can be unpacked.
     """
-    done = host.run(["env", "-C", host.path(archives_folder(host)), "apt-get", *own(host), "-q", "download",
+    folder = archives_folder(host)
+    done = host.run(["env", "-C", host.path(folder), "apt-get", *own(host), "-q", "download",
                      "%s=%s" % (name, version)], check=False, timeout=1800, env=QUIET)
-    for path in kept(host, name, version):
+    for path in _kept(host, folder, name, version):
         if done.rc == 0 or host.run(["dpkg-deb", "--contents", host.path(path)], check=False).rc == 0:
             return host.path(path)
     return None
+
+
+def _kept(host: Host, folder: str, name: str, version: str) -> List[str]:
+    return host.glob("%s/%s_%s_*.deb" % (folder, name.split(":")[0], quote(version, safe="+~.")))
 
 
 def dpkg(host: Host) -> List[str]:
