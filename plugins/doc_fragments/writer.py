@@ -22,10 +22,6 @@ options:
       - Left out, the module is held to nothing.
       - Only the module's own part of the plan is sent to the host.
     type: dict
-  libraries:
-    description:
-      - Archive on the host with the Python libraries that the collection ships. Set by the collection itself.
-    type: path
   lock_timeout:
     description:
       - How many seconds to wait for another run that works on the same host; V(0) is not to wait.
@@ -65,11 +61,6 @@ attributes:
 """
 
     READER = r"""
-options:
-  libraries:
-    description:
-      - Archive on the host with the Python libraries that the collection ships. Set by the collection itself.
-    type: path
 attributes:
   check_mode:
     description: Can run in check mode; it changes nothing in any mode.

@@ -172,13 +172,11 @@ remedy:
   type: str
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Cdi
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    run_writer(Cdi(), host_facts_and_health)
+    run("cdi_spec")
 
 
 if __name__ == "__main__":

@@ -202,13 +202,11 @@ remedy:
   type: str
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Runtime
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    run_writer(Runtime(), host_facts)
+    run("container_runtime")
 
 
 if __name__ == "__main__":

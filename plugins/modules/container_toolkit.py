@@ -209,14 +209,11 @@ remedy:
   type: str
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Toolkit
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    run_writer(Toolkit(), host_facts, Provenance())
+    run("container_toolkit")
 
 
 if __name__ == "__main__":

@@ -215,14 +215,11 @@ remedy:
   type: str
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import Driver
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    run_writer(Driver(), host_facts, Provenance())
+    run("gpu_driver")
 
 
 if __name__ == "__main__":

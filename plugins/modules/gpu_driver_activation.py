@@ -145,13 +145,11 @@ remedy:
   type: str
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import Activation
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts_and_health
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    run_writer(Activation(), host_facts_and_health)
+    run("gpu_driver_activation")
 
 
 if __name__ == "__main__":

@@ -311,20 +311,11 @@ remedy:
   type: str
 """
 
-from typing import Any
-
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_reader
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.report import compact, read_host
-
-
-def read(host: Host, parameters: dict[str, Any]) -> dict[str, Any]:
-    observation = read_host(host)
-    return {"observation": observation, "ansible_facts": {"gpuops": compact(observation)}}
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    run_reader({}, read)
+    run("gpu_info")
 
 
 if __name__ == "__main__":

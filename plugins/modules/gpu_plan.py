@@ -242,21 +242,11 @@ remedy:
   type: str
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_reader
-from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES, plan_host
-
-# The action plugin's own: they never reach the host.
-OF_CONTROLLER = {
-    "approved_from": {"type": "path"},
-    "save_to": {"type": "path"},
-    "show": {"type": "bool", "default": False},
-}
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    arguments = {capability.name: {"type": "dict"} for capability in CAPABILITIES}
-    own = {"approved_plan": {"type": "dict"}, "lock_timeout": {"type": "int", "default": 600}}
-    run_reader(dict(arguments, **own, **OF_CONTROLLER), plan_host, as_root=True)
+    run("gpu_plan")
 
 
 if __name__ == "__main__":

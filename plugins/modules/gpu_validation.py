@@ -155,20 +155,11 @@ remedy:
   type: str
 """
 
-from ansible.module_utils.basic import AnsibleModule, env_fallback
-
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import auth_argument_spec
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import LIBRARY_ARGUMENTS, finish
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.arguments import ARGUMENTS
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_host import validate_host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec=dict(ARGUMENTS, **LIBRARY_ARGUMENTS, **auth_argument_spec(env_fallback)),
-        supports_check_mode=True,
-    )
-    finish(module, lambda: validate_host(module.params, module.check_mode), as_root=True)
+    run("gpu_validation")
 
 
 if __name__ == "__main__":

@@ -127,13 +127,11 @@ remedy:
   type: str
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import run_writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import Nouveau
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
 
 
 def main() -> None:
-    run_writer(Nouveau(), host_facts)
+    run("nouveau")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Optional
 from ansible.parsing.plugin_docs import read_docstring
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import part_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import builtin_options
 
@@ -37,23 +38,22 @@ class CapabilityAction(ActionBase):
 
     TRANSFERS_FILES = True
     capability = ""
+    _libraries = ""
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
         super().run(tmp, task_vars)
-        content, remote_path = archive()
-        arguments = dict(self.for_host(), libraries=remote_path)
+        content, self._libraries = archive()
+        arguments = self.for_host()
         if self._writes():
             arguments["run_id"] = run_id()
         rounds: List[Dict[str, Any]] = []
-        shipped = False
+        is_shipped = False
         try:
             while len(rounds) < MOST_ROUNDS:
-                result = self._execute_module(
-                    module_name=self._task.action, module_args=arguments, task_vars=task_vars
-                )
-                if result.get("libraries_missing") and not shipped:
-                    arguments["libraries"] = self._ship(content, remote_path, task_vars)
-                    shipped = True
+                result = self._call(arguments, task_vars)
+                if result.get("libraries_missing") and not is_shipped:
+                    self._libraries = self._ship(content, self._libraries, task_vars)
+                    is_shipped = True
                     continue
                 rounds.append(result)
                 if result.get("failed") or "awaiting" not in result:
@@ -105,21 +105,25 @@ class CapabilityAction(ActionBase):
 
     def _account(self, arguments: Mapping[str, Any], task_vars: Any) -> str:
         """Have the host account for what came although the transaction failed; '' or why it could not."""
-        accounted = self._execute_module(
-            module_name=self._task.action, module_args=dict(arguments, transaction_failed=True), task_vars=task_vars
-        )
+        accounted = self._call(dict(arguments, transaction_failed=True), task_vars)
         return str(accounted.get("msg", "")) if accounted.get("failed") else ""
 
     def _transaction(self, step: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
         """Install or remove the step's packages in one transaction."""
+        options = builtin_options(step, known_options(self._shared_loader_obj.module_loader))
+        return self._in_environment(PACKAGE_ENVIRONMENT, APT, options, task_vars)
+
+    def _call(self, arguments: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
+        """The task's own module, with the archive that it takes its code from."""
+        return self._in_environment({shipped.VARIABLE: self._libraries}, self._task.action, arguments, task_vars)
+
+    def _in_environment(
+        self, variables: Mapping[str, str], module: str, arguments: Mapping[str, Any], task_vars: Any
+    ) -> Dict[str, Any]:
         environment = self._task.environment
-        self._task.environment = list(environment or []) + [PACKAGE_ENVIRONMENT]
+        self._task.environment = [*(environment or []), dict(variables)]
         try:
-            return self._execute_module(
-                module_name=APT,
-                module_args=builtin_options(step, known_options(self._shared_loader_obj.module_loader)),
-                task_vars=task_vars,
-            )
+            return self._execute_module(module_name=module, module_args=dict(arguments), task_vars=task_vars)
         finally:
             self._task.environment = environment
 

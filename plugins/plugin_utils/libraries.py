@@ -1,47 +1,67 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The archive of pure-Python libraries that the controller ships to hosts."""
+"""The archive that the controller ships to hosts: pure-Python libraries, and the collection's own code."""
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import io
+import os
+import tempfile
 import zipfile
-from functools import lru_cache
 from pathlib import Path
-from typing import Dict, Tuple
+from typing import Dict, Iterator, Tuple
 
+from ansible import constants as C
 from ansible.errors import AnsibleActionFail
 
-SHIPPED: Dict[str, str] = {"pynvml": "nvidia-ml-py", "tomlkit": "tomlkit"}
-REMOTE_FOLDER = "/var/lib/gpuops/lib"
+from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
+
+LIBRARIES: Dict[str, str] = {"pynvml": "nvidia-ml-py", "tomlkit": "tomlkit"}
 
 
-@lru_cache(maxsize=1)
 def archive() -> Tuple[bytes, str]:
-    """(content, path on the host) of the archive; the path carries the content's hash, so it never goes stale."""
+    """(content, path on the host) of the archive; the path carries the content's hash, so it never goes stale.
+
+    Each task is a process of its own: the first one of a run leaves it to the others in the run's own directory.
+    """
+    kept = Path(C.DEFAULT_LOCAL_TMP) / "gpuops-libraries.zip"
+    try:
+        content = kept.read_bytes()
+    except FileNotFoundError:
+        content = _made()
+        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as new:
+            new.write(content)
+        os.replace(new.name, kept)
+    return content, "%s/%s.zip" % (shipped.FOLDER, hashlib.sha256(content).hexdigest()[:20])
+
+
+def _made() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
-        for module in sorted(SHIPPED):
-            for name, source in _sources(module):
-                entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                packed.writestr(entry, source.read_bytes())
-    content = buffer.getvalue()
-    return content, "%s/%s.zip" % (REMOTE_FOLDER, hashlib.sha256(content).hexdigest()[:20])
+        for name, source in sorted([*_own(), *(each for module in LIBRARIES for each in _sources(module))]):
+            entry = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            packed.writestr(entry, source.read_bytes())
+    return buffer.getvalue()
 
 
-def _sources(module: str) -> Tuple[Tuple[str, Path], ...]:
+def _own() -> Iterator[Tuple[str, Path]]:
+    folder = Path(shipped.__file__).parent
+    for path in folder.rglob("*.py"):
+        yield "/".join([*shipped.PACKAGE.split("."), path.relative_to(folder).as_posix()]), path
+
+
+def _sources(module: str) -> Iterator[Tuple[str, Path]]:
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
         raise AnsibleActionFail(
             "Found: no Python library %s on the controller. Wanted: the library that hosts get from here. "
-            "Do: install %s into the Python that runs Ansible." % (module, SHIPPED[module])
+            "Do: install %s into the Python that runs Ansible." % (module, LIBRARIES[module])
         )
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:
-        return ((origin.name, origin),)
-    return tuple(
-        ("%s/%s" % (module, path.relative_to(origin.parent).as_posix()), path)
-        for path in sorted(origin.parent.rglob("*.py"))
-    )
+        yield origin.name, origin
+        return
+    for path in origin.parent.rglob("*.py"):
+        yield "%s/%s" % (module, path.relative_to(origin.parent).as_posix()), path

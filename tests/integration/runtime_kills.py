@@ -20,7 +20,6 @@ from typing import Any, Dict, FrozenSet, List, Optional, Tuple
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core import libraries  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host  # noqa: E402
@@ -111,7 +110,7 @@ def reboot() -> None:
 
 def main() -> None:
     job = json.load(sys.stdin)
-    libraries.use_archive(str(HERE / "libraries.zip"))
+    sys.path.insert(0, str(HERE / "libraries.zip"))
     for name, text in job["files"].items():
         Path(name).parent.mkdir(parents=True, exist_ok=True)
         Path(name).write_text(text)

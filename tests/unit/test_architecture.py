@@ -11,13 +11,15 @@ import pytest
 
 UTILS = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
 ROOMS = sorted(path.name for path in UTILS.iterdir() if path.is_dir() and path.name != "__pycache__")
-CAPABILITIES = [room for room in ROOMS if room not in ("core", "hardware", "packages", "validation", "cluster")]
+CAPABILITIES = [room for room in ROOMS
+                if room not in ("core", "hardware", "packages", "validation", "cluster", "mains")]
 ALLOWED = {
     "core": set(),
     "hardware": {"core"},
     "packages": {"core"},
     "cluster": {"core"},
     "validation": {"core", "hardware", "packages", *CAPABILITIES},
+    "mains": {"core", "hardware", "packages", "validation", "cluster", "registry", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}

@@ -27,9 +27,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import writer_result
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Refusal, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import plan_host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
-from ansible_collections.gpuops.nvidia.plugins.modules import gpu_info
 
 sys.path.insert(0, str(Path(__file__).parent / "cluster"))
 

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
-from ansible_collections.gpuops.nvidia.plugins.modules import gpu_info
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
 
 for name in ("cluster", "driver"):
     sys.path.insert(0, str(Path(__file__).parent / name))

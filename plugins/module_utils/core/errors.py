@@ -78,7 +78,3 @@ class HostFailed(GpuOpsError):
         wanted, remedy = _CAUSES.get(number, ("a host that lets it be %s" % tried, "look at dmesg, and run again"))
         return cls("%s cannot be %s: %s" % (path, tried, reason), wanted, remedy.format(mount=mount),
                    path, number, reason)
-
-
-class LibraryMissing(Exception):
-    """A library that the controller ships is not on this host yet; the action plugin answers by shipping it."""

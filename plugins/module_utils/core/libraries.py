@@ -1,37 +1,26 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Libraries that the controller ships to the host: pure Python, one archive, addressed by its hash."""
+"""What the controller ships to the host: pure Python, one archive, addressed by its hash (see ..shipped)."""
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import importlib
+import importlib.util
+import io
+import marshal
 import os
-import re
+import struct
 import sys
+import zipfile
 from types import ModuleType
-from typing import List
 
-from .errors import GpuOpsError, HostFailed, LibraryMissing
+from .. import shipped
+from .errors import GpuOpsError, HostFailed
 from .host import Host
-
-_archive: List[str] = []
-
-
-def use_archive(path: str) -> None:
-    """Name the archive that require() imports from; '' means the libraries of the host's own Python."""
-    _archive[:] = [path] if path else []
 
 
 def require(name: str) -> ModuleType:
-    """Import a shipped library (tomlkit, pynvml).
-
-    Raises LibraryMissing when the archive is not on the host yet, or not whole; GpuOpsError when no archive was named
-    and the host's own Python has no such library.
-    """
-    if _archive and _archive[0] not in sys.path:
-        if not _is_whole(_archive[0]):
-            raise LibraryMissing(_archive[0])
-        sys.path.insert(0, _archive[0])
+    """Import a shipped library (tomlkit, pynvml). Raises GpuOpsError when it is not there."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -42,11 +31,29 @@ def require(name: str) -> ModuleType:
         ) from error
 
 
-def _is_whole(path: str) -> bool:
-    """Whether an archive is there. One whose name is a hash has that content, unless a power cut has left less."""
-    try:
-        content = Host().read_bytes(path)
-    except HostFailed:
-        return False
-    named = re.fullmatch(r"([0-9a-f]{20})\.zip", os.path.basename(path))
-    return content is not None and (named is None or hashlib.sha256(content).hexdigest().startswith(named.group(1)))
+def keep_compiled(host: Host) -> None:
+    """Compile the archive in use, for the calls that follow, unless that is done or it is not kept on this host.
+
+    To be called by one process at a time. That it cannot be written costs time and nothing else.
+    """
+    archive = os.environ.get(shipped.VARIABLE, "")
+    if os.path.dirname(archive) != shipped.FOLDER or host.is_file(shipped.compiled(archive)):
+        return
+    with contextlib.suppress(HostFailed):
+        content = host.read_bytes(archive)
+        if content is not None:
+            host.write_bytes(shipped.compiled(archive), _compiled(archive, content), 0o600)
+
+
+def _compiled(archive: str, content: bytes) -> bytes:
+    """An archive's modules as this Python reads them (PEP 3147: magic number, flags, time and size of the source).
+
+    There is no source beside them, so zipimport compares neither time nor size.
+    """
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as sources, zipfile.ZipFile(packed, "w") as made:
+        for name in sources.namelist():
+            code = compile(sources.read(name), os.path.join(archive, name), "exec", dont_inherit=True)
+            entry = zipfile.ZipInfo(name + "c", date_time=(1980, 1, 1, 0, 0, 0))
+            made.writestr(entry, importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code))
+    return packed.getvalue()

@@ -11,28 +11,25 @@ from ansible.module_utils.basic import AnsibleModule
 from . import libraries
 from .approval import read_approved
 from .capability import Capability, Outcome, Run, Transactions
-from .errors import GpuOpsError, LibraryMissing
+from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
 from .plan import Disruption, render
 from .secrets import masked, passwords
 
-LIBRARY_ARGUMENTS: Dict[str, Any] = {"libraries": {"type": "path"}}
-
 # Why a module wants to be root
 TO_WRITE = "it changes drivers, services and files of the system"
 TO_READ = "what others may not read looks to them as if it were not there"
 
-WRITER_ARGUMENTS: Dict[str, Any] = dict(
-    LIBRARY_ARGUMENTS,
-    allowed_disruption={"type": "str", "default": "driver_reload", "choices": Disruption.names()},
-    approved_plan={"type": "dict"},
-    lock_timeout={"type": "int", "default": 600},
-    resumed_step={"type": "str", "default": ""},
-    run_id={"type": "str", "default": ""},
-    transaction_failed={"type": "bool", "default": False},
-)
+WRITER_ARGUMENTS: Dict[str, Any] = {
+    "allowed_disruption": {"type": "str", "default": "driver_reload", "choices": Disruption.names()},
+    "approved_plan": {"type": "dict"},
+    "lock_timeout": {"type": "int", "default": 600},
+    "resumed_step": {"type": "str", "default": ""},
+    "run_id": {"type": "str", "default": ""},
+    "transaction_failed": {"type": "bool", "default": False},
+}
 
 
 class Module(AnsibleModule):
@@ -58,7 +55,7 @@ def run_reader(
 
     as_root: whether an answer without root's eyes would be wrong; else it is given with a warning.
     """
-    module = Module(argument_spec=dict(arguments, **LIBRARY_ARGUMENTS), supports_check_mode=True)
+    module = Module(argument_spec=arguments, supports_check_mode=True)
     host = Host()
     if not as_root and not host.is_root():
         module.warn(str(_not_root(TO_READ)))
@@ -107,6 +104,7 @@ def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]
     same run, or until that has ended.
     """
     with lock.held(timeout) as waited:
+        libraries.keep_compiled(run.host)
         outcome = run.apply()
         if outcome.awaiting is not None or outcome.left_at_work:
             lock.hand_over()
@@ -151,13 +149,10 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
 
 def finish(module: AnsibleModule, work: Callable[[], Dict[str, Any]], as_root: bool = False) -> None:
     """Do the work and end the module: its result, or what the error says."""
-    libraries.use_archive(module.params["libraries"] or "")
     try:
         if as_root:
             require_root(Host(), TO_READ)
         result = work()
-    except LibraryMissing as missing:
-        module.fail_json(msg="The library archive %s is not on this host." % missing, libraries_missing=True)
     except GpuOpsError as error:
         module.fail_json(**error.result())
     else:

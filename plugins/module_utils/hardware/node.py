@@ -10,7 +10,7 @@ from typing import Dict
 from ..core.facts import CONTROL_NODES, Gpu, HostFacts
 from ..core.host import Host
 from .boot import boot_state, installed_module, loaded_kind
-from .nvml import SILENCE, binding, reading_of
+from .nvml import SILENCE, reading_of
 from .pci import PciBus, read_bus
 
 # Systems whose root is an image: packages are not installed on them but built into the image.
@@ -28,11 +28,7 @@ def host_facts(host: Host) -> HostFacts:
 
 
 def host_facts_and_health(host: Host, silence: float = SILENCE) -> HostFacts:
-    """The facts, and whether a call of NVML hangs: for plans that need GPUs that answer.
-
-    Raises LibraryMissing also where nothing is to be asked yet, so that a run does not stop for it half-way.
-    """
-    binding()
+    """The facts, and whether a call of NVML hangs: for plans that need GPUs that answer."""
     facts = host_facts(host)
     if not facts.driver_loaded:
         return facts
