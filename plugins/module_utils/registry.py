@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
@@ -17,36 +17,58 @@ from .core.lock import HostLock
 from .core.plan import Plan, digest, render
 from .driver.capability import Activation, Driver, Nouveau
 from .hardware.node import host_facts_and_health
+from .hardware.report import read_host
 from .runtime.capability import Cdi, Runtime, Toolkit
+from .validation.arguments import ARGUMENTS, OF_HOST
+from .validation.checks import FAILED
+from .validation.on_host import examine
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (Nouveau(), Driver(), Toolkit(), Activation(), Runtime(), Cdi())
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals', 'unfinished', 'waited_for'}: the plans of all capabilities that have
-    parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
+    """{'plan', 'text', 'digest', 'refusals', 'unfinished', 'waited_for', 'observation'}: the plans of all capabilities
+    that have parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
+    With 'gpus_only', nothing is planned on a host without a GPU for the driver.
+    With 'validation', the host is checked in the same call where nothing is to be done: {'checks', 'validated'}.
     """
     waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
     now = facts = host_facts_and_health(host)
     total = Plan(host=facts.hostname)
+    wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     for capability in CAPABILITIES:
-        given = parameters.get(capability.name)
+        given = wanted.get(capability.name)
         if given is not None:
-            plan, facts = plan_of(capability, _checked(capability, given), host, facts, now)
+            options = _checked(capability.name, capability.arguments, given)
+            plan, facts = plan_of(capability, options, host, facts, now)
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
     if approved is not None:
         total = replace(total, refusals=total.refusals + differences(total, read_approved(approved)))
+    unfinished = _unfinished(host, parameters)
+    is_done = not (total.steps or total.requirements or total.refusals or unfinished)
     return {
         "plan": total.to_dict(),
         "text": render(total),
         "digest": digest(total.promise()),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
-        "unfinished": _unfinished(host, parameters),
+        "unfinished": unfinished,
         "waited_for": waited,
+        "observation": read_host(host),
+        **_validation(host, wanted.get("validation"), is_done),
     }
+
+
+def _validation(host: Host, given: Optional[Mapping[str, Any]], is_done: bool) -> Dict[str, Any]:
+    """Keys of the result that say how a host stands that needs nothing. Options are checked in any case."""
+    options = _checked("validation", {name: ARGUMENTS[name] for name in OF_HOST}, given or {})
+    if given is None or not is_done:
+        return {"checks": [], "validated": False}
+    checks, is_current = examine(host, options)
+    return {"checks": [check.to_dict() for check in checks],
+            "validated": is_current and all(check.status != FAILED for check in checks)}
 
 
 def _unfinished(host: Host, parameters: Mapping[str, Any]) -> List[str]:
@@ -56,13 +78,13 @@ def _unfinished(host: Host, parameters: Mapping[str, Any]) -> List[str]:
             for event in journal.unfinished(capability.name)]
 
 
-def _checked(capability: Capability[Any, Any], given: Mapping[str, Any]) -> Dict[str, Any]:
-    """The parameters as the capability's own module would have them: checked, converted, defaults filled in."""
-    result = ArgumentSpecValidator(capability.arguments).validate(dict(given))
+def _checked(name: str, arguments: Mapping[str, Any], given: Mapping[str, Any]) -> Dict[str, Any]:
+    """The parameters as their own module would have them: checked, converted, defaults filled in."""
+    result = ArgumentSpecValidator(dict(arguments)).validate(dict(given))
     if result.error_messages:
         raise GpuOpsError(
             found="; ".join(result.error_messages),
-            wanted="the options of the module behind '%s'" % capability.name,
+            wanted="the options of the module behind '%s'" % name,
             remedy="correct them; ansible-doc shows the module's options",
         )
-    return {name: result.validated_parameters.get(name) for name in capability.arguments}
+    return {option: result.validated_parameters.get(option) for option in arguments}

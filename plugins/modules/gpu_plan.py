@@ -9,6 +9,7 @@ short_description: Say exactly what would be done to a GPU host
 version_added: 0.1.0
 description:
   - Takes the options of the modules that change a host and returns, as one plan, the steps that they would do.
+  - The host is read once, and what was read is returned too, so that a host that needs nothing takes one call.
   - Each capability is planned on the host as the capabilities before it will leave it, so the plan of a bare host is
     complete.
   - Reads only. A version that only a repository knows is read from its index in a scratch directory.
@@ -41,6 +42,16 @@ options:
         missing, and a step may disturb less.
       - A plan of another schema, or what is no plan, is an error.
     type: dict
+  validation:
+    description:
+      - Options of M(gpuops.nvidia.gpu_validation) that concern the host (C(expected_gpus), C(handler),
+        C(status_files)). Where the plan has nothing to do, the host is checked in the same call.
+      - A check that fails fails nothing here; RV(checks) and RV(validated) tell.
+    type: dict
+  gpus_only:
+    description: Whether to plan nothing on a host that has no GPU for NVIDIA's driver.
+    type: bool
+    default: false
   lock_timeout:
     description:
       - How many seconds to wait for a run that works on the host; V(0) is not to wait. A plan of a host that changes
@@ -205,6 +216,19 @@ held_by:
   description: The run that works on the host.
   returned: failure, where another run did not end within O(lock_timeout)
   type: dict
+observation:
+  description: What was read of the host, as M(gpuops.nvidia.gpu_info) returns it.
+  returned: success
+  type: dict
+checks:
+  description: Every check of O(validation), as M(gpuops.nvidia.gpu_validation) returns it; empty where there is work.
+  returned: success
+  type: list
+  elements: dict
+validated:
+  description: Whether all of RV(checks) passed, and the status files, if they are wanted, say so.
+  returned: success
+  type: bool
 saved_as:
   description: The file on the controller that holds the plan.
   returned: when O(save_to) was given and it was not check mode

@@ -108,7 +108,7 @@ def test_several_playbooks_of_one_run_know_nothing_of_each_other(fleet: Fleet) -
 def test_a_converged_host_is_validated_and_stays_in_service(fleet: Fleet) -> None:
     again = fleet.play("gpuops.nvidia.site", "--limit", "two", *HOSTS_ALONE)
     assert again.changes() == []
-    assert again.calls["two"] == ["gpu_info", "gpu_plan", "gpu_validation"]
+    assert again.calls["two"] == ["gpu_plan"]
 
 
 def test_the_validation_of_an_unprivileged_login_needs_become(fleet: Fleet) -> None:

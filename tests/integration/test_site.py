@@ -16,12 +16,12 @@ def test_the_first_run_does_exactly_the_plan(demo: Fleet, bare: Any, installed: 
     assert demo.say("h100", "systemctl", "is-active", "nvidia-fabricmanager") == "active"
 
 
-def test_the_second_run_changes_nothing_in_three_calls(demo: Fleet, installed: Played) -> None:
+def test_the_second_run_changes_nothing_in_one_call(demo: Fleet, installed: Played) -> None:
     trees = {host: demo.fingerprint(host, "/etc", "/usr", "/boot", "/var/lib/gpuops") for host in DEMO_HOSTS}
     again = demo.play("gpuops.nvidia.site")
     assert again.changes() == []
     assert again.changed == dict.fromkeys(DEMO_HOSTS, 0)
-    assert again.calls == dict.fromkeys(DEMO_HOSTS, ["gpu_info", "gpu_plan", "gpu_validation"])
+    assert again.calls == dict.fromkeys(DEMO_HOSTS, ["gpu_plan"])
     for host, tree in trees.items():
         assert demo.fingerprint(host, "/etc", "/usr", "/boot", "/var/lib/gpuops") == tree
 

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Outcome
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import writer_result
@@ -111,6 +112,25 @@ def test_what_a_plan_holds(host: Host) -> None:
     full = dict(result, plan=Plan(steps=(STEP,), refusals=(Refusal("a", "b", "c", "d"),), notes=("n",)).to_dict())
     assert list(undocumented(result, documented)) == [] and missing(result, documented) == []
     assert list(undocumented(full, documented)) == []
+
+
+def test_a_host_that_needs_nothing_is_checked_in_the_call_that_plans_it(host: Host) -> None:
+    asked = {"validation": {"expected_gpus": "2"}}
+    told = plan_host(host, asked)
+    assert [check["status"] for check in told["checks"]][0] == "failed" and not told["validated"]
+    assert list(undocumented({"checks": told["checks"]}, returned("gpu_validation"))) == []
+    Journal(host).note("started", STEP, "a plan", policy="a policy")
+    assert plan_host(host, dict(asked, runtime={"state": "absent"}))["checks"] == []
+    with pytest.raises(GpuOpsError, match="expected_gpus"):
+        plan_host(host, {"validation": {"expected_gpus": "many"}, "nouveau": {}})
+
+
+def test_a_host_without_a_gpu_may_be_left_alone(host: Host) -> None:
+    wanted = {"nouveau": {}, "gpus_only": True}
+    assert plan_host(host, wanted)["plan"]["steps"]
+    host.write(ADDRESS + "vendor", "0x8086\n")
+    assert plan_host(host, wanted)["plan"]["steps"] == []
+    assert plan_host(host, dict(wanted, gpus_only=False))["plan"]["policies"]
 
 
 def test_a_plan_names_what_a_killed_run_has_left_open(host: Host) -> None:

@@ -2,7 +2,11 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+from typing import Any
+
+from ..core.host import Host
 from ..core.module import run_reader
+from ..hardware.report import compact
 from ..registry import CAPABILITIES, plan_host
 
 # The action plugin's own: they never reach the host.
@@ -13,7 +17,17 @@ OF_CONTROLLER = {
 }
 
 
+def read(host: Host, parameters: dict[str, Any]) -> dict[str, Any]:
+    result = plan_host(host, parameters)
+    return dict(result, ansible_facts={"gpuops": compact(result["observation"])})
+
+
 def main() -> None:
     arguments = {capability.name: {"type": "dict"} for capability in CAPABILITIES}
-    own = {"approved_plan": {"type": "dict"}, "lock_timeout": {"type": "int", "default": 600}}
-    run_reader(dict(arguments, **own, **OF_CONTROLLER), plan_host, as_root=True)
+    own = {
+        "approved_plan": {"type": "dict"},
+        "gpus_only": {"type": "bool", "default": False},
+        "lock_timeout": {"type": "int", "default": 600},
+        "validation": {"type": "dict"},
+    }
+    run_reader(dict(arguments, **own, **OF_CONTROLLER), read, as_root=True)

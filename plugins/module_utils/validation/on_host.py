@@ -15,8 +15,8 @@ from ..runtime.cdi.spec import Spec, read_spec
 from ..runtime.kinds import KINDS
 from ..runtime.observation import observe
 from ..runtime.policy import ARGUMENTS, policy_of
-from .checks import Evidence, run_chain
-from .verdict import raise_if_unhealthy, remove_status_files, write_status_files
+from .checks import Check, Evidence, run_chain
+from .verdict import raise_if_unhealthy, remove_status_files, status_changes, write_status_files
 
 
 def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
@@ -29,6 +29,12 @@ def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, 
     changed = bool(parameters["status_files"]) and not check_mode and bool(write_status_files(host, checks))
     raise_if_unhealthy(checks, "host %s" % evidence.facts.hostname)
     return {"changed": changed, "checks": [check.to_dict() for check in checks]}
+
+
+def examine(host: Host, parameters: Mapping[str, Any]) -> Tuple[Tuple[Check, ...], bool]:
+    """The checks, and whether the status files, if they are wanted, say what was found. Changes nothing."""
+    checks = run_chain(gather(host, parameters))
+    return checks, not parameters["status_files"] or not status_changes(host, checks)
 
 
 def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:

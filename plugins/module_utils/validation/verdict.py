@@ -3,7 +3,7 @@
 """From checks to a module's result, and to the status files that NVIDIA's components wait for."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -23,6 +23,7 @@ DRIVER_READY = (
     "NVIDIA_DEV_ROOT=/\n"
     "DEV_ROOT_CTR_PATH=/host\n"
 )
+_OURS = {"driver-ready": DRIVER_READY, "toolkit-ready": ""}
 
 
 def raise_if_unhealthy(checks: Sequence[Check], subject: str) -> None:
@@ -40,30 +41,29 @@ def raise_if_unhealthy(checks: Sequence[Check], subject: str) -> None:
     )
 
 
+def status_changes(host: Host, checks: Sequence[Check]) -> Dict[str, Optional[str]]:
+    """{status file: its text, or None where it has to go} of those that do not say what the checks have found."""
+    passed = {check.name for check in checks if check.status == PASSED}
+    wanted = {"%s/%s" % (STATUS_FOLDER, name): _OURS[name] if passed.issuperset(needed) else None
+              for name, needed in STATUS_FILES.items()}
+    return {path: text for path, text in wanted.items() if host.read(path) != text}
+
+
 def write_status_files(host: Host, checks: Sequence[Check]) -> List[str]:
     """Create the status files whose checks passed, remove the others; return the names that changed."""
-    passed = {check.name for check in checks if check.status == PASSED}
-    changed = []
-    for name, needed in STATUS_FILES.items():
-        path = "%s/%s" % (STATUS_FOLDER, name)
-        wanted: Any = None
-        if passed.issuperset(needed):
-            wanted = DRIVER_READY if name == "driver-ready" else ""
-        if host.read(path) == wanted:
-            continue
-        if wanted is None:
+    changes = status_changes(host, checks)
+    for path, text in changes.items():
+        if text is None:
             host.remove(path)
         else:
-            host.write(path, wanted)
-        changed.append(path)
-    return changed
+            host.write(path, text)
+    return list(changes)
 
 
 def remove_status_files(host: Host, check_mode: bool) -> List[str]:
     """Take back the status files that say what ours say, and the folders that are empty then; return their names."""
-    ours = {"driver-ready": DRIVER_READY, "toolkit-ready": ""}
-    paths = ["%s/%s" % (STATUS_FOLDER, name) for name in STATUS_FILES]
-    found = [path for path in paths if host.read(path) == ours[path.rsplit("/", 1)[-1]]]
+    paths = {"%s/%s" % (STATUS_FOLDER, name): text for name, text in _OURS.items()}
+    found = [path for path, text in paths.items() if host.read(path) == text]
     if not check_mode:
         for path in found:
             host.remove(path)
