@@ -27,7 +27,9 @@ def run(name: str) -> None:
     archive = os.environ.get(VARIABLE, "")
     if archive:
         if not is_whole(archive):
-            _fail("The library archive %s is not on this host." % archive, libraries_missing=True)
+            _fail("Found: %s is not on this host, not whole, or not to be read by uid %d. Wanted: the archive that the "
+                  "collection's action plugin ships. Do: see room and rights of that directory (ansible_remote_tmp), "
+                  "and run again." % (archive, os.geteuid()), libraries_missing=True)
         for path in (archive, compiled(archive)):
             use(path)
     try:

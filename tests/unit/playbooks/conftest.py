@@ -32,10 +32,14 @@ def api(tmp_path: Path) -> Iterator[Api]:
 
 @pytest.fixture
 def unprivileged(tmp_path: Path) -> Path:
-    """The system's Python, run as nobody: what modules meet on a host that is reached without become."""
+    """The system's Python, run as nobody: what modules meet on a host that is reached without become.
+
+    It may read what root has put into the temporary directory of the task, as if that were its own.
+    """
     if os.geteuid() != 0 or not os.path.exists(SYSTEM_PYTHON):
         pytest.skip("needs root, and a Python that nobody may run")
     path = tmp_path / "python-of-nobody"
-    path.write_text("#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups %s \"$@\"\n" % SYSTEM_PYTHON)
+    path.write_text("#!/bin/sh\nexec setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=+dac_read_search "
+                    "--ambient-caps=+dac_read_search %s \"$@\"\n" % SYSTEM_PYTHON)
     path.chmod(0o755)
     return path
