@@ -67,4 +67,4 @@ def is_whole(archive: str) -> bool:
 def _fail(msg: str, **result: object) -> None:
     """End as a module that fails: what could do it in Ansible's way cannot be imported."""
     sys.stdout.write(json.dumps(dict(result, failed=True, changed=False, msg=msg)) + "\n")
-    sys.exit(1)
+    raise SystemExit(1)
