@@ -9,6 +9,7 @@ be at work then.
 """
 from __future__ import annotations
 
+import functools
 import os
 import random
 import signal
@@ -201,9 +202,16 @@ def apart(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Dict[str, Any]
 
 def lines(path: Path) -> int:
     try:
-        return path.read_bytes().count(b"\n")
+        seen = path.stat()
+        return _lines(path, seen.st_ino, seen.st_size)
     except OSError:
         return 0
+
+
+@functools.lru_cache(maxsize=1)
+def _lines(path: Path, inode: int, size: int) -> int:
+    """Read once for each size: who waits for an event asks hundreds of times a second."""
+    return path.read_bytes().count(b"\n")
 
 
 def kill_controller(running: Running, scratch: Path) -> None:
