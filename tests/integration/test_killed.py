@@ -18,7 +18,7 @@ from laboratory import JOURNAL, Fleet, host_state, new_lab
 
 HOST = "gpu"
 SEED = int(os.environ.get("GPUOPS_KILL_SEED", "20261121"))
-KILLS = 10
+KILLS = 6
 
 # Waits for the N-th done step in the journal and kills the module that wrote it, or the one that comes next.
 _ASSASSIN = """
