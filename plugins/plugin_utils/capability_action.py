@@ -36,7 +36,6 @@ class CapabilityAction(ActionBase):
     capability: whose part of an approved plan goes to the host; '' where the module takes the whole.
     """
 
-    TRANSFERS_FILES = True
     capability = ""
     _libraries = ""
 

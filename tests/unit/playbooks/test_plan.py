@@ -125,3 +125,13 @@ def test_a_user_without_root_gets_no_plan(controller: Controller, unprivileged: 
                                            environment={"ANSIBLE_PIPELINING": "true"})
     assert plan["failed"] and "runs as uid 65534" in plan["found"] and "become: true" in plan["remedy"], plan
     assert not facts.get("failed") and "become: true" in " ".join(facts["warnings"]), facts
+
+
+def test_a_host_is_asked_in_one_command(controller: Controller) -> None:
+    """With pipelining: no directory is made there, which would fail where a disk is full, before code has to come."""
+    play = controller.folder / "play.json"
+    play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{"gpuops.nvidia.gpu_info": {}}]}]))
+    done = controller.play(str(play), "-vvv", variables={"ansible_pipelining": True})
+    assert done.returncode == 0, done.stdout
+    first, *_of_sending = [line for line in done.stdout.splitlines() if " EXEC " in line]
+    assert "GPUOPS_LIBRARIES=" in first
