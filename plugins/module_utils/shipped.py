@@ -20,10 +20,14 @@ VARIABLE = "GPUOPS_LIBRARIES"
 # Where archives are kept on a host that a module has been allowed to change
 FOLDER = "/var/lib/gpuops/lib"
 PACKAGE = __name__.rpartition(".")[0]
+OLDEST_PYTHON = (3, 9)
 
 
 def run(name: str) -> None:
     """Run the main function of a module, by its name."""
+    if sys.version_info[:2] < OLDEST_PYTHON:
+        _fail("Found: Python %s (%s). Wanted: Python %d.%d or newer on the host. Do: set ansible_python_interpreter."
+              % (sys.version.split()[0], sys.executable, *OLDEST_PYTHON))
     archive = os.environ.get(VARIABLE, "")
     if archive:
         if not is_whole(archive):

@@ -81,6 +81,14 @@ def test_a_module_that_nobody_ships_the_code_of_says_so(payload: Path) -> None:
     assert told["failed"] and "run the module through Ansible by its full name, gpuops.nvidia.gpu_info" in told["msg"]
 
 
+def test_a_python_that_is_too_old_is_told(payload: Path, archive: Path) -> None:
+    """ansible-core 2.16 still talks to 3.6, and what we are written in would fail there anywhere."""
+    told = json.loads(called(payload, RUN.replace("import sys;", "import sys; sys.version_info = (3, 8, 18);"),
+                             **{shipped.VARIABLE: str(archive)}))
+    assert told["failed"] and "Wanted: Python 3.9 or newer on the host" in told["msg"]
+    assert "libraries_missing" not in told
+
+
 def test_what_is_compiled_once_is_taken_from_then_on(
     payload: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
