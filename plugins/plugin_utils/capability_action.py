@@ -51,7 +51,7 @@ class CapabilityAction(ActionBase):
             while len(rounds) < MOST_ROUNDS:
                 result = self._call(arguments, task_vars)
                 if result.get("libraries_missing") and not is_shipped:
-                    self._libraries = self._ship(content, self._libraries, task_vars)
+                    self._libraries = self._ship(content, os.path.basename(self._libraries))
                     is_shipped = True
                     continue
                 rounds.append(result)
@@ -77,27 +77,17 @@ class CapabilityAction(ActionBase):
             arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
         return arguments
 
-    def _ship(self, content: bytes, remote_path: str, task_vars: Any) -> str:
-        """Put the archive on the host: for good, or for this task alone when nothing may change there."""
+    def _ship(self, content: bytes, name: str) -> str:
+        """Put the archive on the host, for this task; the module itself keeps it where it changes the host."""
         with tempfile.NamedTemporaryFile(suffix=".zip") as local:
             local.write(content)
             local.flush()
             if not self._connection._shell.tmpdir:
                 self._make_tmp_path()
-            passing = self._connection._shell.join_path(self._connection._shell.tmpdir, "libraries.zip")
+            passing = str(self._connection._shell.join_path(self._connection._shell.tmpdir, name))
             self._transfer_file(local.name, passing)
         self._fixup_perms2((self._connection._shell.tmpdir, passing))
-        if self._task.check_mode or not self._writes():
-            return passing
-        folder = remote_path.rsplit("/", 1)[0]
-        for module, arguments in (
-            ("ansible.legacy.file", {"path": folder, "state": "directory", "mode": "0700"}),
-            ("ansible.legacy.copy", {"src": passing, "dest": remote_path, "remote_src": True, "mode": "0600"}),
-        ):
-            done = self._execute_module(module_name=module, module_args=arguments, task_vars=task_vars)
-            if done.get("failed"):
-                return passing
-        return remote_path
+        return passing
 
     def _writes(self) -> bool:
         return self._task.action.rsplit(".", 1)[-1] not in ("gpu_info", "gpu_plan", "gpu_validation")

@@ -255,6 +255,11 @@ class Journal:
     def set_packages(self, capability: str, packages: Mapping[str, PackageChange]) -> None:
         self._put("packages", capability, {name: asdict(change) for name, change in sorted(packages.items())})
 
+    def is_bare(self) -> bool:
+        """Whether nothing on the host is ours: no file, no package, and no step that a run has begun."""
+        data = self._load().data
+        return not (data["open"] or data["originals"] or data["packages"])
+
     # notes of capabilities
 
     def recall(self, capability: str) -> Dict[str, Any]:

@@ -11,12 +11,20 @@ import marshal
 import os
 import struct
 import sys
+import time
 import zipfile
 from types import ModuleType
+from typing import Container
 
 from .. import shipped
-from .errors import GpuOpsError, HostFailed
-from .host import Host
+from .errors import GpuOpsError
+from .host import Host, Ownership
+from .journal import Journal
+
+# Other releases of the collection, and other Pythons, may be at work on the host by turns.
+UNUSED_SECONDS = 30 * 86400
+
+_OWN = Ownership(0o600, -1, -1)
 
 
 def require(name: str) -> ModuleType:
@@ -31,18 +39,50 @@ def require(name: str) -> ModuleType:
         ) from error
 
 
-def keep_compiled(host: Host) -> None:
-    """Compile the archive in use, for the calls that follow, unless that is done or it is not kept on this host.
+def keep(host: Host) -> None:
+    """Keep the archive in use for the calls that follow, and what this Python compiles of it; the long unused goes.
 
-    To be called by one process at a time. That it cannot be written costs time and nothing else.
+    Where nothing on the host is ours, all of it goes; calls that use it go on (see shipped.hold). To be called by one
+    process at a time. That it cannot be done costs time and nothing else.
     """
     archive = os.environ.get(shipped.VARIABLE, "")
-    if os.path.dirname(archive) != shipped.FOLDER or host.is_file(shipped.compiled(archive)):
+    if not archive:
         return
-    with contextlib.suppress(HostFailed):
-        content = host.read_bytes(archive)
-        if content is not None:
-            host.write_bytes(shipped.compiled(archive), _compiled(archive, content), 0o600)
+    with contextlib.suppress(GpuOpsError, SyntaxError):
+        if Journal(host).is_bare():
+            _clear(host, (), float("inf"))
+            host.remove_empty_dir(shipped.FOLDER)
+            return
+        kept = os.path.join(shipped.FOLDER, os.path.basename(archive))
+        made = shipped.compiled(kept)
+        if archive != kept or not _is_private(host, made):
+            _keep(host, archive, kept, made)
+        _clear(host, (kept, made), time.time() - UNUSED_SECONDS)
+
+
+def _keep(host: Host, archive: str, kept: str, made: str) -> None:
+    content = host.read_bytes(archive)
+    if content is None or not shipped.is_whole(kept, content):
+        return
+    host.make_folder(shipped.FOLDER, 0o700)
+    if not _is_private(host, kept) or host.read_bytes(kept) != content:
+        host.put_back(kept, content, _OWN)
+    if not _is_private(host, made):
+        host.put_back(made, _compiled(kept, content), _OWN)
+
+
+def _is_private(host: Host, path: str) -> bool:
+    found = host.stat(path)
+    return found is not None and shipped.is_private(found)
+
+
+def _clear(host: Host, needed: Container[str], before: float) -> None:
+    """Remove what nobody has read or written since then (time in seconds of the epoch)."""
+    for name in host.list(shipped.FOLDER):
+        path = os.path.join(shipped.FOLDER, name)
+        found = host.stat(path)
+        if path not in needed and found is not None and max(found.st_atime, found.st_mtime) < before:
+            host.remove(path)
 
 
 def _compiled(archive: str, content: bytes) -> bytes:

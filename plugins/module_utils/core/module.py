@@ -104,10 +104,10 @@ def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]
     same run, or until that has ended.
     """
     with lock.held(timeout) as waited:
-        libraries.keep_compiled(run.host)
         outcome = run.apply()
         if outcome.awaiting is not None or outcome.left_at_work:
             lock.hand_over()
+        libraries.keep(run.host)
     return outcome, waited
 
 

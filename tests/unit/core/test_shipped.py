@@ -20,6 +20,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import libraries
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive as made
 
 UTILS = Path(*shipped.PACKAGE.split("."))
@@ -89,31 +90,139 @@ def test_a_python_that_is_too_old_is_told(payload: Path, archive: Path) -> None:
     assert "libraries_missing" not in told
 
 
-def test_what_is_compiled_once_is_taken_from_then_on(
-    payload: Path, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    """A host on which something is ours."""
+    made_host = Host(str(tmp_path / "root"))
+    Journal(made_host).set_packages("toolkit", {"nvidia-container-toolkit": PackageChange(None, "1.18.0-1")})
+    return made_host
+
+
+@pytest.fixture
+def sent(host: Host, archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The archive as the controller has put it on the host for a task."""
+    path = Path(host.path("/root/.ansible/tmp/%s" % archive.name))
+    path.parent.mkdir(parents=True)
+    archive.rename(path)
+    monkeypatch.setenv(shipped.VARIABLE, "/root/.ansible/tmp/%s" % path.name)
+    return path
+
+
+def folder(host: Host) -> Path:
+    return Path(host.path(shipped.FOLDER))
+
+
+def test_what_a_writer_has_kept_is_taken_from_then_on(
+    payload: Path, host: Host, sent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    host = Host(str(tmp_path))
-    kept = Path(host.path(shipped.FOLDER)) / archive.name
-    kept.parent.mkdir(parents=True)
-    archive.rename(kept)
-    monkeypatch.setenv(shipped.VARIABLE, "%s/%s" % (shipped.FOLDER, kept.name))
+    libraries.keep(host)
+    kept = folder(host) / sent.name
     compiled = Path(shipped.compiled(str(kept)))
-    libraries.keep_compiled(host)
-    first = compiled.read_bytes()
-    assert compiled.stat().st_mode & 0o777 == 0o600
-    libraries.keep_compiled(host)
-    assert compiled.read_bytes() == first
-    kept.rename(kept.with_suffix(".away"))
+    first = compiled.stat()
+    assert kept.read_bytes() == sent.read_bytes()
+    assert [path.stat().st_mode & 0o777 for path in (kept.parent, kept, compiled)] == [0o700, 0o600, 0o600]
+    for used in ("/root/.ansible/tmp", shipped.FOLDER):
+        monkeypatch.setenv(shipped.VARIABLE, "%s/%s" % (used, sent.name))
+        libraries.keep(host)
+        assert compiled.stat() == first
+    kept.unlink()
     for path in called(payload, ASKED, str(compiled)).split():
         assert path.startswith(str(compiled)) and path.endswith(".pyc")
-    assert {name[:-1] for name in zipfile.ZipFile(compiled).namelist()} == set(
-        zipfile.ZipFile(kept.with_suffix(".away")).namelist())
+    assert {name[:-1] for name in zipfile.ZipFile(compiled).namelist()} == set(zipfile.ZipFile(sent).namelist())
 
 
-def test_what_is_there_for_one_call_is_not_compiled(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(shipped.VARIABLE, str(archive))
-    libraries.keep_compiled(Host(str(archive.parent)))
-    assert list(archive.parent.glob("*.zip")) == [archive]
+@pytest.mark.parametrize("left", [0, 5000])
+def test_what_a_power_cut_has_left_of_it_is_replaced(host: Host, sent: Path, left: int) -> None:
+    kept = folder(host) / sent.name
+    kept.parent.mkdir(parents=True, mode=0o777)
+    kept.write_bytes(sent.read_bytes()[:left])
+    libraries.keep(host)
+    assert kept.read_bytes() == sent.read_bytes()
+
+
+@pytest.mark.parametrize("left", [0, 5000])
+def test_what_did_not_come_whole_is_not_kept(host: Host, sent: Path, left: int) -> None:
+    sent.write_bytes(sent.read_bytes()[:left])
+    libraries.keep(host)
+    assert not folder(host).exists()
+
+
+def test_what_this_python_cannot_compile_is_kept_as_it_is(
+    host: Host, sent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A library may have a module for newer ones only."""
+    with zipfile.ZipFile(sent, "a") as more:
+        more.writestr("tomlkit/newer.py", "a newer syntax\n")
+    named = sent.with_name(hashlib.sha256(sent.read_bytes()).hexdigest()[:20] + ".zip")
+    sent.rename(named)
+    monkeypatch.setenv(shipped.VARIABLE, "/root/.ansible/tmp/%s" % named.name)
+    libraries.keep(host)
+    assert list(folder(host).iterdir()) == [folder(host) / named.name]
+
+
+def test_what_nobody_has_used_for_long_goes(host: Host, sent: Path) -> None:
+    """Each release, each controller with other libraries and each Python has an archive of its own."""
+    libraries.keep(host)
+    ours = set(folder(host).iterdir())
+    younger = folder(host) / "0123456789abcdef0123.zip"
+    older = folder(host) / "0123456789abcdef0123-a70d0d0a.zip"
+    torn = folder(host) / ".ansible_tmp0a1b2c3d.zip"
+    for path in (younger, older, torn):
+        path.write_bytes(b"x")
+    for path in (older, torn, *ours):
+        os.utime(path, (path.stat().st_atime - libraries.UNUSED_SECONDS - 60,) * 2)
+    libraries.keep(host)
+    assert set(folder(host).iterdir()) == {*ours, younger}
+
+
+def test_nothing_is_kept_where_nothing_is_ours(host: Host, sent: Path) -> None:
+    libraries.keep(host)
+    Journal(host).set_packages("toolkit", {})
+    libraries.keep(host)
+    assert not folder(host).exists()
+    libraries.keep(host)
+    assert not folder(host).exists()
+
+
+def test_a_call_goes_on_when_its_archive_is_cleared_away(payload: Path, archive: Path) -> None:
+    """Libraries are imported when they are wanted, which may be when another run has ended an uninstall."""
+    script = RUN.replace("shipped.run('gpu_info')", (
+        "import os; shipped.use(shipped.hold(sys.argv[2])); os.remove(sys.argv[2]); "
+        "import tomlkit, pynvml; from ansible_collections.gpuops.nvidia.plugins.module_utils.core import plan; "
+        "print('went on')"))
+    assert called(payload, script, str(archive)) == "went on\n"
+    assert not archive.exists()
+
+
+@pytest.mark.parametrize("loosened, modes", [
+    ("nothing", (0o700, 0o600)), ("folder", (0o777, 0o600)), ("archive", (0o700, 0o666)), ("compiled", (0o700, 0o600)),
+])
+def test_what_others_may_write_is_not_imported(payload: Path, archive: Path, loosened: str, modes: Any) -> None:
+    """What is compiled has no hash to be known by; who could put it there would be root."""
+    planted = archive.parent / "planted.zip"
+    with zipfile.ZipFile(planted, "w") as packed:
+        packed.writestr("%s/mains/__init__.py" % UTILS, "")
+        packed.writestr("%s/mains/gpu_info.py" % UTILS, "def main(): print('planted')")
+    folder_mode, archive_mode = modes
+    script = " && ".join([
+        "mount -t tmpfs tmpfs /var/lib", "mkdir -p {folder}", "cp {archive} {folder}", "cp {planted} {compiled}",
+        "chmod {archive_mode:o} {kept}", "chmod {compiled_mode:o} {compiled}", "chmod {folder_mode:o} {folder}",
+        "exec \"$@\""]).format(
+            folder=shipped.FOLDER, archive=archive, planted=planted, kept="%s/%s" % (shipped.FOLDER, archive.name),
+            compiled=shipped.compiled("%s/%s" % (shipped.FOLDER, archive.name)), folder_mode=folder_mode,
+            archive_mode=archive_mode, compiled_mode=0o666 if loosened == "compiled" else 0o600)
+    private = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    if subprocess.run([*private, "mount", "-t", "tmpfs", "tmpfs", "/var/lib"], check=False).returncode:
+        pytest.skip("needs a mount namespace of its own")
+    done = subprocess.run(
+        [*private, "sh", "-c", script, "sh", sys.executable, "-c", RUN, str(payload)], text=True, check=False, cwd="/",
+        stdout=subprocess.PIPE, env={**os.environ, shipped.VARIABLE: "%s/%s" % (shipped.FOLDER, archive.name)})
+    if loosened == "nothing":
+        assert done.stdout == "planted\n"
+    elif loosened == "compiled":
+        assert json.loads(done.stdout)["observation"]
+    else:
+        assert json.loads(done.stdout)["libraries_missing"]
 
 
 def test_a_payload_of_ours_is_that_one_file() -> None:
