@@ -10,22 +10,27 @@ release of Python has compiled of it (see .core.libraries).
 from __future__ import annotations
 
 import hashlib
-import importlib
+import importlib.abc
 import importlib.util
+import io
 import json
+import marshal
 import os
-import re
 import stat
 import sys
-from typing import IO, List, NoReturn, Optional
+import zipfile
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import NoReturn, Optional, Sequence, cast
 
 VARIABLE = "GPUOPS_LIBRARIES"
 # Where a host keeps archives that have changed it, for root alone
 FOLDER = "/var/lib/gpuops/lib"
 PACKAGE = __name__.rpartition(".")[0]
 OLDEST_PYTHON = (3, 9)
+SEAL = b"0" * 64
 
-_held: List[IO[bytes]] = []
+_ENDS = (".py", ".pyc", "/__init__.py", "/__init__.pyc")
 
 
 def run(name: str) -> None:
@@ -35,14 +40,11 @@ def run(name: str) -> None:
               % (sys.version.split()[0], sys.executable, *OLDEST_PYTHON))
     archive = os.environ.get(VARIABLE, "")
     if archive:
-        held = hold(archive)
-        if held is None:
+        if not hold(archive):
             _fail("Found: %s is not on this host, not whole, or not to be read by uid %d. Wanted: the archive that the "
                   "collection's action plugin ships. Do: see room and rights of that directory (ansible_remote_tmp), "
                   "and run again." % (archive, os.geteuid()), libraries_missing=True)
-        for path in (held, hold(compiled(archive)) if is_kept(archive) else None):
-            if path is not None:
-                use(path)
+        hold(compiled(archive), private=True)
     try:
         main = importlib.import_module("%s.mains.%s" % (PACKAGE, name)).main
     except ImportError as error:
@@ -52,29 +54,65 @@ def run(name: str) -> None:
     main()
 
 
-def use(path: str) -> None:
-    """Import from an archive before all else: libraries at its top, and the collection's own below its full name."""
-    if path not in sys.path:
-        sys.path.insert(0, path)
-        sys.modules[PACKAGE].__path__.insert(0, os.path.join(path, *PACKAGE.split(".")))
+class Archive(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Imports from an archive in memory: libraries at its top, the collection's own code below its full name.
+
+    It goes on when another run clears the file away. And the user who logs in may write what he has sent, but not what
+    root runs of it, as he may where Python itself opens the archive once more for each import.
+    """
+
+    def __init__(self, path: str, content: bytes) -> None:
+        self._path = path
+        self._files = zipfile.ZipFile(io.BytesIO(content))  # pylint: disable=consider-using-with
+        self._names = frozenset(self._files.namelist())
+
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
+    ) -> Optional[ModuleSpec]:
+        name = self._name(fullname)
+        if not name:
+            return None
+        spec = importlib.util.spec_from_loader(
+            fullname, self, origin=os.path.join(self._path, name), is_package=self.is_package(fullname))
+        if spec is not None:
+            spec.has_location = True
+        return spec
+
+    def is_package(self, fullname: str) -> bool:
+        return self._name(fullname).rpartition("/")[2].startswith("__init__.")
+
+    def get_source(self, fullname: str) -> Optional[str]:
+        name = self._name(fullname)
+        return self._files.read(name).decode() if name.endswith(".py") else None
+
+    def get_code(self, fullname: str) -> CodeType:
+        name = self._name(fullname)
+        data = self._files.read(name)
+        if name.endswith(".pyc"):
+            return cast(CodeType, marshal.loads(data))
+        return self.source_to_code(data, os.path.join(self._path, name))
+
+    def _name(self, fullname: str) -> str:
+        base = fullname.replace(".", "/")
+        return next((name for name in (base + end for end in _ENDS) if name in self._names), "")
 
 
-def hold(archive: str) -> Optional[str]:
-    """A name by which this process can import from an archive until it ends; None where it is not there, or not good.
+def hold(path: str, private: bool = False) -> bool:
+    """Import from an archive before all else, until this process ends; False where it is not there, or not good.
 
-    It is the name of the open file: what was looked at is what is imported, also if another run replaces it or clears
-    it away meanwhile. What a host keeps is root's code, so it counts only where nobody else can have written it.
+    private: whether nobody else may be able to write it: what is compiled has no hash to be known by.
     """
     try:
-        if is_kept(archive) and not is_private(os.stat(os.path.dirname(archive))):
-            return None
-        handle = open(archive, "rb")  # pylint: disable=consider-using-with
-        _held.append(handle)
-        if is_kept(archive) and not is_private(os.fstat(handle.fileno())):
-            return None
-        return "/proc/self/fd/%d" % handle.fileno() if is_whole(archive, handle.read()) else None
+        # A FIFO without a writer would be waited for
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
+            content = handle.read()
+            trusted = is_private(os.fstat(handle.fileno())) and is_private(os.stat(os.path.dirname(path)))
     except OSError:
-        return None
+        return False
+    if not is_whole(path, content) or (private and not trusted):
+        return False
+    sys.meta_path.insert(0, Archive(path, content))
+    return True
 
 
 def compiled(archive: str) -> str:
@@ -82,15 +120,20 @@ def compiled(archive: str) -> str:
     return "%s-%s.zip" % (archive[:-len(".zip")], importlib.util.MAGIC_NUMBER.hex())
 
 
-def is_kept(archive: str) -> bool:
-    """Whether an archive lies where it outlives the call."""
-    return os.path.dirname(archive) == FOLDER
-
-
 def is_whole(archive: str, content: bytes) -> bool:
-    """Whether an archive whose name is a hash has that content: a power cut, or a full disk, may have left less."""
-    named = re.fullmatch(r"([0-9a-f]{20})\.zip", os.path.basename(archive))
-    return named is None or hashlib.sha256(content).hexdigest().startswith(named.group(1))
+    """Whether that is an archive's content: a power cut, or a full disk, may have left less of it, or something else.
+
+    The name of one that was shipped is its hash; one that was compiled ends with its own (see sealed).
+    """
+    name = os.path.basename(archive).split(".")[0]
+    if "-" in name:
+        return content == sealed(content[:-len(SEAL)])
+    return name == hashlib.sha256(content).hexdigest()[:20]
+
+
+def sealed(content: bytes) -> bytes:
+    """Content and its hash, which is the comment at the end of a ZIP archive that has left room for it."""
+    return content + hashlib.sha256(content).hexdigest().encode()
 
 
 def is_private(found: os.stat_result) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import io
 import marshal
 import os
-import struct
 import sys
 import time
 import zipfile
@@ -23,6 +21,8 @@ from .journal import Journal
 
 # Other releases of the collection, and other Pythons, may be at work on the host by turns.
 UNUSED_SECONDS = 30 * 86400
+# What saves time does not take the last bytes, which records of changes need.
+ROOM = 64 << 20
 
 _OWN = Ownership(0o600, -1, -1)
 
@@ -42,38 +42,41 @@ def require(name: str) -> ModuleType:
 def keep(host: Host) -> None:
     """Keep the archive in use for the calls that follow, and what this Python compiles of it; the long unused goes.
 
-    Where nothing on the host is ours, all of it goes; calls that use it go on (see shipped.hold). To be called by one
-    process at a time. That it cannot be done costs time and nothing else.
+    Where nothing on the host is ours, all of it goes; calls that use it go on (see shipped.Archive). To be called by
+    one process at a time. That it cannot be done costs time and nothing else.
     """
     archive = os.environ.get(shipped.VARIABLE, "")
     if not archive:
         return
-    with contextlib.suppress(GpuOpsError, SyntaxError):
+    with contextlib.suppress(GpuOpsError):
         if Journal(host).is_bare():
             _clear(host, (), float("inf"))
             host.remove_empty_dir(shipped.FOLDER)
             return
         kept = os.path.join(shipped.FOLDER, os.path.basename(archive))
         made = shipped.compiled(kept)
-        if archive != kept or not _is_private(host, made):
+        if not (_is_good(host, kept) and _is_good(host, made)):
             _keep(host, archive, kept, made)
         _clear(host, (kept, made), time.time() - UNUSED_SECONDS)
 
 
 def _keep(host: Host, archive: str, kept: str, made: str) -> None:
     content = host.read_bytes(archive)
-    if content is None or not shipped.is_whole(kept, content):
+    if content is None or not shipped.is_whole(kept, content) or host.free(shipped.FOLDER) < ROOM:
         return
     host.make_folder(shipped.FOLDER, 0o700)
-    if not _is_private(host, kept) or host.read_bytes(kept) != content:
-        host.put_back(kept, content, _OWN)
-    if not _is_private(host, made):
+    host.put_back(kept, content, _OWN)
+    # A library may have a module for newer ones only
+    with contextlib.suppress(SyntaxError):
         host.put_back(made, _compiled(kept, content), _OWN)
 
 
-def _is_private(host: Host, path: str) -> bool:
-    found = host.stat(path)
-    return found is not None and shipped.is_private(found)
+def _is_good(host: Host, path: str) -> bool:
+    """Whether what is kept is whole, and nobody else can have written it."""
+    found = [host.stat(each) for each in (path, shipped.FOLDER)]
+    content = host.read_bytes(path)
+    return content is not None and shipped.is_whole(path, content) and all(
+        each is not None and shipped.is_private(each) for each in found)
 
 
 def _clear(host: Host, needed: Container[str], before: float) -> None:
@@ -86,14 +89,11 @@ def _clear(host: Host, needed: Container[str], before: float) -> None:
 
 
 def _compiled(archive: str, content: bytes) -> bytes:
-    """An archive's modules as this Python reads them (PEP 3147: magic number, flags, time and size of the source).
-
-    There is no source beside them, so zipimport compares neither time nor size.
-    """
+    """An archive's modules as this Python has compiled them, in one that says itself whether it is whole."""
     packed = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(content)) as sources, zipfile.ZipFile(packed, "w") as made:
         for name in sources.namelist():
             code = compile(sources.read(name), os.path.join(archive, name), "exec", dont_inherit=True)
-            entry = zipfile.ZipInfo(name + "c", date_time=(1980, 1, 1, 0, 0, 0))
-            made.writestr(entry, importlib.util.MAGIC_NUMBER + struct.pack("<III", 0, 0, 0) + marshal.dumps(code))
-    return packed.getvalue()
+            made.writestr(zipfile.ZipInfo(name + "c", date_time=(1980, 1, 1, 0, 0, 0)), marshal.dumps(code))
+        made.comment = shipped.SEAL
+    return shipped.sealed(packed.getvalue()[:-len(shipped.SEAL)])

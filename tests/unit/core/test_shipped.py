@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import marshal
 import os
 import shutil
 import subprocess
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
-from workspace import REPOSITORY
+from workspace import REPOSITORY, collections_root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import libraries
@@ -30,7 +32,7 @@ RUN = ("import sys; sys.path[:0] = [sys.argv[1]]; from ansible_collections.gpuop
        "shipped; from ansible.module_utils import basic; basic._ANSIBLE_PROFILE = 'legacy'; "
        "basic._ANSIBLE_ARGS = b'{\"ANSIBLE_MODULE_ARGS\": {}}'; shipped.run('gpu_info'); ")
 ASKED = RUN.replace("shipped.run('gpu_info')", (
-    "shipped.use(sys.argv[2]); import importlib; "
+    "shipped.hold(sys.argv[2]); import importlib; "
     "print(*(importlib.import_module(name).__file__ for name in ('pynvml', shipped.PACKAGE + '.core.plan')))"))
 
 
@@ -160,6 +162,25 @@ def test_what_this_python_cannot_compile_is_kept_as_it_is(
     assert list(folder(host).iterdir()) == [folder(host) / named.name]
 
 
+def test_it_does_not_take_the_last_room(host: Host, sent: Path) -> None:
+    """A record of what is changed needs it more."""
+    kept_in = folder(host).parent
+    private = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=%d" % (libraries.ROOM // 2), "tmpfs", str(kept_in)]
+    if subprocess.run([*private, *mount], check=False).returncode:
+        pytest.skip("needs a mount namespace of its own")
+    script = ("import sys; from ansible_collections.gpuops.nvidia.plugins.module_utils.core import host, libraries; "
+              "from pathlib import Path; kept = Path(sys.argv[1], 'var/lib/gpuops'); "
+              "(kept / 'state.json').write_text(sys.argv[2]); libraries.keep(host.Host(sys.argv[1])); "
+              "print(*sorted(path.name for path in kept.iterdir()))")
+    for before in (["true"], mount):
+        done = subprocess.run(
+            [*private, "sh", "-c", "%s; exec \"$@\"" % " ".join(before), "sh", sys.executable, "-c", script, host.root,
+             (kept_in / "state.json").read_text()], env={**os.environ, "PYTHONPATH": str(collections_root())},
+            check=True, stdout=subprocess.PIPE, text=True)
+        assert done.stdout.split() == (["state.json"] if before is mount else ["lib", "state.json"])
+
+
 def test_what_nobody_has_used_for_long_goes(host: Host, sent: Path) -> None:
     """Each release, each controller with other libraries and each Python has an archive of its own."""
     libraries.keep(host)
@@ -184,45 +205,61 @@ def test_nothing_is_kept_where_nothing_is_ours(host: Host, sent: Path) -> None:
     assert not folder(host).exists()
 
 
-def test_a_call_goes_on_when_its_archive_is_cleared_away(payload: Path, archive: Path) -> None:
-    """Libraries are imported when they are wanted, which may be when another run has ended an uninstall."""
+def test_a_call_goes_on_when_its_archive_is_changed_or_cleared_away(payload: Path, archive: Path) -> None:
+    """Libraries are imported when they are wanted: another run may have ended an uninstall by then. And who logs in
+    without root may write the archive that he has sent to root's call."""
     script = RUN.replace("shipped.run('gpu_info')", (
-        "import os; shipped.use(shipped.hold(sys.argv[2])); os.remove(sys.argv[2]); "
-        "import tomlkit, pynvml; from ansible_collections.gpuops.nvidia.plugins.module_utils.core import plan; "
-        "print('went on')"))
-    assert called(payload, script, str(archive)) == "went on\n"
-    assert not archive.exists()
+        "import os; shipped.hold(sys.argv[2]); CHANGE; import tomlkit, pynvml; "
+        "from ansible_collections.gpuops.nvidia.plugins.module_utils.core import plan; "
+        "print(tomlkit.parse('a = 1').as_string())"))
+    for change in ("open(sys.argv[2], 'r+b').write(b'x' * 400000)", "os.remove(sys.argv[2])"):
+        assert called(payload, script.replace("CHANGE", change), str(archive)) == "a = 1\n"
+        if archive.exists():
+            archive.write_bytes(made()[0])
 
 
-@pytest.mark.parametrize("loosened, modes", [
-    ("nothing", (0o700, 0o600)), ("folder", (0o777, 0o600)), ("archive", (0o700, 0o666)), ("compiled", (0o700, 0o600)),
+def test_what_is_compiled_counts_only_whole(payload: Path, host: Host, sent: Path) -> None:
+    libraries.keep(host)
+    (compiled,) = folder(host).glob("*-*.zip")
+    whole = compiled.read_bytes()
+    script = RUN.replace("shipped.run('gpu_info')", "print(shipped.hold(sys.argv[2], private=True))")
+    for content, is_good in ((whole, True), (whole[:5000], False), (b"", False),
+                             (whole[:5000] + bytes(5000) + whole[10000:], False)):
+        compiled.write_bytes(content)
+        assert called(payload, script, str(compiled)) == "%s\n" % is_good
+    libraries.keep(host)
+    assert compiled.read_bytes() == whole
+
+
+def test_a_fifo_is_not_waited_for(payload: Path, archive: Path) -> None:
+    archive.unlink()
+    os.mkfifo(archive)
+    assert result(payload, str(archive))["libraries_missing"]
+
+
+@pytest.mark.parametrize("folder_mode, mode, taken", [
+    (0o700, 0o600, True), (0o755, 0o644, True), (0o777, 0o600, False), (0o770, 0o600, False), (0o700, 0o666, False),
+    (0o700, 0o660, False),
 ])
-def test_what_others_may_write_is_not_imported(payload: Path, archive: Path, loosened: str, modes: Any) -> None:
-    """What is compiled has no hash to be known by; who could put it there would be root."""
-    planted = archive.parent / "planted.zip"
+def test_what_others_may_write_is_not_imported(
+    payload: Path, archive: Path, folder_mode: int, mode: int, taken: bool
+) -> None:
+    """Who could put it there would be root: it has no hash to be known by."""
+    main = tuple("%s/mains/%s.pyc" % (UTILS, name) for name in ("__init__", "gpu_info"))
+    planted = io.BytesIO()
     with zipfile.ZipFile(planted, "w") as packed:
-        packed.writestr("%s/mains/__init__.py" % UTILS, "")
-        packed.writestr("%s/mains/gpu_info.py" % UTILS, "def main(): print('planted')")
-    folder_mode, archive_mode = modes
-    script = " && ".join([
-        "mount -t tmpfs tmpfs /var/lib", "mkdir -p {folder}", "cp {archive} {folder}", "cp {planted} {compiled}",
-        "chmod {archive_mode:o} {kept}", "chmod {compiled_mode:o} {compiled}", "chmod {folder_mode:o} {folder}",
-        "exec \"$@\""]).format(
-            folder=shipped.FOLDER, archive=archive, planted=planted, kept="%s/%s" % (shipped.FOLDER, archive.name),
-            compiled=shipped.compiled("%s/%s" % (shipped.FOLDER, archive.name)), folder_mode=folder_mode,
-            archive_mode=archive_mode, compiled_mode=0o666 if loosened == "compiled" else 0o600)
-    private = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    if subprocess.run([*private, "mount", "-t", "tmpfs", "tmpfs", "/var/lib"], check=False).returncode:
-        pytest.skip("needs a mount namespace of its own")
-    done = subprocess.run(
-        [*private, "sh", "-c", script, "sh", sys.executable, "-c", RUN, str(payload)], text=True, check=False, cwd="/",
-        stdout=subprocess.PIPE, env={**os.environ, shipped.VARIABLE: "%s/%s" % (shipped.FOLDER, archive.name)})
-    if loosened == "nothing":
-        assert done.stdout == "planted\n"
-    elif loosened == "compiled":
-        assert json.loads(done.stdout)["observation"]
-    else:
-        assert json.loads(done.stdout)["libraries_missing"]
+        for name, source in zip(main, ("", "def main(): print('planted')")):
+            packed.writestr(name, marshal.dumps(compile(source, name, "exec")))
+        packed.comment = shipped.SEAL
+    beside = archive.parent / "lib"
+    beside.mkdir()
+    archive.rename(beside / archive.name)
+    compiled = Path(shipped.compiled(str(beside / archive.name)))
+    compiled.write_bytes(shipped.sealed(planted.getvalue()[:-len(shipped.SEAL)]))
+    compiled.chmod(mode)
+    beside.chmod(folder_mode)
+    told = called(payload, RUN, **{shipped.VARIABLE: str(beside / archive.name)})
+    assert told == "planted\n" if taken else json.loads(told)["observation"]
 
 
 def test_a_payload_of_ours_is_that_one_file() -> None:
