@@ -48,18 +48,16 @@ class Module(AnsibleModule):
         super().fail_json(msg, **result)
 
 
-def run_reader(
-    arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]], as_root: bool = False
-) -> None:
+def run_reader(arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]]) -> None:
     """Main function of a module that changes nothing: read(host, parameters) gives the result's keys.
 
-    as_root: whether an answer without root's eyes would be wrong; else it is given with a warning.
+    Without root's eyes it is asked with a warning; where the answer would be wrong, it is to refuse (see require_root).
     """
     module = Module(argument_spec=arguments, supports_check_mode=True)
     host = Host()
-    if not as_root and not host.is_root():
+    if not host.is_root():
         module.warn(str(_not_root(TO_READ)))
-    finish(module, lambda: dict(read(host, module.params), changed=False), as_root)
+    finish(module, lambda: dict(read(host, module.params), changed=False))
 
 
 def run_writer(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..core.host import Host
-from ..core.module import run_reader
+from ..core.module import TO_READ, require_root, run_reader
+from ..hardware.pci import read_bus
 from ..hardware.report import compact
 from ..registry import CAPABILITIES, plan_host
 
@@ -18,6 +19,9 @@ OF_CONTROLLER = {
 
 
 def read(host: Host, parameters: dict[str, Any]) -> dict[str, Any]:
+    # Whether there is a GPU anybody may see
+    if not parameters["gpus_only"] or read_bus(host).gpus:
+        require_root(host, TO_READ)
     result = plan_host(host, parameters)
     return dict(result, ansible_facts={"gpuops": compact(result["observation"])})
 
@@ -30,4 +34,4 @@ def main() -> None:
         "lock_timeout": {"type": "int", "default": 600},
         "validation": {"type": "dict"},
     }
-    run_reader(dict(arguments, **own, **OF_CONTROLLER), read, as_root=True)
+    run_reader(dict(arguments, **own, **OF_CONTROLLER), read)

@@ -82,6 +82,13 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
 
 
 @pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
+def test_who_has_no_root_on_a_host_without_a_gpu_has_it_left_out(controller: Controller, unprivileged: Path) -> None:
+    done = controller.play("gpuops.nvidia.site", variables={
+        "ansible_python_interpreter": str(unprivileged), "ansible_pipelining": True})
+    assert done.returncode == 0 and "left out: host-1\"" in done.stdout, done.stdout
+
+
+@pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
 @pytest.mark.parametrize("why", ["gpu_validation_expected_gpus", "a label of ours"])
 def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
     controller: Controller, api: Api, why: str
