@@ -102,7 +102,7 @@ def test_several_playbooks_of_one_run_know_nothing_of_each_other(fleet: Fleet) -
     assert fleet.say("one", "sh", "-c", "dpkg-query -W 'nvidia-*'; ls /sys/module/nvidia /etc/modprobe.d/gpuops*") == ""
     assert any("left out: plain" in str(result.get("msg")) for result in played.results("plain"))
     assert [result["action"].rpartition(".")[2] for result in played.results("plain")
-            if "gpuops" in result["action"]] == ["gpu_info"]
+            if "gpuops" in result["action"]] == ["gpu_plan"]
 
 
 def test_a_converged_host_is_validated_and_stays_in_service(fleet: Fleet) -> None:

@@ -81,6 +81,20 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
     assert "changed=0" in done.stdout and "failed=1" not in done.stdout
 
 
+@pytest.mark.parametrize("validated, others_changed, checked", [
+    (True, False, False), (False, False, True), (True, True, True)])
+def test_a_verdict_of_before_others_were_changed_offers_nothing(
+    controller: Controller, validated: bool, others_changed: bool, checked: bool
+) -> None:
+    (task,) = [task for play in plays("site") if "gpu_converged" in str(play["hosts"])
+               for task in play["tasks"] if task["name"] == "Validate the host"]
+    done = controller.tasks(
+        [{"ansible.builtin.debug": {"msg": "checked"}, "when": task["when"]}],
+        hosts=("gpu-1", "gpu-2"), groups={"gpu_change_begun": ["gpu-2"]} if others_changed else {},
+        variables={"gpu_planned": {"validated": validated}})
+    assert [result.get("msg") for result in done[0]] == ["checked" if checked else None] * 2
+
+
 @pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
 def test_who_has_no_root_on_a_host_without_a_gpu_has_it_left_out(controller: Controller, unprivileged: Path) -> None:
     done = controller.play("gpuops.nvidia.site", variables={
