@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Dict, Optional
 
 from ansible import constants as C
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -23,10 +23,12 @@ class ActionModule(CapabilityAction):
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
         host = str(task_vars["inventory_hostname"])
         try:
-            self._approved = self._read_approved(host)
+            lack = self._read_approved(host)
             result = super().run(tmp, task_vars)
             if result.get("failed") or "plan" not in result:
                 return result
+            if lack is not None and result["observation"]["pci"]["gpus"]:
+                raise lack
             if self._task.args.get("save_to") and not self._task.check_mode:
                 result["saved_as"] = plan_path(self._task.args["save_to"], host)
                 save(result["plan"], result["saved_as"])
@@ -40,9 +42,18 @@ class ActionModule(CapabilityAction):
         arguments = {name: value for name, value in super().for_host().items() if name not in OF_CONTROLLER}
         return dict(arguments, **self._approved)
 
-    def _read_approved(self, host: str) -> Dict[str, Any]:
+    def _read_approved(self, host: str) -> Optional[GpuOpsError]:
+        """Why there is no approved plan, where none is needed unless the host turns out to have a GPU."""
+        self._approved: Dict[str, Any] = {}
         folder = self._task.args.get("approved_from")
-        return {"approved_plan": read(plan_path(folder, host))} if folder else {}
+        try:
+            if folder:
+                self._approved = {"approved_plan": read(plan_path(folder, host))}
+        except GpuOpsError as error:
+            if not boolean(self._task.args.get("gpus_only") or False):
+                raise
+            return error
+        return None
 
 
 def _people_read() -> bool:

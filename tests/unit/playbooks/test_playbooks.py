@@ -96,6 +96,14 @@ def test_a_verdict_of_before_others_were_changed_offers_nothing(
 
 
 @pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
+def test_a_host_without_a_gpu_needs_no_approved_plan_to_be_left_out(controller: Controller) -> None:
+    done = controller.play("gpuops.nvidia.site", "-e", "gpu_plan_folder=approved")
+    assert done.returncode == 0 and "left out: host-1\"" in done.stdout, done.stdout
+    done = controller.play("gpuops.nvidia.site", "-e", "gpu_plan_folder=approved gpu_validation_expected_gpus=1")
+    assert done.returncode != 0 and "approved/host-1.json" in done.stdout, done.stdout
+
+
+@pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
 def test_who_has_no_root_on_a_host_without_a_gpu_has_it_left_out(controller: Controller, unprivileged: Path) -> None:
     done = controller.play("gpuops.nvidia.site", variables={
         "ansible_python_interpreter": str(unprivileged), "ansible_pipelining": True})
