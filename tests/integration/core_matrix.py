@@ -39,6 +39,6 @@ def whole_way(lab: Lab, scratch: Path, host: str, name: str, pipelining: bool) -
         done["steps to " + version] = len(plan["steps"])
     assert fleet.play("gpuops.nvidia.site", gpu_driver_version=NEW).changes() == []
     fleet.play("gpuops.nvidia.uninstall")
-    assert changed_by_us(tree, fleet.fingerprint(host)) == {}
-    assert different(packages, fleet.packages(host)) == {}
+    left = {**changed_by_us(tree, fleet.fingerprint(host)), **different(packages, fleet.packages(host))}
+    assert not left, left
     return done
