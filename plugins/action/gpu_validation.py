@@ -58,8 +58,9 @@ def _checked(given: Dict[str, Any]) -> Dict[str, Any]:
     result = validator.validate(dict(given))
     if result.error_messages or not result.validated_parameters["scope"]:
         raise GpuOpsError(
+            "validation.options_malformed",
             found="; ".join(result.error_messages) or "an empty scope",
             wanted="the options of gpuops.nvidia.gpu_validation",
-            remedy="correct them; ansible-doc gpuops.nvidia.gpu_validation describes each",
+            remedy="correct them; `ansible-doc gpuops.nvidia.gpu_validation` describes each",
         )
     return dict(result.validated_parameters)

@@ -9,7 +9,8 @@ class ModuleDocFragment:
 options:
   allowed_disruption:
     description:
-      - The most disturbing step that may be done. A step above it is reported in RV(put_off) and not done.
+      - The most disturbing step that may be done.
+      - A step above it is reported in RV(put_off) and not done.
     type: str
     choices: [none, service_restart, runtime_restart, gpu_reset, driver_reload, reboot]
     default: driver_reload

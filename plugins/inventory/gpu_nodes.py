@@ -253,9 +253,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             if name:
                 return str(name)
         raise GpuOpsError(
+            "inventory.no_host_name",
             found="node %s has none of %s" % (facts["name"], ", ".join(self.get_option("hostnames"))),
             wanted="a name for every host",
-            remedy="end the option 'hostnames' with 'name'",
+            remedy="end `hostnames` with `name`",
+            option="hostnames",
         )
 
     @staticmethod

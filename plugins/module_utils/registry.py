@@ -8,22 +8,49 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
+from .activation.capability import CAPABILITY as ACTIVATION
+from .cdi.capability import CAPABILITY as CDI
 from .core.approval import differences, read_approved
 from .core.capability import Capability, plan_of
 from .core.errors import GpuOpsError
+from .core.facts import HostFacts
 from .core.host import Host
 from .core.journal import Journal
 from .core.lock import HostLock
+from .core.module import run_writer
 from .core.plan import Plan, digest, render
-from .driver.capability import Activation, Driver, Nouveau
-from .hardware.node import host_facts_and_health
+from .driver.capability import CAPABILITY as DRIVER
+from .hardware.node import host_facts, host_facts_and_health
 from .hardware.report import read_host
-from .runtime.capability import Cdi, Runtime, Toolkit
+from .nouveau.capability import CAPABILITY as NOUVEAU
+from .runtime.capability import CAPABILITY as RUNTIME
+from .runtime.low_level import in_use
+from .toolkit.capability import CAPABILITY as TOOLKIT
 from .validation.arguments import ARGUMENTS, OF_HOST
 from .validation.checks import FAILED
 from .validation.on_host import examine
 
-CAPABILITIES: Tuple[Capability[Any, Any], ...] = (Nouveau(), Driver(), Toolkit(), Activation(), Runtime(), Cdi())
+CAPABILITIES: Tuple[Capability[Any, Any], ...] = (NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, RUNTIME, CDI)
+
+
+def read_facts(host: Host) -> HostFacts:
+    """All that the capabilities plan with."""
+    return host_facts_and_health(host).but(low_level_runtimes=in_use(host))
+
+
+def _facts_and_runtimes(host: Host) -> HostFacts:
+    return host_facts(host).but(low_level_runtimes=in_use(host))
+
+
+# Who plans with more than host_facts: what the GPUs answer, which takes a minute where one hangs, or what starts
+# containers
+_READERS = {"activation": host_facts_and_health, "cdi": host_facts_and_health, "toolkit": _facts_and_runtimes}
+
+
+def write(name: str) -> None:
+    """Main function of a capability's own module."""
+    capability = next(each for each in CAPABILITIES if each.name == name)
+    run_writer(capability, _READERS.get(name, host_facts))
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
@@ -35,7 +62,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     With 'validation', the host is checked in the same call where nothing is to be done: {'checks', 'validated'}.
     """
     waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
-    now = facts = host_facts_and_health(host)
+    now = facts = read_facts(host)
     total = Plan(host=facts.hostname)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     for capability in CAPABILITIES:
@@ -83,8 +110,9 @@ def _checked(name: str, arguments: Mapping[str, Any], given: Mapping[str, Any]) 
     result = ArgumentSpecValidator(dict(arguments)).validate(dict(given))
     if result.error_messages:
         raise GpuOpsError(
+            "plan.options_malformed",
             found="; ".join(result.error_messages),
             wanted="the options of the module behind '%s'" % name,
-            remedy="correct them; ansible-doc shows the module's options",
+            remedy="correct them; `ansible-doc` shows the module's options",
         )
     return {option: result.validated_parameters.get(option) for option in arguments}

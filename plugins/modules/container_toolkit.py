@@ -29,14 +29,14 @@ author:
 options:
   state:
     description:
-      - V(present) installs and configures the toolkit.
-      - V(absent) removes the packages that came with V(present) and puts the files back as they were.
+      - V(present) installs and configures the toolkit, V(absent) takes that back.
+      - The packages that came with V(present) are removed, and the files put back as they were.
     type: str
     choices: [present, absent]
     default: present
   source:
     description:
-      - V(repository) is an apt repository.
+      - Where the packages come from; V(repository) is an apt repository.
       - V(preinstalled) installs nothing; the system's image brings the toolkit.
     type: str
     choices: [repository, preinstalled]
@@ -63,7 +63,7 @@ options:
     default: https://nvidia.github.io/libnvidia-container/gpgkey
   mode:
     description:
-      - How C(nvidia-container-runtime) injects GPUs.
+      - How containers get their GPUs from C(nvidia-container-runtime).
       - V(cdi) by CDI specifications, which only the names in the container's request select.
     type: str
     choices: [cdi, auto, legacy]
@@ -146,12 +146,6 @@ reboot_required:
   description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
-refusals:
-  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
-    C(remedy).
-  returned: failure, before anything was changed
-  type: list
-  elements: dict
 requirement:
   description: What has to come from outside first, as in RV(plan).
   returned: failure, where it is still needed
@@ -195,6 +189,11 @@ errno:
   returned: failure, where the system refused it
   type: str
   sample: ENOSPC
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -207,6 +206,21 @@ remedy:
   description: What to do, when the module refuses or fails.
   returned: failure
   type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run

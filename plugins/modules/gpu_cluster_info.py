@@ -127,7 +127,7 @@ nodes:
       present: {description: Whether it has GPUs., type: bool, returned: success}
       present_reason: {description: What tells so., type: str, returned: success}
       findings:
-        description: "What does not fit together, each with C(code), C(found), C(wanted) and C(remedy)."
+        description: "What does not fit together, each with C(code), C(found), C(wanted), C(remedy) and C(option)."
         type: list
         elements: dict
         returned: success
@@ -136,9 +136,11 @@ operator_refusal:
   returned: success
   type: dict
   contains:
+    code: {description: Which refusal it is., type: str, returned: success, sample: cluster.managed_by_gpu_operator}
     found: {description: "Which nodes it manages, and what tells so.", type: str, returned: success}
     wanted: {description: What this collection works on., type: str, returned: success}
     remedy: {description: What to do., type: str, returned: success}
+    option: {description: "The option that the remedy is about, here none.", type: str, returned: success}
 namespace:
   description: What O(namespace) is. Null without that option.
   returned: success
@@ -169,6 +171,11 @@ status:
   description: HTTP status of the API server's answer.
   returned: failure, where the API server answered with an error
   type: int
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -181,6 +188,21 @@ remedy:
   description: What to do, when the module refuses or fails.
   returned: failure
   type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
 """
 
 from typing import Any, Dict

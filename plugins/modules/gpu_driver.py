@@ -18,19 +18,19 @@ author:
 options:
   state:
     description:
-      - V(present) installs the driver.
-      - V(staged) configures the repository and fetches the packages, so that V(present) is short.
+      - V(present) installs the driver, V(staged) only fetches its packages, V(absent) takes everything back.
+      - V(staged) configures the repository too, so that V(present) is short.
       - V(absent) removes the packages that came with V(present), and puts every file back as it was.
     type: str
     choices: [present, staged, absent]
     default: present
   source:
     description:
+      - Where the driver comes from; V(runfile) is always refused, as it is not offered yet.
       - V(distribution) are the packages of the distribution's own sources.
       - V(nvidia_repository) is NVIDIA's CUDA repository or a mirror of it.
       - V(local_repository) is a directory laid out like it, by http, https or file.
       - V(preinstalled) installs nothing and refuses a host without a fitting driver.
-      - V(runfile) is always refused; it is not offered yet.
     type: str
     choices: [distribution, nvidia_repository, local_repository, preinstalled, runfile]
     default: nvidia_repository
@@ -43,14 +43,13 @@ options:
     default: ""
   kernel_module:
     description:
-      - V(auto) takes the open kernel module wherever every GPU and the branch allow it.
+      - Which kernel module; V(auto) takes the open one wherever every GPU and the branch allow it.
     type: str
     choices: [auto, open, proprietary]
     default: auto
   flavour:
     description:
-      - V(headless) is what computing needs.
-      - V(full) adds what displays need.
+      - V(headless) is what computing needs, V(full) adds what displays need.
     type: str
     choices: [headless, full]
     default: headless
@@ -63,9 +62,9 @@ options:
     default: ""
   repository_key:
     description:
-      - The key that signed the repository, as armoured text, as an absolute path on the host, or as a URL.
+      - The key that signed the repository, as armoured text, as an absolute path on the host, or as a URL. Empty, it is
+        NVIDIA's key for this distribution.
       - C(apt) gets a copy of what was checked; a key on the host is copied anew when it changes.
-      - Empty, it is NVIDIA's key for this distribution.
     type: str
     default: ""
   repository_key_fingerprint:
@@ -75,7 +74,7 @@ options:
     default: ""
   fabric_manager:
     description:
-      - V(auto) installs NVIDIA's Fabric Manager in the driver's version where the board needs it.
+      - NVIDIA's Fabric Manager in the driver's version; V(auto) installs it where the board needs it.
       - That is where there are NVSwitches on the PCI bus, and on HGX B200 and B300, whose switches are elsewhere and
         which get C(nvlsm) too.
     type: str
@@ -99,8 +98,7 @@ options:
     default: true
   secure_boot:
     description:
-      - V(require_signed) refuses modules that Secure Boot would not load.
-      - V(ignore) leaves that to you.
+      - V(require_signed) refuses modules that Secure Boot would not load, V(ignore) leaves that to you.
     type: str
     choices: [require_signed, ignore]
     default: require_signed
@@ -152,12 +150,6 @@ reboot_required:
   description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
-refusals:
-  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
-    C(remedy).
-  returned: failure, before anything was changed
-  type: list
-  elements: dict
 requirement:
   description: What has to come from outside first, as in RV(plan).
   returned: failure, where it is still needed
@@ -201,6 +193,11 @@ errno:
   returned: failure, where the system refused it
   type: str
   sample: ENOSPC
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -213,6 +210,21 @@ remedy:
   description: What to do, when the module refuses or fails.
   returned: failure
   type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run

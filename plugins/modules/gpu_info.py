@@ -108,6 +108,7 @@ observation:
           elements: str
           returned: success
         driver_changes: {description: Of planners. Always false here., type: bool, returned: success}
+        low_level_runtimes: {description: Of planners. Always empty here., type: list, elements: str, returned: success}
         hung:
           description: The call of NVML that did not come back. Empty when all did.
           type: str
@@ -297,6 +298,11 @@ errno:
   returned: failure, where the system refused it
   type: str
   sample: ENOSPC
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -309,6 +315,21 @@ remedy:
   description: What to do, when the module refuses or fails.
   returned: failure
   type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run

@@ -108,7 +108,7 @@ plan:
   returned: success
   type: dict
   sample:
-    schema: gpuops.nvidia/plan/v2
+    schema: gpuops.nvidia/plan/v3
     host: a100
     policies: {"driver": "0123456789abcdef"}
     disruption: none
@@ -162,10 +162,11 @@ plan:
       elements: dict
       returned: success
       contains:
-        capability: {description: Who refuses., type: str, returned: success}
+        code: {description: Which refusal it is., type: str, returned: success, sample: driver.version_not_offered}
         found: {description: What is there., type: str, returned: success}
         wanted: {description: What was asked for., type: str, returned: success}
         remedy: {description: What to do., type: str, returned: success}
+        option: {description: The option or variable that the remedy is about., type: str, returned: success}
     complete:
       description: Whether all that is wanted is planned. It is not where something waits for what no step brings.
       type: bool
@@ -185,12 +186,13 @@ digest:
 refusals:
   description:
     - Why the plan cannot be carried out, that it is not covered by O(approved_plan) included. Empty where it can be.
-  returned: success
+    - In a failure, every reason for it.
+  returned: always
   type: list
   elements: dict
   contains:
-    capability:
-      description: Whose refusal it is, C(approval) where the approved plan as a whole does not fit.
+    code:
+      description: Which refusal it is, one of C(approval) where the approved plan does not cover what is needed.
       type: str
     found:
       description: What is there.
@@ -200,6 +202,9 @@ refusals:
       type: str
     remedy:
       description: What to do.
+      type: str
+    option:
+      description: The option, or the role's variable, that RV(refusals[].remedy) is about.
       type: str
 unfinished:
   description:
@@ -252,6 +257,11 @@ errno:
   returned: failure, where the system refused it
   type: str
   sample: ENOSPC
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -262,6 +272,10 @@ wanted:
   type: str
 remedy:
   description: What to do, when the module refuses or fails.
+  returned: failure
+  type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
   returned: failure
   type: str
 """

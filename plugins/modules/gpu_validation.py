@@ -34,8 +34,8 @@ options:
     default: [host]
   expected_gpus:
     description:
-      - Number of GPUs that the host must have and the node must offer.
-      - Left out, the host's PCI bus is believed; the check of the node needs it.
+      - Number of GPUs that the host must have and the node must offer. Left out, the host's PCI bus is believed.
+      - The check of the node needs it.
     type: int
   handler:
     description: Handler that GPU pods have in the container runtime.
@@ -141,6 +141,11 @@ errno:
   returned: failure, where the system refused it
   type: str
   sample: ENOSPC
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -153,6 +158,21 @@ remedy:
   description: What to do, when the module refuses or fails.
   returned: failure
   type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run

@@ -64,12 +64,6 @@ reboot_required:
   description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
-refusals:
-  description: Every reason not to begin, where there are several; each with C(capability), C(found), C(wanted) and
-    C(remedy).
-  returned: failure, before anything was changed
-  type: list
-  elements: dict
 requirement:
   description: What has to come from outside first, as in RV(plan).
   returned: failure, where it is still needed
@@ -113,6 +107,11 @@ errno:
   returned: failure, where the system refused it
   type: str
   sample: ENOSPC
+code:
+  description: Which refusal or failure it is. Stable; C(docs/refusals.md) lists them all.
+  returned: failure
+  type: str
+  sample: driver.version_not_offered
 found:
   description: What is there, when the module refuses or fails.
   returned: failure
@@ -125,6 +124,21 @@ remedy:
   description: What to do, when the module refuses or fails.
   returned: failure
   type: str
+option:
+  description: The option, or the role's variable, that RV(remedy) is about; empty where it is about none.
+  returned: failure
+  type: str
+refusals:
+  description: Every reason to refuse or fail; the first is the one that C(msg) tells in full.
+  returned: failure
+  type: list
+  elements: dict
+  contains:
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
 """
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run

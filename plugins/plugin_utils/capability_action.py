@@ -19,9 +19,11 @@ from ansible.plugins.action import ActionBase
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import part_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal, as_result
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import builtin_options
 
 from .libraries import archive
+from .reader_words import in_variables, is_of_roles
 
 APT = "ansible.legacy.apt"
 MOST_ROUNDS = 20
@@ -68,7 +70,8 @@ class CapabilityAction(ActionBase):
                 rounds.append(_failed_transaction(rounds[-1]["awaiting"], ENDLESS, unaccounted))
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
-        return _summary(rounds)
+        result = _summary(rounds)
+        return in_variables(result, self.capability, task_vars) if is_of_roles(self._task.get_path()) else result
 
     def for_host(self) -> Dict[str, Any]:
         """The options that the module on the host gets; a subclass leaves out what only the controller needs."""
@@ -135,15 +138,15 @@ def known_options(module_loader: Any) -> Optional[FrozenSet[str]]:
 
 def _failed_transaction(step: Mapping[str, Any], transaction: Mapping[str, Any], unaccounted: str) -> Dict[str, Any]:
     """The package manager's refusal in the collection's own form; unaccounted says what failed in accounting for it."""
-    found = str(transaction.get("msg", "the package manager failed")).strip()
+    refusal = Refusal(
+        "packages.transaction_failed",
+        str(transaction.get("msg", "the package manager failed")).strip(),
+        "step %s" % step["id"],
+        "read `stdout` and `stderr` of this result; the step is repeated by the next run")
     return {
+        **as_result([refusal]),
         "failed": True,
         "changed": True,
-        "msg": "Found: %s. Wanted: step %s. Do: read stdout and stderr of this result; the step is repeated by the "
-               "next run." % (found, step["id"]),
-        "found": found,
-        "wanted": "step %s" % step["id"],
-        "remedy": "read stdout and stderr of this result; the step is repeated by the next run",
         "failed_step": dict(step),
         "stdout": transaction.get("stdout", ""),
         "stderr": transaction.get("stderr", ""),

@@ -42,9 +42,11 @@ class ClusterScope:
         for name in ("node_name", "expected_gpus"):
             if options[name] in (None, ""):
                 raise GpuOpsError(
-                    found="no %s" % name,
+                    "validation.option_missing",
+                    found="no `%s`" % name,
                     wanted="the node and the number of devices that it must offer, for the scope 'cluster'",
-                    remedy="set %s" % name,
+                    remedy="set `%s`" % name,
+                    option=name,
                 )
         return cls(
             node=options["node_name"],

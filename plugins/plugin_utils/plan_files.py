@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from dataclasses import replace
 from typing import Any, Dict, Mapping
 
 from ansible.utils.path import unfrackpath
@@ -23,6 +24,7 @@ def plan_path(folder: str, host: str) -> str:
     """
     if os.path.basename(host) != host:
         raise GpuOpsError(
+            "approval.host_is_no_file_name",
             found="a host named %s" % host,
             wanted="a name that can be a file's",
             remedy="name the host without a slash and give its address as ansible_host",
@@ -45,6 +47,7 @@ def save(plan: Mapping[str, Any], path: str) -> None:
         if os.path.exists(beside):
             os.unlink(beside)
         raise GpuOpsError(
+            "approval.plan_not_saved",
             found="the plan cannot be saved as %s: %s" % (path, error.strerror),
             wanted="a folder on the controller that %s may write in" % _who(),
             remedy="name another folder; a relative one is looked for in %s" % os.getcwd(),
@@ -58,13 +61,15 @@ def read(path: str) -> Dict[str, Any]:
             data = json.load(handle)
     except OSError as error:
         raise GpuOpsError(
+            "approval.no_plan",
             found="no approved plan in %s: %s" % (path, error.strerror),
             wanted="the file that gpuops.nvidia.plan saved for this host",
-            remedy="run gpuops.nvidia.plan with the same folder and read the plan; a relative folder is looked for "
+            remedy="run `gpuops.nvidia.plan` with the same folder and read the plan; a relative folder is looked for "
                    "in %s" % os.getcwd(),
         ) from error
     except ValueError as error:
         raise GpuOpsError(
+            "approval.plan_is_no_json",
             found="%s is no JSON: %s" % (path, error),
             wanted="a plan as gpuops.nvidia.plan saved it",
             remedy="make a new plan, read it and approve that one",
@@ -72,7 +77,8 @@ def read(path: str) -> Dict[str, Any]:
     try:
         read_approved(data if isinstance(data, dict) else {})
     except GpuOpsError as error:
-        raise GpuOpsError("%s in %s" % (error.found, path), error.wanted, error.remedy) from error
+        raise GpuOpsError.because(
+            [replace(refusal, found="%s in %s" % (refusal.found, path)) for refusal in error.refusals]) from error
     return dict(data)
 
 

@@ -2,18 +2,22 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What is documented in many places, made from the one that declares it.
 
-Tables of variables in the roles' READMEs and in docs/variables.md, and the keys that results of modules share.
+Argument specifications and defaults of roles that have their options from modules (role_files.py), tables of variables
+in the roles' READMEs and in docs/variables.md, the keys that results of modules share, and the page of all refusals
+(refusals.py).
 `python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
 """
 from __future__ import annotations
 
-import ast
 import functools
 import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
+import refusals
+import role_files
 import yaml
+from role_files import documentation_blocks
 from workspace import REPOSITORY
 
 ROLES = REPOSITORY / "roles"
@@ -36,7 +40,8 @@ OF_ANSIBLE = {
     "failed", "failed_when_result", "false_condition", "invocation", "item", "msg", "rc", "results", "skip_reason",
     "skipped", "stderr", "stderr_lines", "stdout", "stdout_lines", "unreachable", "warnings",
 }
-READERS = ("gpu_info", "gpu_plan", "gpu_validation")
+PLANNER = "gpu_plan"
+READERS = ("gpu_info", PLANNER, "gpu_validation")
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -50,6 +55,8 @@ def roles() -> List[str]:
 
 
 def entry_points(role: str) -> Dict[str, Dict[str, Any]]:
+    if role in role_files.texts():
+        return role_files.entry_points(role)
     return dict(load(ROLES / role / "meta" / "argument_specs.yml")["argument_specs"])
 
 
@@ -65,18 +72,6 @@ def options(role: str) -> Dict[str, Dict[str, Any]]:
 def declared() -> Dict[str, Dict[str, Any]]:
     """The variables of the playbooks, which no single role owns."""
     return {name: option for group in load(VARIABLES).values() for name, option in group["variables"].items()}
-
-
-def documentation_blocks(path: Path) -> Dict[str, Any]:
-    """The YAML documents that the file assigns to names, such as DOCUMENTATION."""
-    blocks: Dict[str, Any] = {}
-    for node in ast.parse(path.read_text()).body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
-            continue
-        for target in node.targets:
-            if isinstance(target, ast.Name) and isinstance(node.value.value, str):
-                blocks[target.id] = yaml.safe_load(node.value.value)
-    return blocks
 
 
 @functools.lru_cache(maxsize=None)
@@ -101,8 +96,10 @@ def undocumented(result: Mapping[str, Any], documented: Mapping[str, Any], where
 
 def pages() -> Dict[str, str]:
     """{path in the repository: text} of every page that is made, in whole or in part."""
-    made = {"roles/%s/README.md" % role: readme(role) for role in roles()}
+    made = {name: text for role in role_files.texts() for name, text in role_files.files(role).items()}
+    made.update({"roles/%s/README.md" % role: readme(role) for role in roles()})
     made[PAGE] = variables_page()
+    made[refusals.PAGE] = refusals.page()
     made.update({"plugins/modules/%s.py" % path.stem: module(path) for path in sorted(MODULES.glob("*.py"))})
     return made
 
@@ -119,13 +116,16 @@ def readme(role: str) -> str:
 
 def _role_tables(role: str) -> List[str]:
     points = entry_points(role)
-    defaults = load(ROLES / role / "defaults" / "main.yml")
+    defaults = {} if role in role_files.texts() else load(ROLES / role / "defaults" / "main.yml")
     lines: List[str] = []
     if len(points) > 1:
         rows = [["`%s`" % name, _sentences(point.get("description") or [])] for name, point in points.items()]
         lines += [*_table(["Entry point", "Does"], rows), ""]
     with_defaults = {name: dict(option, default=defaults.get(name, option.get("default")))
                      for name, option in options(role).items()}
+    if role in role_files.texts():
+        with_defaults = {name: dict(option, description=option["description"][:1])
+                         for name, option in with_defaults.items()}
     return lines + _options_table(with_defaults)
 
 
@@ -140,9 +140,10 @@ def module(path: Path) -> str:
 
 def shared_results(name: str) -> str:
     results = load(RESULTS)
+    failure = results["failure"] + ("" if name == PLANNER else results["refusals"])
     if name in WRITERS:
-        return str(results["writer"] + results["host"] + results["failure"])
-    return str(results["host" if name in READERS else "cluster"] + results["failure"])
+        return str(results["writer"] + results["host"] + failure)
+    return str(results["host" if name in READERS else "cluster"] + failure)
 
 
 def variables_page() -> str:

@@ -244,26 +244,30 @@ def judge(outcome: Outcome, before: Mapping[str, Any], was: Mapping[str, Tuple[i
 
 
 class Ours:
-    """The collection's observation and edits, with the daemon given instead of asked of systemd."""
+    """The collection's edits, with the daemon given instead of asked of systemd."""
 
     def __init__(self, release: str, binary: str, **options: Any) -> None:
+        from made_edits import work_out
+
         from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
         from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
         from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import model, policy
-        from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.kind import Containerd
+        from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd.backend import (
+            Containerd,
+        )
 
-        self.host, self.kind, self.policy = Host(), Containerd(), policy
-        self.journal = Journal(self.host)
+        self.host, self.backend, self.policy = Host(), Containerd(), policy
+        self.journal, self.work_out = Journal(self.host), work_out
         self.options = options
         major, minor = (int(number) for number in release.split("."))
         self.service = model.Service(
-            kind="containerd", distribution="", unit="containerd.service", active=True, pid=os.getpid(),
+            backend="containerd", distribution="", unit="containerd.service", active=True, pid=os.getpid(),
             started=time.time() + 60, binary=binary, release=(major, minor), root=str(ROOT), socket=SOCKET)
 
-    def observe(self, state: str) -> Any:
+    def worked_out(self, state: str) -> Any:
         parameters = {name: option.get("default") for name, option in self.policy.ARGUMENTS.items()}
         wanted = self.policy.policy_of(dict(parameters, state=state, **self.options))
-        return self.kind.observe(self.host, self.journal, wanted, self.service)
+        return self.work_out(self.backend, self.host, self.journal, wanted, self.service)
 
     def write(self, edits: Sequence[Any]) -> None:
         for edit in edits:
@@ -274,25 +278,20 @@ class Ours:
 
 
 def with_ours(outcome: Outcome, before: Mapping[str, Any], binary: str, ctr: str, job: Mapping[str, Any]) -> None:
-    from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-
     was = snapshot()
     ours = Ours(outcome.release, binary, default_handler=job["default"])
-    try:
-        seen = ours.observe("present")
-        outcome.refused = seen.problem.found if seen.problem else ""
-    except GpuOpsError as error:
-        outcome.refused = error.found
-    if outcome.refused:
+    present = ours.worked_out("present")
+    if present.refusal:
+        outcome.refused = present.refusal.found
         outcome.faults += [] if snapshot() == was else ["a refusal wrote"]
         return
-    ours.write(seen.edits)
+    ours.write(present.edits)
     judge(outcome, before, was, binary, job["default"])
-    if ours.observe("present").edits:
+    if ours.worked_out("present").edits:
         outcome.faults.append("a second run would change something")
     if job["start"]:
         outcome.cri = cri_after_start(binary, ctr)
-    gone = ours.observe("absent")
+    gone = ours.worked_out("absent")
     ours.write(gone.edits)
     outcome.faults += [] if snapshot() == was else ["removal does not give the bytes back"]
 
@@ -301,19 +300,19 @@ def with_kills(outcome: Outcome, binary: str, ctr: str) -> None:
     """Every beginning of a run, as a kill leaves it: containerd starts with it, and the same run again completes it."""
     delivered = snapshot()
     ours = Ours(outcome.release, binary, default_handler=True, adopt=True, handlers={"nvidia-cdi": ""})
-    ours.write(ours.observe("present").edits)
+    ours.write(ours.worked_out("present").edits)
     installed = snapshot()
     outcome.handler = installed != delivered
     for state, first, last in (("present", delivered, installed), ("absent", installed, delivered)):
         put_back(first)
-        edits = ours.observe(state).edits
+        edits = ours.worked_out(state).edits
         for count in range(len(edits) + 1):
             put_back(first)
             ours.write(edits[:count])
             outcome.kills += 1
             told = cri_after_start(binary, ctr)
-            ours.write(ours.observe(state).edits)
-            complete = snapshot() == last and not ours.observe(state).edits
+            ours.write(ours.worked_out(state).edits)
+            complete = snapshot() == last and not ours.worked_out(state).edits
             if told != "ok" or not complete:
                 outcome.faults.append("%s, killed after %d of %d writes: %s, %s" % (
                     state, count, len(edits), told, "completed" if complete else "not completed"))

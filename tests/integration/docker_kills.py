@@ -10,7 +10,7 @@ from typing import Any, FrozenSet, Tuple
 import runtime_kills
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.docker.engine import Engine
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.docker.engine import Engine
 
 SOCKET = "/run/docker.sock"
 

@@ -25,8 +25,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import cri, policy  # noqa: E402
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Runtime  # noqa: E402
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.kind import Containerd  # noqa: E402
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd.backend import Containerd  # noqa: E402
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import CAPABILITY  # noqa: E402
 
 ETC, STATE = "/etc/containerd", "/var/lib/gpuops"
 SOCKET = "/run/containerd/containerd.sock"
@@ -64,7 +64,7 @@ def run(state: str, options: Dict[str, Any], killed_before: Optional[int] = None
         parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
         code, told = 0, ""
         try:
-            Run(Runtime(), dict(parameters, state=state, **options), Host(), host_facts).apply()
+            Run(CAPABILITY, dict(parameters, state=state, **options), Host(), host_facts).apply()
             told = str(changes)
         except GpuOpsError as error:
             code, told = 1, str(error)

@@ -18,7 +18,7 @@ from laboratory import developer, new_lab
 from workspace import collections_root, venv
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import toml
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import gate
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd import judge
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive
 from gpulab.lab import Lab
 from gpulab.topology import parse
@@ -142,7 +142,7 @@ def clean(world: World, request: pytest.FixtureRequest) -> Iterator[World]:
 def handlers_apart(before: Dict[str, Any], after: Dict[str, Any]) -> List[str]:
     """What differs between two effective configurations, the handler nvidia and its CDI switch left out."""
     return [
-        ".".join(path) for path, _old, _new in gate.differences(before, after)
+        ".".join(path) for path, _old, _new in judge.differences(before, after)
         if path[2:5] != ("containerd", "runtimes", "nvidia") and path[2:] != ("enable_cdi",)
     ]
 
@@ -177,7 +177,7 @@ def test_a_users_settings_stay_and_come_back(clean: World, host: str) -> None:
 
     after = clean.effective(host)
     assert handlers_apart(before, after) == []
-    assert gate.differences(before, after) != []
+    assert judge.differences(before, after) != []
     assert clean.ready(host)
     now = clean.files(host)
     changed = {path for path in now if now[path] != files.get(path)}

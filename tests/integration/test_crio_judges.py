@@ -13,7 +13,7 @@ import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import policy
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.crio import configuration, gate, writer
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.crio import configuration, judge, writer
 from gpulab.parts.registry import workshop
 
 
@@ -73,7 +73,7 @@ def nvidia_ctk() -> str:
     return str(workshop().build("nvidia-toolkit") / "bin/nvidia-ctk")
 
 
-def wish(program: Path, **changes: Any) -> policy.RuntimePolicy:
+def wish(program: Path, **changes: Any) -> policy.Policy:
     parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
     return policy.policy_of(dict(parameters, handler_binary=str(program), **changes))
 
@@ -91,7 +91,7 @@ def load(folder: Path) -> configuration.Configuration:
 
 
 def entry_of(dumped: Dict[Tuple[str, ...], Any], handler: str = "nvidia") -> Dict[str, Any]:
-    return {path[-1]: value for path, value in dumped.items() if path[:-1] == gate.RUNTIMES + (handler,)}
+    return {path[-1]: value for path, value in dumped.items() if path[:-1] == judge.RUNTIMES + (handler,)}
 
 
 @pytest.fixture
@@ -111,8 +111,8 @@ def test_only_the_handler_comes_and_goes(
     host, wanted = Host(), wish(program, default_handler=default_handler)
     before = lay_out(tmp_path / "etc", CORPUS[name])
     assert writer.conflict(before, wanted) == ("", "")
-    text = writer.wanted_text(before, wanted, gate.built_in(host, crio, before))
-    gate.judge(host, crio, before, {writer.our_paths(before)[0]: text}, wanted)
+    text = writer.wanted_text(before, wanted, judge.built_in(host, crio, before))
+    judge.judge(host, crio, before, {writer.our_paths(before)[0]: text}, wanted)
     assert text is not None
     assert "s3cret" not in text
 
@@ -120,19 +120,19 @@ def test_only_the_handler_comes_and_goes(
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(text)
     there = load(tmp_path / "etc")
-    dumped = gate.effective(host, crio, there)
+    dumped = judge.effective(host, crio, there)
     got = entry_of(dumped)
     assert (got["runtime_path"], got["runtime_type"]) == (str(program), "oci")
     assert not got.get("inherit_default_runtime")
-    assert (dumped.get(gate.DEFAULT) == "nvidia") is default_handler
+    assert (dumped.get(judge.DEFAULT) == "nvidia") is default_handler
     known = before.handlers()
     source = next((known[each] for each in ("runc", "crun") if known.get(each, {}).get("runtime_type", "oci") == "oci"
                    and each in known), {})
     for key in ("runtime_root", "monitor_path"):
         assert got.get(key, "") == source.get(key, "") or not source.get(key)
-    assert writer.wanted_text(there, wanted, gate.built_in(host, crio, there)) == text
+    assert writer.wanted_text(there, wanted, judge.built_in(host, crio, there)) == text
 
-    gate.judge(host, crio, there, {str(target): None}, wish(program))
+    judge.judge(host, crio, there, {str(target): None}, wish(program))
     target.unlink()
     assert load(tmp_path / "etc").files == before.files
 
@@ -153,16 +153,16 @@ class Loss:
 def loss(name: str, crio: str, nvidia_ctk: str, program: Path, folder: Path) -> Loss:
     """nvidia-ctk as it is called by default: it reads crio.conf alone."""
     before = lay_out(folder / "etc", CORPUS[name])
-    text = writer.wanted_text(before, wish(program), gate.built_in(Host(), crio, before)) or ""
+    text = writer.wanted_text(before, wish(program), judge.built_in(Host(), crio, before)) or ""
     rival = folder / "rival.toml"
     subprocess.run([nvidia_ctk, "runtime", "configure", "--runtime=crio", "--config=%s" % (folder / "etc/crio.conf"),
                     "--drop-in-config=%s" % rival, "--nvidia-runtime-path=%s" % program], check=True,
                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    base = gate.effective(Host(), crio, before)
+    base = judge.effective(Host(), crio, before)
     sources = (entry_of(base, handler) for handler in ("runc", "crun"))
     source = next((each for each in sources if each and each.get("runtime_type", "") in ("", "oci")), {})
     files = ((writer.our_paths(before)[0], text), (before.folder + "/99-nvidia.toml", rival.read_text()))
-    entries = [entry_of(gate.effective(Host(), crio, before.but(dict([file])))) for file in files]
+    entries = [entry_of(judge.effective(Host(), crio, before.but(dict([file])))) for file in files]
     return Loss(*([key for key in TAKEN_OVER if source.get(key) and not entry.get(key)] for entry in entries))
 
 
@@ -188,6 +188,6 @@ def test_what_crio_refuses_is_refused_with_its_words(text: str, told: str, crio:
     folder = str(tmp_path / "crio.conf.d")
     file = configuration.File(folder + "/50.conf", text, {})
     config = configuration.Configuration(str(tmp_path / "crio.conf"), folder, (file,))
-    with pytest.raises(gate.GpuOpsError) as caught:
-        gate.effective(Host(), crio, config)
+    with pytest.raises(judge.GpuOpsError) as caught:
+        judge.effective(Host(), crio, config)
     assert told in caught.value.found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from dataclasses import dataclass, replace
@@ -17,16 +18,15 @@ from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import pytest
 import tomlkit
-from made_edits import make
+from made_edits import WorkedOut, make, work_out
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import toml
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import gate, rancher
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.kind import Containerd
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd import judge, rancher
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd.backend import Containerd
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import Service
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import RuntimePolicy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import Policy
 from gpulab.parts.registry import workshop
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="starts containerd: needs root")
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="starts containerd: ne
 CORPUS = Path(__file__).resolve().parent / "corpus" / "k3s"
 # Nothing is found here by k3s' own search, unless a test puts it there
 BINARY = "/opt/nvidia/nvidia-container-runtime"
-PRESENT = RuntimePolicy(True, "nvidia", BINARY, False, True, "",
+PRESENT = Policy(True, "nvidia", BINARY, False, True, "",
                         handlers=(("nvidia-legacy", "/opt/nvidia/nvidia-container-runtime.legacy"),))
 OURS = ("nvidia", "nvidia-legacy")
 
@@ -49,10 +49,14 @@ def service_of(distribution: str, release: str, root: str) -> Service:
                    containerd(release), (major, minor), root, "/x.sock")
 
 
-def observe(host: Host, service: Service, policy: RuntimePolicy = PRESENT) -> Any:
-    seen = Containerd().observe(host, Journal(host), policy, service)
-    assert seen.problem is None, seen.problem
-    return seen
+def worked_out(host: Host, service: Service, policy: Policy = PRESENT) -> WorkedOut:
+    return work_out(Containerd(), host, Journal(host), policy, service)
+
+
+def edits_of(host: Host, service: Service, policy: Policy = PRESENT) -> Any:
+    planned = worked_out(host, service, policy)
+    assert planned.refusal is None, planned.refusal
+    return planned.edits
 
 
 def effective(host: Host, service: Service) -> Dict[str, Any]:
@@ -71,7 +75,7 @@ def effective(host: Host, service: Service) -> Dict[str, Any]:
 
 
 def beside_ours(before: Dict[str, Any], after: Dict[str, Any]) -> List[Tuple[str, ...]]:
-    return [path for path, _old, _new in gate.differences(before, after)
+    return [path for path, _old, _new in judge.differences(before, after)
             if path[2:4] != ("containerd", "runtimes") or path[4] not in OURS]
 
 
@@ -151,7 +155,7 @@ def test_k3s_renders_our_handlers_and_nothing_else_of_ours(
     before = effective(host, service)
     assert not set(OURS) & set(handlers(before))
 
-    edit, = observe(host, service).edits
+    edit, = edits_of(host, service)
     joins = imports and own != "no base"
     assert edit.path == (k3s.folder + "/config-v3.toml.d/99-gpuops-nvidia.toml" if joins else k3s.template)
     make(Containerd(), host, [edit])
@@ -160,14 +164,14 @@ def test_k3s_renders_our_handlers_and_nothing_else_of_ours(
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
     assert handlers(after)["nvidia"]["options"]["SystemdCgroup"] is True
     assert set(OURS) <= set(handlers(after)) and beside_ours(before, after) == []
-    assert observe(host, service).edits == ()
+    assert edits_of(host, service) == ()
 
     # the program is installed after all, where k3s looks: TOML must not have the handler twice
     k3s.start(found=("nvidia",))
     assert {"nvidia", "nvidia-legacy"} <= set(handlers(effective(host, service)))
 
     k3s.start()
-    make(Containerd(), host, observe(host, service, replace(PRESENT, present=False)).edits)
+    make(Containerd(), host, edits_of(host, service, replace(PRESENT, present=False)))
     assert host.read(k3s.template) == text
     k3s.start()
     assert effective(host, service) == before
@@ -179,13 +183,13 @@ def test_a_handler_that_k3s_finds_takes_no_file(base: str, imports: bool, releas
     k3s.start(found=("nvidia", "crun"))
     service = service_of("k3s", release, k3s.root)
     found = replace(PRESENT, handler_binary="/usr/bin/nvidia", handlers=())
-    assert observe(k3s.host, service, found).edits == ()
-    default, = observe(k3s.host, service, replace(found, default_handler=True)).edits
+    assert edits_of(k3s.host, service, found) == ()
+    default, = edits_of(k3s.host, service, replace(found, default_handler=True))
     assert default.path == "/etc/rancher/k3s/config.yaml.d/99-gpuops-nvidia.yaml"
     make(Containerd(), k3s.host, [default])
     k3s.start(found=("nvidia", "crun"), default="nvidia")
     effective(k3s.host, service)
-    assert observe(k3s.host, service, replace(found, default_handler=True)).edits == ()
+    assert edits_of(k3s.host, service, replace(found, default_handler=True)) == ()
 
 
 @pytest.mark.parametrize("release", ["2.2", "2.3", "2.4"])
@@ -194,14 +198,14 @@ def test_a_handler_of_the_operator_is_taken_over_by_a_drop_in(release: str, tmp_
     k3s.start(found=("nvidia",))
     service, told = service_of("rke2", release, k3s.root), replace(PRESENT, adopt=True, handlers=())
     before = effective(k3s.host, service)
-    with pytest.raises(GpuOpsError, match=r"config.toml:\d+ defines the handler 'nvidia' with BinaryName"):
-        observe(k3s.host, service, replace(told, adopt=False))
-    make(Containerd(), k3s.host, observe(k3s.host, service, told).edits)
+    refusal = worked_out(k3s.host, service, replace(told, adopt=False)).refusal
+    assert refusal and re.search(r"config.toml:\d+ defines the handler 'nvidia' with BinaryName", refusal.found)
+    make(Containerd(), k3s.host, edits_of(k3s.host, service, told))
     k3s.start(found=("nvidia",))
     after = effective(k3s.host, service)
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
-    assert beside_ours(before, after) == [] and observe(k3s.host, service, told).edits == ()
-    make(Containerd(), k3s.host, observe(k3s.host, service, replace(told, present=False)).edits)
+    assert beside_ours(before, after) == [] and edits_of(k3s.host, service, told) == ()
+    make(Containerd(), k3s.host, edits_of(k3s.host, service, replace(told, present=False)))
     assert effective(k3s.host, service) == before
 
 
@@ -210,7 +214,7 @@ def test_the_daemon_starts_with_what_k3s_renders(base: str, imports: bool, relea
     k3s = K3s(Host(str(tmp_path)), base, imports)
     service = service_of("k3s", release, k3s.root)
     k3s.start()
-    make(Containerd(), k3s.host, observe(k3s.host, service).edits)
+    make(Containerd(), k3s.host, edits_of(k3s.host, service))
     k3s.start()
     effective(k3s.host, service)
     assert plugin_states(service.binary, tmp_path / k3s.folder[1:] / "mapped.toml", tmp_path) == {"ok"}
@@ -289,7 +293,7 @@ def test_k0s_gets_our_handlers_and_loses_them_again(k0s: Tuple[Host, Service], d
     host, service = k0s
     wanted = replace(PRESENT, default_handler=default)
     before = effective(host, service)
-    edit, = observe(host, service, wanted).edits
+    edit, = edits_of(host, service, wanted)
     assert edit.path == K0S_FOLDER + "/99-gpuops-nvidia.toml"
     make(Containerd(), host, [edit])
     k0s_apply(host, service)
@@ -297,9 +301,9 @@ def test_k0s_gets_our_handlers_and_loses_them_again(k0s: Tuple[Host, Service], d
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
     assert [path for path in beside_ours(before, after)
             if path[2:] not in (("enable_cdi",), ("containerd", "default_runtime_name"))] == []
-    assert observe(host, service, wanted).edits == ()
+    assert edits_of(host, service, wanted) == ()
     assert (host.read(K0S_ROOT) or "").startswith("# k0s_managed=true\n")
-    make(Containerd(), host, observe(host, service, replace(wanted, present=False)).edits)
+    make(Containerd(), host, edits_of(host, service, replace(wanted, present=False)))
     k0s_apply(host, service)
     assert effective(host, service) == before
 
@@ -314,12 +318,12 @@ def test_k0s_takes_over_the_handler_of_another_file(k0s: Tuple[Host, Service]) -
         '  BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"\n' % (version, section, section)))
     k0s_apply(host, service)
     before, told = effective(host, service), replace(PRESENT, adopt=True)
-    make(Containerd(), host, observe(host, service, told).edits)
+    make(Containerd(), host, edits_of(host, service, told))
     k0s_apply(host, service)
     after = effective(host, service)
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
-    assert observe(host, service, told).edits == ()
-    make(Containerd(), host, observe(host, service, replace(told, present=False)).edits)
+    assert edits_of(host, service, told) == ()
+    make(Containerd(), host, edits_of(host, service, replace(told, present=False)))
     k0s_apply(host, service)
     assert effective(host, service) == before
 
@@ -378,14 +382,14 @@ def test_microk8s_renders_our_handlers_and_gets_its_template_back(
     host.write(SNAP + "/containerd-template.toml", TEMPLATE)
     microk8s_start(host)
     before, wanted = effective(host, service), replace(PRESENT, default_handler=default)
-    make(Containerd(), host, observe(host, service, wanted).edits)
+    make(Containerd(), host, edits_of(host, service, wanted))
     microk8s_start(host)
     after = effective(host, service)
     assert handlers(after)["nvidia"]["options"]["BinaryName"] == BINARY
     assert [path for path in beside_ours(before, after)
             if path[2:] not in (("enable_cdi",), ("containerd", "default_runtime_name"))] == []
-    assert observe(host, service, wanted).edits == ()
-    make(Containerd(), host, observe(host, service, replace(wanted, present=False)).edits)
+    assert edits_of(host, service, wanted) == ()
+    make(Containerd(), host, edits_of(host, service, replace(wanted, present=False)))
     assert host.read(SNAP + "/containerd-template.toml") == TEMPLATE
     microk8s_start(host)
     assert effective(host, service) == before

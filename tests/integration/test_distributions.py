@@ -15,7 +15,7 @@ import pytest
 from laboratory import Fleet, new_lab
 from test_distribution_judges import TEMPLATE
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.kind import Containerd
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd.backend import Containerd
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cri import CriClient
 from gpulab.parts.registry import workshop
 from gpulab.topology import parse

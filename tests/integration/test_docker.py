@@ -15,7 +15,7 @@ import pytest
 from laboratory import Fleet, new_lab
 from workspace import collections_root
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.docker.engine import Engine
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.docker.engine import Engine
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.libraries import archive
 from gpulab.parts.registry import workshop
 from gpulab.topology import parse

@@ -12,22 +12,23 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 import pytest
-from made_edits import make
+from made_edits import WorkedOut, make, work_out
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.docker import configuration
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.docker.kind import Docker
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import MEMORY, Edit, Service
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import RuntimePolicy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.docker import configuration
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.docker.backend import Docker
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.memory import MEMORY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import Edit, Service
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import Policy
 from gpulab.parts.registry import workshop
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="dockerd validates as root alone")
 
 FILE = configuration.FILE
 BINARY = "/usr/bin/nvidia-container-runtime"
-PRESENT = RuntimePolicy(True, "nvidia", BINARY, False, True, "")
+PRESENT = Policy(True, "nvidia", BINARY, False, True, "")
 DOCUMENT = REPOSITORY / "docs" / "container-runtime.md"
 
 CORPUS_FOLDER = Path(__file__).resolve().parent / "corpus" / "docker"
@@ -74,7 +75,7 @@ def nvidia_ctk() -> str:
 
 
 def service_of(dockerd: str, *flags: str) -> Service:
-    return Service(kind="docker", distribution="", unit="docker.service", active=False, pid=0, started=0.0,
+    return Service(backend="docker", distribution="", unit="docker.service", active=False, pid=0, started=0.0,
                    binary=dockerd, release=(29, 0), root=FILE, socket="/run/docker.sock",
                    arguments=("/usr/bin/dockerd", *flags) if flags else ())
 
@@ -98,6 +99,10 @@ def write(host: Host, journal: Journal, edits: Any) -> None:
     make(Docker(), host, edits)
 
 
+def worked_out(host: Host, journal: Journal, policy: Policy, service: Service) -> WorkedOut:
+    return work_out(Docker(), host, journal, policy, service)
+
+
 def shown(edits: Any) -> str:
     return "".join("%s%s" % (edit.shown_before, edit.shown_after) for edit in edits)
 
@@ -105,19 +110,19 @@ def shown(edits: Any) -> str:
 @pytest.mark.parametrize("default", [False, True], ids=["beside", "as default"])
 @pytest.mark.parametrize("case", [case for case in CORPUS if case not in REFUSED])
 def test_only_the_runtime_comes_and_goes(case: str, default: bool, dockerd: str, tmp_path: Path) -> None:
-    text, docker, service = CORPUS[case], Docker(), service_of(dockerd)
+    text, service = CORPUS[case], service_of(dockerd)
     host = lay_out(tmp_path, text)
     assert text is None or accepts(dockerd, host)
     journal, wanted = Journal(host), replace(PRESENT, default_handler=default)
     before = configuration.parse(FILE, text or "")
     mode = host.mode(FILE)
 
-    seen = docker.observe(host, journal, wanted, service)
-    assert seen.problem is None
-    write(host, journal, seen.edits)
+    present = worked_out(host, journal, wanted, service)
+    assert present.refusal is None
+    write(host, journal, present.edits)
     assert accepts(dockerd, host)
     assert mode in (None, host.mode(FILE))
-    assert SECRET not in shown(seen.edits)
+    assert SECRET not in shown(present.edits)
     after = configuration.parse(FILE, host.read(FILE) or "")
     assert after["runtimes"]["nvidia"]["path"] in (BINARY, "nvidia-container-runtime")
     assert configuration.injects_cdi(after, service.release)
@@ -129,8 +134,8 @@ def test_only_the_runtime_comes_and_goes(case: str, default: bool, dockerd: str,
         assert {name: value for name, value in after.get(key, {}).items() if name not in ("nvidia", "cdi")} == {
             name: value for name, value in before.get(key, {}).items() if name not in ("nvidia", "cdi")}
 
-    assert docker.observe(host, journal, wanted, service).edits == ()
-    gone = docker.observe(host, journal, replace(wanted, present=False), service)
+    assert worked_out(host, journal, wanted, service).edits == ()
+    gone = worked_out(host, journal, replace(wanted, present=False), service)
     write(host, journal, gone.edits)
     assert host.read(FILE) == text
 
@@ -138,19 +143,19 @@ def test_only_the_runtime_comes_and_goes(case: str, default: bool, dockerd: str,
 @pytest.mark.parametrize("case", list(REFUSED))
 def test_what_cannot_be_changed_is_refused_with_its_reason(case: str, dockerd: str, tmp_path: Path) -> None:
     host = lay_out(tmp_path, CORPUS[case])
-    seen = Docker().observe(host, Journal(host), PRESENT, service_of(dockerd))
-    assert seen.problem is not None and REFUSED[case] in seen.problem.found
-    assert seen.edits == () and host.read(FILE) == CORPUS[case]
+    refused = worked_out(host, Journal(host), PRESENT, service_of(dockerd))
+    assert refused.refusal is not None and REFUSED[case] in refused.refusal.found
+    assert refused.edits == () and host.read(FILE) == CORPUS[case]
 
 
 @pytest.mark.parametrize("case", ["another-nvidia", "nvidia-with-arguments"])
 def test_another_runtime_is_taken_over_when_told(case: str, dockerd: str, tmp_path: Path) -> None:
     host = lay_out(tmp_path, CORPUS[case])
     journal, told = Journal(host), replace(PRESENT, adopt=True)
-    write(host, journal, Docker().observe(host, journal, told, service_of(dockerd)).edits)
+    write(host, journal, worked_out(host, journal, told, service_of(dockerd)).edits)
     assert accepts(dockerd, host)
     assert json.loads(host.read(FILE) or "")["runtimes"]["nvidia"]["path"] == BINARY
-    write(host, journal, Docker().observe(host, journal, replace(told, present=False), service_of(dockerd)).edits)
+    write(host, journal, worked_out(host, journal, replace(told, present=False), service_of(dockerd)).edits)
     assert host.read(FILE) == CORPUS[case]
 
 
@@ -163,9 +168,10 @@ def test_flags_and_file_that_contradict_are_told_before_the_next_start_fails(
     flags: Any, text: str, told: str, dockerd: str, tmp_path: Path
 ) -> None:
     host = lay_out(tmp_path, text)
-    seen = Docker().observe(host, Journal(host), replace(PRESENT, default_handler=True), service_of(dockerd, *flags))
-    assert (seen.problem is None) is (told == "")
-    assert told in (seen.problem.found if seen.problem else "")
+    refusal = worked_out(
+        host, Journal(host), replace(PRESENT, default_handler=True), service_of(dockerd, *flags)).refusal
+    assert (refusal is None) is (told == "")
+    assert told in (refusal.found if refusal else "")
 
 
 # The rival
@@ -237,6 +243,6 @@ def test_what_nvidia_ctk_loses_is_what_the_document_tells(dockerd: str, nvidia_c
 
 def test_the_edit_is_of_this_file_alone(dockerd: str, tmp_path: Path) -> None:
     host = lay_out(tmp_path, CORPUS["a-proxy-with-its-password"])
-    edit, = Docker().observe(host, Journal(host), PRESENT, service_of(dockerd)).edits
+    edit, = worked_out(host, Journal(host), PRESENT, service_of(dockerd)).edits
     assert isinstance(edit, Edit) and edit.path == FILE
     assert SECRET in (edit.after or "") and SECRET not in json.dumps(edit.parameters)

@@ -57,11 +57,13 @@ class Case:
 
 WISHES = (
     Case("a version that is not there", "t4", {"gpu_driver_version": "570.1.2"},
-         ("drivers 580.126.09, 580.178.04, 595.91.07, 610.57.04", "driver 570.1.2", "choose one of these versions")),
+         ("drivers 580.126.09, 580.178.04, 595.91.07, 610.57.04", "driver 570.1.2",
+          "set `gpu_driver_version` to one of these")),
     Case("the open module for a V100", "v100", {"gpu_driver_kernel_module": "open"},
-         ("10de:1db1", "Volta", "the open kernel module", "set kernel_module to auto or proprietary")),
+         ("10de:1db1", "Volta", "the open kernel module", "set `gpu_driver_kernel_module` to `auto` or `proprietary`")),
     Case("the proprietary module for a B200", "b200", {"gpu_driver_kernel_module": "proprietary"},
-         ("10de:2901", "Blackwell", "the proprietary kernel module", "set kernel_module to auto or open")),
+         ("10de:2901", "Blackwell", "the proprietary kernel module",
+          "set `gpu_driver_kernel_module` to `auto` or `open`")),
 )
 # site leaves such a host out, with a word.
 WISHES_OF_WRITER = (
@@ -74,10 +76,11 @@ STATES = (
          (REPOSITORY_URL.replace("8480", "8499"), "check")),
 )
 CONTRADICTIONS = (
-    Case("a word that is no version", "t4", {"gpu_driver_version": "newest"}, ("version: newest", "580.178.04")),
+    Case("a word that is no version", "t4", {"gpu_driver_version": "newest"},
+         ("`gpu_driver_version`: newest", "580.178.04")),
     Case("a local repository without a key", "b200",
          {"gpu_driver_source": "local_repository", "gpu_driver_repository_key": ""},
-         ("local_repository without repository_key", "set repository_url")),
+         ("local_repository without `gpu_driver_repository_key`", "set `gpu_driver_repository_url`")),
     Case("a toolkit that lets containers out", "v100", {"container_toolkit_version": "1.16.1"},
          ("1.16.1", "let a container out", "allow_vulnerable")),
     Case("the handler of runc", "plain", {"container_runtime_handler": "runc"}, ("handler: 'runc'", "use 'nvidia'")),

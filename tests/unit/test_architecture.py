@@ -23,7 +23,7 @@ ALLOWED = {
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}
-MAY_TOUCH_IT = {"core/host.py", "packages/apt/index.py", "runtime/cri.py", "runtime/docker/engine.py"}
+MAY_TOUCH_IT = {"core/host.py", "packages/apt/index.py", "runtime/cri.py", "runtime/backends/docker/engine.py"}
 
 
 def sources() -> Iterator[Tuple[str, Path]]:
@@ -56,6 +56,20 @@ def test_only_the_host_door_touches_the_outside_world(room: str, path: Path) -> 
     if path.relative_to(UTILS).as_posix() in MAY_TOUCH_IT:
         return
     assert not imports(path) & OUTSIDE_WORLD
+
+
+@pytest.mark.parametrize("room", CAPABILITIES)
+def test_capabilities_are_laid_out_alike(room: str) -> None:
+    there = {path.name for path in (UTILS / room).glob("*.py")}
+    assert there >= {"__init__.py", "capability.py", "policy.py", "observation.py", "planner.py", "executors.py"}
+
+
+def test_the_registry_knows_every_capability_by_one_name() -> None:
+    taken = {(node.module, alias.name) for node in ast.walk(ast.parse((UTILS / "registry.py").read_text()))
+             if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in CAPABILITIES
+             for alias in node.names}
+    assert {name for module, name in taken if module.endswith(".capability")} == {"CAPABILITY"}
+    assert {module for module, _name in taken} >= {room + ".capability" for room in CAPABILITIES}
 
 
 @pytest.mark.parametrize("room, path", [(r, p) for r, p in sources() if p.name == "planner.py"])

@@ -26,7 +26,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import writer_result
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Refusal, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import plan_host
@@ -109,7 +110,8 @@ def test_what_a_writer_returns(module: str) -> None:
 def test_what_a_plan_holds(host: Host) -> None:
     result = plan_host(host, {})
     documented = returned("gpu_plan")
-    full = dict(result, plan=Plan(steps=(STEP,), refusals=(Refusal("a", "b", "c", "d"),), notes=("n",)).to_dict())
+    refused = Refusal("a.b", "b", "c", "d", "e")
+    full = dict(result, plan=Plan(steps=(STEP,), refusals=(refused,), notes=("n",)).to_dict())
     assert list(undocumented(result, documented)) == [] and missing(result, documented) == []
     assert list(undocumented(full, documented)) == []
 
@@ -196,7 +198,7 @@ def test_what_reaches_the_task_through_the_action_plugins(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("module", MODULES)
 def test_a_failure_is_documented_by_every_module(module: str) -> None:
-    assert {"found", "wanted", "remedy"} <= set(returned(module))
+    assert {"code", "found", "wanted", "remedy", "option", "refusals"} <= set(returned(module))
 
 
 def test_what_errors_carry_is_documented() -> None:

@@ -26,7 +26,8 @@ for name in ("cluster", "driver"):
 
 from cluster_api import Api  # noqa: E402
 from cluster_objects import h100_node  # noqa: E402
-from driver_world import A100, World, facts, made, policy  # noqa: E402
+from driver_world import World, made, policy  # noqa: E402
+from gpu_hosts import A100, facts  # noqa: E402
 
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PAGE = (REPOSITORY / "docs" / "selecting.md").read_text()
@@ -68,7 +69,7 @@ def planned() -> Dict[str, Any]:
     """What gpu_plan returns of a host whose driver is to be exchanged."""
     world = World()
     before, after = policy(version="580.126.09"), policy(version="580.178.04")
-    world.apply(made(world, before, facts(A100)), facts(A100))
+    world.apply(made(world, before, facts(A100)))
     there = facts(A100, driver_installed="580.126.09", driver_userspace="580.126.09", driver_loaded="580.126.09")
     return {"plan": made(world, after, there).to_dict()}
 

@@ -76,7 +76,7 @@ def accepted(capability: Any, choice: Dict[str, Any]) -> bool:
         given = {name: option.get("default") for name, option in capability.arguments.items()}
         given.update({name: value for name, value in {**baseline, **choice}.items() if name in given})
         try:
-            capability.policy(given)
+            capability.policy_of(given)
         except GpuOpsError:
             continue
         return True

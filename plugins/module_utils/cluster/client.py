@@ -33,8 +33,8 @@ MERGE_PATCH = "application/merge-patch+json"
 class ApiError(GpuOpsError):
     """The API server answered with an error status."""
 
-    def __init__(self, status: int, message: str, found: str, wanted: str, remedy: str) -> None:
-        super().__init__(found, wanted, remedy, status=status)
+    def __init__(self, code: str, status: int, message: str, found: str, wanted: str, remedy: str) -> None:
+        super().__init__(code, found, wanted, remedy, status=status)
         self.status = status
         self.message = message
 
@@ -150,10 +150,12 @@ def _missing_files(kubeconfig: str) -> List[str]:
 
 def _kubeconfig_error(access: Access, reason: str) -> GpuOpsError:
     return GpuOpsError(
+        "cluster.kubeconfig_unusable",
         found="%s cannot be used: %s" % (describe(access), reason),
-        wanted="a kubeconfig with a current context, or one named by 'context'",
-        remedy="check it with 'kubectl --kubeconfig FILE config get-contexts', and set 'kubeconfig' and 'context' "
-        "(or K8S_AUTH_KUBECONFIG and K8S_AUTH_CONTEXT)",
+        wanted="a kubeconfig with a current context, or one named by `context`",
+        remedy="check it with `kubectl --kubeconfig FILE config get-contexts`, and set `kubeconfig` and `context` "
+        "(or `K8S_AUTH_KUBECONFIG` and `K8S_AUTH_CONTEXT`)",
+        option="kubeconfig",
     )
 
 
@@ -225,9 +227,10 @@ class Cluster:
     def __init__(self, access: Access) -> None:
         if IMPORT_ERROR is not None:
             raise GpuOpsError(
+                "cluster.library_missing",
                 found="the Python library kubernetes is not there (%s)" % IMPORT_ERROR,
                 wanted="kubernetes 24.2.0 or newer for the Python that runs Ansible on the controller",
-                remedy="install it there: python3 -m pip install kubernetes",
+                remedy="install it there: `python3 -m pip install kubernetes`",
             )
         self._access = access
         self._configuration = _configuration(access)
@@ -328,6 +331,7 @@ class Cluster:
                 # the API server answers a path of an unknown API group in plain text
                 raise self._refused(method, path, status, data.decode("utf-8", "replace").strip())
             raise GpuOpsError(
+                "cluster.no_api_server",
                 found="%s answered %s %s with HTTP %d and no JSON object" % (self.url, method, path, status),
                 wanted="a Kubernetes API server",
                 remedy="check the address in %s" % describe(self._access),
@@ -338,26 +342,28 @@ class Cluster:
 
     def _unreachable(self, error: BaseException) -> GpuOpsError:
         return GpuOpsError(
+            "cluster.no_answer",
             found="the Kubernetes API server %s, taken from %s, does not answer: %s"
             % (self.url, describe(self._access), error),
             wanted="a connection to the API server from the Ansible controller",
-            remedy="check the address, the network and the certificates, or name another cluster with 'kubeconfig' "
-            "and 'context' (or K8S_AUTH_KUBECONFIG and K8S_AUTH_CONTEXT)",
+            remedy="check the address, the network and the certificates, or name another cluster with `kubeconfig` "
+            "and `context` (or `K8S_AUTH_KUBECONFIG` and `K8S_AUTH_CONTEXT`)",
+            option="kubeconfig",
         )
 
     def _refused(self, method: str, path: str, status: int, message: str) -> ApiError:
-        remedies = {
-            401: "check the credentials in %s" % describe(self._access),
-            403: "grant this user the right, or use other credentials than those in %s" % describe(self._access),
-        }
-        return ApiError(
-            status,
-            message,
-            found="the Kubernetes API server %s answered %s %s with HTTP %d%s"
-            % (self.url, method, path, status, ": " + message if message else ""),
-            wanted="this request to be allowed and its object to be there",
-            remedy=remedies.get(status, "read the server's message; %s names the cluster" % describe(self._access)),
-        )
+        source = describe(self._access)
+        found = "the Kubernetes API server %s answered %s %s with HTTP %d%s" % (
+            self.url, method, path, status, ": " + message if message else "")
+        if status == 401:
+            return ApiError("cluster.credentials_refused", status, message, found, "credentials that the server takes",
+                            "check the credentials in %s" % source)
+        if status == 403:
+            return ApiError("cluster.right_missing", status, message, found, "this request to be allowed",
+                            "grant this user the right, or use other credentials than those in %s" % source)
+        return ApiError("cluster.request_refused", status, message, found,
+                        "this request to be allowed and its object to be there",
+                        "read the server's message; %s names the cluster" % source)
 
 
 def _dry_run(dry_run: bool) -> Optional[Dict[str, str]]:

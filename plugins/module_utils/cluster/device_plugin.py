@@ -31,9 +31,10 @@ def checked_config(config: Any) -> Dict[str, Any]:
         _whole(config, faults)
     if faults:
         raise GpuOpsError(
+            "cluster.device_plugin_config_malformed",
             found="in the device plugin's configuration: " + "; ".join(faults),
             wanted="a configuration of version v1 that the device plugin reads as it is meant",
-            remedy="correct these keys; leave the block 'sharing' out where GPUs are not shared",
+            remedy="correct these keys; leave the block `sharing` out where GPUs are not shared",
             faults=faults,
         )
     return dict(config)

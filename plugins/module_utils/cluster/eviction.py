@@ -118,9 +118,11 @@ def _result(plan: EvictionPlan, blocked: Dict[str, str], changed: bool) -> Dict[
 def _too_late(remaining: Sequence[GpuPod], blocked: Dict[str, str], timeout: float) -> GpuOpsError:
     lines = ["%s (%s)" % (pod, blocked.get(str(pod), "still terminating")) for pod in remaining]
     return GpuOpsError(
+        "cluster.pods_not_evicted",
         found="after %d s these pods still hold GPUs: %s" % (timeout, "; ".join(lines)),
         wanted="no pod that holds a GPU on the node",
         remedy="raise the replicas or loosen the disruption budget that is named, give more time "
-        "(option timeout), or finish the pods by hand",
+        "(`timeout`), or finish the pods by hand",
+        option="timeout",
         pods=[pod.result() for pod in remaining],
     )

@@ -58,9 +58,10 @@ def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:
         labels = None
     if not isinstance(labels, dict):
         raise GpuOpsError(
+            "cluster.label_record_unreadable",
             found="annotation %s of node %s holds %r" % (OUR_LABELS, _name(node), recorded),
             wanted="a JSON object of the labels that this collection set",
-            remedy="remove the annotation with 'kubectl annotate node %s %s-'; labels that are there then count as "
+            remedy="remove the annotation with `kubectl annotate node %s %s-`; labels that are there then count as "
             "set by others" % (_name(node), OUR_LABELS),
         )
     return {str(key): str(value) for key, value in labels.items()}

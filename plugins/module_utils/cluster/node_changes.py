@@ -20,9 +20,10 @@ def change_node(cluster: Cluster, name: str, wish: NodeWish, dry_run: bool) -> D
         node = cluster.find(path)
         if node is None:
             raise GpuOpsError(
+                "cluster.no_such_node",
                 found="the cluster at %s has no node %s" % (cluster.url, name),
                 wanted="the Node object of this host",
-                remedy="join the host to the cluster first, or name its node (variable gpu_cluster_node_name)",
+                remedy="join the host to the cluster first, or name its node (variable `gpu_cluster_node_name`)",
             )
         change = plan_node_change(node, wish)
         try:

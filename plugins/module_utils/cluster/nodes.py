@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..core.refusal import Refusal
 from .labels import cordoned_by, our_labels
 
 PREFIX = "nvidia.com/"
@@ -50,29 +51,30 @@ def node_facts(node: Mapping[str, Any]) -> Dict[str, Any]:
     facts["allocatable"] = _nvidia_resources(status.get("allocatable"))
     facts["present_reason"] = _present_reason(labels, facts)
     facts["present"] = facts["present_reason"] is not None
-    facts["findings"] = node_findings(facts)
+    facts["findings"] = [finding.to_dict() for finding in node_findings(facts)]
     return facts
 
 
-def node_findings(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
+def node_findings(facts: Mapping[str, Any]) -> List[Refusal]:
     """What does not fit together on one node."""
-    findings: List[Dict[str, str]] = []
+    findings: List[Refusal] = []
     product, name = facts["product"] or "", facts["name"]
     if not facts["ready"]:
         reason = (facts["conditions"].get("Ready") or {}).get("reason") or "no Ready condition"
-        findings.append(_finding(
-            "not_ready", "node %s is not Ready (%s)" % (name, reason), "a Ready node",
+        findings.append(Refusal(
+            "cluster.not_ready", "node %s is not Ready (%s)" % (name, reason), "a Ready node",
             "look at the kubelet and the container runtime of the node"))
     if "MIG-INVALID" in product:
-        findings.append(_finding(
-            "mig_invalid", "node %s has the product label %s" % (name, product),
-            "one MIG geometry on every GPU, as MIG strategy 'single' asks",
-            "apply one layout to all GPUs, or use MIG strategy 'mixed'"))
+        findings.append(Refusal(
+            "cluster.mig_invalid", "node %s has the product label %s" % (name, product),
+            "one MIG geometry on every GPU, as MIG strategy `single` asks",
+            "apply one layout to all GPUs, or use MIG strategy `mixed`"))
     elif facts["replicas"] == 0:
-        findings.append(_finding(
-            "mig_without_strategy", "node %s has GPUs in MIG mode and the label nvidia.com/gpu.replicas=0" % name,
-            "a MIG strategy other than 'none', or GPUs out of MIG mode",
-            "set the device plugin's MIG strategy to 'single' or 'mixed', or disable MIG"))
+        findings.append(Refusal(
+            "cluster.mig_without_strategy",
+            "node %s has GPUs in MIG mode and the label nvidia.com/gpu.replicas=0" % name,
+            "a MIG strategy other than `none`, or GPUs out of MIG mode",
+            "set the device plugin's MIG strategy to `single` or `mixed`, or disable MIG"))
     findings.extend(_unhealthy(facts))
     findings.extend(_count_mismatch(facts))
     return findings
@@ -90,10 +92,10 @@ def skew_findings(nodes: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, str
         usual = max(sorted(set(versions)), key=versions.count)
         for facts in members:
             if facts["driver_version"] != usual:
-                found[facts["name"]] = _finding(
-                    "driver_skew", "node %s runs driver %s" % (facts["name"], facts["driver_version"]),
+                found[facts["name"]] = Refusal(
+                    "cluster.driver_skew", "node %s runs driver %s" % (facts["name"], facts["driver_version"]),
                     "driver %s, which most nodes with %s run" % (usual, product),
-                    "bring the node to the version of the others")
+                    "bring the node to the version of the others").to_dict()
     return found
 
 
@@ -111,12 +113,12 @@ def operator_refusal(
         return None
     names = [str((policy.get("metadata") or {}).get("name")) for policy in policies]
     source = "ClusterPolicy %s" % ", ".join(names) if names else "nvidia.com/gpu.deploy.* labels"
-    return {
-        "found": "the NVIDIA GPU Operator manages %s (%s)" % (", ".join(sorted(managed)), source),
-        "wanted": "nodes whose GPU stack nobody else manages",
-        "remedy": "delete the ClusterPolicy, or label each node nvidia.com/gpu.deploy.operands=false; where the "
-        "operator is gone already, remove the nvidia.com/gpu.deploy.* labels that it left",
-    }
+    return Refusal(
+        "cluster.managed_by_gpu_operator",
+        "the NVIDIA GPU Operator manages %s (%s)" % (", ".join(sorted(managed)), source),
+        "nodes whose GPU stack nobody else manages",
+        "delete the ClusterPolicy, or label each node `nvidia.com/gpu.deploy.operands=false`; where the operator is "
+        "gone already, remove the `nvidia.com/gpu.deploy.*` labels that it left").to_dict()
 
 
 def operator_nodes(
@@ -158,11 +160,7 @@ def resource_shortfall(
     return lines
 
 
-def _finding(code: str, found: str, wanted: str, remedy: str) -> Dict[str, str]:
-    return {"code": code, "found": found, "wanted": wanted, "remedy": remedy}
-
-
-def _unhealthy(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
+def _unhealthy(facts: Mapping[str, Any]) -> List[Refusal]:
     lost = []
     for resource, count in sorted(facts["capacity"].items()):
         healthy = facts["allocatable"].get(resource, 0)
@@ -170,24 +168,25 @@ def _unhealthy(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
             lost.append("%s: %d of %d" % (resource, healthy, count))
     if not lost:
         return []
-    return [_finding(
-        "unhealthy_devices", "node %s can allocate only part of its devices (%s)" % (facts["name"], ", ".join(lost)),
+    return [Refusal(
+        "cluster.unhealthy_devices",
+        "node %s can allocate only part of its devices (%s)" % (facts["name"], ", ".join(lost)),
         "every device healthy",
         "read the device plugin's log for the Xid; after the cure restart the plugin, which never takes a device back")]
 
 
-def _count_mismatch(facts: Mapping[str, Any]) -> List[Dict[str, str]]:
+def _count_mismatch(facts: Mapping[str, Any]) -> List[Refusal]:
     if not facts["capacity"] or not facts["count"] or facts["mig"]["profiles"]:
         return []
     expected = facts["count"] * (facts["replicas"] or 0)
     offered = gpu_capacity(facts["capacity"])
     if expected in (0, offered):
         return []
-    return [_finding(
-        "count_mismatch",
+    return [Refusal(
+        "cluster.count_mismatch",
         "node %s offers %d GPUs and its labels count %d" % (facts["name"], offered, expected),
         "as many GPUs offered as GPU feature discovery counts (nvidia.com/gpu.count x nvidia.com/gpu.replicas)",
-        "compare 'nvidia-smi -L' on the node with the device plugin's log; restart both after a change")]
+        "compare `nvidia-smi -L` on the node with the device plugin's log; restart both after a change")]
 
 
 def _addresses(status: Mapping[str, Any]) -> Dict[str, List[str]]:

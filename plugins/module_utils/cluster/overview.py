@@ -65,10 +65,11 @@ def wait_for_resources(
             return
         if clock() >= deadline:
             raise GpuOpsError(
+                "cluster.devices_not_offered",
                 found="after %d s: %s" % (timeout, "; ".join(lines)),
                 wanted="the allocatable resources that the hosts' GPUs and the policy make up",
-                remedy="read the device plugin's log on the node ('kubectl logs'), and see that the node carries the "
-                "label nvidia.com/gpu.deploy.device-plugin=true",
+                remedy="read the device plugin's log on the node (`kubectl logs`), and see that the node carries the "
+                "label `nvidia.com/gpu.deploy.device-plugin=true`",
             )
         sleep(2.0)
 
@@ -105,9 +106,10 @@ def _not_rolled_out(cluster: Cluster, namespace: str, waiting: Sequence[str], ti
         troubles = pod_troubles(pods, selector or {})
         lines.append("%s (%s)" % (name, "; ".join(troubles) if troubles else "no pod yet"))
     return GpuOpsError(
+        "cluster.pods_not_ready",
         found="after %d s not all pods in namespace %s are ready: %s" % (timeout, namespace, ", ".join(lines)),
         wanted="every pod ready in its newest version",
-        remedy="see 'kubectl --namespace %s describe pods', and the pods' logs" % namespace,
+        remedy="see `kubectl --namespace %s describe pods`, and the pods' logs" % namespace,
     )
 
 

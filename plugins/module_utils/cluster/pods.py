@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
+from ..core.refusal import Refusal
 
 RESOURCE_PREFIX = "nvidia.com/"
+WITHOUT_LOSS = "GPU pods that can be evicted without loss"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 
@@ -109,7 +111,6 @@ def plan_eviction(pods: Sequence[GpuPod], force: bool, delete_emptydir_data: boo
     """Which pods to evict; refuses as a whole when a pod would lose something that cannot come back."""
     evict: List[GpuPod] = []
     stay: List[Tuple[GpuPod, str]] = []
-    lost: List[str] = []
     for pod in pods:
         if pod.terminating:
             continue
@@ -119,18 +120,28 @@ def plan_eviction(pods: Sequence[GpuPod], force: bool, delete_emptydir_data: boo
             stay.append((pod, "is a static pod of the node's kubelet"))
         else:
             evict.append(pod)
-            if not pod.owner and not force:
-                lost.append("%s has no controller that starts it again (option force)" % pod)
-            if pod.local_data and not delete_emptydir_data:
-                lost.append("%s keeps data in an emptyDir (option delete_emptydir_data)" % pod)
-    if lost:
-        raise GpuOpsError(
-            found="; ".join(lost),
-            wanted="GPU pods that can be evicted without loss",
-            remedy="finish or delete these pods, or allow the loss with the option named",
-            pods=[pod.result() for pod in evict],
-        )
+    refusals = _losses([pod for pod in evict if not pod.owner and not force],
+                       [pod for pod in evict if pod.local_data and not delete_emptydir_data])
+    if refusals:
+        raise GpuOpsError.because(refusals, pods=[pod.result() for pod in evict])
     return EvictionPlan(tuple(evict), tuple(pod for pod in pods if pod.terminating), tuple(stay))
+
+
+def _losses(unowned: Sequence[GpuPod], with_data: Sequence[GpuPod]) -> List[Refusal]:
+    """Of pods that no controller starts again, and of such that keep data on the node."""
+    refusals = []
+    if unowned:
+        refusals.append(Refusal(
+            "cluster.pods_without_controller",
+            "pods that no controller starts again: %s" % ", ".join(str(pod) for pod in unowned), WITHOUT_LOSS,
+            "finish or delete these pods, or allow the loss with `force`", option="force"))
+    if with_data:
+        refusals.append(Refusal(
+            "cluster.pods_with_local_data",
+            "pods that keep data in an emptyDir: %s" % ", ".join(str(pod) for pod in with_data), WITHOUT_LOSS,
+            "finish or delete these pods, or allow the loss with `delete_emptydir_data`",
+            option="delete_emptydir_data"))
+    return refusals
 
 
 def _controller(metadata: Mapping[str, Any]) -> Dict[str, Any]:

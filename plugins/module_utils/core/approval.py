@@ -13,10 +13,11 @@ from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Sequence, Tu
 
 from .errors import GpuOpsError
 from .facts import NEVER_READ, HostFacts
-from .plan import SCHEMA, Disruption, Plan, Refusal, Requirement, Step, canonical, part_of
+from .plan import SCHEMA, Disruption, Plan, Requirement, Step, canonical, part_of
+from .refusal import Refusal
 
-NAME = "approval"
 REMEDY = "make a new plan, read it and approve that one"
+AS_IT_WAS = "a host that is as it was when the plan was approved"
 
 # Parameters that go with the things of a set, each of which is a promise of its own (see steps.packages_step)
 OF_EACH = ("request", "automatic")
@@ -28,24 +29,27 @@ def read_approved(data: Mapping[str, Any], capability: str = "") -> Plan:
     """The approved plan of its JSON form, or the part of one capability. GpuOpsError when it is none of ours."""
     if data.get("schema") != SCHEMA:
         raise GpuOpsError(
+            "approval.other_schema",
             found="an approved plan of schema %s" % (data.get("schema") or "unknown"), wanted=SCHEMA, remedy=REMEDY)
     try:
         return Plan.from_dict(part_of(data, capability) if capability else data)
     except (KeyError, TypeError, ValueError, AttributeError) as broken:
         raise GpuOpsError(
+            "approval.unreadable",
             found="an approved plan that cannot be read (%s: %s)" % (type(broken).__name__, broken),
-            wanted="a plan as gpu_plan returned it, whole", remedy=REMEDY) from broken
+            wanted="a plan as `gpu_plan` returned it, whole", remedy=REMEDY) from broken
 
 
 def differences(plan: Plan, approved: Plan) -> Tuple[Refusal, ...]:
     """Why the plan that is needed now is not covered by the approved one; empty when it is."""
     if approved.refusals:
         first = approved.refusals[0]
-        return (_refusal(NAME, "the approved plan was a refusal: %s" % first.found, "a plan that can be carried out",
-                         first.remedy),)
+        return (Refusal("approval.of_a_refusal", "the approved plan was a refusal: %s" % first.found,
+                        "a plan that can be carried out", first.remedy, first.option),)
     if plan.host != approved.host:
-        return (_refusal(NAME, "the approved plan is that of host '%s', and this is '%s'" % (approved.host, plan.host),
-                         "the plan of this host"),)
+        return (Refusal("approval.of_another_host",
+                        "the approved plan is that of host '%s', and this is '%s'" % (approved.host, plan.host),
+                        "the plan of this host", REMEDY),)
     others = tuple(_policies(plan, approved))
     if others:
         return others
@@ -76,14 +80,16 @@ def as_foretold(facts: HostFacts, foretold: Foretold) -> bool:
 def _policies(plan: Plan, approved: Plan) -> Iterator[Refusal]:
     for capability in sorted({*plan.policies, *approved.policies}):
         if capability not in approved.policies:
-            yield _refusal(capability, "the approved plan says nothing of %s" % capability,
-                           "a plan with everything that is to be done")
+            yield Refusal("approval.capability_missing", "the approved plan says nothing of %s" % capability,
+                          "a plan with everything that is to be done", REMEDY)
         elif capability not in plan.policies:
-            yield _refusal(capability, "the approved plan has %s too, which is not wanted now" % capability,
-                           "a plan of what is to be done, and of nothing else")
+            yield Refusal("approval.capability_not_wanted",
+                          "the approved plan has %s too, which is not wanted now" % capability,
+                          "a plan of what is to be done, and of nothing else", REMEDY)
         elif plan.policies[capability] != approved.policies[capability]:
-            yield _refusal(capability, "the options of %s are others than those of the approved plan" % capability,
-                           "the policy that the plan was approved for")
+            yield Refusal("approval.of_other_options",
+                          "the options of %s are others than those of the approved plan" % capability,
+                          "the policy that the plan was approved for", REMEDY)
 
 
 def _of_parts(
@@ -94,13 +100,14 @@ def _of_parts(
     for part in needed:
         what = "requirement" if isinstance(part, Requirement) else "step"
         if part.id not in known:
-            yield _changed(part.capability, "%s %s is needed now, and the approved plan has no such %s"
-                           % (what, part.id, what))
+            yield Refusal("approval.step_not_approved", "%s %s is needed now, and the approved plan has no such %s"
+                          % (what, part.id, what), AS_IT_WAS, REMEDY)
             continue
         broken = _broken(part.promise(), known[part.id].promise(), pending)
         if broken:
-            yield _changed(part.capability, "%s %s is needed now, and the approved plan has it with another %s"
-                           % (what, part.id, ", another ".join(broken)))
+            yield Refusal("approval.step_differs",
+                          "%s %s is needed now, and the approved plan has it with another %s"
+                          % (what, part.id, ", another ".join(broken)), AS_IT_WAS, REMEDY)
 
 
 def _broken(now: Mapping[str, Any], approved: Mapping[str, Any], pending: AbstractSet[str]) -> List[str]:
@@ -136,13 +143,5 @@ def _order(needed: Sequence[Step], approved: Sequence[Step]) -> Iterator[Refusal
     known = [step for step in needed if step.id in place]
     for first, second in zip(known, known[1:]):
         if place[first.id] > place[second.id]:
-            yield _changed(second.capability, "step %s comes before %s now, and after it in the approved plan"
-                           % (first.id, second.id))
-
-
-def _changed(capability: str, found: str) -> Refusal:
-    return _refusal(capability, found, "a host that is as it was when the plan was approved")
-
-
-def _refusal(capability: str, found: str, wanted: str, remedy: str = REMEDY) -> Refusal:
-    return Refusal(capability=capability, found=found, wanted=wanted, remedy=remedy)
+            yield Refusal("approval.order_differs", "step %s comes before %s now, and after it in the approved plan"
+                          % (first.id, second.id), AS_IT_WAS, REMEDY)

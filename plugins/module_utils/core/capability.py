@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import traceback
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, Generic, List, Mapping, Optional, Protocol, Sequence, Set, Tuple, TypeVar
+from typing import Any, Callable, Dict, Generic, List, Mapping, Optional, Protocol, Sequence, Set, Tuple, TypeVar
 
 from .approval import Foretold, as_foretold, differences, facts_foretold, foretold_facts
 from .errors import GpuOpsError
@@ -18,48 +18,21 @@ from .facts import HostFacts
 from .host import Host
 from .journal import Journal
 from .lock import package_manager_works
-from .plan import REBOOT, Disruption, Plan, Refusal, Step, digest, split_by_disruption
+from .plan import REBOOT, Disruption, Plan, Step, digest, split_by_disruption
+from .refusal import Refusal
 from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, FILE_ACTIONS, Executor, generic_executors, obstacles
 
+
+class Observation(Protocol):
+    """What a capability has read of a host; a dataclass, so that two of them compare."""
+
+    def to_dict(self) -> Dict[str, Any]:
+        """JSON-able, and without a secret: a plan carries its digest."""
+
+
 Policy = TypeVar("Policy")
-Observation = TypeVar("Observation")
-
-
-class Capability(Generic[Policy, Observation]):
-    """One thing that is observed, planned and applied as a whole.
-
-    name:        the capability's word in plans and in the journal.
-    arguments:   its options, as an Ansible argument specification.
-    assumptions: options that say how the host will be and not what is wanted of it: no part of the policy's digest.
-    """
-
-    name: str = ""
-    arguments: Dict[str, Any] = {}
-    assumptions: Tuple[str, ...] = ()
-
-    def policy(self, parameters: Mapping[str, Any]) -> Policy:
-        """The policy of checked parameters. Raises GpuOpsError when they contradict each other."""
-        raise NotImplementedError
-
-    def observe(self, host: Host, journal: Journal, policy: Policy) -> Observation:
-        """Read what is there. Changes nothing. The observation is a dataclass with to_dict()."""
-        raise NotImplementedError
-
-    def plan(self, observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-        """Pure: the steps from the observation to the policy on a host with these facts, or refusals."""
-        raise NotImplementedError
-
-    def facts_after(self, observation: Observation, policy: Policy, facts: HostFacts, plan: Plan) -> HostFacts:
-        """Pure: the facts once the plan is done: only such that are text, numbers or flags may be others then.
-
-        A capability that changes none of them keeps this.
-        """
-        return facts
-
-    def executors(self) -> Dict[str, Executor]:
-        """Executors of the capability's own actions, beside the generic ones."""
-        return {}
+Seen = TypeVar("Seen", bound=Observation)
 
 
 class Transactions(Protocol):
@@ -86,6 +59,55 @@ class NoTransactions:
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         return
+
+
+def unchanged(observation: Any, policy: Any, facts: HostFacts, plan: Plan) -> HostFacts:
+    """The facts_after of a capability that changes none of them."""
+    return facts
+
+
+def unjudged(host: Host, observation: Any, policy: Any, plan: Plan) -> Sequence[Refusal]:
+    """The judge of a capability that writes nothing which another program has to understand."""
+    return ()
+
+
+def nothing_secret(policy: Any) -> Mapping[str, Executor]:
+    """The secret_executors of a capability whose steps carry all that they need."""
+    return {}
+
+
+@dataclass(frozen=True)
+class Capability(Generic[Policy, Seen]):
+    """One thing that is observed, planned and applied as a whole: a value, made of the functions of its package.
+
+    What always holds: planning again after the plan was carried out plans nothing, and the host's facts then are those
+    that facts_after() told.
+
+    name:             its word in plans and in the journal.
+    arguments:        its options, as an Ansible argument specification.
+    policy_of:        the policy of checked parameters. Raises GpuOpsError when they contradict each other.
+    observe:          reads what is there on a host whose facts are these now, and changes nothing.
+    plan:             pure: the steps from the observation to the policy on a host with these facts, or refusals.
+    executors:        how its own actions are carried out, beside the generic ones.
+    facts_after:      pure: the facts once the plan is done; only such that are text, numbers or flags may be others.
+    judge:            has the programs that are on the host read scratch copies of what the plan would write, before
+                      anybody sees it; what they say against it. Not asked where the plan refuses already.
+    secret_executors: executors that need what no step, plan or journal may carry, out of the policy.
+    transactions:     who keeps the books of its package steps.
+    assumptions:      options that say how the host will be, not what is wanted of it: no part of the policy's digest.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    policy_of: Callable[[Mapping[str, Any]], Policy]
+    observe: Callable[[Host, Journal, Policy, HostFacts], Seen]
+    plan: Callable[[Seen, Policy, HostFacts], Plan]
+    executors: Mapping[str, Executor] = field(default_factory=dict)
+    facts_after: Callable[[Seen, Policy, HostFacts, Plan], HostFacts] = unchanged
+    judge: Callable[[Host, Seen, Policy, Plan], Sequence[Refusal]] = unjudged
+    secret_executors: Callable[[Policy], Mapping[str, Executor]] = nothing_secret
+    transactions: Transactions = NoTransactions()
+    assumptions: Tuple[str, ...] = ()
 
 
 @dataclass
@@ -116,25 +138,25 @@ def plan_of(
 
     now: the facts as they are, where facts are those that the capabilities before this one will leave.
     """
-    policy = capability.policy(parameters)
-    observation = capability.observe(host, Journal(host), policy)
-    made = capability.plan(observation, policy, facts)
+    policy = capability.policy_of(parameters)
+    observation = capability.observe(host, Journal(host), policy, now or facts)
+    plan = capability.plan(observation, policy, facts)
+    judged = () if plan.refusals else tuple(capability.judge(host, observation, policy, plan))
+    if judged:
+        plan = Plan(refusals=judged)
     policy_digest = digest(without_passwords(
         {name: value for name, value in parameters.items() if name not in capability.assumptions}))
     foretold = facts_foretold(now or facts, facts)
-    plan = Plan(
+    whole = replace(
+        plan,
         host=facts.hostname,
         policy=policy_digest,
         policies={capability.name: policy_digest},
         observation=digest([observation.to_dict(), facts.to_dict()]),
         foretold={capability.name: foretold} if foretold else {},
-        steps=made.steps,
-        requirements=made.requirements,
-        refusals=made.refusals + obstacles(host, made.steps),
-        notes=made.notes,
-        complete=made.complete,
+        refusals=plan.refusals + obstacles(host, plan.steps),
     )
-    return plan, capability.facts_after(observation, policy, facts, made)
+    return whole, capability.facts_after(observation, policy, facts, plan)
 
 
 class Run:
@@ -143,7 +165,6 @@ class Run:
     approved:           the approved plan, its part of this capability at least; None where none is to be held to.
     resumed:            id of the package step that the controller has carried out since the previous call.
     transaction_failed: whether it failed; then the run only accounts for it.
-    transactions:       who keeps the books of package transactions.
     """
 
     def __init__(
@@ -151,11 +172,10 @@ class Run:
         capability: Capability[Any, Any],
         parameters: Mapping[str, Any],
         host: Host,
-        read_facts: Any,
+        read_facts: Callable[[Host], HostFacts],
         allowed: Disruption = Disruption.reboot,
         approved: Optional[Plan] = None,
         resumed: str = "",
-        transactions: Optional[Transactions] = None,
         transaction_failed: bool = False,
     ) -> None:
         self.capability = capability
@@ -166,7 +186,6 @@ class Run:
         self.allowed = allowed
         self.approved = approved
         self.resumed = resumed
-        self.transactions = transactions or NoTransactions()
         self.transaction_failed = transaction_failed
         self.facts = HostFacts()
 
@@ -217,7 +236,7 @@ class Run:
         for step in to_do:
             if step.action in CONTROLLER_ACTIONS:
                 self.journal.note("started", step, plan_name, policy=plan.policy,
-                                  transaction=self.transactions.opened(self.host, step, applied[earlier:]))
+                                  transaction=self.capability.transactions.opened(self.host, step, applied[earlier:]))
                 return Outcome(plan, applied, put_off, awaiting=step)
             self._execute(step, plan, plan_name)
             applied.append(step.id)
@@ -229,7 +248,8 @@ class Run:
 
     def _execute(self, step: Step, plan: Plan, plan_name: str) -> None:
         """One step, from 'started' to its effect or to 'failed', whatever its executor ends in."""
-        executors = dict(generic_executors(), **self.capability.executors())
+        executors = {**generic_executors(), **self.capability.executors,
+                     **self.capability.secret_executors(self.capability.policy_of(self.parameters))}
         self.journal.note("started", step, plan_name, policy=plan.policy)
         try:
             executors[step.action](self.host, self.journal, step)
@@ -252,7 +272,8 @@ class Run:
 
     def _plan(self, foretold: Optional[Foretold] = None) -> Plan:
         self.facts = self.read_facts(self.host)
-        return plan_of(self.capability, self.parameters, self.host, foretold_facts(self.facts, foretold or {}))[0]
+        return plan_of(self.capability, self.parameters, self.host, foretold_facts(self.facts, foretold or {}),
+                       self.facts)[0]
 
     def _foretold(self) -> Foretold:
         return {} if self.approved is None else self.approved.foretold.get(self.capability.name, {})
@@ -263,7 +284,7 @@ class Run:
             step = Step.from_dict(event["step"])
             if step.action in CONTROLLER_ACTIONS:
                 self.host.sync()
-                self.transactions.settle(self.host, self.journal, step, event.get("transaction") or {})
+                self.capability.transactions.settle(self.host, self.journal, step, event.get("transaction") or {})
 
     def _account_failed(self) -> Outcome:
         """The transaction failed: what came nevertheless is booked, and the step is over. Nothing is planned.
@@ -328,8 +349,7 @@ class Run:
             left.pop(step.id, None)
         if left:
             raise _without_effect(next(iter(left.values())))
-        for refusal in plan.refusals:
-            raise GpuOpsError("after its steps, %s" % refusal.found, refusal.wanted, refusal.remedy)
+        _refuse([replace(refusal, found="after its steps, %s" % refusal.found) for refusal in plan.refusals])
 
     def _compare(self, plan: Plan) -> None:
         if self.approved is not None:
@@ -359,15 +379,8 @@ class _Closed:
 
 
 def _refuse(refusals: Sequence[Refusal]) -> None:
-    if not refusals:
-        return
-    first = refusals[0]
-    raise GpuOpsError(
-        found=first.found,
-        wanted=first.wanted,
-        remedy=first.remedy,
-        refusals=[refusal.to_dict() for refusal in refusals],
-    )
+    if refusals:
+        raise GpuOpsError.because(refusals)
 
 
 def _refuse_unmet(plan: Plan) -> None:
@@ -375,9 +388,10 @@ def _refuse_unmet(plan: Plan) -> None:
     for unmet in plan.requirements:
         if unmet.kind != REBOOT:
             raise GpuOpsError(
+                "host.requirement_unmet",
                 found="no %s for %s: %s" % (unmet.kind, unmet.subject, unmet.why),
                 wanted="an installed %s before this step of the plan" % unmet.kind,
-                remedy="run gpu_driver first; when it did, its module was built for another kernel: reboot into that "
+                remedy="run `gpu_driver` first; when it did, its module was built for another kernel: reboot into that "
                        "one",
                 requirement=unmet.to_dict(),
             )
@@ -385,6 +399,7 @@ def _refuse_unmet(plan: Plan) -> None:
 
 def _without_effect(step: Step) -> GpuOpsError:
     return GpuOpsError(
+        "host.step_without_effect",
         found="step %s was carried out and is still needed" % step.id,
         wanted="a second observation without it",
         remedy="read the step's own log on the host; another program may undo the change",
@@ -401,8 +416,9 @@ def _unexpected(step: Step, cause: Exception) -> GpuOpsError:
     frames = traceback.extract_tb(cause.__traceback__)
     said = ": %s" % cause if isinstance(cause, OSError) else ""
     return GpuOpsError(
+        "host.unexpected_error",
         found="step %s ended in an unexpected %s%s" % (step.id, type(cause).__name__, said),
         wanted="the step done, or a refusal that says why not",
-        remedy="report it with 'traceback' of this result; a run after that goes on where this one ended",
+        remedy="report it with `traceback` of this result; a run after that goes on where this one ended",
         traceback=["%s:%s in %s" % (frame.filename, frame.lineno, frame.name) for frame in frames],
     )

@@ -5,55 +5,91 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Sequence, Tuple
+
+from .refusal import Refusal, as_result, told
 
 
 class GpuOpsError(Exception):
-    """A refusal or a failure that a person can act on.
+    """A refusal or a failure that a person can act on; see Refusal for its parts.
 
-    found:   what is there, in the words of the field, with the value that was read.
-    wanted:  what the policy or the step asked for.
-    remedy:  what the reader should do next.
-    details: further keys for the module's result (command, rc, stderr ...).
+    refusals: all of them; the first is the one that code, found, wanted and remedy tell of.
+    details:  further keys for the module's result (command, rc, stderr ...).
     """
 
-    def __init__(self, found: str, wanted: str, remedy: str, **details: Any) -> None:
-        super().__init__(found, wanted, remedy)
-        self.found = found
-        self.wanted = wanted
-        self.remedy = remedy
+    def __init__(self, code: str, found: str, wanted: str, remedy: str, option: str = "", **details: Any) -> None:
+        super().__init__(code, found, wanted, remedy)
+        self.refusals: Tuple[Refusal, ...] = (Refusal(code, found, wanted, remedy, option),)
         self.details = details
 
+    @classmethod
+    def because(cls, refusals: Sequence[Refusal], **details: Any) -> GpuOpsError:
+        """The error of one or several refusals that are data already."""
+        first = refusals[0]
+        error = GpuOpsError(first.code, first.found, first.wanted, first.remedy, first.option, **details)
+        error.refusals = tuple(refusals)
+        return error
+
+    @property
+    def code(self) -> str:
+        return self.refusals[0].code
+
+    @property
+    def found(self) -> str:
+        return self.refusals[0].found
+
+    @property
+    def wanted(self) -> str:
+        return self.refusals[0].wanted
+
+    @property
+    def remedy(self) -> str:
+        return self.refusals[0].remedy
+
     def __str__(self) -> str:
-        return "Found: %s. Wanted: %s. Do: %s." % tuple(
-            part.rstrip(".") for part in (self.found, self.wanted, self.remedy)
-        )
+        return told(self.refusals)
 
     def result(self) -> Dict[str, Any]:
         """The keys of a failed module result."""
-        return dict(self.details, msg=str(self), found=self.found, wanted=self.wanted, remedy=self.remedy)
+        return dict(self.details, **as_result(self.refusals))
 
 
-# What is wrong with the host, by what the kernel said (errno(3)): what is wanted, and what a person does about it.
-_CAUSES: Dict[int, Tuple[str, str]] = {
-    errno.ENOSPC: ("room for it", "free space on {mount} (see df -h and df -i {mount}), and run again"),
-    errno.EDQUOT: ("room for it", "raise the quota on {mount} or free space there, and run again"),
-    errno.EACCES: ("the rights of root", "run with 'become: true'; as root, see lsattr, the mount's options and the "
-                                         "audit log of SELinux or AppArmor"),
-    errno.EPERM: ("the rights of root", "run with 'become: true'; as root, see whether it is immutable (lsattr), or "
-                                        "whether this is a container that may not do it"),
-    errno.EROFS: ("a file system that can be written", "see why {mount} is mounted read-only (findmnt {mount}; the "
-                                                       "kernel does it after errors: dmesg), and run again"),
-    errno.EIO: ("a disk that answers", "look at dmesg and at the health of the disk under {mount} (smartctl), and run "
-                                       "again"),
-    errno.EISDIR: ("a file", "move the directory out of the way, and run again"),
-    errno.ENOTDIR: ("a directory on the way to it", "move the file that stands in a directory's place, and run again"),
-    errno.ELOOP: ("a path that ends", "correct the symbolic link that leads back to itself, and run again"),
-    errno.ENOMEM: ("memory", "see what fills the memory of this host (free, dmesg), and run again"),
-    errno.EMFILE: ("a file descriptor", "raise the limit of open files (ulimit -n), and run again"),
-    errno.ENFILE: ("a file descriptor", "raise fs.file-max of this host, and run again"),
-    errno.EBUSY: ("it not in use", "see what holds it (fuser, findmnt), and run again"),
+# What is wrong with the host, by what the kernel said (errno(3)). {path}: what was used; {tried}: what could not be
+# done to it; {reason}: the kernel's words; {mount}: where its file system is mounted.
+_FOUND = "{path} cannot be {tried}: {reason}"
+_CAUSES: Dict[int, Refusal] = {
+    errno.ENOSPC: Refusal("host.no_space", _FOUND, "space for it",
+                          "free space on {mount} (see `df -h` and `df -i {mount}`), and run again"),
+    errno.EDQUOT: Refusal("host.quota_exceeded", _FOUND, "space for it",
+                          "raise the quota on {mount} or free space there, and run again"),
+    errno.EACCES: Refusal("host.access_denied", _FOUND, "the rights of root",
+                          "run with `become: true`; as root, see `lsattr`, the mount's options and the audit log of "
+                          "SELinux or AppArmor"),
+    errno.EPERM: Refusal("host.not_permitted", _FOUND, "the rights of root",
+                         "run with `become: true`; as root, see whether it is immutable (`lsattr`), or whether this is "
+                         "a container that may not do it"),
+    errno.EROFS: Refusal("host.read_only_file_system", _FOUND, "a file system that can be written",
+                         "see why {mount} is mounted read-only (`findmnt {mount}`; the kernel does it after errors: "
+                         "`dmesg`), and run again"),
+    errno.EIO: Refusal("host.disk_error", _FOUND, "a disk that answers",
+                       "look at `dmesg` and at the health of the disk under {mount} (`smartctl`), and run again"),
+    errno.EISDIR: Refusal("host.directory_in_the_way", _FOUND, "a file",
+                          "move the directory out of the way, and run again"),
+    errno.ENOTDIR: Refusal("host.file_in_the_way", _FOUND, "a directory on the way to it",
+                           "move the file that stands in a directory's place, and run again"),
+    errno.ELOOP: Refusal("host.endless_link", _FOUND, "a path that ends",
+                         "correct the symbolic link that leads back to itself, and run again"),
+    errno.ENOMEM: Refusal("host.no_memory", _FOUND, "memory",
+                          "see what fills the memory of this host (`free`, `dmesg`), and run again"),
+    errno.EMFILE: Refusal("host.process_file_limit", _FOUND, "a file descriptor",
+                          "raise the limit of open files (`ulimit -n`), and run again"),
+    errno.ENFILE: Refusal("host.system_file_limit", _FOUND, "a file descriptor",
+                          "raise `fs.file-max` of this host, and run again"),
+    errno.EBUSY: Refusal("host.busy", _FOUND, "it not in use",
+                         "see what holds it (`fuser`, `findmnt`), and run again"),
 }
+_ANOTHER_CAUSE = Refusal("host.system_error", _FOUND, "a host that lets it be {tried}",
+                         "look at `dmesg`, and run again")
 
 
 class HostFailed(GpuOpsError):
@@ -64,8 +100,9 @@ class HostFailed(GpuOpsError):
     reason: the kernel's words for it, or ours.
     """
 
-    def __init__(self, found: str, wanted: str, remedy: str, path: str = "", number: int = 0, reason: str = "") -> None:
-        super().__init__(found, wanted, remedy, path=path, errno=errno.errorcode.get(number, ""))
+    def __init__(self, code: str, found: str, wanted: str, remedy: str, path: str = "", number: int = 0,
+                 reason: str = "") -> None:
+        super().__init__(code, found, wanted, remedy, path=path, errno=errno.errorcode.get(number, ""))
         self.path = path
         self.number = number
         self.reason = reason or found
@@ -75,6 +112,7 @@ class HostFailed(GpuOpsError):
         """The failure behind an OSError. tried: what could not be done, as a participle ('read', 'written')."""
         number = error.errno or 0
         reason = os.strerror(number) if number else str(error)
-        wanted, remedy = _CAUSES.get(number, ("a host that lets it be %s" % tried, "look at dmesg, and run again"))
-        return cls("%s cannot be %s: %s" % (path, tried, reason), wanted, remedy.format(mount=mount),
-                   path, number, reason)
+        cause = _CAUSES.get(number, _ANOTHER_CAUSE)
+        found, wanted, remedy = (part.format(path=path, tried=tried, reason=reason, mount=mount)
+                                 for part in (cause.found, cause.wanted, cause.remedy))
+        return cls(cause.code, found, wanted, remedy, path, number, reason)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Dict, Optional, Tuple
 
-from .plan import Refusal
+from .refusal import Refusal
 
 PHYSICAL = "physical"
 VIRTUAL_FUNCTION = "virtual_function"
@@ -29,6 +29,10 @@ CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 
 # Facts that are only foretold: no host is read for them
 NEVER_READ = ("driver_changes",)
+
+# Programs that start containers, by the names that NVIDIA's runtime looks for when nobody names one
+# (internal/config/config.go of NVIDIA/nvidia-container-toolkit)
+LOW_LEVEL_RUNTIMES = ("runc", "crun")
 
 # NVIDIA's two kernel modules of one version
 OPEN, PROPRIETARY = "open", "proprietary"
@@ -81,6 +85,9 @@ class HostFacts:
                        display card alone.
     toolkit:           version of the installed NVIDIA container toolkit, '' if none.
     control_nodes:     those of CONTROL_NODES that are there.
+    low_level_runtimes: absolute paths of the programs that the container runtime starts containers with, the one that
+                       NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
+                       the facts has not asked.
     driver_changes:    whether packages of the driver change before what is planned with these facts; never read.
     hung:              the call of NVML that did not answer in time, with its GPU; '' while all answer, and where the
                        reader of the facts has not asked.
@@ -107,6 +114,7 @@ class HostFacts:
     nouveau_loaded: bool = False
     toolkit: str = ""
     control_nodes: Tuple[str, ...] = ()
+    low_level_runtimes: Tuple[str, ...] = ()
     driver_changes: bool = False
     hung: str = ""
 
@@ -136,12 +144,20 @@ class HostFacts:
             return "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)"
         return "no GPU for the host's driver on the PCI bus: %s" % "; ".join(gpu.named() for gpu in self.other_gpus)
 
-    def refusals_of_the_sick(self, capability: str) -> Tuple[Refusal, ...]:
+    def refusals_without_gpus(self) -> Tuple[Refusal, ...]:
+        """Why nothing is planned for GPUs where the driver would have none."""
+        if self.gpus:
+            return ()
+        return (Refusal(
+            "host.no_gpu", self.lack_of_gpus, "a GPU for the driver",
+            "check `lspci -d 10de:` and the host's passthrough, or take the host out of this play"),)
+
+    def refusals_of_the_sick(self) -> Tuple[Refusal, ...]:
         """Why nothing that needs the driver's answer is planned while a call to it hangs."""
         if not self.hung:
             return ()
         return (Refusal(
-            capability, "%s does not come back: a GPU or its driver is stuck" % self.hung,
+            "host.driver_hangs", "%s does not come back: a GPU or its driver is stuck" % self.hung,
             "GPUs that answer, before their driver is exchanged or described to containers",
             "read the kernel log for NVRM messages, drain the node and reboot it: a driver that is stuck cannot be "
             "unloaded"),)

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The only door to the host's files, commands and services."""
+"""The only interface to the host's files, commands and services."""
 from __future__ import annotations
 
 import contextlib
@@ -86,7 +86,8 @@ class Host:
     def path(self, name: str) -> str:
         """The real path of an absolute name under the root."""
         if "\0" in name:
-            raise HostFailed("a path with a zero byte: %r" % name, "a path", "correct the file that names it", name)
+            raise HostFailed("host.zero_byte_in_path", "a path with a zero byte: %r" % name, "a path",
+                             "correct the file that names it", name)
         return os.path.join(self.root, name.lstrip("/")) if self.root != "/" else name
 
     def is_root(self) -> bool:
@@ -407,9 +408,9 @@ class Host:
             deadline = time.monotonic() + GUARD_SECONDS
             while not self._locked(name, descriptor):
                 if time.monotonic() > deadline:
-                    raise HostFailed("%s has been locked for %d s" % (name, GUARD_SECONDS),
+                    raise HostFailed("host.file_locked", "%s has been locked for %d s" % (name, GUARD_SECONDS),
                                      "a lock that is held for moments",
-                                     "see which process holds it (fuser %s) and why it stands still" % name, name)
+                                     "see which process holds it (`fuser %s`) and why it stands still" % name, name)
                 time.sleep(PAUSE_SECONDS)
             yield
         finally:
@@ -501,6 +502,7 @@ class Host:
             done = _attend(argv, process, None if stdin is None else _encoded(argv[0], stdin), timeout)
         if check and done.rc != 0:
             raise CommandFailed(
+                "host.command_failed",
                 found="'%s' ended with %d: %s" % (" ".join(argv), done.rc, _last_words(done)),
                 wanted="exit code 0",
                 remedy="run it by hand on this host; its whole output is in this result",
@@ -644,8 +646,8 @@ def _encoded(name: str, text: str) -> bytes:
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
-        raise HostFailed("text for %s that is no Unicode: %s" % (name, error), "text", "correct what it was made from",
-                         name) from error
+        raise HostFailed("host.no_unicode", "text for %s that is no Unicode: %s" % (name, error), "text",
+                         "correct what it was made from", name) from error
 
 
 def _is_absent(name: str, error: OSError, hidden: bool = False) -> bool:
@@ -660,7 +662,7 @@ def _irregular(name: str, mode: int, tried: str) -> HostFailed:
     if stat.S_ISDIR(mode):
         return HostFailed.of(IsADirectoryError(errno.EISDIR, ""), name, tried)
     reason = "it is %s" % _KINDS.get(stat.S_IFMT(mode), "no file")
-    return HostFailed("%s cannot be %s: %s" % (name, tried, reason), "a regular file",
+    return HostFailed("host.no_regular_file", "%s cannot be %s: %s" % (name, tried, reason), "a regular file",
                       "move it out of the way, and run again", name, reason=reason)
 
 
@@ -671,8 +673,9 @@ def _refuse_irregular(name: str, target: str) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     if found.st_rdev == _NULL and stat.S_ISCHR(found.st_mode):
-        raise HostFailed("%s leads to the device %s" % (name, target), "a regular file to replace",
-                         "if this is a masked unit, 'systemctl unmask %s'; else move the link out of the way, and run "
+        raise HostFailed("host.leads_to_a_device", "%s leads to the device %s" % (name, target),
+                         "a regular file to replace",
+                         "if this is a masked unit, `systemctl unmask %s`; else move the link out of the way, and run "
                          "again" % os.path.basename(name), name)
     if not stat.S_ISREG(found.st_mode):
         raise _irregular(name, found.st_mode, "replaced")
@@ -801,12 +804,13 @@ def _attend(argv: Sequence[str], process: subprocess.Popen[bytes], stdin: Option
     stdout, stderr = (output.text() for output in outputs)
     if not ended:
         raise CommandFailed(
+            "host.command_timed_out",
             found="%s had not ended after %.0f s%s" % (
                 " ".join(argv), timeout,
                 "" if died else ", and is not even ended by SIGKILL: it waits in the kernel"),
             wanted="the command to end in time",
             remedy="run it by hand to see what it waits for" if died else
-                   "see dmesg and /proc/%d/stack for what it waits for; only a reboot may end it" % process.pid,
+                   "see `dmesg` and `/proc/%d/stack` for what it waits for; only a reboot may end it" % process.pid,
             cmd=list(argv),
             stdout=stdout,
             stderr=stderr,

@@ -146,7 +146,8 @@ class Journal:
         content = self.host.read_bytes(path)
         owner = self.host.ownership(path) if content is not None else Ownership(0, 0, 0)
         if owner is None:
-            raise HostFailed("%s was removed while it was read" % path, "a file that stays while it is read",
+            raise HostFailed("host.file_removed", "%s was removed while it was read" % path,
+                             "a file that stays while it is read",
                              "run again: the new plan is made on what is there then", path)
         link = self.host.link(path)
         name = None
@@ -237,6 +238,7 @@ class Journal:
             content = self.host.read_bytes("%s/%s" % (ORIGINALS, name))
         if content is None or hashlib.sha256(content).hexdigest() != name:
             raise GpuOpsError(
+                "host.original_damaged",
                 found="%s/%s, which keeps %s as it was before us, is %s" % (
                     ORIGINALS, name, path, "gone" if content is None else "damaged"),
                 wanted="the bytes that were written there",
@@ -295,6 +297,7 @@ class Journal:
             raise _not_understood(STATE, error) from error
         if schema != SCHEMA:
             raise GpuOpsError(
+                "host.record_of_a_newer_release",
                 found="%s has schema %s" % (STATE, schema),
                 wanted="schema %d or an older one" % SCHEMA,
                 remedy="a newer release of gpuops.nvidia has worked on this host: use that one or a newer one",
@@ -416,6 +419,7 @@ def _events(lines: Iterable[str]) -> Iterator[Dict[str, Any]]:
 
 def _not_understood(what: str, error: Exception) -> GpuOpsError:
     return GpuOpsError(
+        "host.record_unreadable",
         found="%s cannot be understood: %s" % (what, error),
         wanted="the record of what we did on this host",
         remedy="put it back from a backup; nothing is changed without it, since what is ours could not be told",

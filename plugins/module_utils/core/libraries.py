@@ -33,9 +33,11 @@ def require(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ImportError as error:
         raise GpuOpsError(
+            "host.library_missing",
             found="no Python library %s for %s (%s)" % (name, sys.executable, error),
             wanted="the library that the collection's action plugin ships to the host",
-            remedy="run the module through ansible-playbook with tomlkit and nvidia-ml-py installed on the controller",
+            remedy="run the module through `ansible-playbook` with `tomlkit` and `nvidia-ml-py` installed on the "
+                   "controller",
         ) from error
 
 

@@ -122,10 +122,12 @@ class HostLock:
             waited = str(other)
             if passed >= timeout:
                 raise GpuOpsError(
+                    "host.another_run",
                     found="another run: %s; waited %.0f s for it, since %s" % (
                         other, passed, _instant(time.time() - passed)),
                     wanted="one run at a time on a host",
-                    remedy="run again when it has ended, or give a longer lock_timeout",
+                    remedy="run again when it has ended, or give a longer `lock_timeout`",
+                    option="lock_timeout",
                     held_by=asdict(other),
                 )
             time.sleep(min(PAUSE_SECONDS, timeout - passed))

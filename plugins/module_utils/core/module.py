@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
 from . import libraries
 from .approval import read_approved
-from .capability import Capability, Outcome, Run, Transactions
+from .capability import Capability, Outcome, Run
 from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
@@ -60,11 +60,7 @@ def run_reader(arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]],
     finish(module, lambda: dict(read(host, module.params), changed=False))
 
 
-def run_writer(
-    capability: Capability[Any, Any],
-    read_facts: Callable[[Host], HostFacts],
-    transactions: Optional[Transactions] = None,
-) -> None:
+def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], HostFacts]) -> None:
     """Main function of a capability's module."""
     module = Module(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
     approved = module.params["approved_plan"]
@@ -80,7 +76,6 @@ def run_writer(
             Disruption[module.params["allowed_disruption"]],
             None if approved is None else read_approved(approved, capability.name),
             module.params["resumed_step"],
-            transactions,
             module.params["transaction_failed"],
         )
         if module.check_mode:
@@ -117,9 +112,10 @@ def require_root(host: Host, why: str = TO_WRITE) -> None:
 
 def _not_root(why: str) -> GpuOpsError:
     return GpuOpsError(
+        "host.no_root",
         found="a module that runs as uid %d" % os.geteuid(),
         wanted="the rights of root: %s" % why,
-        remedy="set 'become: true' on the play or the task (ansible_become in the inventory); nothing was changed",
+        remedy="set `become: true` on the play or the task (`ansible_become` in the inventory); nothing was changed",
     )
 
 

@@ -13,9 +13,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
 
+from .refusal import Refusal
+
 # v1: one digest of all policies, a reboot as a step
 # v2: requirements, policies and foretold
-SCHEMA = "gpuops.nvidia/plan/v2"
+# v3: refusals have a code and an option, and no capability
+SCHEMA = "gpuops.nvidia/plan/v3"
 
 REBOOT = "reboot"
 DRIVER = "driver"
@@ -159,23 +162,6 @@ class Requirement:
     def diff(self) -> Dict[str, str]:
         """The requirement as an entry of Ansible's diff list."""
         return _diff(self.id, self.change)
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why a policy cannot be carried out on this host; nothing is written while one stands."""
-
-    capability: str
-    found: str
-    wanted: str
-    remedy: str
-
-    def to_dict(self) -> Dict[str, str]:
-        return {"capability": self.capability, "found": self.found, "wanted": self.wanted, "remedy": self.remedy}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, str]) -> Refusal:
-        return cls(data["capability"], data["found"], data["wanted"], data["remedy"])
 
 
 @dataclass(frozen=True)
@@ -333,8 +319,8 @@ def render(plan: Plan) -> str:
         changes = [line for requirement in same for line in _change_lines(requirement.change)]
         lines.extend("       " + line for line in dict.fromkeys(changes))
     for refusal in plan.refusals:
-        lines.append("  refused (%s): found %s; wanted %s; do: %s"
-                     % (refusal.capability, refusal.found, refusal.wanted, refusal.remedy))
+        lines.append("  refused: found %s; wanted %s; do: %s [%s]"
+                     % (refusal.found, refusal.wanted, refusal.remedy, refusal.code))
     lines.extend("  note: " + note for note in plan.notes)
     return "\n".join(lines)
 

@@ -13,7 +13,8 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Seque
 from .errors import HostFailed
 from .host import Host
 from .journal import Journal
-from .plan import Disruption, Refusal, Step
+from .plan import Disruption, Step
+from .refusal import Refusal
 
 Executor = Callable[[Host, Journal, Step], None]
 
@@ -168,13 +169,13 @@ def packages_step(
 
 def obstacles(host: Host, steps: Iterable[Step]) -> Tuple[Refusal, ...]:
     """What stands where a step would write a file and cannot be replaced, such as a unit that is masked."""
-    found = []
+    found: List[Refusal] = []
     for step in steps:
         if step.action == "file.write":
             try:
                 host.check_replaceable(step.subject)
             except HostFailed as error:
-                found.append(Refusal(step.capability, error.found, error.wanted, error.remedy))
+                found.extend(error.refusals)
     return tuple(found)
 
 

@@ -11,7 +11,8 @@ import re
 from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import HostFacts
-from ..core.plan import REBOOT, Disruption, Refusal, Requirement, Step
+from ..core.plan import REBOOT, Disruption, Requirement, Step
+from ..core.refusal import Refusal
 from ..hardware.boot import BootState
 from .kernels import Kernel
 from .policy import Policy
@@ -64,10 +65,12 @@ def refuse_headless(
         left = kernel.module == target.version and not loses(coming)
         if essential(kernel, facts) and not buildable(kernel, coming) and not left:
             return [Refusal(
-                NAME, "no headers for kernel %s, installed or in the host's sources" % kernel.release,
+                "driver.no_kernel_headers",
+                "no headers for kernel %s, installed or in the host's sources" % kernel.release,
                 "headers to build the kernel module with",
-                "install linux-headers-%s, or update the kernel and reboot first%s" % (
-                    kernel.release, "" if policy.kernel_headers else "; kernel_headers is off"))]
+                "install linux-headers-%s, or update the kernel and reboot first" % kernel.release
+                + ("" if policy.kernel_headers else "; `kernel_headers` is off"),
+                option="" if policy.kernel_headers else "kernel_headers")]
     return []
 
 
@@ -80,7 +83,7 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
            for kernel in kernels):
         return []
     return [Refusal(
-        NAME, "kernel %s runs and /lib/modules/%s is gone; %s" % (
+        "driver.running_kernel_gone", "kernel %s runs and /lib/modules/%s is gone; %s" % (
             facts.kernel, facts.kernel, "no other kernel is installed" if not kernels else
             "kernel %s boots next and cannot get a module" % (facts.boot_kernel or "none that can be told")),
         "a kernel for which the driver's module can be built",
@@ -99,10 +102,12 @@ def refuse_unsigned(
     there = "" if not signers else "; the modules there are signed by %s" % ", ".join(
         signer or "nobody" for signer in signers)
     return [Refusal(
-        NAME, "Secure Boot is on, and no enrolled key signs the modules that DKMS builds" + there,
+        "driver.secure_boot_without_key",
+        "Secure Boot is on, and no enrolled key signs the modules that DKMS builds" + there,
         "kernel modules that the kernel will load",
-        "enrol DKMS's key (mokutil --import /var/lib/dkms/mok.pub, then confirm it on the console at the next boot), "
-        "or set source to preinstalled with modules that the distribution signed, or secure_boot to ignore")]
+        "enrol DKMS's key (`mokutil --import /var/lib/dkms/mok.pub`, then confirm it on the console at the next "
+        "boot), or set `source` to `preinstalled` with modules that the distribution signed, or `secure_boot` to "
+        "`ignore`", option="secure_boot")]
 
 
 # steps

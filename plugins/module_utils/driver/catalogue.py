@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import OPEN, PROPRIETARY, Gpu
+from ..core.refusal import Refusal
 from ..core.versions import branch_of, version_key
 
 EITHER = frozenset((OPEN, PROPRIETARY))
@@ -92,42 +93,37 @@ def silicon_of(device_id: str) -> Silicon:
 
 
 @dataclass(frozen=True)
-class Impossible:
-    """Why no kernel module fits: what was found, what was wanted, what to do."""
-
-    found: str
-    wanted: str
-    remedy: str
-
-
-@dataclass(frozen=True)
 class ModuleChoice:
     """The kernel module for a set of GPUs, or why there is none."""
 
     module: str = ""
-    impossible: Optional[Impossible] = None
+    refusal: Optional[Refusal] = None
 
 
 def choose_module(gpus: Sequence[Gpu], wanted: str, branch: int) -> ModuleChoice:
     """open or proprietary for these GPUs in this branch; wanted is 'auto', 'open' or 'proprietary'."""
-    impossible = _outside_branch(gpus, branch) or _no_common_module(gpus)
-    if impossible is not None:
-        return ModuleChoice(impossible=impossible)
+    refusal = _outside_branch(gpus, branch) or _no_common_module(gpus)
+    if refusal is not None:
+        return ModuleChoice(refusal=refusal)
     allowed = set(EITHER)
     for gpu in gpus:
         allowed &= silicon_of(gpu.device_id).modules
     if wanted != "auto" and wanted not in allowed:
-        return ModuleChoice(impossible=Impossible(
+        return ModuleChoice(refusal=Refusal(
+            "driver.kernel_module_not_for_gpu",
             found=_named(gpus, lambda row: wanted not in row.modules),
             wanted="the %s kernel module" % wanted,
-            remedy="set kernel_module to auto or %s" % next(iter(sorted(allowed))),
+            remedy="set `kernel_module` to `auto` or `%s`" % next(iter(sorted(allowed))),
+            option="kernel_module",
         ))
     if branch >= FIRST_OPEN_ONLY:
         if wanted == PROPRIETARY:
-            return ModuleChoice(impossible=Impossible(
+            return ModuleChoice(refusal=Refusal(
+                "driver.kernel_module_not_in_branch",
                 found="driver branch %d, whose packages hold the open kernel module only" % branch,
                 wanted="the proprietary kernel module",
-                remedy="set kernel_module to open, or take a branch before %d" % FIRST_OPEN_ONLY,
+                remedy="set `kernel_module` to `open`, or take a branch before %d" % FIRST_OPEN_ONLY,
+                option="kernel_module",
             ))
         return ModuleChoice(OPEN)
     if wanted != "auto":
@@ -137,32 +133,37 @@ def choose_module(gpus: Sequence[Gpu], wanted: str, branch: int) -> ModuleChoice
     return ModuleChoice(PROPRIETARY)
 
 
-def _outside_branch(gpus: Sequence[Gpu], branch: int) -> Optional[Impossible]:
+def _outside_branch(gpus: Sequence[Gpu], branch: int) -> Optional[Refusal]:
     rows = {silicon_of(gpu.device_id) for gpu in gpus}
     first = max((row.first_branch for row in rows), default=0)
     last = min((row.last_branch for row in rows if row.last_branch), default=0)
     if branch < first:
-        return Impossible(
+        return Refusal(
+            "driver.branch_too_old",
             found=_named(gpus, lambda row: branch < row.first_branch),
             wanted="driver branch %d" % branch,
-            remedy="take a driver of branch %d or newer; NVIDIA's own repository has it" % first,
+            remedy="set `version` to branch %d or newer; NVIDIA's own repository has it" % first,
+            option="version",
         )
     if last and branch > last:
-        return Impossible(
+        return Refusal(
+            "driver.branch_too_new",
             found=_named(gpus, lambda row: bool(row.last_branch) and branch > row.last_branch),
             wanted="driver branch %d" % branch,
-            remedy="take a driver of branch %d or older" % last,
+            remedy="set `version` to branch %d or older" % last,
+            option="version",
         )
     return None
 
 
-def _no_common_module(gpus: Sequence[Gpu]) -> Optional[Impossible]:
+def _no_common_module(gpus: Sequence[Gpu]) -> Optional[Refusal]:
     allowed = set(EITHER)
     for gpu in gpus:
         allowed &= silicon_of(gpu.device_id).modules
     if allowed:
         return None
-    return Impossible(
+    return Refusal(
+        "driver.no_common_kernel_module",
         found=_named(gpus, lambda row: row.modules != EITHER),
         wanted="one kernel module for all GPUs of this host",
         remedy="keep GPUs of these generations in different hosts",

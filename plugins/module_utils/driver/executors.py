@@ -27,6 +27,7 @@ def finish_packages(host: Host, journal: Journal, step: Step) -> None:
     done = running.configure(host, step.parameters["argv"], step.parameters["timeout"])
     if done.rc != 0:
         raise GpuOpsError(
+            "driver.packages_not_configured",
             found="packages do not configure: %s; %s" % (
                 " | ".join(done.stdout.splitlines()[-3:]), _last_log(host) or "no build log"),
             wanted="a package database in order",
@@ -44,9 +45,10 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
     name = dkms_name(host, rows, version) or _add_source(host, version)
     if not name:
         raise GpuOpsError(
+            "driver.source_not_registered",
             found="dkms knows no driver %s" % version,
             wanted="the driver's source among the modules that dkms builds",
-            remedy="see 'dkms status'; reinstall the driver's package of its kernel module")
+            remedy="see `dkms status`; reinstall the driver's package of its kernel module")
     words = ["%s/%s" % (name, version), "-k", step.subject]
     if dkms_has_built(rows, name, version, step.subject):
         # The kernel would not load what is there: signed by an unknown key, or left empty by a power cut
@@ -59,6 +61,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             remember_failure(host, journal, step.subject, version)
             return
         raise GpuOpsError(
+            "driver.kernel_module_not_built",
             found="the kernel module does not build for kernel %s: %s"
             % (step.subject, _last_log(host, words[0]) or _last_lines(done.stderr or done.stdout)),
             wanted="module %s for the kernels that run and boot next" % version,
@@ -66,11 +69,12 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
     if step.parameters["signed"] and not is_trusted(module, known_keys(host)):
         raise GpuOpsError(
+            "driver.kernel_module_not_trusted",
             found="%s is signed by %s, and no enrolled key of that name has its serial number %s"
             % (module.path, module.signer or "nobody", module.key or "(none)"),
             wanted="a signature that the kernel takes under Secure Boot",
-            remedy="enrol the key that DKMS signs with (mokutil --import, then confirm it on the console at the next "
-                   "boot), or let DKMS sign with the enrolled one (mok_signing_key in /etc/dkms/framework.conf)")
+            remedy="enrol the key that DKMS signs with (`mokutil --import`, then confirm it on the console at the next "
+                   "boot), or let DKMS sign with the enrolled one (`mok_signing_key` in /etc/dkms/framework.conf)")
 
 
 def _add_source(host: Host, version: str) -> str:
@@ -106,12 +110,11 @@ def forget_repository(host: Host, journal: Journal, step: Step) -> None:
         host.remove(path)
 
 
-def executors() -> Dict[str, Executor]:
-    return {
-        "dpkg.configure": configure_packages,
-        "dpkg.finish": finish_packages,
-        **torn.EXECUTORS,
-        "dkms.build": build_module,
-        PACKAGES_DOWNLOAD: download_packages,
-        "repository.forget": forget_repository,
-    }
+EXECUTORS: Dict[str, Executor] = {
+    "dpkg.configure": configure_packages,
+    "dpkg.finish": finish_packages,
+    **torn.EXECUTORS,
+    "dkms.build": build_module,
+    PACKAGES_DOWNLOAD: download_packages,
+    "repository.forget": forget_repository,
+}

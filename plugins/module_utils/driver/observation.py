@@ -12,6 +12,7 @@ from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
+from ..core.refusal import Refusal
 from ..hardware.boot import BootState, boot_state
 from ..packages import provenance, space, torn
 from ..packages.apt import credentials, database, keys, running, sources
@@ -22,7 +23,6 @@ from ..packages.model import Repository, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
 from . import catalogue
-from .catalogue import Impossible
 from .files import AUTH_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
 from .kernels import Kernel, read_kernels, signing_key_enrolled
 from .origin import KEY_FILE, Origin, origin_of
@@ -393,7 +393,7 @@ def index_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
     if facts.immutable or not facts.gpus or (policy.from_repository and not origin_of(policy, facts).url):
         return False
     target = target_of(policy, facts, seen.installed, {})
-    if isinstance(target, Impossible):
+    if isinstance(target, Refusal):
         return not policy.version
     if seen.torn or not settled(target, seen) or key_needed(seen, origin_of(policy, facts)):
         return True

@@ -7,7 +7,8 @@ from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 from ..core.facts import HostFacts
-from ..core.plan import Disruption, Plan, Refusal, Step
+from ..core.plan import Disruption, Plan, Step
+from ..core.refusal import Refusal
 from ..core.steps import (
     PACKAGES_DOWNLOAD,
     PACKAGES_INSTALL,
@@ -24,7 +25,6 @@ from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
 from . import building, catalogue
-from .catalogue import Impossible
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, settled
@@ -33,7 +33,7 @@ from .policy import DISTRIBUTION, PREINSTALLED, Policy
 from .target import SYSTEMS, Target, target_of, versions_offered
 
 NAME = "driver"
-MAKE_ROOM = {space.SYSTEM: " (apt-get clean)", space.ARCHIVES: " (apt-get clean)",
+MAKE_ROOM = {space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get clean`)",
              space.BOOT: ": remove kernels that are not booted any more"}
 
 
@@ -46,8 +46,8 @@ def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if refusals:
         return Plan(refusals=tuple(refusals))
     target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
-    if isinstance(target, Impossible):
-        return Plan(refusals=(_refusal(target),))
+    if isinstance(target, Refusal):
+        return Plan(refusals=(target,))
     refusals = _refuse_target(seen, policy, facts, target)
     if refusals:
         return Plan(refusals=tuple(refusals))
@@ -65,7 +65,7 @@ def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="") if removed \
             else facts
     target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
-    if isinstance(target, Impossible):
+    if isinstance(target, Refusal):
         return facts
     running = "" if building.running_kernel_gone(seen.kernels, facts) else target.version
     changes = any(step.action == PACKAGES_INSTALL for step in made.steps)
@@ -77,25 +77,24 @@ def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan)
 # refusals
 
 
-def _refusal(why: Impossible) -> Refusal:
-    return Refusal(NAME, why.found, why.wanted, why.remedy)
-
-
 def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     wanted = "a driver that is installed already%s" % (" in version " + policy.version if policy.version else "")
     installed = facts.driver_installed or facts.driver_boots
     if not installed or not facts.driver_userspace:
         missing = "kernel module for %s" % facts.kernel if not installed else "libnvidia-ml.so.1"
-        return [Refusal(NAME, "no %s" % missing, wanted,
-                        "install the driver into the image, or take source nvidia_repository or distribution")]
+        return [Refusal("driver.not_preinstalled", "no %s" % missing, wanted,
+                        "install the driver into the image, or set `source` to `nvidia_repository` or `distribution`",
+                        option="source")]
     if not catalogue.matches(installed, policy.version):
-        return [Refusal(NAME, "kernel module %s" % installed, wanted,
-                        "correct version, or bring that version into the image")]
+        return [Refusal("driver.preinstalled_in_another_version", "kernel module %s" % installed, wanted,
+                        "correct `version`, or bring that version into the image", option="version")]
     running = next((kernel for kernel in seen.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
     there = kind_of(running.license)
     if there and policy.kernel_module not in ("auto", there):
-        return [Refusal(NAME, "the %s kernel module" % there, "the %s kernel module" % policy.kernel_module,
-                        "set kernel_module to auto, or bring the other module into the image")]
+        return [Refusal("driver.preinstalled_with_another_kernel_module", "the %s kernel module" % there,
+                        "the %s kernel module" % policy.kernel_module,
+                        "set `kernel_module` to `auto`, or bring the other module into the image",
+                        option="kernel_module")]
     return []
 
 
@@ -104,16 +103,15 @@ def _refuse_host(seen: Observation, policy: Policy, facts: HostFacts) -> List[Re
     refusals = []
     if facts.immutable:
         refusals.append(Refusal(
-            NAME, "a system whose root is an image (%s)" % facts.immutable, "packages of source %s" % policy.source,
-            "build the driver into the image and set source to preinstalled"))
+            "driver.system_is_an_image", "a system whose root is an image (%s)" % facts.immutable,
+            "packages of source %s" % policy.source,
+            "build the driver into the image and set `source` to `preinstalled`", option="source"))
     elif facts.os_id not in SYSTEMS:
         refusals.append(Refusal(
-            NAME, "%s %s" % (facts.os_id or "an unknown system", facts.os_version),
-            "Debian or Ubuntu for source %s" % policy.source, "install the driver yourself and use preinstalled"))
-    if not facts.gpus:
-        refusals.append(Refusal(
-            NAME, facts.lack_of_gpus, "a GPU for the driver",
-            "check 'lspci -d 10de:' and the host's passthrough, or take the host out of this play"))
+            "driver.system_not_supported", "%s %s" % (facts.os_id or "an unknown system", facts.os_version),
+            "Debian or Ubuntu for source %s" % policy.source,
+            "install the driver yourself and set `source` to `preinstalled`", option="source"))
+    refusals += facts.refusals_without_gpus()
     if refusals:
         return refusals
     return _refuse_foreign(seen, policy, facts) + _refuse_broken(seen)
@@ -125,27 +123,29 @@ def _refuse_foreign(seen: Observation, policy: Policy, facts: HostFacts) -> List
     names = sorted(name for name in seen.installed if foreign.match(name))
     if names:
         refusals.append(Refusal(
-            NAME, "driver packages of another source: %s" % _listed(names, seen.installed),
+            "driver.packages_of_another_source",
+            "driver packages of another source: %s" % _listed(names, seen.installed),
             "all driver packages from source %s" % policy.source,
-            "purge them first (apt-get purge %s), or set source to the one they came from" % " ".join(names)))
+            "purge them first (`apt-get purge %s`), or set `source` to the one they came from" % " ".join(names),
+            option="source"))
     if seen.leftovers:
         refusals.append(Refusal(
-            NAME, "files of a driver that no package owns: %s" % ", ".join(seen.leftovers),
+            "driver.files_of_no_package", "files of a driver that no package owns: %s" % ", ".join(seen.leftovers),
             "a driver that the package manager can account for",
-            "run nvidia-uninstall (or remove those files), or set source to preinstalled"))
+            "run `nvidia-uninstall` (or remove those files), or set `source` to `preinstalled`", option="source"))
     if seen.foreign_sources:
         refusals.append(Refusal(
-            NAME, "the repository is named in %s too" % ", ".join(seen.foreign_sources),
+            "driver.repository_named_twice", "the repository is named in %s too" % ", ".join(seen.foreign_sources),
             "one entry with one key, in %s" % SOURCES_FILE,
             "remove that entry (the package cuda-keyring may own it)"))
     if policy.from_repository and not origin_of(policy, facts).url:
         refusals.append(Refusal(
-            NAME, "%s %s on %s" % (facts.os_id, facts.os_version, facts.arch),
-            "a system that NVIDIA's repository has a directory for", "set repository_url"))
+            "driver.no_repository_for_system", "%s %s on %s" % (facts.os_id, facts.os_version, facts.arch),
+            "a system that NVIDIA's repository has a directory for", "set `repository_url`", option="repository_url"))
     elif policy.from_repository and _keyless(origin_of(policy, facts)):
         refusals.append(Refusal(
-            NAME, "no known key for %s" % origin_of(policy, facts).url, "the key that signed the repository",
-            "set repository_key"))
+            "driver.no_repository_key", "no known key for %s" % origin_of(policy, facts).url,
+            "the key that signed the repository", "set `repository_key`", option="repository_key"))
     return refusals
 
 
@@ -154,13 +154,13 @@ def _keyless(origin: Origin) -> bool:
 
 
 def _refuse_broken(seen: Observation) -> List[Refusal]:
-    refusals = torn.refusals(NAME, seen.torn, seen.offer.lost if seen.offer else ())
+    refusals = torn.refusals(seen.torn, seen.offer.lost if seen.offer else ())
     if refusals or not seen.broken or _repairable(seen):
         return refusals
     return [Refusal(
-        NAME, "packages that dpkg has not finished: %s" % ", ".join(seen.broken),
+        "driver.packages_unfinished", "packages that dpkg has not finished: %s" % ", ".join(seen.broken),
         "a package database in order before packages are added",
-        "run 'dpkg --configure -a'; when a kernel package fails there because a module does not build, remove or "
+        "run `dpkg --configure -a`; when a kernel package fails there because a module does not build, remove or "
         "upgrade that module's package first, and do not reboot before that")]
 
 
@@ -182,17 +182,21 @@ def _refuse_offer(seen: Observation, offer: Offer, policy: Policy, facts: HostFa
     where = origin.url or "the sources of %s %s" % (facts.os_id, facts.os_version)
     wrong = keys.objection(offer.key, origin.fingerprint) if origin.fingerprint and offer.key else ""
     if wrong:
-        return [Refusal(NAME, wrong, "the key %s, and no other beside it: apt trusts every key of the file"
-                        % origin.fingerprint, "check repository_key and repository_key_fingerprint")]
+        return [Refusal("driver.repository_key_not_the_wanted", wrong,
+                        "the key %s, and no other beside it: apt trusts every key of the file" % origin.fingerprint,
+                        "check `repository_key` and `repository_key_fingerprint`",
+                        option="repository_key_fingerprint")]
     if offer.error:
-        return [Refusal(NAME, offer.error, "the index of %s" % where,
-                        "check repository_url and repository_key, and this host's network and proxy")]
+        return [Refusal("driver.repository_unreadable", offer.error, "the index of %s" % where,
+                        "check `repository_url` and `repository_key`, and this host's network and proxy",
+                        option="repository_url")]
     offered = versions_offered(policy, facts, offer.versions)
     if not target.version or not target.package_version(target.packages.anchor, offer.versions):
         return [Refusal(
-            NAME, "%s has %s" % (where, "drivers " + ", ".join(offered) if offered else "no driver"),
+            "driver.version_not_offered",
+            "%s has %s" % (where, "drivers " + ", ".join(offered) if offered else "no driver"),
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
-            "choose one of these versions, or another repository")]
+            "set `version` to one of these, or choose another repository", option="version")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(seen, offer, target)
             or building.refuse_headless(seen.kernels, _coming(offer), policy, facts, target))
 
@@ -202,8 +206,10 @@ def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal
     if not lacking:
         return []
     there = "; ".join("%s: %s" % (name, ", ".join(offer.versions.get(name, ())) or "none") for name in lacking)
-    return [Refusal(NAME, "%s has no %s in version %s (%s)" % (where, ", ".join(lacking), target.version, there),
-                    "every package of the driver in one version", "choose a version that is complete there")]
+    return [Refusal("driver.version_incomplete",
+                    "%s has no %s in version %s (%s)" % (where, ", ".join(lacking), target.version, there),
+                    "every package of the driver in one version", "set `version` to one that is complete there",
+                    option="version")]
 
 
 def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List[Refusal]:
@@ -212,17 +218,17 @@ def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List
         return []
     if done.problem:
         return _refuse_held(seen, done, target) or [unsolvable(
-            NAME, done, offer.unread, "driver %s" % target.version)]
+            done, offer.unread, "driver %s" % target.version)]
     others = sorted(name for name, version in catalogue.family(done.installs, target.packages.floating).items()
                     if catalogue.upstream(version) != target.version)
     if others:
-        return [Refusal(NAME, "apt would bring in %s" % _listed(others, done.installs),
+        return [Refusal("driver.versions_mixed", "apt would bring in %s" % _listed(others, done.installs),
                         "all driver packages in version %s" % target.version,
-                        "choose a version that is complete in the repository")]
+                        "set `version` to one that is complete in the repository", option="version")]
     lost = sorted(name for name in done.removes if not catalogue.FAMILY.match(name))
     if lost:
-        return [removes_others(NAME, lost)]
-    return _refuse_tools(seen) + no_space(NAME, offer.space, done, MAKE_ROOM)
+        return [removes_others(lost)]
+    return _refuse_tools(seen) + no_space(offer.space, done, MAKE_ROOM)
 
 
 def _refuse_held(seen: Observation, done: Simulation, target: Target) -> List[Refusal]:
@@ -233,12 +239,12 @@ def _refuse_held(seen: Observation, done: Simulation, target: Target) -> List[Re
     if not names:
         return []
     return [held_packages(
-        NAME, {name: seen.held.get(name, done.before.get(name, "")) for name in names},
+        {name: seen.held.get(name, done.before.get(name, "")) for name in names},
         "driver %s in their place" % target.version, ", or ask for the version that is held")]
 
 
 def _refuse_tools(seen: Observation) -> List[Refusal]:
-    return [] if seen.bindings else [no_bindings(NAME)]
+    return [] if seen.bindings else [no_bindings()]
 
 
 def _coming(offer: Optional[Offer]) -> Mapping[str, str]:
@@ -399,7 +405,7 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     leaving, kept = _leaving(seen, facts)
     held = sorted(name for name in leaving if name in seen.held)
     if held:
-        refusals.append(held_packages(NAME, {name: seen.held[name] for name in held}, "packages that may be removed"))
+        refusals.append(held_packages({name: seen.held[name] for name in held}, "packages that may be removed"))
     if leaving:
         refusals += _refuse_tools(seen)
     steps = _leftover_steps(seen, facts, bool(leaving)) if seen.brought else []

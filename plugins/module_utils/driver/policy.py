@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..packages.apt import credentials, keys
@@ -17,6 +17,22 @@ LOCAL_REPOSITORY = "local_repository"
 PREINSTALLED = "preinstalled"
 RUNFILE = "runfile"
 SOURCES = (DISTRIBUTION, NVIDIA_REPOSITORY, LOCAL_REPOSITORY, PREINSTALLED, RUNFILE)
+
+ARGUMENTS: Dict[str, Any] = {
+    "state": {"type": "str", "choices": ["present", "staged", "absent"], "default": "present"},
+    "source": {"type": "str", "choices": list(SOURCES), "default": "nvidia_repository"},
+    "version": {"type": "str", "default": ""},
+    "kernel_module": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
+    "flavour": {"type": "str", "choices": ["headless", "full"], "default": "headless"},
+    "repository_url": {"type": "str", "default": ""},
+    "repository_key": {"type": "str", "default": "", "no_log": False},
+    "repository_key_fingerprint": {"type": "str", "default": "", "no_log": False},
+    "fabric_manager": {"type": "str", "choices": ["auto", "present", "absent"], "default": "auto"},
+    "extra_packages": {"type": "list", "elements": "str", "default": []},
+    "kernel_headers": {"type": "bool", "default": True},
+    "lock": {"type": "bool", "default": True},
+    "secure_boot": {"type": "str", "choices": ["require_signed", "ignore"], "default": "require_signed"},
+}
 
 _VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
 _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9+.-]+$")
@@ -68,7 +84,7 @@ class Policy:
         return "." in self.version
 
 
-def from_parameters(parameters: Mapping[str, Any]) -> Policy:
+def policy_of(parameters: Mapping[str, Any]) -> Policy:
     values = {name: value for name, value in parameters.items() if value is not None}
     values["extra_packages"] = tuple(values.get("extra_packages", ()))
     for name in ("repository_url", "repository_key_fingerprint", "version"):
@@ -97,40 +113,53 @@ def _key(key: str, is_needless: bool) -> Mapping[str, Any]:
 def _refuse_contradictions(policy: Policy) -> None:
     if policy.source == RUNFILE:
         raise GpuOpsError(
-            found="source: runfile",
+            "driver.runfile_not_offered",
+            found="`source`: runfile",
             wanted="a driver that the package manager can account for; installing a runfile is not offered yet",
-            remedy="use nvidia_repository, local_repository or distribution; for a driver that was installed by "
-                   "other means use preinstalled",
+            remedy="set `source` to `nvidia_repository`, `local_repository` or `distribution`; for a driver that was "
+                   "installed by other means to `preinstalled`",
+            option="source",
         )
     if policy.version and not _VERSION.match(policy.version):
         raise GpuOpsError(
-            found="version: %s" % policy.version,
+            "driver.version_malformed",
+            found="`version`: %s" % policy.version,
             wanted="a driver version such as 580.178.04, or a branch such as 580",
             remedy="name one of them; package revisions such as '-1' are found by the collection",
+            option="version",
         )
     if policy.from_repository and not policy.version:
         raise GpuOpsError(
-            found="no version for source %s" % policy.source,
+            "driver.no_version",
+            found="no `version` for `source` %s" % policy.source,
             wanted="a driver version such as 580.178.04, or a branch such as 580",
-            remedy="set version; NVIDIA's repositories carry several branches side by side",
+            remedy="set `version`; NVIDIA's repositories carry several branches side by side",
+            option="version",
         )
     if policy.source == LOCAL_REPOSITORY and not (policy.repository_url and policy.repository_key):
+        lacking = "repository_key" if policy.repository_url else "repository_url"
         raise GpuOpsError(
-            found="source local_repository without repository_%s" % ("key" if policy.repository_url else "url"),
+            "driver.local_repository_incomplete",
+            found="`source` local_repository without `%s`" % lacking,
             wanted="the directory of the packages and the key that signed it",
-            remedy="set repository_url (http, https or file) and repository_key (armoured text, path or URL)",
+            remedy="set `repository_url` (http, https or file) and `repository_key` (armoured text, path or URL)",
+            option=lacking,
         )
     key = policy.repository_key
     if key and not (keys.is_armoured(key) or key.startswith(("/", "http://", "https://"))):
         raise GpuOpsError(
-            found="a repository_key that begins with %r" % key[:20],
+            "driver.repository_key_malformed",
+            found="a `repository_key` that begins with %r" % key[:20],
             wanted="an armoured public key, an absolute path on the host, or an http(s) URL",
-            remedy="give the key in one of these forms",
+            remedy="set `repository_key` to one of these",
+            option="repository_key",
         )
     for name in policy.extra_packages:
         if not _PACKAGE.match(name):
             raise GpuOpsError(
-                found="extra_packages: %r" % name,
+                "driver.extra_package_malformed",
+                found="`extra_packages`: %r" % name,
                 wanted="names of packages, without versions",
                 remedy="leave the version out: every package gets the driver's own",
+                option="extra_packages",
             )

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
 
 from ..core.facts import FABRIC_MANAGER_NVLSM, OPEN, PROPRIETARY, HostFacts
+from ..core.refusal import Refusal
 from ..core.versions import branch_of, version_key
 from ..packages.apt.versions import newest_first
 from . import catalogue
-from .catalogue import Impossible, PackageSet
+from .catalogue import PackageSet
 from .policy import Policy
 
 SYSTEMS = ("debian", "ubuntu")
@@ -42,22 +43,24 @@ class Target:
 
 def target_of(
     policy: Policy, facts: HostFacts, installed: Mapping[str, str], versions: Mapping[str, Sequence[str]]
-) -> Union[Target, Impossible]:
+) -> Union[Target, Refusal]:
     """The driver that the policy means on this host.
 
     A branch means the installed driver where that is of the branch, else the newest that the repository has of it.
     """
     branch = _branch(policy, facts, installed, versions)
     if not branch:
-        return Impossible(
-            found="no driver in the sources of %s %s" % (facts.os_id, facts.os_version)
-            if versions is not None else "no version",
+        return Refusal(
+            "driver.not_in_sources",
+            found="no driver in the sources of %s %s" % (facts.os_id, facts.os_version),
             wanted="a driver from source %s" % policy.source,
-            remedy="enable the component that carries it (Debian: non-free and contrib), or use nvidia_repository",
+            remedy="enable the component that carries it (Debian: non-free and contrib), or set `source` to "
+                   "`nvidia_repository`",
+            option="source",
         )
     choice = catalogue.choose_module(facts.gpus, policy.kernel_module, branch)
-    if choice.impossible is not None:
-        return choice.impossible
+    if choice.refusal is not None:
+        return choice.refusal
     packages = catalogue.package_set(
         facts.os_id, policy.source, branch, choice.module, policy.flavour,
         policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),

@@ -2,10 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from ..core.module import run_writer
-from ..hardware.node import host_facts_and_health
-from ..runtime.capability import Cdi
+from ..registry import write
 
 
 def main() -> None:
-    run_writer(Cdi(), host_facts_and_health)
+    write("cdi")

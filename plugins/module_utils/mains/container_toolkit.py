@@ -2,11 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from ..core.module import run_writer
-from ..hardware.node import host_facts
-from ..packages.provenance import Provenance
-from ..runtime.capability import Toolkit
+from ..registry import write
 
 
 def main() -> None:
-    run_writer(Toolkit(), host_facts, Provenance())
+    write("toolkit")

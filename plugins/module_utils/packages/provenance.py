@@ -197,9 +197,10 @@ def refresh(host: Host, request: Mapping[str, str]) -> None:
     if lacking:
         told = [line for line in done.stderr.splitlines() if line.startswith(("E:", "W:"))]
         raise GpuOpsError(
+            "packages.lists_incomplete",
             found="this host's package lists have no %s: %s" % (", ".join(lacking), " | ".join(told[:3]) or "no error"),
             wanted="lists in which apt finds what was planned",
-            remedy="run apt-get update on this host and mend the source that it names",
+            remedy="run `apt-get update` on this host and mend the source that it names",
             rc=done.rc, stderr=done.stderr,
         )
 

@@ -19,7 +19,8 @@ from typing import Collection, Dict, List, Mapping, Optional, Tuple
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
-from ..core.plan import Disruption, Refusal, Step
+from ..core.plan import Disruption, Step
+from ..core.refusal import Refusal
 from ..core.steps import PACKAGES_INSTALL, Executor
 from . import provenance, space
 from .apt import running
@@ -73,24 +74,26 @@ def _coming(journal: Journal) -> Dict[str, Optional[str]]:
     return coming
 
 
-def refusals(capability: str, found: Mapping[str, Torn], lost: Tuple[str, ...] = ()) -> List[Refusal]:
+def refusals(found: Mapping[str, Torn], lost: Tuple[str, ...] = ()) -> List[Refusal]:
     """Torn packages that are not ours to mend, and those whose versions cannot be had any more."""
     foreign = sorted(name for name, torn in found.items() if not torn.ours)
     told = []
     if foreign:
         told.append(Refusal(
-            capability, "packages whose unpacking was stopped, and which did not come by us: %s" % ", ".join(foreign),
+            "packages.torn_of_others",
+            "packages whose unpacking was stopped, and which did not come by us: %s" % ", ".join(foreign),
             "a package database in order before packages are added",
-            "apt-get install --reinstall %s, or, where it is not wanted, dpkg --remove --force-remove-reinstreq %s"
-            % (" ".join(foreign), " ".join(foreign))))
+            "run `apt-get install --reinstall %s`, or, where it is not wanted, "
+            "`dpkg --remove --force-remove-reinstreq %s`" % (" ".join(foreign), " ".join(foreign))))
     if lost:
         told.append(Refusal(
-            capability, "packages whose unpacking was stopped, and of which neither a source of this host nor %s has a "
-            "version: %s" % (space.ARCHIVES, ", ".join(
+            "packages.torn_and_gone",
+            "packages whose unpacking was stopped, and of which neither a source of this host nor %s has a version: %s"
+            % (space.ARCHIVES, ", ".join(
                 "%s %s" % (name, " or ".join(found[name].versions) or "(?)") for name in lost)),
             "the package, to unpack it again",
             "name a repository that has it, put its .deb into %s, or ask for another version; where it is not wanted, "
-            "dpkg --remove --force-remove-reinstreq %s" % (space.ARCHIVES, " ".join(lost))))
+            "`dpkg --remove --force-remove-reinstreq %s`" % (space.ARCHIVES, " ".join(lost))))
     return told
 
 
@@ -124,10 +127,11 @@ def unpack(host: Host, journal: Journal, step: Step) -> None:
     lacking = sorted(name for name in wanted if name not in files)
     if lacking and not step.parameters["leaving"]:
         raise GpuOpsError(
+            "packages.torn_and_not_fetched",
             found="no package file of %s can be had: %s" % (
                 ", ".join("%s %s" % (name, wanted[name]) for name in lacking), told or "apt cannot fetch it"),
             wanted="the packages whose unpacking was stopped, to unpack them again",
-            remedy="see that apt-get download %s works on this host" % " ".join(
+            remedy="see that `apt-get download %s` works on this host" % " ".join(
                 "%s=%s" % (name, wanted[name]) for name in lacking))
     if files:
         _dpkg(host, ["--unpack", *sorted(files.values())], step.parameters["timeout"])
@@ -145,6 +149,7 @@ def _dpkg(host: Host, words: List[str], timeout: float) -> None:
     done = running.configure(host, [*running.dpkg(host), *words], timeout)
     if done.rc != 0:
         raise GpuOpsError(
+            "packages.torn_and_not_unpacked",
             found="'%s' ended with %d: %s" % (" ".join(done.argv), done.rc, " | ".join(done.stdout.splitlines()[-3:])),
             wanted="packages that can be unpacked",
             remedy="see what stands in dpkg's way; its whole output is in this result",

@@ -65,6 +65,7 @@ class CriError(GpuOpsError):
 
     def __init__(self, socket_path: str, found: str) -> None:
         super().__init__(
+            "runtime.cri_silent",
             found="%s: %s" % (socket_path, found),
             wanted="an answer of the Container Runtime Interface",
             remedy="see the journal of the container runtime, and whether its CRI is switched on",

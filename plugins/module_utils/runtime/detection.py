@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
+from ..core.runtimes import KNOWN_RUNTIMES, KnownRuntime
 from .cri import CriClient, CriError, peer_pid
 from .model import Service, started_at
-from .policy import RuntimePolicy
 
 KUBELET_CONFIG = "/var/lib/kubelet/config.yaml"
 # Where packages and kubeadm leave options of a kubelet that does not run just now
@@ -24,75 +23,41 @@ KUBELET_FLAGS = ("/var/lib/kubelet/kubeadm-flags.env", "/etc/default/kubelet", "
 # The kubelet's own default (KubeletConfiguration, containerRuntimeEndpoint)
 KUBELET_DEFAULT = "/run/containerd/containerd.sock"
 ENDPOINT = "--container-runtime-endpoint"
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a runtime is found when it is installed as its makers do it.
-
-    name:    what policy calls it.
-    program: name of the daemon, option: of the one that names its configuration file.
-    folders: paths that tell this distribution from others with the same socket.
-    """
-
-    name: str
-    kind: str
-    distribution: str
-    sockets: Tuple[str, ...]
-    units: Tuple[str, ...]
-    root: str
-    program: str
-    options: Tuple[str, ...] = ("--config", "-c")
-    folders: Tuple[str, ...] = ()
-
-
-PLACES = (
-    Place("containerd", "containerd", "", ("/run/containerd/containerd.sock",), ("containerd.service",),
-          "/etc/containerd/config.toml", "containerd"),
-    Place("crio", "crio", "", ("/run/crio/crio.sock",), ("crio.service", "cri-o.service"), "/etc/crio/crio.conf",
-          "crio"),
-    Place("k3s", "containerd", "k3s", ("/run/k3s/containerd/containerd.sock",), ("k3s.service", "k3s-agent.service"),
-          "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "containerd", folders=("/var/lib/rancher/k3s/",)),
-    Place("rke2", "containerd", "rke2", ("/run/k3s/containerd/containerd.sock",),
-          ("rke2-server.service", "rke2-agent.service"),
-          "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "containerd", folders=("/var/lib/rancher/rke2/",)),
-    Place("k0s", "containerd", "k0s", ("/run/k0s/containerd.sock",),
-          ("k0sworker.service", "k0scontroller.service"), "/etc/k0s/containerd.toml", "containerd",
-          folders=("/var/lib/k0s/", "/etc/k0s/")),
-    Place("microk8s", "containerd", "microk8s", ("/var/snap/microk8s/common/run/containerd.sock",),
-          ("snap.microk8s.daemon-containerd.service",), "/var/snap/microk8s/current/args/containerd.toml",
-          "containerd", folders=("/var/snap/microk8s/", "/snap/microk8s/")),
-    Place("docker", "docker", "", ("/run/docker.sock", "/run/cri-dockerd.sock"), ("docker.service",),
-          "/etc/docker/daemon.json", "dockerd", ("--config-file",)),
-)
+# The runtime is told from what runs
+AUTO = "auto"
 # Their kubelet is no process of its own, so its socket cannot be asked of it
 EMBEDDED_KUBELET = ("k3s", "microk8s")
 
 
-def find(host: Host, policy: RuntimePolicy) -> Optional[Service]:
-    """The runtime that Kubernetes uses, or the one that the policy names. Raises GpuOpsError when it is not clear."""
+def find(host: Host, runtime: str = AUTO, config_file: str = "") -> Optional[Service]:
+    """The runtime that Kubernetes uses, or the one that is named. Raises GpuOpsError when it is not clear.
+
+    runtime:     AUTO, or a KnownRuntime's name.
+    config_file: its root configuration file, '' to take the daemon's own.
+    """
     endpoint = kubelet_endpoint(host)
-    service = _behind(host, endpoint, policy) if endpoint else None
+    service = _behind(host, endpoint, runtime, config_file) if endpoint else None
     if service is not None:
         return service
-    if endpoint and policy.runtime == "auto":
-        service = _installed(host, _at(host, endpoint), policy)
+    if endpoint and runtime == AUTO:
+        service = _installed(host, _at(host, endpoint), config_file)
         if service is not None:
             return service
         raise GpuOpsError(
+            "runtime.kubelet_without_runtime",
             found="a kubelet that uses %s, where no runtime answers and none is installed" % endpoint,
             wanted="a container runtime behind the kubelet's socket",
-            remedy="install the runtime, or correct the kubelet's containerRuntimeEndpoint",
+            remedy="install the runtime, or correct the kubelet's `containerRuntimeEndpoint`",
         )
-    places = [place for place in PLACES if policy.runtime in ("auto", place.name)]
-    running = _without_bystanders(host, _running(host, places, policy))
+    places = [place for place in KNOWN_RUNTIMES if runtime in (AUTO, place.name)]
+    running = _without_bystanders(host, _running(host, places, runtime, config_file))
     _check_one(running, "and no kubelet that says which it uses")
-    return running[0] if running else _installed(host, places, policy)
+    return running[0] if running else _installed(host, places, config_file)
 
 
-def again(host: Host, policy: RuntimePolicy, socket_path: str) -> Optional[Service]:
+def rediscover(host: Host, runtime: str, config_file: str, socket_path: str) -> Optional[Service]:
     """The runtime of a socket that find() has found before."""
-    return _behind(host, socket_path, policy) or find(host, policy)
+    return _behind(host, socket_path, runtime, config_file) or find(host, runtime, config_file)
 
 
 def kubelet_endpoint(host: Host) -> str:
@@ -153,16 +118,16 @@ def _socket_of(endpoint: str) -> str:
     return endpoint[len("unix://"):] if endpoint.startswith("unix://") else endpoint
 
 
-def _at(host: Host, socket_path: str) -> List[Place]:
+def _at(host: Host, socket_path: str) -> List[KnownRuntime]:
     wanted = host.resolve(socket_path)
-    return [place for place in PLACES if wanted in [host.resolve(path) for path in place.sockets]]
+    return [place for place in KNOWN_RUNTIMES if wanted in [host.resolve(path) for path in place.sockets]]
 
 
-def _running(host: Host, places: Sequence[Place], policy: RuntimePolicy) -> List[Service]:
+def _running(host: Host, places: Sequence[KnownRuntime], runtime: str, config_file: str) -> List[Service]:
     found: Dict[int, Service] = {}
     for place in places:
         for path in place.sockets:
-            service = _behind(host, path, policy) if host.exists(path) else None
+            service = _behind(host, path, runtime, config_file) if host.exists(path) else None
             if service is not None:
                 found.setdefault(service.pid, service)
     return list(found.values())
@@ -176,22 +141,24 @@ def _without_bystanders(host: Host, running: Sequence[Service]) -> List[Service]
         return embedded
     if len(running) < 2:
         return list(running)
-    return [service for service in running if service.kind == "docker" or _told_version(host, service.socket)]
+    return [service for service in running if service.backend == "docker" or _told_version(host, service.socket)]
 
 
 def _check_one(services: Sequence[Service], why: str) -> None:
     if len(services) > 1:
         raise GpuOpsError(
+            "runtime.several",
             found="several container runtimes: %s, %s" % (", ".join(
-                "%s (%s, %s)" % (service.distribution or service.kind, service.unit, service.socket)
+                "%s (%s, %s)" % (service.distribution or service.backend, service.unit, service.socket)
                 for service in services), why),
             wanted="one runtime to configure",
-            remedy="name it with 'runtime'",
+            remedy="name it with `runtime`",
+            option="runtime",
         )
 
 
-def _behind(host: Host, socket_path: str, policy: RuntimePolicy) -> Optional[Service]:
-    """The runtime whose process listens on a socket, if it is one that the policy asks for."""
+def _behind(host: Host, socket_path: str, runtime: str, config_file: str) -> Optional[Service]:
+    """The runtime whose process listens on a socket, if it is one that is asked for."""
     pid = peer_pid(host.path(socket_path))
     if pid == 0:
         return None
@@ -200,68 +167,69 @@ def _behind(host: Host, socket_path: str, policy: RuntimePolicy) -> Optional[Ser
     unit = _unit_of(host, pid)
     # systemd listens itself for a service that it starts on demand
     named = _at(host, socket_path) if pid == 1 else _places_of(host, socket_path, words, program, unit)
-    if not named or policy.runtime not in ("auto", named[0].name):
+    if not named or runtime not in (AUTO, named[0].name):
         return None
     place = named[0]
-    if pid == 1 or place.kind == "docker" and os.path.basename(program) != place.program:
+    if pid == 1 or place.backend == "docker" and os.path.basename(program) != place.program:
         # what listens is cri-dockerd, or nobody yet: the daemon with the configuration is another process
-        service = _installed(host, [place], policy)
+        service = _installed(host, [place], config_file)
         return service if service is not None and service.active else None
-    return _service(host, place, socket_path, pid, words, program, unit, policy)
+    return _service(host, place, socket_path, pid, words, program, unit, config_file)
 
 
 def _places_of(
     host: Host, socket_path: str, words: Sequence[str], program: str, unit: str
-) -> List[Place]:
+) -> List[KnownRuntime]:
     """By its unit, else by its paths, else by its socket, else by its program."""
     names = {os.path.basename(words[0]) if words else "", os.path.basename(program)}
     told = [program, *words]
     tests = (
-        [place for place in PLACES if unit in place.units],
-        [place for place in PLACES if any(word.startswith(folder) for folder in place.folders for word in told)],
+        [place for place in KNOWN_RUNTIMES if unit in place.units],
+        [place for place in KNOWN_RUNTIMES
+         if any(word.startswith(folder) for folder in place.folders for word in told)],
         _at(host, socket_path),
-        [place for place in PLACES if place.program in names and not place.distribution],
+        [place for place in KNOWN_RUNTIMES if place.program in names and not place.distribution],
     )
     return next((found for found in tests if found), [])
 
 
 def _service(
-    host: Host, place: Place, socket_path: str, pid: int, words: Sequence[str], program: str, unit: str,
-    policy: RuntimePolicy,
+    host: Host, place: KnownRuntime, socket_path: str, pid: int, words: Sequence[str], program: str, unit: str,
+    config_file: str,
 ) -> Optional[Service]:
     binary = program.replace(" (deleted)", "")
     answered = "" if program.endswith(" (deleted)") else _told_version(host, socket_path)
     release = _release(answered) or _release(host.run([binary, "--version"], check=False).stdout)
     if release is None:
         return None
-    root = policy.config_file or option(words, *place.options) or place.root
+    root = config_file or option(words, *place.options) or place.root
     if not root.startswith("/"):
         root = os.path.normpath(os.path.join(host.link("/proc/%d/cwd" % pid) or "/", root))
     return Service(
-        kind=place.kind, distribution=place.distribution, unit=unit or place.units[0], active=True, pid=pid,
+        backend=place.backend, distribution=place.distribution, unit=unit or place.units[0], active=True, pid=pid,
         started=started_at(host, pid), binary=binary, release=release, root=root, socket=socket_path,
         arguments=tuple(words),
     )
 
 
-def _installed(host: Host, places: Sequence[Place], policy: RuntimePolicy) -> Optional[Service]:
+def _installed(host: Host, places: Sequence[KnownRuntime], config_file: str) -> Optional[Service]:
     """A runtime by its unit: it does not answer on its socket, or is not started."""
     found: List[Service] = []
     for place in places:
         for name in place.units:
             unit = host.unit(name)
             if unit.get("LoadState") == "loaded":
-                service = _of_unit(host, place, name, unit, policy)
+                service = _of_unit(host, place, name, unit, config_file)
                 if service is not None:
                     found.append(service)
     candidates = [service for service in found if service.active] or found
-    if len({service.kind + service.distribution for service in candidates}) > 1:
+    if len({service.backend + service.distribution for service in candidates}) > 1:
         _check_one(candidates, "none of which answers")
     return candidates[0] if candidates else None
 
 
 def _of_unit(
-    host: Host, place: Place, name: str, unit: Mapping[str, str], policy: RuntimePolicy
+    host: Host, place: KnownRuntime, name: str, unit: Mapping[str, str], config_file: str
 ) -> Optional[Service]:
     pid = int(unit.get("MainPID") or "0")
     words = _words(host, pid) if pid else []
@@ -271,9 +239,9 @@ def _of_unit(
     if release is None:
         return None
     return Service(
-        kind=place.kind, distribution=place.distribution, unit=name, active=unit.get("ActiveState") == "active",
+        backend=place.backend, distribution=place.distribution, unit=name, active=unit.get("ActiveState") == "active",
         pid=pid, started=started_at(host, pid), binary=binary, release=release,
-        root=policy.config_file or option(words, *place.options) or place.root, socket=place.sockets[0],
+        root=config_file or option(words, *place.options) or place.root, socket=place.sockets[0],
         arguments=tuple(words),
     )
 

@@ -3,49 +3,60 @@
 """Pure: the steps from a container runtime as it is to one with the handlers, in effect."""
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
+from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
-from ..core.plan import Disruption, Plan, Refusal, Step, digest
-from .kinds import KINDS
-from .model import RELOAD, RESTART, Edit, Kind, Problem, RuntimeObservation, Service
-from .policy import RuntimePolicy
+from ..core.plan import Disruption, Plan, Step, digest
+from ..core.refusal import Refusal
+from .backend import Backend
+from .backends.known import BACKENDS
+from .model import RELOAD, RESTART, Edit, Observation, Service
+from .policy import Policy
 
 NAME = "runtime"
 WRITE = "runtime_config.write"
 EDIT = "runtime_config.edit"
 REMOVE = "runtime_config.remove"
 FORGET = "runtime_config.forget"
-# By the verb of Kind.apply_verb
+# By the verb of Backend.apply_verb
 APPLY = {"restart": "runtime.restart", "reload": "runtime.reload", "wait": "runtime.wait"}
 
-NO_RUNTIME = Problem(
-    "no container runtime", "containerd 1.6 or newer, CRI-O, Docker, or a Kubernetes distribution that brings one",
+NO_RUNTIME = Refusal(
+    "runtime.none", "no container runtime",
+    "containerd 1.6 or newer, CRI-O, Docker, or a Kubernetes distribution that brings one",
     "install one, or leave this host out")
 
 
-def plan(observation: RuntimeObservation, policy: RuntimePolicy, facts: HostFacts) -> Plan:
-    service, problem = observation.service, observation.problem
-    if service is None and problem is None and not policy.present:
-        return Plan(notes=("There is no container runtime, so nothing of ours is to be taken out of it.",))
-    if service is None or problem is not None:
-        told = problem or NO_RUNTIME
-        return Plan(refusals=(Refusal(NAME, told.found, told.wanted, told.remedy),))
-    kind = KINDS[service.kind]
-    notes: List[str] = list(observation.notes)
+def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    service = observation.service
+    if observation.refusals:
+        return Plan(refusals=observation.refusals)
+    if service is None:
+        return Plan(refusals=(NO_RUNTIME,)) if policy.present else \
+            Plan(notes=("There is no container runtime, so nothing of ours is to be taken out of it.",))
+    backend = BACKENDS[service.backend]
+    try:
+        edits = backend.edits(service, observation.reading, policy)
+    except GpuOpsError as error:
+        return Plan(refusals=error.refusals)
+    if policy.present and edits and not service.active:
+        return Plan(refusals=(backend.not_running(service),))
+    notes = list(backend.notes(service, observation.reading, policy, edits))
     if policy.present and observation.cdi is None and policy.cdi:
         notes.append("%s %d.%d cannot inject CDI devices itself; the handler does it in mode cdi."
-                     % (kind.title, *service.release))
+                     % (backend.title, *service.release))
     if policy.present and not facts.toolkit:
         notes.append("The handler works once the container toolkit is installed.")
-    steps = [_edit_step(edit, policy, service, kind) for edit in observation.edits]
+    steps = [_edit_step(edit, policy, service, backend) for edit in edits]
     if (steps or observation.pending) and service.active:
-        steps.append(_apply_step(policy, observation, service, kind, [step.id for step in steps]))
-    steps.extend(_forget_step(path) for path in observation.leftover)
+        steps.append(_apply_step(policy, observation, service, edits, [step.id for step in steps]))
+    edited = [edit.path for edit in edits]
+    steps.extend(_forget_step(path) for path in observation.as_before if path not in edited)
     return Plan(steps=tuple(steps), notes=tuple(notes))
 
 
-def _edit_step(edit: Edit, policy: RuntimePolicy, service: Service, kind: Kind) -> Step:
+def _edit_step(edit: Edit, policy: Policy, service: Service, backend: Backend[Any]) -> Step:
     # before, after: what the executor compares with, so that what is written is what was judged
     parameters: Dict[str, Any] = {
         **_address(service), "present": policy.present, "before": digest(edit.before), "after": digest(edit.after),
@@ -63,36 +74,37 @@ def _edit_step(edit: Edit, policy: RuntimePolicy, service: Service, kind: Kind) 
         capability=NAME,
         action=action,
         subject=edit.path,
-        why=_why(edit, policy, kind),
+        why=_why(edit, policy, backend),
         change={"before": edit.shown_before, "after": edit.shown_after},
         parameters=parameters,
     )
 
 
-def _why(edit: Edit, policy: RuntimePolicy, kind: Kind) -> str:
+def _why(edit: Edit, policy: Policy, backend: Backend[Any]) -> str:
     if not policy.present:
         return "What we wrote there goes; the rest of the file stays."
     if edit.after is None:
         return "It is not needed any more."
     if not edit.parameters:
-        return "It gives %s the handler '%s' for pods that ask for GPUs." % (kind.title, policy.handler)
+        return "It gives %s the handler '%s' for pods that ask for GPUs." % (backend.title, policy.handler)
     if edit.before is None:
-        return "%s reads no other file without it." % kind.title
+        return "%s reads no other file without it." % backend.title
     return "Only these lines are ours; the rest of the file stays as it is."
 
 
 def _apply_step(
-    policy: RuntimePolicy, observation: RuntimeObservation, service: Service, kind: Kind, requires: List[str]
+    policy: Policy, observation: Observation, service: Service, edits: Sequence[Edit], requires: List[str]
 ) -> Step:
-    verb = kind.apply_verb(service, observation.edits)
+    backend = BACKENDS[service.backend]
+    verb = backend.apply_verb(service, edits)
     because = {
         "restart": "%s reads its configuration at its start. Running containers go on.",
         "reload": "%s takes its configuration in without a restart.",
         "wait": "%s is restarted by its distribution, which watches the files.",
-    }[verb] % kind.title
-    if verb == RELOAD and observation.restart:
+    }[verb] % backend.title
+    if verb == RELOAD and observation.reload_ignored:
         verb = RESTART
-        because = "%s did not take its configuration in by a reload. Running containers go on." % kind.title
+        because = "%s did not take its configuration in by a reload. Running containers go on." % backend.title
     return Step(
         capability=NAME,
         action=APPLY[verb],
@@ -119,6 +131,6 @@ def _forget_step(path: str) -> Step:
 
 
 def _address(service: Service) -> Dict[str, Any]:
-    """What an executor finds the same service by."""
-    return {"kind": service.kind, "runtime": service.distribution or service.kind, "root": service.root,
+    """What an executor finds the same service by; 'kind' is the word for its backend in plans that are stored."""
+    return {"kind": service.backend, "runtime": service.distribution or service.backend, "root": service.root,
             "socket": service.socket}

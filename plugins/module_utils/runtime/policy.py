@@ -33,7 +33,7 @@ BUILT_IN = ("runc", "crun")
 
 
 @dataclass(frozen=True)
-class RuntimePolicy:
+class Policy:
     """
     present:         whether the handlers are wanted; otherwise what we did is undone.
     runtime:         'auto', a kind of runtime or a Kubernetes distribution.
@@ -62,9 +62,9 @@ class RuntimePolicy:
         return {self.handler: self.handler_binary, **dict(self.handlers)}
 
 
-def policy_of(parameters: Mapping[str, Any]) -> RuntimePolicy:
+def policy_of(parameters: Mapping[str, Any]) -> Policy:
     binary = parameters["handler_binary"]
-    policy = RuntimePolicy(
+    policy = Policy(
         present=parameters["state"] == "present",
         handler=parameters["handler"],
         handler_binary=binary,
@@ -79,37 +79,55 @@ def policy_of(parameters: Mapping[str, Any]) -> RuntimePolicy:
         adopt=parameters["adopt"],
     )
     _check_names(policy)
-    for name, path in (*policy.entries.items(), ("config_file", policy.config_file)):
-        if path and not path.startswith("/"):
-            option = name if name == "config_file" else "the binary of handler '%s'" % name
-            raise GpuOpsError(
-                found="%s: '%s'" % (option, path), wanted="an absolute path", remedy="write the whole path",
-            )
+    _check_paths(policy)
     return policy
 
 
-def _check_names(policy: RuntimePolicy) -> None:
+def _check_paths(policy: Policy) -> None:
+    if policy.config_file and not policy.config_file.startswith("/"):
+        raise GpuOpsError(
+            "runtime.config_file_relative", found="`config_file`: '%s'" % policy.config_file,
+            wanted="an absolute path", remedy="write the whole path", option="config_file",
+        )
+    for name, path in policy.entries.items():
+        if not path.startswith("/"):
+            raise GpuOpsError(
+                "runtime.binary_relative", found="the binary of handler '%s': '%s'" % (name, path),
+                wanted="an absolute path",
+                remedy="write the whole path in `handler_binary`" if name == policy.handler else
+                       "write the whole path in `handlers`",
+                option="handler_binary" if name == policy.handler else "handlers",
+            )
+
+
+def _check_names(policy: Policy) -> None:
     for name in (policy.handler, *(name for name, _path in policy.handlers)):
         # A RuntimeClass's handler is a DNS label (Kubernetes API, node.k8s.io/v1)
         if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", name) or name in BUILT_IN:
             raise GpuOpsError(
-                found="handler: '%s'" % name,
+                "runtime.handler_name",
+                found=("`handler`: '%s'" if name == policy.handler else "`handlers` names '%s'") % name,
                 wanted="a lower-case name of letters, digits and '-' that is not %s" % " or ".join(BUILT_IN),
-                remedy="use 'nvidia', the name that NVIDIA's own components expect",
+                remedy="use `nvidia`, the name that NVIDIA's own components expect",
+                option="handler" if name == policy.handler else "handlers",
             )
     if policy.handler in dict(policy.handlers):
         raise GpuOpsError(
-            found="'%s' is the handler, and in handlers too" % policy.handler,
+            "runtime.handler_twice",
+            found="'%s' is the `handler`, and in `handlers` too" % policy.handler,
             wanted="every handler once",
-            remedy="take it out of handlers",
+            remedy="take it out of `handlers`",
+            option="handlers",
         )
 
 
 def _beside(binary: str, name: str) -> str:
     if name not in MODES:
         raise GpuOpsError(
-            found="handlers names '%s' without a binary" % name,
+            "runtime.handler_without_binary",
+            found="`handlers` names '%s' without a binary" % name,
             wanted="a binary's absolute path; only %s are known without" % " and ".join(sorted(MODES)),
             remedy="give the path, or correct the name",
+            option="handlers",
         )
     return "%s/%s" % (binary.rpartition("/")[0], MODES[name])

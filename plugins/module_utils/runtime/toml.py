@@ -101,19 +101,22 @@ def _not_toml(path: str, text: str, error: BadLine) -> GpuOpsError:
     if template:
         line = text.count("\n", 0, template.start(1)) + 1
         return GpuOpsError(
+            "runtime.go_template",
             found="%s:%d: '%s' belongs to a Go template, this is no TOML" % (path, line, template.group(1).strip()),
             wanted="the configuration that the runtime reads, not what it is made from",
-            remedy="name the file that the distribution renders from the template, and the distribution with 'runtime' "
+            remedy="name the file that the distribution renders from the template, and the distribution with `runtime` "
                    "where it is not found; nothing was changed",
+            option="runtime",
             file=path,
             line=line,
         )
     # tomlkit reads a NUL behind the last character
     told = "the statement is not complete" if "'\\x00'" in str(error) else str(error).partition(" at line ")[0]
     return GpuOpsError(
+        "runtime.no_toml",
         found="%s:%d: %s" % (path, error.line, told),
         wanted="valid TOML",
-        remedy="correct the file by hand ('containerd config dump' or 'crio config' shows whether it is read); nothing "
+        remedy="correct the file by hand (`containerd config dump` or `crio config` shows whether it is read); nothing "
                "was changed",
         file=path,
         line=error.line,

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from typing import Any, Dict, Mapping, Tuple
 
+from ..cdi.observation import conflicting, elsewhere, spec_path, stale
+from ..cdi.spec import Spec, read_spec
+from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.node import host_facts
 from ..hardware.nvml import reading_of
 from ..hardware.report import service_state
-from ..runtime.cdi.observation import conflicting, elsewhere, spec_path, stale
-from ..runtime.cdi.spec import Spec, read_spec
-from ..runtime.kinds import KINDS
+from ..runtime.backends.known import BACKENDS
 from ..runtime.observation import observe
 from ..runtime.policy import ARGUMENTS, policy_of
 from .checks import Check, Evidence, run_chain
@@ -42,7 +43,7 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
     facts = host_facts(host)
     path = spec_path(host)
     spec = _spec(host, path)
-    runtime, handlers, older = _runtime(host, parameters["handler"])
+    runtime, handlers, older = _runtime(host, parameters["handler"], facts)
     nvml = reading_of(facts.driver_userspace, facts.driver_loaded)
     return Evidence(
         facts=facts,
@@ -68,17 +69,17 @@ def _spec(host: Host, path: str) -> Any:
     return spec if isinstance(spec, Spec) and spec.names else None
 
 
-def _runtime(host: Host, handler: str) -> Tuple[str, Tuple[str, ...], bool]:
+def _runtime(host: Host, handler: str, facts: HostFacts) -> Tuple[str, Tuple[str, ...], bool]:
     """(runtime and its version, handlers in effect, whether its process may not know its files).
 
     In effect is what the process itself says; one that does not tell knows the files if it is not older than they are.
     """
     defaults = {name: option.get("default") for name, option in ARGUMENTS.items()}
-    seen = observe(host, Journal(host), policy_of(dict(defaults, handler=handler)))
-    if seen.service is None or not seen.service.active:
+    observation = observe(host, Journal(host), policy_of(dict(defaults, handler=handler)), facts)
+    service, pending = observation.service, observation.pending
+    if service is None or not service.active:
         return "", (), False
-    kind = KINDS.get(seen.service.kind)
-    told = kind.answer(host, seen.service).handlers if kind else None
-    handlers = tuple(sorted(filter(None, told))) if told else () if seen.pending else seen.handlers
-    title = kind.title if kind else seen.service.kind
-    return "%s %d.%d" % (title, *seen.service.release), handlers, seen.pending
+    backend = BACKENDS[service.backend]
+    running = backend.answer(host, service).handlers
+    handlers = tuple(sorted(filter(None, running))) if running else () if pending else observation.handlers
+    return "%s %d.%d" % (backend.title, *service.release), handlers, pending

@@ -7,6 +7,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
+from ..core.refusal import Refusal
 from .checks import FAILED, PASSED, Check
 
 # The GPU Operator's validator (cmd/nvidia-validator): its operands wait for these files
@@ -31,14 +32,10 @@ def raise_if_unhealthy(checks: Sequence[Check], subject: str) -> None:
     failed = [check for check in checks if check.status == FAILED]
     if not failed:
         return
-    first = failed[0]
-    raise GpuOpsError(
-        found="%s fails %s: %s" % (subject, ", ".join(check.name for check in failed),
-                                   "; ".join(check.evidence for check in failed)),
-        wanted="every check of the validation to pass",
-        remedy=first.remedy,
-        checks=[check.to_dict() for check in checks],
-    )
+    raise GpuOpsError.because([
+        Refusal("validation.check_failed", "%s fails %s: %s" % (subject, check.name, check.evidence),
+                "every check of the validation to pass", check.remedy) for check in failed
+    ], checks=[check.to_dict() for check in checks])
 
 
 def status_changes(host: Host, checks: Sequence[Check]) -> Dict[str, Optional[str]]:

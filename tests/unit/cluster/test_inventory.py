@@ -116,7 +116,7 @@ def test_names_and_addresses_by_preference(inventory: Inventory) -> None:
 
 def test_no_name_is_an_error(inventory: Inventory) -> None:
     result = inventory.run({"hostnames": ["label:missing"]})
-    assert result.returncode != 0 and "end the option 'hostnames' with 'name'" in _words(result.stderr)
+    assert result.returncode != 0 and "end `hostnames` with `name`" in _words(result.stderr)
 
 
 def test_composed_variables_and_groups(inventory: Inventory) -> None:

@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster import nodes
 
 
 def codes(facts: Dict[str, Any]) -> List[str]:
-    return [finding["code"] for finding in facts["findings"]]
+    return [finding["code"].partition(".")[2] for finding in facts["findings"]]
 
 
 def test_a_node_with_eight_h100() -> None:
@@ -77,7 +77,7 @@ def test_findings(changes: Dict[str, str], capacity: str, allocatable: Any, expe
     found = nodes.node_facts(h100_node(
         labels=h100_labels(**changes), capacity={"nvidia.com/gpu": capacity}, allocatable=allocatable))
     assert codes(found) == expected
-    assert all(set(finding) == {"code", "found", "wanted", "remedy"} for finding in found["findings"])
+    assert all(set(finding) == {"code", "found", "wanted", "remedy", "option"} for finding in found["findings"])
 
 
 def test_driver_skew_names_the_odd_one_out() -> None:

@@ -15,7 +15,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Hos
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
-    Executor,
     file_step,
     restore_steps,
     write_file,
@@ -47,33 +46,27 @@ def forget(host: Host, journal: Journal, step: Step) -> None:
     journal.remember("texts", {})
 
 
-class Texts(Capability[Mapping[str, Any], Seen]):
-    """Wants one text in three files, one of them behind a link, and a fourth file gone."""
+def observe(host: Host, journal: Journal, policy: Mapping[str, Any], facts: HostFacts) -> Seen:
+    return Seen({path: host.read(path) for path in (THEIRS, LINKED, OURS, REMOVED)},
+                tuple(restore_steps("texts", host, journal)), journal.recall("texts"))
 
-    name = "texts"
-    arguments = {"text": {"type": "str"}, "state": {"type": "str"}}
 
-    def policy(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-        return parameters
+def plan(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+    if policy.get("state") == "absent":
+        last = (Step("texts", "texts.forget", "notes", "They are of no use."),) if observation.noted else ()
+        return Plan(steps=observation.restorable + last)
+    wanted = {THEIRS: policy["text"], LINKED: policy["text"], OURS: policy["text"], REMOVED: None}
+    return Plan(steps=tuple(file_step("texts", path, observation.texts[path], text, "It is wanted.")
+                            for path, text in wanted.items() if observation.texts[path] != text))
 
-    def observe(self, host: Host, journal: Journal, policy: Mapping[str, Any]) -> Seen:
-        return Seen({path: host.read(path) for path in (THEIRS, LINKED, OURS, REMOVED)},
-                    tuple(restore_steps(self.name, host, journal)), journal.recall(self.name))
 
-    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
-        if policy.get("state") == "absent":
-            last = (Step(self.name, "texts.forget", "notes", "They are of no use."),) if observation.noted else ()
-            return Plan(steps=observation.restorable + last)
-        wanted = {THEIRS: policy["text"], LINKED: policy["text"], OURS: policy["text"], REMOVED: None}
-        return Plan(steps=tuple(file_step(self.name, path, observation.texts[path], text, "It is wanted.")
-                                for path, text in wanted.items() if observation.texts[path] != text))
-
-    def executors(self) -> Dict[str, Executor]:
-        return {"file.write": write_and_note, "texts.forget": forget}
+# Wants one text in three files, one of them behind a link, and a fourth file gone.
+TEXTS = Capability("texts", {"text": {"type": "str"}, "state": {"type": "str"}}, dict, observe, plan,
+                   {"file.write": write_and_note, "texts.forget": forget})
 
 
 def run(root: str, **parameters: Any) -> Run:
-    return Run(Texts(), parameters, Host(root), lambda _host: HostFacts(hostname="h"))
+    return Run(TEXTS, parameters, Host(root), lambda _host: HostFacts(hostname="h"))
 
 
 def furnish(root: Path) -> None:

@@ -24,12 +24,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     SCHEMA,
     Disruption,
     Plan,
-    Refusal,
     Requirement,
     Step,
     digest,
     part_of,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 
 CAPABILITIES = ("nouveau", "driver", "cdi")
@@ -212,7 +212,7 @@ def test_an_approved_empty_plan_allows_nothing() -> None:
 
 
 def test_a_refusal_cannot_be_approved() -> None:
-    refused = Plan(host="h", refusals=(Refusal("driver", "no GPU", "a GPU", "add one"),))
+    refused = Plan(host="h", refusals=(Refusal("driver.no_gpu", "no GPU", "a GPU", "add one"),))
     assert "no GPU" in differences(Plan(host="h"), refused)[0].found
 
 
@@ -229,6 +229,13 @@ def test_what_is_no_plan_is_refused_or_covers_nothing(data: Dict[str, Any], capa
         assert "make a new plan" in error.remedy
     else:
         assert differences(Plan(host="h", policies={"driver": "p"}), approved)
+
+
+def test_a_plan_that_the_release_before_saved_is_refused_by_its_schema() -> None:
+    saved = dict(Plan(host="h").to_dict(), schema="gpuops.nvidia/plan/v2")
+    with pytest.raises(GpuOpsError, match="an approved plan of schema gpuops.nvidia/plan.v2.*make a new plan") as told:
+        read_approved(saved)
+    assert told.value.code == "approval.other_schema"
 
 
 facts: st.SearchStrategy[Tuple[str, str, bool]] = st.tuples(words, words, st.booleans())

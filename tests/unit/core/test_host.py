@@ -236,13 +236,13 @@ class TestErrors:
                     lambda: host.append("/open/b", "y"), lambda: host.make_folder("/open/c", 0o700),
                     lambda: host.make_link("/open/l", "a"), lambda: host.write("/open/deep/er/a", "y")):
             kind, text = elsewhere(act, lambda: os.setuid(NOBODY))
-            assert kind == "HostFailed" and "Permission denied" in text and "'become: true'" in text
+            assert kind == "HostFailed" and "Permission denied" in text and "`become: true`" in text
         assert host.read("/open/a") == "x" and host.list("/open") == ["a"]
 
     def test_a_full_disk_says_which(self, tmp_path: Path) -> None:
         error = HostFailed.of(OSError(28, ""), "/var/lib/x", "written", "/var")
-        assert str(error) == ("Found: /var/lib/x cannot be written: No space left on device. Wanted: room for it. "
-                              "Do: free space on /var (see df -h and df -i /var), and run again.")
+        assert str(error) == ("Found: /var/lib/x cannot be written: No space left on device. Wanted: space for it. "
+                              "Do: free space on /var (see `df -h` and `df -i /var`), and run again. [host.no_space]")
         assert error.result()["errno"] == "ENOSPC" and error.result()["path"] == "/var/lib/x"
 
     def test_no_room_for_scratch_files_is_told(self, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ class TestErrors:
         if os.geteuid() != 0:
             pytest.skip("only root becomes somebody else")
         kind, text = elsewhere(lambda: require_root(Host()), lambda: os.setuid(NOBODY))
-        assert kind == "GpuOpsError" and "runs as uid %d" % NOBODY in text and "'become: true'" in text
+        assert kind == "GpuOpsError" and "runs as uid %d" % NOBODY in text and "`become: true`" in text
 
     def test_a_zero_byte_in_a_path_and_text_that_is_none(self, tmp_path: Path) -> None:
         host = Host(str(tmp_path))

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Disruption,
     Plan,
-    Refusal,
     Requirement,
     Step,
     digest,
     render,
     split_by_disruption,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import MANAGED, managed
 
 words = st.text(st.characters(codec="utf-8", exclude_characters="\x00"), max_size=12)
@@ -48,7 +48,7 @@ plans = st.builds(
     steps=st.lists(steps, max_size=4).map(tuple),
     requirements=st.lists(st.builds(Requirement, words, words, words, words, st.sampled_from(Disruption), changes),
                           max_size=2).map(tuple),
-    refusals=st.lists(st.builds(Refusal, words, words, words, words), max_size=2).map(tuple),
+    refusals=st.lists(st.builds(Refusal, words, words, words, words, words), max_size=2).map(tuple),
     notes=st.lists(words, max_size=2).map(tuple),
     complete=st.booleans(),
 )

@@ -19,10 +19,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Disruption,
     Plan,
-    Refusal,
     Requirement,
     Step,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
     file_step,
     packages_step,
@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
     write_file,
 )
 
-FILES = ("/etc/one", "/etc/deep/er/two", "/etc/three")
+PATHS = ("/etc/one", "/etc/deep/er/two", "/etc/three")
 
 
 @dataclass(frozen=True)
@@ -42,64 +42,59 @@ class Seen:
         return {"texts": self.texts, "restorable": [step.to_dict() for step in self.restorable]}
 
 
-class Files(Capability[Mapping[str, Any], Seen]):
-    """Wants one text in three files; 'two' disturbs the runtime."""
-
-    name = "files"
-    arguments = {"text": {"type": "str"}, "state": {"type": "str"}}
-
-    def policy(self, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-        return parameters
-
-    def observe(self, host: Host, journal: Journal, policy: Mapping[str, Any]) -> Seen:
-        return Seen({path: host.read(path) for path in FILES}, tuple(restore_steps(self.name, host, journal)))
-
-    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
-        if policy.get("state") == "absent":
-            return Plan(steps=observation.restorable)
-        if policy["text"] == "impossible":
-            return Plan(refusals=(Refusal(self.name, "a wish", "another", "wish again"),))
-        return Plan(steps=tuple(
-            file_step(self.name, path, before, policy["text"], "It is wanted.",
-                      Disruption.runtime_restart if path.endswith("two") else Disruption.none)
-            for path, before in sorted(observation.texts.items()) if before != policy["text"]
-        ))
+def observe(host: Host, journal: Journal, policy: Mapping[str, Any], facts: HostFacts) -> Seen:
+    return Seen({path: host.read(path) for path in PATHS}, tuple(restore_steps("files", host, journal)))
 
 
-class Stubborn(Files):
-    """Its steps have no effect."""
+def plan(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+    if policy.get("state") == "absent":
+        return Plan(steps=observation.restorable)
+    if policy["text"] == "impossible":
+        return Plan(refusals=(Refusal("files.wish", "a wish", "another", "wish again"),))
+    return Plan(steps=tuple(
+        file_step("files", path, before, policy["text"], "It is wanted.",
+                  Disruption.runtime_restart if path.endswith("two") else Disruption.none)
+        for path, before in sorted(observation.texts.items()) if before != policy["text"]
+    ))
 
-    def executors(self) -> Dict[str, Any]:
-        return {"file.write": lambda host, journal, step: None}
+
+# Wants one text in three files; 'two' disturbs the runtime.
+FILES = Capability("files", {"text": {"type": "str"}, "state": {"type": "str"}}, dict, observe, plan)
+
+
+def planned_by(planner: Callable[[Seen, Mapping[str, Any], HostFacts], Plan]) -> Any:
+    return replace(FILES, plan=planner)
+
+
+def writing_by(executor: Callable[[Host, Journal, Step], None]) -> Any:
+    return replace(FILES, executors={"file.write": executor})
+
+
+STUBBORN = writing_by(lambda host, journal, step: None)
 
 
 class Killed(BaseException):
     """No exception handler sees a killed process."""
 
 
-def mortal(survivors: int) -> Files:
+def mortal(survivors: int) -> Any:
     """A capability whose process is killed before the step after so many."""
 
-    class Mortal(Files):
-        def executors(self) -> Dict[str, Any]:
-            lives = iter(range(survivors))
+    lives = iter(range(survivors))
 
-            def write(host: Host, journal: Journal, step: Step) -> None:
-                if next(lives, None) is None:
-                    raise Killed
-                journal.keep_original(step.capability, step.subject)
-                host.write(step.subject, step.change["after"])
+    def write(host: Host, journal: Journal, step: Step) -> None:
+        if next(lives, None) is None:
+            raise Killed
+        journal.keep_original(step.capability, step.subject)
+        host.write(step.subject, step.change["after"])
 
-            return {"file.write": write}
-
-    return Mortal()
+    return writing_by(write)
 
 
 def run(host: Host, capability: Any = None, allowed: Disruption = Disruption.reboot, **options: Any) -> Run:
-    more = {name: options.pop(name) for name in ("approved", "resumed", "transactions", "transaction_failed")
-            if name in options}
+    more = {name: options.pop(name) for name in ("approved", "resumed", "transaction_failed") if name in options}
     facts = options.pop("facts", HostFacts(hostname="h"))
-    return Run(capability or Files(), options, host, lambda _: facts, allowed, **more)
+    return Run(capability or FILES, options, host, lambda _: facts, allowed, **more)
 
 
 def events(host: Host) -> List[Dict[str, Any]]:
@@ -131,7 +126,7 @@ def test_apply_does_what_preview_said_and_then_nothing(host: Host) -> None:
     assert everything(host).keys() == {"etc/one"}
     outcome = run(host, text="new").apply()
     assert outcome.applied == foretold.applied == [step.id for step in foretold.plan.steps]
-    assert all(host.read(path) == "new" for path in FILES)
+    assert all(host.read(path) == "new" for path in PATHS)
     assert run(host, text="new").apply().plan.steps == ()
 
 
@@ -181,19 +176,37 @@ def test_what_disturbs_too_much_is_put_off(host: Host) -> None:
 
 def test_a_step_without_effect_is_an_error(host: Host) -> None:
     with pytest.raises(GpuOpsError, match="still needed"):
-        run(host, Stubborn(), text="new").apply()
+        run(host, STUBBORN, text="new").apply()
 
 
 def test_a_host_that_is_refused_after_the_steps_is_no_success(host: Host) -> None:
     """A driver that hangs once it is loaded leaves a plan without steps too."""
-    class Sick(Files):
-        def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
-            plan = super().plan(observation, policy, facts)
-            return plan if plan.steps else Plan(refusals=(Refusal(self.name, "GPU 3 hangs", "one that answers", "x"),))
+    def sick(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        made = plan(observation, policy, facts)
+        return made if made.steps else Plan(refusals=(Refusal("files.hung", "GPU 3 hangs", "one that answers", "x"),))
 
     with pytest.raises(GpuOpsError, match="after its steps, GPU 3 hangs") as failure:
-        run(host, Sick(), text="new").apply()
+        run(host, planned_by(sick), text="new").apply()
     assert failure.value.result()["changed"] is True and len(failure.value.result()["applied"]) == 3
+
+
+def test_what_the_host_s_own_programs_say_against_a_plan_refuses_it_before_it_is_shown(host: Host) -> None:
+    asked: List[Plan] = []
+
+    def judge(host: Host, observation: Seen, policy: Mapping[str, Any], made: Plan) -> List[Refusal]:
+        asked.append(made)
+        return [Refusal("files.unread", "a text that nobody reads", "another", "wish again")] if made.steps else []
+
+    judged = replace(FILES, judge=judge)
+    shown, _facts = plan_of(judged, {"text": "new"}, host, HostFacts(hostname="h"))
+    assert (shown.steps, [refusal.found for refusal in shown.refusals]) == ((), ["a text that nobody reads"])
+    for act in (run(host, judged, text="new").preview, run(host, judged, text="new").apply):
+        with pytest.raises(GpuOpsError, match="a text that nobody reads"):
+            act()
+    assert everything(host).keys() == {"etc/one"} and events(host) == []
+    asked.clear()
+    plan_of(judged, {"text": "impossible"}, host, HostFacts(hostname="h"))
+    assert asked == [], "what is refused already needs no judge"
 
 
 @pytest.mark.parametrize("survivors", range(4))
@@ -204,7 +217,7 @@ def test_killed_between_two_steps_and_run_again(host: Host, survivors: int) -> N
     except Killed:
         assert survivors < 3
     run(host, text="new").apply()
-    assert all(host.read(path) == "new" for path in FILES)
+    assert all(host.read(path) == "new" for path in PATHS)
     assert Journal(host).unfinished("files") == []
     run(host, state="absent").apply()
     assert everything(host) == before
@@ -252,7 +265,7 @@ def test_another_host_is_refused(host: Host) -> None:
 
 
 def test_an_approved_empty_plan_is_held_to(host: Host) -> None:
-    for path in FILES:
+    for path in PATHS:
         host.write(path, "new")
     approved = run(host, text="new").preview().plan
     assert approved.steps == ()
@@ -264,29 +277,28 @@ def test_an_approved_empty_plan_is_held_to(host: Host) -> None:
     assert host.read("/etc/one") == "drifted"
 
 
-class Dependent(Files):
-    """Does nothing before there is a driver, and names its version."""
-
-    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
-        if not facts.driver_loaded:
-            return Plan(notes=("It waits for a driver.",))
-        return super().plan(observation, dict(policy, text=facts.driver_loaded), facts)
+def when_there_is_a_driver(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+    if not facts.driver_loaded:
+        return Plan(notes=("It waits for a driver.",))
+    return plan(observation, dict(policy, text=facts.driver_loaded), facts)
 
 
+# Does nothing before there is a driver, and names its version.
+DEPENDENT = planned_by(when_there_is_a_driver)
 BARE, LOADED = HostFacts(hostname="h"), HostFacts(hostname="h", driver_loaded="595")
 
 
 def foretold(host: Host) -> Plan:
     """The plan for a bare host whose driver another capability of the same plan loads."""
-    return plan_of(Dependent(), {"text": "x"}, host, LOADED, BARE)[0]
+    return plan_of(DEPENDENT, {"text": "x"}, host, LOADED, BARE)[0]
 
 
 def test_check_mode_supposes_what_was_approved_before_this_capability(host: Host) -> None:
     approved = foretold(host)
-    outcome = run(host, Dependent(), text="x", approved=approved, facts=BARE).preview()
+    outcome = run(host, DEPENDENT, text="x", approved=approved, facts=BARE).preview()
     assert outcome.plan.steps == approved.steps
     assert outcome.plan.notes == ("In check mode this is supposed, as approved: driver_loaded '595'.",)
-    assert run(host, Dependent(), text="x", approved=approved, facts=LOADED).preview().plan.notes == ()
+    assert run(host, DEPENDENT, text="x", approved=approved, facts=LOADED).preview().plan.notes == ()
 
 
 def test_check_mode_refuses_where_the_run_would(host: Host) -> None:
@@ -294,61 +306,56 @@ def test_check_mode_refuses_where_the_run_would(host: Host) -> None:
     host.write("/etc/three", "someone else was here")
     for act, facts in (("preview", BARE), ("preview", LOADED), ("apply", LOADED)):
         with pytest.raises(GpuOpsError, match="another change"):
-            getattr(run(host, Dependent(), text="x", approved=approved, facts=facts), act)()
+            getattr(run(host, DEPENDENT, text="x", approved=approved, facts=facts), act)()
     another = HostFacts(hostname="h", driver_loaded="580")
     for act in ("preview", "apply"):
         with pytest.raises(GpuOpsError, match="another change"):
-            getattr(run(host, Dependent(), text="x", approved=approved, facts=another), act)()
+            getattr(run(host, DEPENDENT, text="x", approved=approved, facts=another), act)()
 
 
 def test_a_step_that_still_waits_for_another_capability_is_not_satisfied(host: Host) -> None:
     approved = foretold(host)
-    run(host, Dependent(), text="x", approved=approved, facts=BARE).apply()
+    run(host, DEPENDENT, text="x", approved=approved, facts=BARE).apply()
     assert events(host) == []
-    run(host, Dependent(), text="x", approved=approved, facts=LOADED).apply()
-    assert (sorted(told(host, "done")), told(host, "satisfied")) == (sorted(FILES), [])
+    run(host, DEPENDENT, text="x", approved=approved, facts=LOADED).apply()
+    assert (sorted(told(host, "done")), told(host, "satisfied")) == (sorted(PATHS), [])
 
 
 def test_what_a_plan_leaves_out_because_it_waits_is_not_satisfied(host: Host) -> None:
-    class Waiting(Files):
-        def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
-            return Plan(notes=("It waits for a device.",), complete=False)
-
+    waiting = planned_by(lambda observation, policy, facts: Plan(notes=("It waits for a device.",), complete=False))
     approved = run(host, text="new").preview().plan
-    run(host, Waiting(), text="new", approved=approved).apply()
+    run(host, waiting, text="new", approved=approved).apply()
     assert events(host) == []
     with pytest.raises(Killed):
         run(host, mortal(0), text="new").apply()
     left_open = Journal(host).unfinished("files")
-    run(host, Waiting(), text="new").apply()
+    run(host, waiting, text="new").apply()
     assert Journal(host).unfinished("files") == left_open, "it was not done either"
 
 
-class Ending(Files):
-    """Its plan ends with a requirement of some kind."""
+def ending(kind: str) -> Any:
+    """A capability whose plan ends with a requirement of this kind."""
+    def required(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        return replace(plan(observation, policy, facts),
+                       requirements=(Requirement("files", kind, "it", "It is so.", Disruption.reboot),))
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
-
-    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
-        made = super().plan(observation, policy, facts)
-        return replace(made, requirements=(Requirement("files", self.kind, "it", "It is so.", Disruption.reboot),))
+    return planned_by(required)
 
 
 def test_a_reboot_comes_after_the_steps_and_is_reported(host: Host) -> None:
-    outcome = run(host, Ending("reboot"), allowed=Disruption.runtime_restart, text="new").apply()
+    outcome = run(host, ending("reboot"), allowed=Disruption.runtime_restart, text="new").apply()
     assert (len(outcome.applied), outcome.put_off, outcome.plan.reboot_required) == (3, (), True)
-    again = run(host, Ending("reboot"), text="new").apply()
+    again = run(host, ending("reboot"), text="new").apply()
     assert (again.applied, again.plan.reboot_required) == ([], True)
 
 
 def test_without_what_must_come_first_nothing_is_begun(host: Host) -> None:
-    assert len(run(host, Ending("driver"), text="new").preview().plan.steps) == 3
-    approved = run(host, Ending("driver"), text="new").preview().plan
-    for act in (run(host, Ending("driver"), text="new").apply,
-                run(host, Ending("driver"), text="new", approved=approved).apply,
-                run(host, Ending("driver"), text="new", approved=approved).preview):
-        with pytest.raises(GpuOpsError, match="no driver for it.*run gpu_driver first"):
+    assert len(run(host, ending("driver"), text="new").preview().plan.steps) == 3
+    approved = run(host, ending("driver"), text="new").preview().plan
+    for act in (run(host, ending("driver"), text="new").apply,
+                run(host, ending("driver"), text="new", approved=approved).apply,
+                run(host, ending("driver"), text="new", approved=approved).preview):
+        with pytest.raises(GpuOpsError, match="no driver for it.*run `gpu_driver` first"):
             act()
     assert everything(host).keys() == {"etc/one"} and events(host) == []
 
@@ -364,49 +371,32 @@ def test_an_open_step_that_another_policy_made_needless_was_not_done(host: Host)
 
 
 def test_a_failure_tells_what_was_changed_before_it(host: Host) -> None:
-    class Failing(Files):
-        def executors(self) -> Dict[str, Any]:
-            def write(host: Host, journal: Journal, step: Step) -> None:
-                if step.subject == "/etc/three":
-                    raise GpuOpsError("a full disk", "room", "make room")
-                host.write(step.subject, step.change["after"])
-
-            return {"file.write": write}
-
     with pytest.raises(GpuOpsError) as failure:
-        run(host, Failing(), text="new").apply()
+        run(host, failing_with(lambda: GpuOpsError("host.any", "a full disk", "room", "make room")), text="new").apply()
     assert failure.value.result()["changed"] is True
     assert len(failure.value.result()["applied"]) == 2
 
 
 def test_what_was_changed_and_cannot_be_written_down_is_told_as_changed(host: Host) -> None:
-    class Unwritten(Files):
-        def executors(self) -> Dict[str, Any]:
-            def write(host: Host, journal: Journal, step: Step) -> None:
-                host.write(step.subject, step.change["after"])
-                host.remove("/var/lib/gpuops/journal.jsonl")
-                host.make_folder("/var/lib/gpuops/journal.jsonl", 0o700)
-
-            return {"file.write": write}
+    def write(host: Host, journal: Journal, step: Step) -> None:
+        host.write(step.subject, step.change["after"])
+        host.remove("/var/lib/gpuops/journal.jsonl")
+        host.make_folder("/var/lib/gpuops/journal.jsonl", 0o700)
 
     with pytest.raises(GpuOpsError, match="journal.jsonl cannot be written") as failure:
-        run(host, Unwritten(), text="new").apply()
+        run(host, writing_by(write), text="new").apply()
     (done,) = failure.value.result()["applied"]
     assert host.read(done.partition("file.write/")[2]) == "new"
     assert failure.value.result()["changed"] is True
 
 
-def failing_with(error: Callable[[], Exception]) -> Files:
-    class Failing(Files):
-        def executors(self) -> Dict[str, Any]:
-            def write(host: Host, journal: Journal, step: Step) -> None:
-                if step.subject == "/etc/three":
-                    raise error()
-                host.write(step.subject, step.change["after"])
+def failing_with(error: Callable[[], Exception]) -> Any:
+    def write(host: Host, journal: Journal, step: Step) -> None:
+        if step.subject == "/etc/three":
+            raise error()
+        host.write(step.subject, step.change["after"])
 
-            return {"file.write": write}
-
-    return Failing()
+    return writing_by(write)
 
 
 @pytest.mark.parametrize("error, said", [
@@ -428,23 +418,18 @@ def test_an_error_that_nobody_foresaw_is_written_down_and_told_with_what_was_don
 
 
 def test_an_action_without_executor_is_a_failure_as_any_other(host: Host) -> None:
-    class Lacking(Files):
-        def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
-            return Plan(steps=(Step(self.name, "nobody.knows", "x", ""),))
-
+    lacking = planned_by(lambda observation, policy, facts: Plan(steps=(Step("files", "nobody.knows", "x", ""),)))
     with pytest.raises(GpuOpsError, match="unexpected KeyError"):
-        run(host, Lacking(), text="new").apply()
+        run(host, lacking, text="new").apply()
     assert told(host, "failed") == ["x"]
 
 
-class Packaged(Files):
+def one_package(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
     """One package, which is there when its file is."""
-
-    def plan(self, observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
-        if observation.texts["/etc/three"] is not None:
-            return Plan()
-        return Plan(steps=(packages_step(self.name, "a package", {"pkg": None}, {"pkg": "1"}, "It is wanted.",
-                                         request={"pkg": "1"}),))
+    if observation.texts["/etc/three"] is not None:
+        return Plan()
+    return Plan(steps=(packages_step("files", "a package", {"pkg": None}, {"pkg": "1"}, "It is wanted.",
+                                     request={"pkg": "1"}),))
 
 
 class Books:
@@ -458,7 +443,7 @@ class Books:
 
 
 def packaged(host: Host, **more: Any) -> Run:
-    return run(host, Packaged(), text="new", transactions=Books(), **more)
+    return run(host, replace(FILES, plan=one_package, transactions=Books()), text="new", **more)
 
 
 def test_a_transaction_is_open_until_its_module_is_called_again(host: Host) -> None:

@@ -1,14 +1,17 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A model of a host and of a driver repository: what steps do to it, without a host."""
+"""What steps of the driver do to a host in memory, and what a repository offers it."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Tuple
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
+import world
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import OPEN, PROPRIETARY, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import building, catalogue, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import OUR_FILES
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
@@ -20,11 +23,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation i
     requested,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import origin_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import Policy, from_parameters
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import Policy, policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
-A100, T4, V100, B200, B300, GH200 = "20b2", "1eb8", "1db6", "2901", "3182", "2342"
 VERSIONS = ("580.126.09", "580.178.04", "595.91.07", "610.57.04", "615.71.09")
 # Made with gpg for these tests alone: EA72E43618AB9E74CBA1A6347817BDBC403BAB96
 KEY = """\
@@ -40,13 +43,6 @@ AO91/I6lpzxPiUILdccAqvdMYMhR8II/NraZOrpmpJEJ
 """
 
 
-def facts(*device_ids: str, **changes: Any) -> HostFacts:
-    gpus = tuple(Gpu("0000:%02x:00.0" % number, device_id) for number, device_id in enumerate(device_ids, 1))
-    there = HostFacts(hostname="gpu1", os_id="debian", os_version="12", arch="x86_64", kernel="6.1.0-50-amd64",
-                      boot_kernel="6.1.0-50-amd64", gpus=gpus)
-    return there.but(**changes)
-
-
 def policy(**changes: Any) -> Policy:
     given: Dict[str, Any] = {
         "state": "present", "source": "nvidia_repository", "version": "580.178.04", "kernel_module": "auto",
@@ -55,19 +51,29 @@ def policy(**changes: Any) -> Policy:
         "lock": True, "secure_boot": "require_signed",
     }
     given.update(changes)
-    return from_parameters(given)
+    return policy_of(given)
+
+
+# As modinfo tells it
+LICENSES = {True: "Dual MIT/GPL", False: "NVIDIA"}
 
 
 @dataclass
-class World:
-    """A host: what dpkg, /etc and /lib/modules hold; and what its repository offers."""
+class World(world.World):
+    """What dpkg, /etc and /lib/modules hold, and what the repository offers.
+
+    script_builds: whether the script of the driver's package builds its module, for the running and the newest kernel.
+    more:          further fields of the observation.
+    """
+
+    capability = CAPABILITY
+    options: ClassVar[Mapping[str, str]] = {
+        "version": "580.178.04", "repository_url": "http://mirror/debian12/x86_64", "repository_key": KEY}
 
     installed: Dict[str, str] = field(default_factory=dict)
-    files: Dict[str, str] = field(default_factory=dict)
     kernels: Tuple[Kernel, ...] = (Kernel("6.1.0-50-amd64"),)
     versions: Tuple[str, ...] = VERSIONS
     headers_offered: bool = True
-    originals: Dict[str, Optional[str]] = field(default_factory=dict)
     brought: Dict[str, str] = field(default_factory=dict)
     archives: Tuple[str, ...] = ()
     script_builds: bool = True
@@ -76,7 +82,7 @@ class World:
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
             installed=dict(self.installed), kernels=self.kernels, brought=dict(self.brought),
-            files={path: self.files.get(path) for path in OUR_FILES}, originals=dict(self.originals),
+            files=self.state(OUR_FILES), originals=dict(self.originals),
             removable=tuple(self.brought) if wanted.state == "absent" else ())
         seen = replace(seen, **self.more)
         if wanted.state != "absent" and index_needed(seen, wanted, there):
@@ -102,61 +108,121 @@ class World:
             request["libnvidia-ml1"], comes = "%s-1" % target.version, ("dkms",)
         installs = {**request, **dict.fromkeys(comes, "3.0.10-8")}
         installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
-        before = {name: self.installed[name] for name in installs if name in self.installed}
+        removes = tuple(name for name in self.installed if building.loses([name]) and name not in installs) \
+            if building.loses(installs) else ()
+        before = {name: self.installed[name] for name in (*installs, *removes) if name in self.installed}
         return Offer(versions=versions, key=key, transaction=Simulation(
-            installs, (), before=before, request=request, allow_downgrade=goes_down(self.installed, installs),
+            installs, removes, before=before, request=request, allow_downgrade=goes_down(self.installed, installs),
             named=("libnvidia-ml1",) if comes else ()))
 
-    def apply(self, plan: Plan, there: HostFacts) -> None:
-        for step in plan.steps:
-            getattr(self, "_" + step.action.replace(".", "_"))(step, there)
+    @property
+    def is_touched(self) -> bool:
+        return super().is_touched or bool(self.brought)
 
-    def _file_write(self, step: Any, there: HostFacts) -> None:
-        self.originals.setdefault(step.subject, self.files.get(step.subject))
-        self.files[step.subject] = step.change["after"]
+    def of_others(self) -> Dict[str, Any]:
+        return {**super().of_others(), "packages": dict(self.installed)}
 
-    def _file_remove(self, step: Any, there: HostFacts) -> None:
-        self.originals.setdefault(step.subject, self.files.get(step.subject))
-        self.files.pop(step.subject)
+    def _repaired(self, step: Step) -> None:
+        """dpkg has finished what it began."""
+        self.more = {name: value for name, value in self.more.items() if name not in ("broken", "ours_unfinished")}
 
-    def _file_restore(self, step: Any, there: HostFacts) -> None:
-        before = self.originals.pop(step.subject)
-        self.files.pop(step.subject, None)
-        if before is not None:
-            self.files[step.subject] = before
+    dpkg_configure = dpkg_finish = _repaired
 
-    def _packages_download(self, step: Any, there: HostFacts) -> None:
+    def repository_forget(self, step: Step) -> None:
+        self.more = {name: value for name, value in self.more.items() if name != "lists"}
+
+    def packages_download(self, step: Step) -> None:
         self.archives += tuple("%s_%s_amd64.deb" % package for package in step.change["after"].items())
 
-    def _packages_install(self, step: Any, there: HostFacts) -> None:
+    def packages_install(self, step: Step) -> Disruption:
+        there = dict(self.installed)
         for name, version in step.change["after"].items():
-            self.installed.pop(name, None)
-            if version is not None:
-                self.brought.setdefault(name, version)
-                self.brought[name] = self.installed[name] = version
+            assert step.change["before"][name] == self.installed.get(name), "%s says another version" % name
+            if version is None:
+                del self.installed[name]
+                self.brought.pop(name, None)
+                continue
+            if name not in there or name in self.brought:
+                self.brought[name] = version
+            self.installed[name] = version
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or "linux-headers-" + kernel.release in self.installed)
             for kernel in self.kernels)
-        anchor = [name for name in step.change["after"] if name.endswith(("dkms", "dkms-open", "-open"))]
+        anchor = [name for name in step.change["after"] if name.endswith(("dkms", "dkms-open", "-open"))
+                  and name in self.installed]
         if anchor:
-            version = step.change["after"][anchor[0]].split("-")[0]
-            self.kernels = tuple(replace(kernel, module="") for kernel in self.kernels)
+            self.kernels = tuple(replace(kernel, module="", license="") for kernel in self.kernels)
         if anchor and self.script_builds:
-            self._build((there.kernel, self.kernels[-1].release), version)
+            self._build((self.facts.kernel, self.kernels[-1].release), catalogue.upstream(self.installed[anchor[0]]))
+        self._tell()
+        exchanged = self.facts.driver_loaded and (
+            self.facts.driver_userspace != self.facts.driver_loaded
+            or (self.facts.module_loaded or self._module()) != self._module())
+        return Disruption.driver_reload if exchanged else Disruption.none
 
-    def _packages_remove(self, step: Any, there: HostFacts) -> None:
+    def packages_remove(self, step: Step) -> Disruption:
         for name in step.change["after"]:
-            self.installed.pop(name)
+            assert step.change["before"][name] == self.installed.pop(name)
             self.brought.pop(name)
-        self.kernels = tuple(replace(kernel, module="", headers=False) for kernel in self.kernels)
+        self.kernels = tuple(replace(kernel, module="", license="", headers=False) for kernel in self.kernels)
+        self._tell()
+        return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
 
-    def _dkms_build(self, step: Any, there: HostFacts) -> None:
+    def dkms_build(self, step: Step) -> None:
         self._build((step.subject,), step.change["after"]["nvidia"])
+        self._tell()
 
     def _build(self, releases: Tuple[str, ...], version: str) -> None:
         self.kernels = tuple(
-            replace(kernel, module=version) if kernel.release in releases and kernel.headers else kernel
-            for kernel in self.kernels)
+            replace(kernel, module=version, license=LICENSES[self._module() == OPEN])
+            if kernel.release in releases and kernel.headers else kernel for kernel in self.kernels)
+
+    def _module(self) -> str:
+        """Which module the installed packages bring."""
+        return OPEN if any("open" in name for name in self.installed if catalogue.FAMILY.match(name)) else PROPRIETARY
+
+    def _tell(self) -> None:
+        """The facts, as they are read from the files of packages and modules."""
+        modules = {kernel.release: kernel for kernel in self.kernels if kernel.module}
+        runs, boots = (modules.get(release, Kernel("")) for release in (self.facts.kernel, self.facts.boot_kernel))
+        self.facts = self.facts.but(
+            driver_installed=runs.module, driver_boots=boots.module,
+            driver_userspace=catalogue.upstream(self.installed.get("libnvidia-ml1", "")),
+            module_installed=kind_of((runs if runs.module else boots).license))
+
+    # what scenarios say
+
+    def say_kernel(self, release: str, *states: str) -> None:
+        """A kernel that can be booted, with headers or without; the first one takes the place of those before it."""
+        added = Kernel(release, headers="headers" in states)
+        others = () if self.kernels == World().kernels else self.kernels
+        self.kernels = tuple(sorted((*others, added), key=lambda kernel: kernel.release))
+
+    def say_package(self, name: str, version: str) -> None:
+        """Somebody installs it."""
+        self.installed[name] = version
+
+    def say_offered(self, *versions: str) -> None:
+        """Drivers in the repository."""
+        self.versions = versions
+
+    def say_no(self, *what: str) -> None:
+        """'no headers' in the sources, or 'no script': the package's builds nothing."""
+        self.headers_offered = self.headers_offered and what != ("headers",)
+        self.script_builds = self.script_builds and what != ("script",)
+
+    def say_unfinished(self, *packages: str) -> None:
+        """A transaction of ours was stopped in these."""
+        self.more = {**self.more, "broken": packages, "ours_unfinished": True}
+
+    def say_indexed(self, *files: str) -> None:
+        """Files of apt's that hold the repository's index."""
+        self.more = {**self.more, "lists": files}
+
+    def say_loaded(self, *module: str) -> None:
+        """The installed driver is loaded."""
+        self.facts = self.facts.but(driver_loaded=self.facts.driver_installed or self.facts.driver_userspace,
+                                    module_loaded=module[0] if module else self.facts.module_installed)
 
 
 def made(world: World, wanted: Policy, there: HostFacts) -> Plan:

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
-from driver_world import A100, World, facts, made, policy
+from driver_world import World, made, policy
+from gpu_hosts import A100, facts
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation import planner as activation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observation import (
+    Observation as ActivationObservation,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy as ActivationPolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import executors, kernels, planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation import planner as activation
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.observation import (
-    Observation as ActivationObservation,
-)
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.activation.policy import Policy as ActivationPolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import BootState, Module
 
@@ -34,7 +35,7 @@ def builds(plan: Plan) -> List[str]:
 def converged(*more: Kernel) -> Tuple[World, HostFacts]:
     """A host with the driver, to which kernels came."""
     world, there = World(kernels=(Kernel(RUNNING, headers=True),)), facts(A100)
-    world.apply(made(world, policy(), there), there)
+    world.apply(made(world, policy(), there))
     world.kernels = tuple(sorted(world.kernels + more, key=lambda kernel: kernel.release))
     return world, there
 
@@ -46,9 +47,9 @@ class TestPlan:
         plan = made(world, policy(), there)
         assert builds(plan) == [OLD, RUNNING, NEW]
         number = next(number for number, step in enumerate(plan.steps) if step.action == "packages.install")
-        world.apply(Plan(steps=plan.steps[:number + 1]), there)
+        world.apply(Plan(steps=plan.steps[:number + 1]))
         assert builds(made(world, policy(), there)) == [OLD], "the script serves the running and the newest kernel"
-        world.apply(made(world, policy(), there), there)
+        world.apply(made(world, policy(), there))
         assert made(world, policy(), there) == Plan()
 
     def test_an_old_kernel_that_does_not_build_is_a_note(self) -> None:
@@ -86,7 +87,7 @@ class TestGoneKernel:
         seen = world.observe(policy(), self.there)
         after = planner.facts_after(seen, policy(), self.there, plan)
         assert (after.driver_installed, after.driver_boots) == ("", VERSION), "no promise for the kernel that runs"
-        world.apply(plan, self.there)
+        world.apply(plan)
         again = made(world, policy(), self.there)
         assert (again.steps, again.reboot_required) == ((), True)
         assert made(world, policy(), facts(A100, kernel=NEW, boot_kernel=NEW)) == Plan(), "the next run finishes"
@@ -288,7 +289,7 @@ class Dkms(Host):
         step = Step("driver", "dkms.build", release, "", parameters=given,
                     change={"before": {"nvidia": None}, "after": {"nvidia": VERSION}})
         journal = Journal(self)
-        executors.executors()[step.action](self, journal, step)
+        executors.EXECUTORS[step.action](self, journal, step)
         return journal.recall("driver")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from driver_world import A100, B200, B300, GH200, T4, V100, facts
+from gpu_hosts import A100, B200, B300, GH200, T4, V100, facts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,17 +40,17 @@ def test_the_module_that_all_gpus_take(ids: tuple, wanted: str, branch: int, mod
     (("118e",), "auto", 580, "Kepler"),
 ])
 def test_what_no_driver_can_do_is_said(ids: tuple, wanted: str, branch: int, said: str) -> None:
-    impossible = catalogue.choose_module(facts(*ids).gpus, wanted, branch).impossible
-    assert impossible is not None
-    assert said in impossible.found
-    assert impossible.remedy
+    refusal = catalogue.choose_module(facts(*ids).gpus, wanted, branch).refusal
+    assert refusal is not None
+    assert said in refusal.found
+    assert refusal.remedy
 
 
 def test_equal_gpus_are_named_together() -> None:
-    impossible = catalogue.choose_module(facts(B200, B200, V100).gpus, "proprietary", 580).impossible
-    assert impossible is not None
-    assert impossible.found.count("Blackwell") == 1
-    assert all(gpu.address in impossible.found for gpu in facts(B200, B200).gpus)
+    refusal = catalogue.choose_module(facts(B200, B200, V100).gpus, "proprietary", 580).refusal
+    assert refusal is not None
+    assert refusal.found.count("Blackwell") == 1
+    assert all(gpu.address in refusal.found for gpu in facts(B200, B200).gpus)
 
 
 @given(st.integers(0, 0xFFFF), st.sampled_from(["auto", "open", "proprietary"]), st.integers(470, 630))
@@ -58,7 +58,7 @@ def test_a_choice_is_one_that_the_silicon_allows(number: int, wanted: str, branc
     device_id = "%04x" % number
     choice = catalogue.choose_module([Gpu("0000:01:00.0", device_id)], wanted, branch)
     row = catalogue.silicon_of(device_id)
-    assert bool(choice.module) != bool(choice.impossible)
+    assert bool(choice.module) != bool(choice.refusal)
     if choice.module:
         assert choice.module in row.modules
         assert row.first_branch <= branch <= (row.last_branch or branch)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Dict, Tuple
 
 import pytest
-from driver_world import A100, facts, policy
+from driver_world import policy
+from gpu_hosts import A100, facts
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal

@@ -40,7 +40,7 @@ def test_an_old_display_card_beside_a_gpu_is_nobodys_refusal(tree: Tree) -> None
 def test_an_old_accelerator_is_no_display_card(tree: Tree) -> None:
     """A Tesla K80 is a 3D controller: it is there for computing, and is to be refused by name."""
     facts = host_facts(tree.add("0000:17:00.0", "102d").host)
-    assert "Kepler" in catalogue.choose_module(facts.gpus, "auto", 580).impossible.found  # type: ignore[union-attr]
+    assert "Kepler" in catalogue.choose_module(facts.gpus, "auto", 580).refusal.found  # type: ignore[union-attr]
 
 
 def test_nouveau_that_holds_a_gpu_of_ours_is_in_the_way(tree: Tree) -> None:

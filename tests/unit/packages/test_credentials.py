@@ -20,9 +20,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import SCHEMA
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.secrets import passwords, without_passwords
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import AUTH_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import ARGUMENTS, policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import credentials
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 
@@ -61,8 +62,7 @@ def test_only_one_file_has_them(root: Root, closed: Repository) -> None:
     headers.mkdir(parents=True)
     (headers / "Makefile").touch()
     (headers.parent / "kernel").mkdir()
-    driver = Driver()
-    wanted = driver.policy(parameters(closed))
+    wanted = policy_of(parameters(closed))
     journal = Journal(root.host)
     seen = observe(root.host, journal, wanted, FACTS)
     plan = planner.plan(seen, wanted, FACTS)
@@ -74,7 +74,7 @@ def test_only_one_file_has_them(root: Root, closed: Repository) -> None:
     for step in steps.values():
         journal.note("started", step, "p", policy="p")
         if step.action == credentials.WRITE:
-            driver.executors()[step.action](root.host, journal, step)
+            credentials.executors(wanted)[step.action](root.host, journal, step)
         else:
             root.host.write(step.subject, step.change["after"])
         journal.note("done", step, "p")
@@ -133,11 +133,7 @@ def test_an_approved_step_with_another_policy_is_refused(root: Root) -> None:
 
 
 def test_the_digest_of_a_policy_does_not_depend_on_them(root: Root, closed: Repository) -> None:
-    class Asked(Driver):
-        def observe(self, host: Any, journal: Any, policy: Any) -> Any:
-            return observe(host, journal, policy, FACTS)
-
-    first, second = (plan_of(Asked(), parameters(closed, state="absent", **changes), root.host, FACTS)[0]
+    first, second = (plan_of(CAPABILITY, parameters(closed, state="absent", **changes), root.host, FACTS)[0]
                      for changes in ({}, {"repository_url": closed.url.replace("http://", "http://apt:other@")}))
     assert first.policy == second.policy
 

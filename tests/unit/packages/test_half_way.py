@@ -13,8 +13,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gp
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import ARGUMENTS, policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
 
 KERNEL = "6.1.0-50-amd64"
@@ -53,7 +53,7 @@ def planned(root: Root, driver: Repository, facts: HostFacts = FACTS, **changes:
     (root.path / "lib/modules" / KERNEL / "build").mkdir(parents=True, exist_ok=True)
     (root.path / "lib/modules" / KERNEL / "build/Makefile").touch()
     (root.path / "lib/modules" / KERNEL / "kernel").mkdir(exist_ok=True)
-    wanted = Driver().policy(given)
+    wanted = policy_of(given)
     plan = planner.plan(observe(root.host, Journal(root.host), wanted, facts), wanted, facts)
     assert not plan.refusals
     return plan
@@ -99,7 +99,7 @@ def test_the_kernel_that_runs_keeps_what_it_needs(root: Root, repository: Reposi
     root.install(image, "dkms")
     journal = Journal(root.host)
     journal.set_packages("driver", {name: PackageChange(None, version) for name, version in root.installed().items()})
-    wanted = Driver().policy({**{name: option.get("default") for name, option in ARGUMENTS.items()}, "state": "absent"})
+    wanted = policy_of({**{name: option.get("default") for name, option in ARGUMENTS.items()}, "state": "absent"})
     plan = planner.plan(observe(root.host, journal, wanted, FACTS), wanted, FACTS)
     assert [step.change["after"] for step in plan.steps if step.action == "packages.remove"] == [{"dkms": None}]
     assert len(plan.notes) == 2

@@ -36,27 +36,24 @@ class Seen:
         return self.installed
 
 
-class Driver(Capability[Any, Seen]):
-    """Wants two packages."""
+def observe(host: Host, journal: Journal, policy: Any, facts: HostFacts) -> Seen:
+    return Seen({name: package.version for name, package in database.installed(host).items() if package.installed})
 
-    name = "driver"
 
-    def policy(self, parameters: Mapping[str, Any]) -> Any:
-        return parameters
+def plan(observation: Seen, policy: Any, facts: HostFacts) -> Plan:
+    if observation.installed == WANTED:
+        return Plan()
+    return Plan(steps=(packages_step("driver", "driver", dict.fromkeys(WANTED), WANTED, "It is wanted.",
+                                     manager="apt"),))
 
-    def observe(self, host: Host, journal: Journal, policy: Any) -> Seen:
-        return Seen({name: package.version for name, package in database.installed(host).items() if package.installed})
 
-    def plan(self, observation: Seen, policy: Any, facts: HostFacts) -> Plan:
-        if observation.installed == WANTED:
-            return Plan()
-        return Plan(steps=(packages_step(self.name, "driver", dict.fromkeys(WANTED), WANTED, "It is wanted.",
-                                         manager="apt"),))
+# Wants two packages.
+DRIVER = Capability("driver", {}, dict, observe, plan, transactions=Provenance())
 
 
 def call(root: Root, token: str, timeout: float = 0, **more: Any) -> Outcome:
     """A call of the module."""
-    run = Run(Driver(), {}, root.host, lambda _host: HostFacts(hostname="h"), transactions=Provenance(), **more)
+    run = Run(DRIVER, {}, root.host, lambda _host: HostFacts(hostname="h"), **more)
     return apply_alone(run, HostLock(root.host, token, "gpu_driver for %s" % token), timeout)[0]
 
 

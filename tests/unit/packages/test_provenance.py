@@ -15,7 +15,6 @@ from scratch_apt import Repository, Root, build
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
@@ -158,19 +157,9 @@ def test_a_transaction_that_stopped_half_way_owns_the_half_that_came(root: Root,
     assert list(ours(root)) == ["dkms"]
 
 
-class Nothing(Capability[Any, Any]):
-    """Wants nothing of the driver; its runs account for what others began."""
-
-    name = "driver"
-
-    def policy(self, parameters: Mapping[str, Any]) -> Any:
-        return parameters
-
-    def observe(self, host: Host, journal: Journal, policy: Any) -> Any:
-        return Plan()
-
-    def plan(self, observation: Any, policy: Any, facts: HostFacts) -> Plan:
-        return Plan()
+# Wants nothing of the driver; its runs account for what others began.
+NOTHING = Capability("driver", {}, dict, lambda host, journal, policy, facts: Plan(),
+                     lambda observation, policy, facts: Plan(), transactions=BOOKS)
 
 
 def test_an_apt_that_outlives_its_killed_module_is_accounted_for_when_it_has_ended(
@@ -184,7 +173,7 @@ def test_an_apt_that_outlives_its_killed_module_is_accounted_for_when_it_has_end
     started(root, step)
 
     def call(token: str, **more: Any) -> None:
-        apply_alone(Run(Nothing(), {}, root.host, lambda _host: HostFacts(hostname="h"), transactions=BOOKS, **more),
+        apply_alone(Run(NOTHING, {}, root.host, lambda _host: HostFacts(hostname="h"), **more),
                     HostLock(root.host, token, "gpu_driver for ada@a"), 0)
 
     apt = threading.Thread(target=transacted, args=(root, step))

@@ -12,8 +12,8 @@ from scratch_apt import Repository, Root, build
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import ARGUMENTS, policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.index import Preference, parse_policy
 
 KERNEL = "6.1.0-50-amd64"
@@ -48,7 +48,7 @@ def releases(root: Root, tmp_path: Path) -> Iterator[Releases]:
 
 def comes(root: Root, **changes: Any) -> Dict[str, str]:
     given: Dict[str, Any] = {name: option.get("default") for name, option in ARGUMENTS.items()}
-    wanted = Driver().policy({**given, "source": "distribution", "lock": False, **changes})
+    wanted = policy_of({**given, "source": "distribution", "lock": False, **changes})
     (root.path / "lib/modules" / KERNEL / "build").mkdir(parents=True, exist_ok=True)
     (root.path / "lib/modules" / KERNEL / "build/Makefile").touch()
     (root.path / "lib/modules" / KERNEL / "kernel").mkdir(exist_ok=True)

@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gp
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import sources
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository as Model
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.toolkit import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils.toolkit import (
     catalogue,
     observation,
     planner,
@@ -68,7 +68,7 @@ def test_the_toolkit_comes_from_our_entry_where_somebodys_is_switched_off(
     root.write("/etc/apt/sources.list.d/nvidia.sources", Model(
         repository.url, "", str(root.path / "etc/apt/keyrings/nvidia.asc")).sources()
         + "Enabled: %s\n" % ("yes" if enabled else "no"))
-    seen = observation.observe(root.host, Journal(root.host), wanted(repository))
+    seen = observation.observe(root.host, Journal(root.host), wanted(repository), HostFacts())
     assert seen.offered == dict.fromkeys(catalogue.PACKAGES, ["1.20.1-1"])
     facts = HostFacts(hostname="gpu1", os_id="debian", os_version="12", gpus=(Gpu("0000:01:00.0", "20b2"),))
     plan = planner.plan(seen, wanted(repository), facts)

@@ -18,8 +18,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import CONTROLLER_ACTIONS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import ARGUMENTS, Driver
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import ARGUMENTS, policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import provenance, torn
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
@@ -80,7 +80,7 @@ class Host:
         given.update(version=version, state=state, kernel_headers=False, lock=False, repository_url=self.driver.url,
                      repository_key=self.driver.url + "key.asc",
                      repository_key_fingerprint=self.driver.key.fingerprint)
-        wanted = Driver().policy(given)
+        wanted = policy_of(given)
         return planner.plan(observe(self.root.host, Journal(self.root.host), wanted, FACTS), wanted, FACTS)
 
     def run(self, version: str = OLD, state: str = "present", victim: str = "") -> List[str]:

@@ -135,3 +135,21 @@ def test_a_host_is_asked_in_one_command(controller: Controller) -> None:
     assert done.returncode == 0, done.stdout
     first, *_of_sending = [line for line in done.stdout.splitlines() if " EXEC " in line]
     assert "GPUOPS_LIBRARIES=" in first
+
+
+def test_a_refusal_names_what_the_reader_has_set(controller: Controller) -> None:
+    """The role's variable where the role or the playbook called the module, the option where the reader did."""
+    runfile = {"gpu_driver_source": "runfile"}
+    role = {"ansible.builtin.include_role": {"name": "gpuops.nvidia.gpu_driver"}}
+    module = {"gpuops.nvidia.gpu_driver": {"source": "runfile"}}
+    told = [result for task in ([role], [module]) for results in controller.tasks(task, "--check", variables=runfile)
+            for result in results if result.get("failed")]
+    done = controller.play("gpuops.nvidia.plan", variables=runfile, environment={
+        "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"})
+    told += [result for play in json.loads(done.stdout)["plays"] for task in play["tasks"]
+             for result in task["hosts"].values() if result.get("failed")]
+    assert [(result["code"], result["option"]) for result in told] == [
+        ("driver.runfile_not_offered", "gpu_driver_source"), ("driver.runfile_not_offered", "source"),
+        ("driver.runfile_not_offered", "gpu_driver_source")]
+    assert "set `gpu_driver_source` to `nvidia_repository`" in told[0]["msg"]
+    assert "set `source` to `nvidia_repository`" in told[1]["msg"]

@@ -147,10 +147,11 @@ def refused(controller: Controller, plan: Dict[str, Any], **variables: Any) -> L
 
 
 def test_what_several_capabilities_refuse_is_said_once(controller: Controller) -> None:
-    refusals = [{"capability": name, "found": "no GPU", "wanted": "one", "remedy": "add it"} for name in ("a", "b")]
-    refusals.append({"capability": "c", "found": "a lock", "wanted": "none", "remedy": "wait"})
+    refusals = [{"code": "host.no_gpu", "found": "no GPU", "wanted": "one", "remedy": "add it"}] * 2
+    refusals.append({"code": "host.another_run", "found": "a lock", "wanted": "none", "remedy": "wait"})
     assert refused(controller, {"refusals": refusals}) == [
-        "Found: no GPU. Wanted: one. Do: add it. Found: a lock. Wanted: none. Do: wait."]
+        "Found: no GPU. Wanted: one. Do: add it. [host.no_gpu] "
+        "Found: a lock. Wanted: none. Do: wait. [host.another_run]"]
 
 
 PACKAGES = Step("driver", "packages.install", "driver 580", "Driver 580.", Disruption.none)

@@ -19,14 +19,19 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import (
-    executors,
-    kinds,
+    applying,
     model,
     observation,
     policy,
+    writing,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Runtime
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import configuration, kind, writer
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends import known
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd import (
+    backend,
+    configuration,
+    writer,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import CAPABILITY
 
 ROOT = "/etc/containerd/config.toml"
 CRI2, CRI3 = 'plugins."io.containerd.grpc.v1.cri"', "plugins.'io.containerd.cri.v1.runtime'"
@@ -77,7 +82,7 @@ class World:
 
     def run(self, **options: Any) -> List[str]:
         parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
-        run = Run(Runtime(), dict(parameters, **options), self.host, lambda _host: HostFacts(toolkit="1.20.1"))
+        run = Run(CAPABILITY, dict(parameters, **options), self.host, lambda _host: HostFacts(toolkit="1.20.1"))
         return run.apply().applied
 
     def tree(self) -> Dict[str, Tuple[Any, ...]]:
@@ -102,17 +107,17 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     release: Release = getattr(request, "param", (2, 2))
     world = World(Box(str(tmp_path), release), replace(SERVICE, release=release))
 
-    def find(_host: Host, wanted: policy.RuntimePolicy, _socket: str = "") -> model.Service:
-        return replace(world.service, root=wanted.config_file or ROOT)
+    def find(_host: Host, _runtime: str, config_file: str, _socket: str = "") -> model.Service:
+        return replace(world.service, root=config_file or ROOT)
 
     def answer(host: Host, service: model.Service) -> model.Answer:
-        known = kinds.KINDS["containerd"].handlers(host, service)
-        return model.Answer("", known, frozenset())
+        there = known.BACKENDS["containerd"].handlers(host, service)
+        return model.Answer("", there, frozenset())
 
     monkeypatch.setattr(observation, "find", find)
-    monkeypatch.setattr(executors, "again", find)
-    monkeypatch.setattr(kinds.KINDS["containerd"], "answer", answer, raising=False)
-    monkeypatch.setattr(executors, "READY_SECONDS", 0.2)
+    monkeypatch.setattr(writing, "rediscover", find)
+    monkeypatch.setattr(known.BACKENDS["containerd"], "answer", answer, raising=False)
+    monkeypatch.setattr(applying, "READY_SECONDS", 0.2)
     return world
 
 
@@ -128,6 +133,18 @@ BROKEN = (
     ("a version that is no number", {ROOT: "version = \"2\"\n"}, ROOT + ":1: version = \"2\""),
     ("imports that are no list", {ROOT: "version = 2\nimports = '/a'\n"}, ROOT + ":2: imports = \"/a\""),
     ("imports of no paths", {ROOT: "version = 2\nimports = [1]\n"}, ROOT + ":2: imports = another type"),
+    *(("%s of the wrong type" % what, {ROOT: "version = 2\n" + text}, ROOT + found) for what, text, found in (
+        ("a section", "[plugins]\n'io.containerd.grpc.v1.cri' = 1\n", ":3: io.containerd.grpc.v1.cri = 1"),
+        ("a table", "[%s]\ncontainerd = 1\n" % CRI2, ":3: containerd = 1"),
+        ("handlers", "[%s.containerd]\nruntimes = [1]\n" % CRI2, ":3: runtimes = another type"),
+        ("a default", "[%s.containerd]\ndefault_runtime_name = 1\n" % CRI2, ":3: default_runtime_name = 1"),
+        ("a handler", "[%s.containerd.runtimes]\nrunc = 1\n" % CRI2, ":3: runc = 1"),
+        ("a wanted handler", "[%s.containerd.runtimes]\nnvidia = 1\n" % CRI2, ":3: nvidia = 1"),
+        ("a handler's type", "[%s.containerd.runtimes.runc]\nruntime_type = 1\n" % CRI2, ":3: runtime_type = 1"),
+        ("a handler's options", "[%s.containerd.runtimes.runc]\noptions = 'x'\n" % CRI2, ":3: options = \"x\""),
+        ("folders", "[%s]\ncdi_spec_dirs = '/etc/cdi'\n" % CRI2, ":3: cdi_spec_dirs = \"/etc/cdi\""),
+        ("a folder", "[%s]\ncdi_spec_dirs = [1]\n" % CRI2, ":3: cdi_spec_dirs = another type"),
+    )),
     ("an import that is not there", {ROOT: "version = 2\nimports = ['gone.toml']\n"},
      ROOT + ":2 imports /etc/containerd/gone.toml, which is not there"),
     ("CRI switched off", {ROOT: "version = 2\ndisabled_plugins = ['cri']\n"}, ROOT + ":2: disabled_plugins names cri"),
@@ -151,12 +168,12 @@ def test_a_file_that_stops_a_run(world: World, texts: Dict[str, str], found: str
 
 @pytest.mark.parametrize(("options", "found"), [
     ({"handler_binary": "nvidia-container-runtime"}, "the binary of handler 'nvidia': 'nvidia-container-runtime'"),
-    ({"config_file": "containerd/config.toml"}, "config_file: 'containerd/config.toml'"),
+    ({"config_file": "containerd/config.toml"}, "`config_file`: 'containerd/config.toml'"),
     ({"handlers": {"own": "opt/own"}}, "the binary of handler 'own': 'opt/own'"),
-    ({"handlers": {"nvidia-cid": ""}}, "handlers names 'nvidia-cid' without a binary"),
-    ({"handlers": {"crun": "/usr/bin/crun"}}, "handler: 'crun'"),
-    ({"handler": "NVIDIA"}, "handler: 'NVIDIA'"),
-    ({"handlers": {"nvidia": "/x"}}, "'nvidia' is the handler, and in handlers too"),
+    ({"handlers": {"nvidia-cid": ""}}, "`handlers` names 'nvidia-cid' without a binary"),
+    ({"handlers": {"crun": "/usr/bin/crun"}}, "`handlers` names 'crun'"),
+    ({"handler": "NVIDIA"}, "`handler`: 'NVIDIA'"),
+    ({"handlers": {"nvidia": "/x"}}, "'nvidia' is the `handler`, and in `handlers` too"),
 ])
 def test_an_option_that_stops_a_run(world: World, options: Dict[str, Any], found: str) -> None:
     world.put({ROOT: V2})
@@ -173,7 +190,7 @@ def test_a_runtime_that_does_not_run(world: World) -> None:
     world.service = replace(SERVICE, active=False, pid=0)
     error = world.refusal()
     assert error.found == "containerd.service is not running"
-    assert "systemctl start containerd.service; journalctl -u containerd.service" in error.remedy
+    assert "`systemctl start containerd.service`; `journalctl -u containerd.service`" in error.remedy
 
 
 def test_a_read_only_file_system(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +198,7 @@ def test_a_read_only_file_system(world: World, monkeypatch: pytest.MonkeyPatch) 
         f_flag = os.ST_RDONLY
 
     world.put({ROOT: V2})
-    monkeypatch.setattr(kind.os, "statvfs", lambda _path: Mount)
+    monkeypatch.setattr(backend.os, "statvfs", lambda _path: Mount)
     assert world.refusal().found == ROOT + " lies on a file system that is mounted read-only"
 
 

@@ -3,19 +3,23 @@
 """The configuration as containerd reads it, and the edits that bring the handler."""
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import pytest
+from made_edits import work_out
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import model, planner, policy, toml
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import configuration, writer
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.kind import Containerd
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd import configuration, writer
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd.backend import Containerd
 
 ROOT = "/etc/containerd/config.toml"
 CRI2 = 'plugins."io.containerd.grpc.v1.cri"'
@@ -24,7 +28,7 @@ RUNC = "[%s.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n"
        "[%s.containerd.runtimes.runc.options]\nsystemdCgroup = true\nBinaryName = '/usr/local/bin/runc'\n"
 
 
-def wish(**changes: Any) -> policy.RuntimePolicy:
+def wish(**changes: Any) -> policy.Policy:
     parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
     return policy.policy_of(dict(parameters, **changes))
 
@@ -168,32 +172,49 @@ class TestObstacles:
     SERVICE = model.Service(
         "containerd", "", "containerd.service", True, 1, 0.0, "/usr/bin/containerd", (2, 2), ROOT, "/run/c.sock")
 
-    def problem(self, tmp_path: Path) -> model.Problem:
+    def found(self, tmp_path: Path) -> str:
         host = Host(str(tmp_path))
-        seen = Containerd().observe(host, Journal(host), wish(), self.SERVICE)
-        assert seen.problem is not None
-        assert seen.edits == ()
-        return seen.problem
+        planned = work_out(Containerd(), host, Journal(host), wish(), self.SERVICE)
+        assert planned.refusal is not None
+        assert planned.edits == ()
+        return str(planned.refusal.found)
 
     def test_a_disabled_plugin_is_named_with_its_file(self, tmp_path: Path) -> None:
         files(tmp_path, {ROOT: "version = 2\nimports = ['/opt/a.toml']\n",
                          "/opt/a.toml": "version = 2\ndisabled_plugins = ['cri']\n"}, 2)
-        assert self.problem(tmp_path).found == "/opt/a.toml:2: disabled_plugins names cri"
+        assert self.found(tmp_path) == "/opt/a.toml:2: disabled_plugins names cri"
 
     def test_a_link_into_a_folder_that_others_may_write_to_is_refused(self, tmp_path: Path) -> None:
         files(tmp_path, {"/shared/config.toml": "version = 2\n"}, 2)
         (tmp_path / "etc/containerd").mkdir(parents=True)
         (tmp_path / "etc/containerd/config.toml").symlink_to(tmp_path / "shared/config.toml")
         (tmp_path / "shared").chmod(0o777)
-        assert "others than root may write to /shared" in self.problem(tmp_path).found
+        assert "others than root may write to /shared" in self.found(tmp_path)
 
     def test_an_old_format_and_a_foreign_handler_are_refused(self, tmp_path: Path) -> None:
         files(tmp_path, {ROOT: "oom_score = 0\n"}, 2)
-        assert "format version 1" in self.problem(tmp_path).found
+        assert "format version 1" in self.found(tmp_path)
         entry = "version = 2\n[%s.containerd.runtimes.nvidia.options]\nBinaryName = '/opt/x'\n" % CRI2
         files(tmp_path, {ROOT: entry}, 2)
-        assert self.problem(tmp_path).found == (
+        assert self.found(tmp_path) == (
             "%s:2 defines the handler 'nvidia' with BinaryName = \"/opt/x\"" % ROOT)
+
+    @pytest.mark.parametrize(("release", "formats"), [
+        ((1, 6), [2]), ((1, 7), [2]), ((2, 0), [2, 3]), ((2, 2), [2, 3]), ((2, 3), [2, 3, 4]), ((3, 0), [2, 3, 4]),
+    ])
+    def test_a_release_reads_the_formats_of_its_time(
+        self, tmp_path: Path, release: Tuple[int, int], formats: List[int]
+    ) -> None:
+        host, service = Host(str(tmp_path)), replace(self.SERVICE, release=release)
+        read = []
+        for version in range(1, 6):
+            files(tmp_path, {ROOT: "version = %d\n" % version}, release[0])
+            observation = Containerd().observe(host, Journal(host), wish(), service)
+            refusals = planner.plan(observation, wish(), HostFacts()).refusals
+            read += [] if refusals else [version]
+            assert {refusal.code for refusal in refusals} <= {
+                "runtime.containerd_format_1", "runtime.containerd_format_unknown"}
+        assert read == formats
 
     @pytest.mark.parametrize("release", [(1, 7), (2, 2)])
     def test_a_foreign_handler_is_adopted_where_it_stands_and_comes_back(
@@ -216,29 +237,35 @@ class TestPlanner:
         "containerd", "", "containerd.service", True, 1, 0.0, "/usr/bin/containerd", (1, 6), ROOT, "/run/c.sock")
     FACTS = HostFacts(toolkit="1.20.1")
 
-    def test_the_edit_shows_no_text_of_others_and_the_restart_comes_last(self) -> None:
-        edit = model.Edit(ROOT, "password = 's3cret'\n", "password = 's3cret'\nours\n", None, "ours\n", {"tables": []})
-        made = planner.plan(model.RuntimeObservation(self.SERVICE, None, (edit,)), wish(), self.FACTS)
+    def test_the_edit_shows_no_text_of_others_and_the_restart_comes_last(self, tmp_path: Path) -> None:
+        files(tmp_path, {ROOT: "version = 2\n[%s]\npassword = 's3cret'\n" % CRI2}, 1)
+        host = Host(str(tmp_path))
+        made = planner.plan(Containerd().observe(host, Journal(host), wish(), self.SERVICE), wish(), self.FACTS)
         assert [step.action for step in made.steps] == ["runtime_config.edit", "runtime.restart"]
         assert "s3cret" not in str(made.to_dict())
         assert made.steps[1].after == (made.steps[0].id,)
         assert made.disruption is Disruption.runtime_restart
 
-    def test_a_pending_restart_is_planned_without_an_edit(self) -> None:
-        made = planner.plan(model.RuntimeObservation(self.SERVICE, None, (), True), wish(), self.FACTS)
+    def test_a_pending_restart_is_planned_without_an_edit(self, tmp_path: Path) -> None:
+        made = planner.plan(replace(self.converged(tmp_path), pending=True), wish(), self.FACTS)
         assert [step.action for step in made.steps] == ["runtime.restart"]
 
-    def test_a_converged_host_has_nothing_to_do(self) -> None:
-        made = planner.plan(model.RuntimeObservation(self.SERVICE, None), wish(), self.FACTS)
-        assert made.steps == ()
+    def test_a_converged_host_has_nothing_to_do(self, tmp_path: Path) -> None:
+        assert planner.plan(self.converged(tmp_path), wish(), self.FACTS).steps == ()
 
-    def test_a_problem_refuses_before_any_step(self) -> None:
-        seen = model.RuntimeObservation(self.SERVICE, model.Problem("found", "wanted", "remedy"))
-        made = planner.plan(seen, wish(), self.FACTS)
-        assert (made.steps, [refusal.found for refusal in made.refusals]) == ((), ["found"])
+    def converged(self, tmp_path: Path) -> model.Observation:
+        made = edits(files(tmp_path, {ROOT: "version = 2\n"}, 1), self.SERVICE.release)
+        files(tmp_path, {ROOT: made[ROOT] or ""}, 1)
+        host = Host(str(tmp_path))
+        return Containerd().observe(host, Journal(host), wish(), replace(self.SERVICE, started=time.time() + 60))
+
+    def test_what_stands_against_any_change_refuses_before_any_step(self) -> None:
+        refusal = Refusal("runtime.any", "found", "wanted", "remedy")
+        made = planner.plan(model.Observation(self.SERVICE, (refusal,)), wish(), self.FACTS)
+        assert (made.steps, made.refusals) == ((), (refusal,))
 
     def test_without_containerd_only_its_removal_is_done(self) -> None:
-        seen = model.RuntimeObservation(None, None)
+        seen = model.Observation(None)
         assert planner.plan(seen, wish(), self.FACTS).refusals
         assert not planner.plan(seen, wish(state="absent"), self.FACTS).refusals
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import policy, toml
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.crio import configuration, daemon, writer
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.crio import configuration, daemon, writer
 
 PACKAGED = (
     "[crio.runtime]\ndefault_runtime = \"crun\"\n[crio.runtime.runtimes.crun]\n"
@@ -38,7 +38,7 @@ def conf(tmp_path: Path, started: daemon.Daemon = STARTED, **files: str) -> conf
     return configuration.load(Host(str(tmp_path)), daemon=started)
 
 
-def wish(**changes: Any) -> policy.RuntimePolicy:
+def wish(**changes: Any) -> policy.Policy:
     parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
     return policy.policy_of(dict(parameters, **changes))
 

@@ -16,23 +16,24 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import detection, model
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backend import Backend
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd import (
+    backend,
     distributions,
     k0s,
-    kind,
     rancher,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.change import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd.change import (
     Change,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd.configuration import (
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd.configuration import (
     load,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import Service
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import RuntimePolicy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import Policy
 
 BINARY = "/usr/bin/nvidia-container-runtime"
-PRESENT = RuntimePolicy(True, "nvidia", BINARY, False, True, "")
+PRESENT = Policy(True, "nvidia", BINARY, False, True, "")
 FOLDER = "/srv/k3s/agent/etc/containerd"
 ROOT = FOLDER + "/config.toml"
 SYSTEMD = False
@@ -56,8 +57,16 @@ def service_of(distribution: str, root: str = ROOT, release: Tuple[int, int] = (
                    "/run/k3s/containerd/containerd.sock")
 
 
-def change_of(host: Host, service: Service, policy: RuntimePolicy = PRESENT) -> Change:
-    return distributions.change(host, service, load(host, service.root, service.release[0]), policy, SYSTEMD)
+def change_of(host: Host, service: Service, policy: Policy = PRESENT) -> Change:
+    configuration = load(host, service.root, service.release[0])
+    beside = distributions.read(host, service, configuration)
+    return distributions.change(service, configuration, beside, policy, SYSTEMD)
+
+
+def brings(host: Host, service: Service, policy: Policy = PRESENT) -> bool:
+    """Whether the next start of the service brings the handler itself."""
+    configuration = load(host, service.root, service.release[0])
+    return distributions.brings(service, configuration, distributions.read(host, service, configuration), policy)
 
 
 def host_of(root: Path, *files: Tuple[str, Optional[str]]) -> Host:
@@ -70,7 +79,7 @@ def host_of(root: Path, *files: Tuple[str, Optional[str]]) -> Host:
 
 def test_a_detected_handler_needs_no_file(tmp_path: Path) -> None:
     host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS + DETECTED % BINARY))
-    assert change_of(host, service_of("k3s")) == Change()
+    assert change_of(host, service_of("k3s")) == Change() and not brings(host, service_of("k3s"))
 
 
 @pytest.mark.parametrize("name", ["k3s", "rke2", "k0s", "microk8s"])
@@ -81,9 +90,10 @@ def test_a_service_that_was_never_started_is_named(tmp_path: Path, name: str) ->
 
 def test_a_handler_that_the_next_start_detects_needs_a_restart_alone(tmp_path: Path) -> None:
     host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS), (BINARY, "#!/bin/sh\n"))
-    assert change_of(host, service_of("k3s")) == Change(pending=True)
+    assert change_of(host, service_of("k3s")) == Change()
+    assert brings(host, service_of("k3s")) and not brings(host, service_of("k3s"), replace(PRESENT, present=False))
     # a removal is not proved by the handler's absence then
-    assert (kind.Containerd().handlers(host, service_of("k3s")) or set()) >= {"nvidia"}
+    assert (backend.Containerd().handlers(host, service_of("k3s")) or set()) >= {"nvidia"}
 
 
 def test_a_detected_handler_of_the_operator_is_named(tmp_path: Path) -> None:
@@ -154,7 +164,7 @@ def test_a_default_of_ours_goes_together_with_its_handler(tmp_path: Path, monkey
 def test_the_file_of_the_last_start_is_not_inspected_before_the_next(tmp_path: Path) -> None:
     host = host_of(tmp_path, (ROOT, "version = 3\n[" + CRI3 + ".containerd]\n  default_runtime_name = \"nvidia\"\n"))
     for name in distributions.RENDERED_AT_START:
-        kind.Containerd().inspect(host, service_of(name))
+        backend.Containerd().inspect(host, service_of(name))
 
 
 @pytest.mark.parametrize("path, text, words", [
@@ -221,7 +231,7 @@ def test_a_foreign_handler_of_a_template_is_named_with_its_line(tmp_path: Path, 
     host = host_of(tmp_path, (ROOT, RENDERED % "" + DETECTED % "/opt/x"), (TEMPLATE, template))
     with pytest.raises(GpuOpsError, match="config-v3.toml.tmpl:3 defines the handler 'nvidia'") as caught:
         change_of(host, service_of("k3s"), replace(PRESENT, adopt=adopt))
-    assert ("'adopt' needs" in caught.value.remedy) is adopt
+    assert ("`adopt` needs" in caught.value.remedy) is adopt
 
 
 def test_a_program_is_searched_as_the_service_does(tmp_path: Path) -> None:
@@ -229,7 +239,7 @@ def test_a_program_is_searched_as_the_service_does(tmp_path: Path) -> None:
     host.write("/srv/bin/nvidia-container-runtime", "#!/bin/sh\n", 0o755)
     host.write(BINARY, "#!/bin/sh\n", 0o755)
     wanted = replace(PRESENT, handler_binary="/srv/bin/nvidia-container-runtime")
-    assert change_of(host, service_of("k3s"), wanted) == Change(pending=True)
+    assert change_of(host, service_of("k3s"), wanted) == Change() and brings(host, service_of("k3s"), wanted)
     edit, = change_of(host, service_of("k3s"), replace(PRESENT, adopt=True)).edits
     assert edit.path == DROP_IN
 
@@ -293,7 +303,7 @@ def test_k0s_says_the_cgroup_driver_when_runc_does_not(tmp_path: Path) -> None:
     assert detection.kubelet_uses_systemd(host)
     configuration, service = load(host, K0S_ROOT, 2), service_of("k0s", K0S_ROOT)
     for systemd in (True, False):
-        edit, = distributions.change(host, service, configuration, PRESENT, systemd).edits
+        edit, = distributions.change(service, configuration, k0s.read(host), PRESENT, systemd).edits
         assert "SystemdCgroup = %s" % str(systemd).lower() in (edit.after or "")
 
 
@@ -327,12 +337,12 @@ def test_k0s_is_waited_for_until_containerd_is_another_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     host, service = host_of(tmp_path, (K0S_FILE, "version = 3\n")), service_of("k0s", K0S_ROOT)
-    monkeypatch.setattr(model.Kind, "answer", lambda *_: model.Answer("", frozenset({"nvidia"}), frozenset({"c"})))
+    monkeypatch.setattr(Backend, "answer", lambda *_: model.Answer("", frozenset({"nvidia"}), frozenset({"c"})))
     monkeypatch.setattr(k0s, "peer_pid", lambda _path: 7)
     changed = os.stat(host.path(k0s.FOLDER)).st_mtime
     for started, ready in ((changed - 1, False), (changed + 1, True)):
         monkeypatch.setattr(k0s, "started_at", lambda *_, at=started: at)
-        answer = kind.Containerd().answer(host, service)
+        answer = backend.Containerd().answer(host, service)
         assert (answer.problem == "") is ready and answer.containers == {"c"}
 
 

@@ -9,27 +9,32 @@ import socket
 import struct
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Optional, Tuple
 
 import pytest
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run, plan_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host, Ownership
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import (
+    applying,
     cri,
     detection,
     executors,
-    kinds,
+    memory,
     model,
     observation,
     policy,
+    writing,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import Runtime
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backend import Backend
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends import known
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import CAPABILITY
 
 ROOT, OURS = "/etc/any/root.conf", "/etc/any/d/ours.conf"
 LINE = "ours\n"
@@ -226,7 +231,7 @@ class TestDetection:
         def find(behind: Any, endpoint: str = "", **changes: Any) -> Optional[model.Service]:
             host.behind = behind
             monkeypatch.setattr(detection, "kubelet_endpoint", lambda _host: endpoint)
-            return detection.find(host, policy.policy_of(parameters(**changes)))
+            return detection.find(host, **changes)
 
         return find
 
@@ -239,13 +244,13 @@ class TestDetection:
     ])
     def test_the_process_tells(self, find: Any, behind: Any, name: Tuple[str, ...]) -> None:
         service = find(behind)
-        assert (service.kind, service.distribution, service.unit, service.root) == name
+        assert (service.backend, service.distribution, service.unit, service.root) == name
         assert (service.release, service.active) == ((2, 1), True)
 
     def test_the_kubelet_decides_between_several(self, find: Any) -> None:
         both = {**PLAIN, **CRIO}
-        assert find(both, "/run/crio/crio.sock").kind == "crio"
-        assert find(both, "/run/containerd/containerd.sock").kind == "containerd"
+        assert find(both, "/run/crio/crio.sock").backend == "crio"
+        assert find(both, "/run/containerd/containerd.sock").backend == "containerd"
 
     def test_several_without_a_kubelet_are_named_and_the_policy_chooses(self, find: Any) -> None:
         both = {**PLAIN, **CRIO}
@@ -266,10 +271,21 @@ class TestDetection:
         assert "/run/crio/crio.sock" in caught.value.found
 
 
-# what becomes of files: a kind of runtime with two files, whose daemon is the test's
+# what becomes of files: a runtime with two files, whose daemon is the test's
 
 
-class Any_(model.Kind):
+@dataclass(frozen=True)
+class Text:
+    """The two files."""
+
+    root: str
+    ours: Optional[str]
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {"root": digest(self.root), "ours": digest(self.ours)}
+
+
+class Any_(Backend[Text]):
     """Wants a line of ours in its root and a file of ours beside it; serves as the world says."""
 
     name = title = "any"
@@ -279,14 +295,20 @@ class Any_(model.Kind):
         self.gone: Tuple[str, ...] = ()
         self.verb = model.RESTART
 
-    def observe(self, host: Host, journal: Journal, policy: Any, service: model.Service) -> model.RuntimeObservation:
+    def observe(self, host: Host, journal: Journal, policy: Any, service: model.Service) -> model.Observation:
         root, ours = host.read(ROOT) or "", host.read(OURS)
+        return model.Observation(service, reading=Text(root, ours))
+
+    def edits(self, service: model.Service, reading: Text, policy: Any) -> Tuple[model.Edit, ...]:
+        root, ours = reading.root, reading.ours
         base = root.replace(LINE, "")
         wanted = [(OURS, ours, "all\n" if policy.present else None, {}),
                   (ROOT, root, base + (LINE if policy.present else ""), {"line": policy.present})]
-        edits = tuple(model.Edit(path, before, after, None, after if not more else "", more, like=ROOT)
-                      for path, before, after, more in wanted if before != after)
-        return model.RuntimeObservation(service, None, edits)
+        return tuple(model.Edit(path, before, after, None, after if not more else "", more, like=ROOT)
+                     for path, before, after, more in wanted if before != after)
+
+    def judge(self, host: Host, service: model.Service, reading: Text, policy: Any) -> None:
+        """Takes everything."""
 
     def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
         return (text or "").replace(LINE, "") + (LINE if parameters["line"] else "")
@@ -369,14 +391,14 @@ def without_handler(handlers: FrozenSet[str]) -> model.Answer:
 
 
 class World:
-    def __init__(self, host: Machine, kind: Any_) -> None:
+    def __init__(self, host: Machine, backend: Any_) -> None:
         self.host = host
-        self.kind = kind
+        self.backend = backend
         self.service = SERVICE
         host.write(ROOT, "theirs\n", 0o600)
 
     def run(self, **options: Any) -> List[str]:
-        return Run(Runtime(), parameters(**options), self.host, lambda _: HostFacts(toolkit="1")).apply().applied
+        return Run(CAPABILITY, parameters(**options), self.host, lambda _: HostFacts(toolkit="1")).apply().applied
 
     def files(self) -> Dict[str, Tuple[bytes, int, int]]:
         top = Path(self.host.root) / "etc"
@@ -384,19 +406,19 @@ class World:
                                              path.stat().st_uid) for path in top.rglob("*")}
 
     def recorded(self) -> List[str]:
-        return [original.path for original in Journal(self.host).originals(model.MEMORY)]
+        return [original.path for original in Journal(self.host).originals(memory.MEMORY)]
 
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
-    kind = Any_()
-    world = World(Machine(str(tmp_path)), kind)
-    kind.answers = Honest(world)
-    monkeypatch.setitem(kinds.KINDS, "any", kind)
-    monkeypatch.setattr(observation, "find", lambda _host, _policy: world.service)
-    monkeypatch.setattr(executors, "again", lambda _host, _policy, _socket: world.service)
-    monkeypatch.setattr(executors, "READY_SECONDS", 0.2)
-    monkeypatch.setattr(executors, "PAUSE_SECONDS", 0.01)
+    backend = Any_()
+    world = World(Machine(str(tmp_path)), backend)
+    backend.answers = Honest(world)
+    monkeypatch.setitem(known.BACKENDS, "any", backend)
+    monkeypatch.setattr(observation, "find", lambda *_: world.service)
+    monkeypatch.setattr(writing, "rediscover", lambda *_: world.service)
+    monkeypatch.setattr(applying, "READY_SECONDS", 0.2)
+    monkeypatch.setattr(applying, "PAUSE_SECONDS", 0.01)
     return world
 
 
@@ -420,7 +442,7 @@ class TestExecutors:
         self, world: World, after: model.Answer, word: str
     ) -> None:
         before = world.files()
-        world.kind.answers = Failing(world, after)
+        world.backend.answers = Failing(world, after)
         with pytest.raises(GpuOpsError) as caught:
             world.run()
         assert word in caught.value.found
@@ -429,12 +451,12 @@ class TestExecutors:
         assert [words[0] for words in world.host.commands] == ["restart", "restart"]
 
     def test_a_container_that_is_lost_is_found_and_one_that_ended_is_not(self, world: World) -> None:
-        world.kind.answers = [SERVES, model.Answer("", SERVES.handlers, frozenset())]
+        world.backend.answers = [SERVES, model.Answer("", SERVES.handlers, frozenset())]
         assert world.run()
-        world.kind.answers = Honest(world)
+        world.backend.answers = Honest(world)
         world.run(state="absent")
-        world.kind.gone = ("c1",)
-        world.kind.answers = [SERVES, model.Answer("", SERVES.handlers, frozenset())]
+        world.backend.gone = ("c1",)
+        world.backend.answers = [SERVES, model.Answer("", SERVES.handlers, frozenset())]
         with pytest.raises(GpuOpsError) as caught:
             world.run()
         assert "containers that ran before are lost: c1" in caught.value.found
@@ -462,7 +484,7 @@ class TestExecutors:
     def test_a_users_later_edit_is_not_put_back(self, world: World) -> None:
         world.run()
         world.host.write(ROOT, "theirs, and more\n")
-        world.kind.answers = Failing(world, model.Answer("down"))
+        world.backend.answers = Failing(world, model.Answer("down"))
         with pytest.raises(GpuOpsError):
             world.run()
         assert world.host.read(ROOT) == "theirs, and more\n"
@@ -489,7 +511,7 @@ class TestExecutors:
     def test_a_removal_asks_the_daemon_whether_the_handler_has_left(self, world: World) -> None:
         world.run()
         installed = world.files()
-        world.kind.answers = [SERVES]
+        world.backend.answers = [SERVES]
         with pytest.raises(GpuOpsError) as caught:
             world.run(state="absent")
         assert "still knows the handlers nvidia" in caught.value.found
@@ -500,13 +522,13 @@ class TestExecutors:
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         world.run()
-        world.kind.answers = [SERVES]
-        monkeypatch.setattr(world.kind, "handlers", lambda _host, _service: frozenset({"runc", "nvidia"}))
+        world.backend.answers = [SERVES]
+        monkeypatch.setattr(world.backend, "handlers", lambda _host, _service: frozenset({"runc", "nvidia"}))
         assert len(world.run(state="absent")) == 3
 
     def test_handlers_that_are_wanted_no_more_have_to_leave(self, world: World) -> None:
         both = model.Answer("", frozenset({"nvidia", "runc", "own"}), frozenset())
-        world.kind.answers = [both]
+        world.backend.answers = [both]
         world.run(handlers={"own": "/opt/own"})
         world.host.write(ROOT, "theirs, and more\n")
         with pytest.raises(GpuOpsError) as caught:
@@ -519,22 +541,22 @@ class TestExecutors:
             os.chown(world.host.path(OURS), 12, 34)
         os.chmod(world.host.path(OURS), 0o640)
         installed = world.files()
-        world.kind.answers = [SERVES]
+        world.backend.answers = [SERVES]
         with pytest.raises(GpuOpsError):
             world.run(state="absent")
         assert world.files() == installed
 
     def test_a_reload_that_is_not_enough_is_undone_and_the_next_plan_restarts(self, world: World) -> None:
         delivered = world.files()
-        world.kind.verb = model.RELOAD
-        world.kind.answers = [WITHOUT]
+        world.backend.verb = model.RELOAD
+        world.backend.answers = [WITHOUT]
         with pytest.raises(GpuOpsError) as caught:
             world.run()
         assert "run again, and the plan will be to restart any.service" in caught.value.remedy
         assert [words[0] for words in world.host.commands] == ["reload", "reload"]
         assert world.files() == delivered
 
-        world.kind.answers = Honest(world)
+        world.backend.answers = Honest(world)
         assert world.run()[-1] == "runtime/runtime.restart/any.service"
         world.run(state="absent")
         assert world.host.commands[-1][0] == "reload"
@@ -556,7 +578,7 @@ class TestExecutors:
             world.host.immutable = ROOT
             return model.Answer("down")
 
-        monkeypatch.setattr(world.kind, "answer", down)
+        monkeypatch.setattr(world.backend, "answer", down)
         with pytest.raises(GpuOpsError) as caught:
             world.run()
         assert ROOT + " could not be put back" in caught.value.remedy
@@ -573,7 +595,7 @@ class TestExecutors:
                 world.run()
         world.service = replace(SERVICE, pid=2, started=time.time())
         installed = world.files()
-        world.kind.answers = [SERVES]
+        world.backend.answers = [SERVES]
         with pytest.raises(GpuOpsError):
             world.run(state="absent")
         assert world.files() == installed
@@ -594,7 +616,7 @@ class TestExecutors:
         now = time.time
         monkeypatch.setattr(time, "time", lambda: now() + seconds)
         world.service = replace(SERVICE, started=model.started_at(Host(), os.getpid()))
-        world.kind.answers = Failing(world, model.Answer("down"))
+        world.backend.answers = Failing(world, model.Answer("down"))
         with pytest.raises(GpuOpsError, match="up again with them"):
             world.run()
         assert world.files() == before
@@ -606,15 +628,57 @@ class TestExecutors:
         host = Host(str(tmp_path))
         journal = Journal(host)
         host.write(ROOT, "ours")
-        journal.remember(model.MEMORY, {"undo": {ROOT: {"boot": host.boot(), "up": time.clock_gettime(
+        journal.remember(memory.MEMORY, {"undo": {ROOT: {"boot": host.boot(), "up": time.clock_gettime(
             time.CLOCK_BOOTTIME)}}})
         now = time.time
         monkeypatch.setattr(time, "time", lambda: now() + seconds)
         service = replace(SERVICE, started=model.started_at(Host(), os.getpid()))
         assert model.pending(host, journal, service, [ROOT], "any")
-        journal.remember(model.MEMORY, {"undo": {ROOT: {"boot": "another", "up": 1.0}}})
+        journal.remember(memory.MEMORY, {"undo": {ROOT: {"boot": "another", "up": 1.0}}})
         if seconds > 0:
             assert not model.pending(host, journal, service, [ROOT], "any")
+
+
+def step_of_the_release_before(action: str, subject: str, before: str, after: str, **more: Any) -> Step:
+    """A step with the parameters that it had there, as plans and journals hold it."""
+    parameters = {"kind": "any", "runtime": "any", "root": ROOT, "socket": "/run/any.sock", "present": True,
+                  "before": digest(before), "after": digest(after), **more}
+    return Step.from_dict({
+        "id": "runtime/%s/%s" % (action, subject), "capability": "runtime", "action": action, "subject": subject,
+        "why": "It was planned before.", "disruption": "none", "change": {"before": None, "after": "ours\n"},
+        "parameters": parameters, "reversible": True, "after": []})
+
+
+class TestWhatTheReleaseBeforeHasStored:
+    def test_its_steps_are_carried_out(self, world: World) -> None:
+        journal = Journal(world.host)
+        for step in (
+            step_of_the_release_before("runtime_config.edit", ROOT, "theirs\n", "theirs\n" + LINE, edit={"line": True}),
+            step_of_the_release_before("runtime.restart", "any.service", "", "", handlers=["nvidia"], ours=["nvidia"]),
+        ):
+            executors.EXECUTORS[step.action](world.host, journal, step)
+        assert world.host.read(ROOT) == "theirs\n" + LINE
+        assert world.host.commands == [("restart", "any.service")]
+        assert world.recorded() == [ROOT]
+
+    def test_its_plan_promises_what_the_plan_of_today_does(self, world: World) -> None:
+        world.host.write(OURS, "all\n")
+        step = planned(world).steps[0]
+        former = step_of_the_release_before("runtime_config.edit", ROOT, "theirs\n", "theirs\n" + LINE,
+                                            edit={"line": True}, like=ROOT)
+        assert step.parameters == former.parameters
+
+    def test_a_reload_that_was_ignored_is_remembered(self, world: World) -> None:
+        journal = Journal(world.host)
+        journal.remember(memory.MEMORY, {"deaf": SERVICE.pid, "handlers": ["nvidia"]})
+        world.backend.verb = model.RELOAD
+        assert planned(world).steps[-1].action == "runtime.restart"
+        assert world.run()[-1] == "runtime/runtime.restart/any.service"
+        assert set(journal.recall(memory.MEMORY)) == {"handlers", "verified"}
+
+
+def planned(world: World) -> Plan:
+    return plan_of(CAPABILITY, parameters(), world.host, HostFacts(toolkit="1"))[0]
 
 
 class Honest(List[model.Answer]):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import toml
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.containerd import writer
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd import writer
 
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
 SECTION: toml.Path = ("plugins", "io.containerd.grpc.v1.cri")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import List, Optional, Tuple
+from typing import Dict, List, Optional, Protocol, Tuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ...core.errors import GpuOpsError
@@ -50,6 +50,7 @@ def split(url: str) -> Tuple[str, Optional[Credentials]]:
     bare = urlunsplit(parts._replace(netloc=host))
     if any(word.split() != [word] or word.startswith("#") for word in (user, password)):
         raise GpuOpsError(
+            "packages.credentials_malformed",
             found="credentials for %s that apt cannot be told" % bare,
             wanted="user:password@ without white space and without # at the beginning of either",
             remedy="choose another password for this repository, or put the credentials into a file of "
@@ -100,12 +101,23 @@ def removal(capability: str, path: str, seen: AuthFile) -> Step:
     return restore_step(capability, path, seen.shown, None)
 
 
+class _WithCredentials(Protocol):
+    @property
+    def credentials(self) -> Optional[Credentials]:
+        """What the repository asks for."""
+
+
+def executors(policy: _WithCredentials) -> Dict[str, Executor]:
+    """The executor of WRITE: it has from the policy what no step, plan or journal carries."""
+    return {WRITE: writer(policy.credentials)}
+
+
 def writer(wanted: Optional[Credentials]) -> Executor:
-    """The executor of WRITE: it has from its policy what no step carries."""
     def write(host: Host, journal: Journal, step: Step) -> None:
         uri = step.parameters["uri"]
         if wanted is None:
             raise GpuOpsError(
+                "packages.credentials_missing",
                 found="no credentials for %s in this policy" % uri,
                 wanted="those that step %s was planned with" % step.id,
                 remedy="name the repository with user:password@ again, or make a new plan",

@@ -29,6 +29,7 @@ def installed(host: Host) -> Dict[str, Package]:
     done = host.run(["dpkg-query", "--admindir=" + host.path(ADMIN), "-W", "-f", _FORMAT], check=False)
     if done.rc != 0:
         raise CommandFailed(
+            "packages.database_unreadable",
             found="dpkg-query ended with %d: %s" % (done.rc, " | ".join(done.stderr.split("\n")[:2]) or "no output"),
             wanted="the packages of this host",
             remedy="mend dpkg's database (%s/status-old and /var/backups/dpkg.status.* are older ones), and run again"

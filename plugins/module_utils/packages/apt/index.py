@@ -182,9 +182,10 @@ class Index:
         failures = [line for line in told if _OF_THIS_HOST.match(line)]
         if failures:
             raise GpuOpsError(
+                "packages.lists_not_written",
                 found="apt cannot write its lists: %s" % " | ".join(failures[:3]),
                 wanted="lists of packages as they are now",
-                remedy="free space where it says so (df -h, df -i), or see dmesg; and run again",
+                remedy="free space where it says so (`df -h`, `df -i`), or see `dmesg`; and run again",
                 cmd=list(done.argv), rc=done.rc, stderr=done.stderr,
             )
 
@@ -248,6 +249,7 @@ def read_key(host: Host, key: str, told: Optional[Credentials] = None) -> str:
     data = host.read_bytes(on_host) if on_host.startswith("/") else fetch(host, key, told)
     if data is None:
         raise GpuOpsError(
+            "packages.key_file_missing",
             found="no file %s on this host" % key,
             wanted="the repository's public key",
             remedy="give the key as a URL, as a path on the host, or as ASCII-armoured text",
@@ -292,6 +294,7 @@ def parse_policy(output: str) -> Dict[str, Preference]:
 def unreadable(uri: str, done: Done, told: Sequence[str]) -> GpuOpsError:
     lines = [line for line in told or done.stderr.splitlines() if line.startswith(("E:", "W:"))]
     return GpuOpsError(
+        "packages.repository_unreadable",
         found="%s cannot be read: %s" % (uri, " | ".join(lines[:3] or done.stderr.splitlines()[:3]) or "no output"),
         wanted="a repository that answers and is signed by the key given for it",
         remedy="check address, key, credentials, proxy (apt's own settings are used) and network of this host, or name "
@@ -337,9 +340,10 @@ def _wait_for(descriptor: int, folder: str) -> None:
         except BlockingIOError as error:
             if time.monotonic() > deadline:
                 raise GpuOpsError(
+                    "packages.lists_locked",
                     found="another run has been reading package indexes in %s for %d s" % (folder, TIMEOUT_SECONDS),
                     wanted="the lists for one run at a time",
-                    remedy="see what it waits for (fuser %s/lock), and run again" % folder,
+                    remedy="see what it waits for (`fuser %s/lock`), and run again" % folder,
                 ) from error
             time.sleep(0.2)
 

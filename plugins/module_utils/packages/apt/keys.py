@@ -56,10 +56,11 @@ def read(data: bytes) -> KeyFile:
             raise ValueError("no public key")
     except (ValueError, IndexError, binascii.Error) as error:
         raise GpuOpsError(
+            "packages.no_key",
             found="%d bytes that are no OpenPGP public key: %s" % (len(data), error),
             wanted="a repository's public key, binary or ASCII-armoured, and nothing beside it",
             remedy="check the key's address (a proxy or a login page may have answered in its place) and its content "
-                   "(gpg --show-keys)",
+                   "(`gpg --show-keys`)",
         ) from error
     return KeyFile(_armour(packets), tuple(primary))
 

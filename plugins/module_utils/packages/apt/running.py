@@ -36,6 +36,7 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
     if check and done.rc != 0:
         told = [line for line in done.stderr.splitlines() if line.startswith("E:")] or done.stderr.splitlines()[-3:]
         raise CommandFailed(
+            "packages.apt_failed",
             found="'%s' ended with %d: %s" % (" ".join(argv), done.rc, " | ".join(told) or "no output"),
             wanted="exit code 0",
             remedy="run it by hand on this host; its whole output is in this result",
@@ -121,6 +122,7 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
             told = True
         if late:
             raise GpuOpsError(
+                "packages.configuring_takes_long",
                 found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
                 wanted="packages that configure in time",
                 remedy="see what it does (%s/log on this host), wait until it has ended, and run again" % folder,
@@ -136,6 +138,7 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
 
 def _held(told: str, seconds: float, done: Done) -> GpuOpsError:
     return GpuOpsError(
+        "packages.manager_locked",
         found="%s; waited %.0f s" % (told.strip(), seconds),
         wanted="the package manager's locks",
         remedy="let that process end (or stop it: unattended upgrades and other installations hold these locks), and "

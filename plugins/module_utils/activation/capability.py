@@ -1,0 +1,12 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The loaded driver as a capability: kernel modules, device nodes and daemons are those of the installed one."""
+from __future__ import annotations
+
+from ..core.capability import Capability
+from .executors import EXECUTORS
+from .observation import observe
+from .planner import NAME, facts_after, plan
+from .policy import ARGUMENTS, policy_of
+
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after, assumptions=("pods_leave",))

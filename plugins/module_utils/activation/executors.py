@@ -1,0 +1,147 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The activation's own actions. What a crash must not lose (services stopped, modules unloaded) is noted before."""
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import replace
+from typing import Dict, List, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.host import CommandFailed, Host
+from ..core.journal import Journal
+from ..core.plan import Step
+from ..core.refusal import Refusal
+from ..core.steps import Executor, control_service, restore_file, run_argv
+from .observation import PASSING, of_this_boot
+from .planner import REMOVE_NODES
+
+UNLOAD_ATTEMPTS = 10
+
+# What the kernel and kmod say when a module is not loaded; to what is found their own words are added.
+_LOADED = "the module loaded"
+LOAD_ERRORS: Tuple[Tuple[str, Refusal], ...] = (
+    ("Key was rejected by service|Required key not available|unavailable key", Refusal(
+        "activation.module_not_trusted",
+        "Secure Boot is on and the module's signature is by no enrolled key", _LOADED,
+        "enrol the key (`mokutil --import /var/lib/dkms/mok.pub`, confirm at the console), or use signed modules")),
+    ("No such device", Refusal(
+        "activation.no_gpu_for_module",
+        "the module supports no GPU of this host, or another driver is bound to it", _LOADED,
+        "see `dmesg`; check the driver's `kernel_module` (open or proprietary), nouveau and vfio-pci")),
+    ("disagrees about version of symbol|Exec format error|Unknown symbol", Refusal(
+        "activation.module_of_another_build",
+        "the module was built for another kernel, or for another version of the driver", _LOADED,
+        "rebuild it (`dkms build --force` and `dkms install --force`, with `-k $(uname -r)`), or boot the kernel that "
+        "it was built for")),
+    ("not found in directory", Refusal(
+        "activation.no_module",
+        "there is no module for the running kernel", _LOADED,
+        "run `gpu_driver`: it builds the module for every kernel that can be booted")),
+    ("Device or resource busy", Refusal(
+        "activation.gpus_busy",
+        "something else holds the GPUs", _LOADED,
+        "see `dmesg` for the driver that claimed them")),
+)
+
+
+def load_module(host: Host, journal: Journal, step: Step) -> None:
+    try:
+        run_argv(host, journal, step)
+    except CommandFailed as failure:
+        said = str(failure.details.get("stderr", ""))
+        for words, refusal in LOAD_ERRORS:
+            if re.search(words, said):
+                found = "module %s: %s: %s" % (step.subject, refusal.found, said.strip())
+                raise GpuOpsError.because([replace(refusal, found=found)], **failure.details) from failure
+        raise
+    _forget(host, journal, "unloaded", step.subject)
+
+
+def unload_module(host: Host, journal: Journal, step: Step) -> None:
+    """Remove a module; a service that has just been stopped may need a moment to let go."""
+    _note(host, journal, "unloaded", step.subject)
+    for attempt in range(UNLOAD_ATTEMPTS):
+        done = host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"])
+        if done.rc == 0 or not host.exists("/sys/module/" + step.subject):
+            return
+        time.sleep(0.2 * (attempt + 1))
+    raise GpuOpsError(
+        "activation.module_not_unloaded",
+        found="module %s cannot be unloaded: %s" % (step.subject, done.stderr.strip()),
+        wanted="the module gone, so that the installed one can be loaded",
+        remedy="run the module again to see who holds it, or reboot the host",
+        rc=done.rc, stderr=done.stderr)
+
+
+def remove_nodes(host: Host, journal: Journal, step: Step) -> None:
+    for node in step.change["before"]:
+        host.remove(node)
+        if os.path.dirname(node) != "/dev":
+            host.remove_empty_dir(os.path.dirname(node))
+
+
+def stop_service(host: Host, journal: Journal, step: Step) -> None:
+    _note(host, journal, "stopped", step.subject)
+    control_service(host, journal, step)
+
+
+def start_service(host: Host, journal: Journal, step: Step) -> None:
+    # A unit that failed too often in a row while the versions differed is refused by systemd until it is reset.
+    host.run(["systemctl", "reset-failed", step.subject], check=False)
+    control_service(host, journal, step)
+    _forget(host, journal, "stopped", step.subject)
+
+
+def enable_service(host: Host, journal: Journal, step: Step) -> None:
+    _note(host, journal, "enabled", step.subject)
+    control_service(host, journal, step)
+
+
+def disable_service(host: Host, journal: Journal, step: Step) -> None:
+    control_service(host, journal, step)
+    _forget(host, journal, "enabled", step.subject)
+
+
+def restore_and_forget(host: Host, journal: Journal, step: Step) -> None:
+    restore_file(host, journal, step)
+    for key in PASSING:
+        _put(host, journal, key, [])
+
+
+def _note(host: Host, journal: Journal, key: str, name: str) -> None:
+    known = _known(host, journal, key)
+    _put(host, journal, key, known + [name] if name not in known else known)
+
+
+def _forget(host: Host, journal: Journal, key: str, name: str) -> None:
+    _put(host, journal, key, [each for each in _known(host, journal, key) if each != name])
+
+
+def _known(host: Host, journal: Journal, key: str) -> List[str]:
+    known: List[str] = of_this_boot(journal.recall("activation"), host.boot()).get(key, [])
+    return known
+
+
+def _put(host: Host, journal: Journal, key: str, names: List[str]) -> None:
+    boot = host.boot()
+    memory = dict(of_this_boot(journal.recall("activation"), boot), boot=boot)
+    memory[key] = names
+    if not any(memory.get(passing) for passing in PASSING):
+        del memory["boot"]
+    journal.remember("activation", {name: value for name, value in memory.items() if value})
+
+
+EXECUTORS: Dict[str, Executor] = {
+    "module.load": load_module,
+    "module.unload": unload_module,
+    "devices.create": run_argv,
+    REMOVE_NODES: remove_nodes,
+    "service.stop": stop_service,
+    "service.start": start_service,
+    "service.enable": enable_service,
+    "service.disable": disable_service,
+    "file.restore": restore_and_forget,
+}

@@ -1,0 +1,271 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is there: loaded modules, who holds them, services that belong to the driver, device nodes."""
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..core.facts import HostFacts
+from ..core.host import Host
+from ..core.journal import Journal
+from ..hardware.boot import installed_module, module_file
+from .policy import Policy
+
+MODULES_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
+UNIT = "gpuops-nvidia-devices.service"
+UNIT_FILE = "/etc/systemd/system/" + UNIT
+
+PERSISTENCED = "nvidia-persistenced.service"
+FABRIC_MANAGER = "nvidia-fabricmanager.service"
+# Stopped in this order before the modules go, started in the reverse order afterwards.
+SERVICES = (
+    "dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvidia-mps.service", FABRIC_MANAGER,
+    "nvlsm.service", "nvidia-imex.service", "nvidia-gridd.service", PERSISTENCED,
+)
+# Dependants first: the order in which modules can be removed.
+UNLOAD_ORDER = (
+    "nvidia_fs", "gdrdrv", "nvidia_peermem", "nv_peer_mem", "nvidia_vgpu_vfio", "nvidia_uvm", "nvidia_drm",
+    "nvidia_modeset", "nvidia",
+)
+# Of other packages: a new driver does not bring them anew.
+OTHERS = ("nvidia_fs", "gdrdrv", "nv_peer_mem")
+# Which module serves a device; the first that fits.
+_SERVED_BY = (
+    ("/dev/nvidia-uvm", "nvidia_uvm"), ("/dev/nvidia-modeset", "nvidia_modeset"), ("/dev/nvidia-fs", "nvidia_fs"),
+    ("/dev/nvidia-vgpu", "nvidia_vgpu_vfio"), ("/dev/nvidia", "nvidia"), ("/dev/gdrdrv", "gdrdrv"),
+    ("/dev/dri/", "nvidia_drm"),
+)
+# States of systemctl(1), is-enabled. A static unit cannot be enabled, and something else starts it: Ubuntu's own
+# packages start nvidia-persistenced by a udev rule.
+STARTED = ("enabled", "enabled-runtime", "static", "indirect", "generated")
+READINGS = 3
+# What is remembered of an exchange, in one boot
+PASSING = ("stopped", "unloaded")
+_PROPERTIES = "Id,LoadState,ActiveState,SubState,ActiveEnterTimestampMonotonic"
+# open-gpu-kernel-modules, kernel-open/nvidia/nv-procfs.c
+_MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
+_POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
+_SERVICE = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that has a device of the driver open.
+
+    unit: its systemd unit, '' if none; pod: UID of its pod, '' if none.
+    """
+
+    pid: int
+    command: str
+    devices: Tuple[str, ...]
+    unit: str = ""
+    pod: str = ""
+
+    def named(self) -> str:
+        place = ", pod %s" % self.pod if self.pod else ", %s" % self.unit if self.unit else ""
+        return "%s (pid %d%s)" % (self.command or "a process", self.pid, place)
+
+
+@dataclass(frozen=True)
+class Service:
+    """A unit that belongs to the driver: whether systemd knows it, starts it at boot, runs it now.
+
+    One that fails and is started again and again does not run. died: it ran since the boot and failed, as a daemon
+    does whose driver's user space was exchanged.
+    """
+
+    known: bool = False
+    enabled: bool = False
+    active: bool = False
+    died: bool = False
+
+
+@dataclass(frozen=True)
+class Observation:
+    """
+    modules:    {loaded module of the driver: use count}.
+    dependants: {loaded module of the driver: loaded modules that use it}.
+    opened:     {module: how often its devices are open}.
+    others:     {module of OTHERS that is loaded or was: driver that it was built after, '' if before the one on disk,
+                None if the running kernel has none on disk}.
+    on_disk:    whether a driver is installed now: the running kernel's module, or user space.
+    holders:    processes with a device of the driver open.
+    services:   {unit: state} of SERVICES and of our own unit.
+    nodes:      device nodes of the driver in /dev.
+    minors:     those of the GPUs that the loaded driver has, () where it tells none.
+    modprobe:   whether nvidia-modprobe is installed now.
+    files:      {path: text or None} of the files whose whole content is ours.
+    originals:  {path: text before us or None}.
+    unloaded:   modules that an earlier run unloaded since the boot and did not load again.
+    stopped:    services that an earlier run stopped since the boot and did not start again.
+    enabled:    services that an earlier run enabled.
+    """
+
+    modules: Mapping[str, int] = field(default_factory=dict)
+    dependants: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    opened: Mapping[str, int] = field(default_factory=dict)
+    others: Mapping[str, Optional[str]] = field(default_factory=dict)
+    on_disk: bool = False
+    holders: Tuple[Holder, ...] = ()
+    services: Mapping[str, Service] = field(default_factory=dict)
+    nodes: Tuple[str, ...] = ()
+    minors: Tuple[int, ...] = ()
+    modprobe: bool = False
+    files: Mapping[str, Optional[str]] = field(default_factory=dict)
+    originals: Mapping[str, Optional[str]] = field(default_factory=dict)
+    unloaded: Tuple[str, ...] = ()
+    stopped: Tuple[str, ...] = ()
+    enabled: Tuple[str, ...] = ()
+
+    def to_dict(self) -> Dict[str, Any]:
+        # Process ids come and go without any meaning for the plan.
+        holders = sorted({holder.unit or holder.pod or holder.command for holder in self.holders})
+        return dict(asdict(self), holders=holders)
+
+    def unexplained(self) -> Dict[str, int]:
+        """{module: uses beyond the modules that depend on it and the open devices}: the kernel itself, as a console."""
+        left = {name: count - len(self.dependants.get(name, ())) - self.opened.get(name, 0)
+                for name, count in self.modules.items()}
+        return {name: count for name, count in left.items() if count > 0}
+
+
+def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
+    memory = of_this_boot(journal.recall("activation"), host.boot())
+    use = _use(host)
+    unloaded = tuple(memory.get("unloaded", ()))
+    return replace(
+        use,
+        others={name: _built_after(host, facts, name) for name in OTHERS if name in use.modules or name in unloaded},
+        on_disk=bool(facts.driver_installed or facts.driver_userspace),
+        services=_services(host),
+        nodes=_nodes(host),
+        minors=_minors(host),
+        modprobe=host.which("nvidia-modprobe") is not None,
+        files={path: host.read(path) for path in (MODULES_FILE, UNIT_FILE)},
+        originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
+                   for original in journal.originals("activation")},
+        unloaded=unloaded,
+        stopped=tuple(memory.get("stopped", ())),
+        enabled=tuple(memory.get("enabled", ())),
+    )
+
+
+def of_this_boot(memory: Mapping[str, Any], boot: str) -> Dict[str, Any]:
+    """What is remembered, without what another boot has ended.
+
+    A boot starts and loads what is to run by itself; what does not run any time after it is an administrator's choice.
+    """
+    if memory.get("boot", boot) == boot:
+        return dict(memory)
+    return {key: value for key, value in memory.items() if key not in (*PASSING, "boot")}
+
+
+def _use(host: Host) -> Observation:
+    """Who uses the loaded modules. Programs come and go while it is read: what does not add up is read again."""
+    for _reading in range(READINGS):
+        modules = _modules(host)
+        holders, opened = _holders(host)
+        seen = Observation(modules=modules, holders=holders, opened=opened, dependants={
+            name: tuple(host.list("/sys/module/%s/holders" % name)) for name in modules})
+        if not seen.unexplained():
+            break
+    return seen
+
+
+def _built_after(host: Host, facts: HostFacts, name: str) -> Optional[str]:
+    path = module_file(host, facts.kernel, name)
+    made, driver = host.stat(path) if path else None, installed_module(host, facts.kernel)
+    if made is None:
+        return None
+    there = host.stat(driver.path) if driver.path else None
+    return driver.version if there is not None and made.st_mtime_ns >= there.st_mtime_ns else ""
+
+
+def _modules(host: Host) -> Dict[str, int]:
+    """{module: use count}; the count includes loaded modules that depend on it."""
+    counts = {}
+    for line in (host.read("/proc/modules") or "").splitlines():
+        words = line.split()
+        if len(words) > 2 and words[0] in UNLOAD_ORDER:
+            counts[words[0]] = int(words[2]) if words[2].isdigit() else 0
+    return counts
+
+
+def _nodes(host: Host) -> Tuple[str, ...]:
+    return tuple(name for pattern in ("/dev/nvidia*", "/dev/nvidia-caps/*") for name in host.glob(pattern)
+                 if not host.is_dir(name))
+
+
+def _minors(host: Host) -> Tuple[int, ...]:
+    """Minors of the GPUs' nodes: not 0 to n-1 where a GPU before them was taken from the driver while it was loaded."""
+    texts = [host.read(path) or "" for path in host.glob("/proc/driver/nvidia/gpus/*/information")]
+    return tuple(sorted(int(minor) for text in texts for minor in _MINOR.findall(text)))
+
+
+def _holders(host: Host) -> Tuple[Tuple[Holder, ...], Dict[str, int]]:
+    """(processes with a device of the driver open, {module: open descriptors of its devices})."""
+    displays = _displays(host)
+    found: Dict[int, List[str]] = {}
+    opened: Dict[str, int] = {}
+    for link in host.glob("/proc/[0-9]*/fd/*"):
+        target = host.link(link) or ""
+        if target.startswith(("/dev/nvidia", "/dev/gdrdrv")) or target in displays:
+            found.setdefault(int(link.split("/")[2]), []).append(target)
+            module = next(module for beginning, module in _SERVED_BY if target.startswith(beginning))
+            opened[module] = opened.get(module, 0) + 1
+    return tuple(_holder(host, pid, devices) for pid, devices in sorted(found.items())), opened
+
+
+def _displays(host: Host) -> Tuple[str, ...]:
+    """Nodes of displays and renderers that the driver serves."""
+    return tuple("/dev/dri/" + name for name in host.list("/sys/class/drm")
+                 if os.path.basename(host.link("/sys/class/drm/%s/device/driver" % name) or "") == "nvidia")
+
+
+def _holder(host: Host, pid: int, devices: List[str]) -> Holder:
+    groups = host.read("/proc/%d/cgroup" % pid) or ""
+    pod = _POD.search(groups)
+    units = _SERVICE.findall(groups)
+    return Holder(
+        pid=pid,
+        command=(host.read("/proc/%d/comm" % pid) or "").strip(),
+        devices=tuple(sorted(set(devices))),
+        unit="" if pod or not units else units[0],
+        pod=pod.group(1).replace("_", "-") if pod else "",
+    )
+
+
+def _services(host: Host) -> Dict[str, Service]:
+    """States of all units. Which are enabled is asked apart: 'show' repeats what the manager knew at its last reload,
+    and a unit file that was written since then it may not know at all."""
+    names = list(SERVICES) + [UNIT]
+    done = host.run(["systemctl", "show", "--property", _PROPERTIES] + names, check=False)
+    blocks = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line)
+              for block in done.stdout.split("\n\n")]
+    known = [pairs["Id"] for pairs in blocks if pairs.get("Id") in names and pairs.get("LoadState") == "loaded"]
+    if host.exists(UNIT_FILE) and UNIT not in known:
+        known.append(UNIT)
+    enabled = _enabled(host, known)
+    return {
+        pairs["Id"]: Service(
+            known=pairs["Id"] in known,
+            enabled=pairs["Id"] in enabled,
+            active=pairs.get("ActiveState") in ("active", "activating", "reloading") and not _fails(pairs),
+            died=_fails(pairs) and pairs.get("ActiveEnterTimestampMonotonic", "0") != "0",
+        ) for pairs in blocks if pairs.get("Id") in names
+    }
+
+
+def _fails(pairs: Mapping[str, str]) -> bool:
+    return pairs.get("ActiveState") == "failed" or pairs.get("SubState") == "auto-restart"
+
+
+def _enabled(host: Host, units: List[str]) -> Tuple[str, ...]:
+    """Of units that there are, those that a boot starts. A unit whose file is gone gets no line in the answer."""
+    lines = host.run(["systemctl", "is-enabled", *units], check=False).stdout.split() if units else []
+    if len(lines) != len(units):
+        return tuple(unit for unit in units if len(units) > 1 and _enabled(host, [unit]))
+    return tuple(unit for unit, state in zip(units, lines) if state in STARTED)

@@ -1,0 +1,399 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From the installed driver to the loaded one. Pure.
+
+Facts may be of the future: where a plan is made for a host on which nothing is installed yet, units and programs that
+the driver's packages bring are taken to be there, as those packages leave them.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.facts import CONTROL_NODES, HostFacts
+from ..core.plan import DRIVER, REBOOT, Disruption, Plan, Requirement, Step
+from ..core.steps import command_step, file_step, managed, restore_step, service_step
+from .observation import (
+    FABRIC_MANAGER,
+    MODULES_FILE,
+    OTHERS,
+    PERSISTENCED,
+    SERVICES,
+    UNIT,
+    UNIT_FILE,
+    UNLOAD_ORDER,
+    Observation,
+    Service,
+)
+from .policy import Policy
+
+NAME = "activation"
+LOAD = "module.load"
+REMOVE_NODES = "devices.remove"
+LOADED = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+# NVIDIA/nvidia-modprobe: with -u, minors are those of the unified memory device, so the nodes take two calls.
+CONTROL_MINOR = 255
+UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
+MODESET_NODES = ("/dev/nvidia-modeset",)
+MODESET_NODE_COMMAND = ["nvidia-modprobe", "-m"]
+# Which minors the driver has given to GPUs, it tells once it is loaded. A program that hangs in it outlives every
+# signal, and no time ends a unit of this type by itself: what comes after must not wait for it.
+BOOT_NODE_COMMAND = (
+    "/bin/sh -c 'exec /usr/bin/nvidia-modprobe -c %d"
+    ' $$(sed -n "s/^Device Minor:/-c/p" /proc/driver/nvidia/gpus/*/information)\'' % CONTROL_MINOR)
+UNIT_TEXT = managed(
+    "[Unit]\nDescription=Device nodes of NVIDIA GPUs\n"
+    "After=systemd-modules-load.service\n"
+    "Before=nvidia-cdi-refresh.service containerd.service crio.service docker.service kubelet.service\n"
+    "ConditionPathExists=/proc/driver/nvidia/version\nJobRunningTimeoutSec=60s\n\n"
+    "[Service]\nType=oneshot\nRemainAfterExit=yes\nTimeoutStartSec=50s\nTimeoutStopSec=5s\n%s\n"
+    "[Install]\nWantedBy=multi-user.target\n"
+    % "".join("ExecStart=%s\n" % command for command in (
+        BOOT_NODE_COMMAND, *("/usr/bin/" + " ".join(argv) for argv in (UVM_NODE_COMMAND, MODESET_NODE_COMMAND)))))
+MODULES_TEXT = managed("".join("%s\n" % name.replace("_", "-") for name in LOADED))
+
+
+def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    if policy.state == "absent":
+        return _absent(seen, policy)
+    refusals = facts.refusals_without_gpus() or facts.refusals_of_the_sick()
+    if refusals:
+        return Plan(refusals=refusals)
+    gone = not facts.driver_installed and not _runs_without_files(seen, facts)
+    if gone and not facts.driver_boots:
+        return Plan(requirements=(_no_driver(facts),))
+    steps = _boot_steps(seen, facts)
+    if gone:
+        return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_boots_with_driver(facts),))
+    if facts.nouveau_loaded:
+        return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
+            "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
+    notes = tuple(_notes(seen, policy, facts))
+    if facts.driver_loaded and (
+            facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)):
+        busy = _busy(seen, policy)
+        if busy:
+            return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
+                "driver %s" % facts.driver_installed,
+                "Driver %s is loaded and cannot be unloaded: %s." % (_loaded(facts), "; ".join(busy)),
+                {"nvidia": _loaded(facts)}, {"nvidia": _installed(facts)}),))
+        return Plan(steps=tuple(steps + _exchange(seen, policy, facts)), notes=notes)
+    loads = _load_steps(seen, facts, LOADED, Disruption.none)
+    # In the order of an exchange: one that was stopped in between goes on with the plan that was approved
+    requires = tuple(step.id for step in loads[-1:])
+    steps += loads + _node_steps(seen, facts, reloaded=False, requires=requires)
+    steps += _service_steps(seen, policy, facts, stopped=(), requires=requires)
+    steps += _load_steps(seen, facts, _brought_back(seen), Disruption.none, requires)
+    return Plan(steps=tuple(steps), notes=notes)
+
+
+def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
+    if made.refusals:
+        return facts
+    if policy.state == "absent":
+        return facts.but(driver_loaded="", module_loaded="", control_nodes=_control_nodes_left(facts, made)) \
+            if made.steps or made.requirements else facts
+    if facts.driver_boots and not facts.driver_installed and made.reboot_required:
+        facts = facts.but(kernel=facts.boot_kernel, driver_installed=facts.driver_boots)
+    if not facts.driver_installed:
+        return facts
+    loads = made.reboot_required or any(step.action == LOAD and step.subject == "nvidia" for step in made.steps)
+    return facts.but(
+        driver_loaded=facts.driver_installed, module_loaded=facts.module_installed if loads else facts.module_loaded,
+        nouveau_loaded=False, control_nodes=_control_nodes(facts, made))
+
+
+def _loaded(facts: HostFacts) -> str:
+    """The loaded driver, with its kernel module where that is what tells it from the installed one."""
+    return "%s (%s)" % (facts.driver_loaded, facts.module_loaded) if facts.other_module else facts.driver_loaded
+
+
+def _installed(facts: HostFacts) -> str:
+    return "%s (%s)" % (facts.driver_installed, facts.module_installed) if facts.other_module \
+        else facts.driver_installed
+
+
+def _control_nodes(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
+    """Those that are there once the plan is done; our unit makes all of them at a boot."""
+    if made.reboot_required:
+        return CONTROL_NODES
+    made_new = {name for step in made.steps if step.action == "devices.create" for name in step.change["after"]}
+    return tuple(node for node in CONTROL_NODES if node in facts.control_nodes or node in made_new)
+
+
+def _control_nodes_left(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
+    """A boot begins with none."""
+    gone = {name for step in made.steps if step.action == REMOVE_NODES for name in step.change["before"]}
+    return () if made.reboot_required else tuple(node for node in facts.control_nodes if node not in gone)
+
+
+def _no_driver(facts: HostFacts) -> Requirement:
+    """Check mode on a bare host shows that a driver is missing still; to go on without one is refused at once."""
+    return Requirement(
+        NAME, DRIVER, "kernel %s" % facts.kernel, "The driver that is to be loaded is not installed yet.",
+        change={"before": {"nvidia": None}, "after": {"nvidia": "installed"}})
+
+
+def _runs_without_files(seen: Observation, facts: HostFacts) -> bool:
+    """Whether all that is needed is loaded already, though the running kernel's files are gone."""
+    return bool(facts.driver_loaded) and facts.driver_loaded == facts.driver_userspace and not facts.other_module and \
+        all(name in seen.modules for name in LOADED)
+
+
+def _boots_with_driver(facts: HostFacts) -> Requirement:
+    return _reboot(
+        "kernel %s" % facts.boot_kernel,
+        "Kernel %s runs and has no module of the driver; driver %s is built for kernel %s, which boots next."
+        % (facts.kernel, facts.driver_boots, facts.boot_kernel),
+        {"kernel": facts.kernel, "nvidia": facts.driver_loaded or None},
+        {"kernel": facts.boot_kernel, "nvidia": facts.driver_boots})
+
+
+def _reboot(subject: str, why: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Requirement:
+    return Requirement(NAME, REBOOT, subject, why, Disruption.reboot, {"before": before, "after": after})
+
+
+# what the next boot does
+
+
+def _boot_steps(seen: Observation, facts: HostFacts) -> List[Step]:
+    steps = _file(seen, MODULES_FILE, MODULES_TEXT, "No display asks for these modules on a server: load them at boot.")
+    if not seen.modprobe and seen.on_disk:
+        return steps
+    written = _file(seen, UNIT_FILE, UNIT_TEXT,
+                    "Containers need the device nodes before anything on the host has opened a GPU.")
+    steps += written
+    if not seen.services.get(UNIT, Service()).enabled:
+        steps.append(service_step(
+            NAME, "enable", UNIT, "It makes the device nodes at boot.", Disruption.none, "disabled", "enabled",
+            tuple(step.id for step in written)))
+    return steps
+
+
+def _file(seen: Observation, path: str, text: str, why: str) -> List[Step]:
+    before = seen.files.get(path)
+    return [] if before == text else [file_step(NAME, path, before, text, why)]
+
+
+def gpu_node_command(minors: Sequence[int]) -> List[str]:
+    argv = ["nvidia-modprobe"]
+    for minor in (*minors, CONTROL_MINOR):
+        argv += ["-c", str(minor)]
+    return argv
+
+
+# loading
+
+
+def _load_steps(
+    seen: Observation, facts: HostFacts, wanted: Sequence[str], disruption: Disruption,
+    requires: Tuple[str, ...] = ()
+) -> List[Step]:
+    steps: List[Step] = []
+    for name in wanted:
+        if name not in seen.modules:
+            why = ("It was unloaded for the exchange of the driver." if name in OTHERS
+                   else "Driver %s is installed for kernel %s." % (_installed(facts), facts.kernel))
+            steps.append(command_step(
+                NAME, LOAD, name, ["modprobe", name.replace("_", "-")], why, disruption,
+                {"before": {name: None}, "after": {name: "loaded" if name in OTHERS else facts.driver_installed}},
+                requires=requires, timeout=300))
+            requires = (steps[-1].id,)
+    return steps
+
+
+def _brought_back(seen: Observation) -> Tuple[str, ...]:
+    """What was unloaded beside the driver's essential modules and can be loaded again.
+
+    It comes last: one of them that does not load must not keep the nodes and the driver's services away.
+    """
+    return tuple(name for name in reversed(UNLOAD_ORDER) if name in seen.unloaded and name not in LOADED
+                 and not (name in OTHERS and seen.others.get(name) is None))
+
+
+def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: Tuple[str, ...] = ()) -> List[Step]:
+    if seen.on_disk and not seen.modprobe:
+        return []
+    steps = []
+    # A driver that is loaded anew numbers its GPUs from 0
+    minors = seen.minors if seen.minors and not reloaded else tuple(range(len(facts.gpus)))
+    for subject, nodes, argv in (
+        ("GPUs", gpu_nodes(minors), gpu_node_command(minors)),
+        ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
+        ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
+    ):
+        missing = [name for name in nodes if reloaded or name not in seen.nodes]
+        if missing:
+            steps.append(command_step(
+                NAME, "devices.create", subject, argv, "Programs and containers reach the GPUs through these nodes.",
+                Disruption.driver_reload if reloaded else Disruption.none,
+                {"before": dict.fromkeys(missing), "after": dict.fromkeys(missing, "node")},
+                requires=requires, timeout=120))
+    return steps
+
+
+def gpu_nodes(minors: Sequence[int]) -> Tuple[str, ...]:
+    return tuple("/dev/nvidia%d" % minor for minor in minors) + ("/dev/nvidiactl",)
+
+
+def _service_steps(
+    seen: Observation, policy: Policy, facts: HostFacts, stopped: Tuple[str, ...], requires: Tuple[str, ...] = ()
+) -> List[Step]:
+    """Enable and start what the policy wants, start again what ran before the reload."""
+    steps: List[Step] = []
+    disruption = Disruption.driver_reload if stopped else Disruption.none
+    for unit in reversed(SERVICES):
+        state = _state(seen, unit)
+        wanted = unit in _wanted(policy, facts) and state.known
+        if wanted and not state.enabled:
+            steps.append(service_step(NAME, "enable", unit, "It runs after every boot.", Disruption.none,
+                                      "disabled", "enabled"))
+        if unit in stopped or ((wanted or unit in seen.stopped) and state.known and not state.active):
+            why = ("The policy wants it to run." if wanted and unit not in seen.stopped + stopped
+                   else "It was stopped for the exchange of the driver.")
+            steps.append(service_step(NAME, "start", unit, why, disruption, "stopped", "running", requires))
+    return steps
+
+
+def _enable_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+    """What a reboot then starts by itself, so that nothing is left to do after it."""
+    return [step for step in _service_steps(seen, policy, facts, stopped=()) if step.action == "service.enable"]
+
+
+def _wanted(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+    wanted = (PERSISTENCED,) if policy.persistence else ()
+    return wanted + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.fabric else ())
+
+
+def _state(seen: Observation, unit: str) -> Service:
+    """A unit's state; before the driver is installed, as its package will leave it."""
+    state = seen.services.get(unit, Service())
+    if state.known or seen.on_disk:
+        return state
+    if unit == PERSISTENCED:
+        return Service(known=True, enabled=True)
+    return Service(known=unit == FABRIC_MANAGER)
+
+
+# exchanging a loaded driver
+
+
+def _exchange(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+    stopped = _making_way(seen, policy, facts)
+    steps = _stop_steps(stopped) + _unload_steps(seen, _loaded(facts))
+    requires = (steps[-1].id,)
+    unloaded = replace(seen, modules={}, unloaded=seen.unloaded + tuple(seen.modules))
+    steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
+    requires = (steps[-1].id,)
+    steps += _node_steps(seen, facts, reloaded=True, requires=requires)
+    steps += _service_steps(seen, policy, facts, stopped, requires)
+    return steps + _load_steps(unloaded, facts, _brought_back(unloaded), Disruption.driver_reload, requires)
+
+
+def _making_way(seen: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+    """Services that may have a device open by the time the driver is exchanged.
+
+    Those that run, or ran until their user space was exchanged; and those that the policy wants, which their packages
+    start when they are exchanged. What is enabled, does not run and is not wanted stays as it is: a Fabric Manager
+    fails on a host without NVSwitches.
+    """
+    def makes_way(state: Service, wanted: bool) -> bool:
+        return state.known and (state.active or (state.enabled and (state.died or wanted)))
+
+    return tuple(unit for unit in SERVICES if makes_way(_state(seen, unit), unit in _wanted(policy, facts)))
+
+
+def _stop_steps(units: Tuple[str, ...]) -> List[Step]:
+    return [service_step(NAME, "stop", unit, "It keeps the kernel modules in use.", Disruption.driver_reload,
+                         "running", "stopped") for unit in units]
+
+
+def _unload_steps(seen: Observation, version: Optional[str]) -> List[Step]:
+    steps: List[Step] = []
+    requires: Tuple[str, ...] = ()
+    for name in UNLOAD_ORDER:
+        if name in seen.modules:
+            steps.append(command_step(
+                NAME, "module.unload", name, ["rmmod", name], "The loaded driver makes way.",
+                Disruption.driver_reload, {"before": {name: version}, "after": {name: None}},
+                requires=requires, timeout=120))
+            requires = (steps[-1].id,)
+    return steps
+
+
+def _busy(seen: Observation, policy: Policy) -> List[str]:
+    """Everything that keeps the modules in use and that we may not stop."""
+    strangers = [holder for holder in seen.holders
+                 if holder.unit not in SERVICES and not (holder.pod and policy.pods_leave)]
+    reasons = ["%s has %s open" % (holder.named(), ", ".join(holder.devices)) for holder in strangers]
+    for name in UNLOAD_ORDER:
+        reasons += ["kernel module %s uses %s" % (other, name) for other in seen.dependants.get(name, ())
+                    if other not in UNLOAD_ORDER and name in seen.modules]
+    for name, uses in sorted(seen.unexplained().items()):
+        reasons.append("nvidia_drm is used by a console or a display" if name == "nvidia_drm" else
+                       "%s is in use %d times more than its open devices explain" % (name, uses))
+    return reasons
+
+
+# absent
+
+
+def _absent(seen: Observation, policy: Policy) -> Plan:
+    steps: List[Step] = []
+    requirements: Tuple[Requirement, ...] = ()
+    if MODULES_FILE in seen.originals and seen.modules:
+        busy = _busy(seen, policy)
+        if busy:
+            requirements = (_reboot("unloaded driver", "The driver cannot be unloaded: %s." % "; ".join(busy),
+                                    {"nvidia": "loaded"}, {"nvidia": None}),)
+        else:
+            units = tuple(unit for unit in SERVICES if seen.services.get(unit, Service()).active)
+            steps += _stop_steps(units)
+            steps += _unload_steps(seen, "loaded")
+            steps += _dead_node_steps(seen, (steps[-1].id,))
+    elif MODULES_FILE in seen.originals:
+        steps += _dead_node_steps(seen, ())
+    steps += [service_step(NAME, "disable", unit, "An earlier run enabled it.", Disruption.none, "enabled", "disabled")
+              for unit in seen.enabled if seen.services.get(unit, Service()).enabled]
+    steps += [restore_step(NAME, path, seen.files.get(path), text) for path, text in sorted(seen.originals.items())]
+    return Plan(steps=tuple(steps), requirements=requirements)
+
+
+def _dead_node_steps(seen: Observation, requires: Tuple[str, ...]) -> List[Step]:
+    """The kernel does not take back nodes that nvidia-modprobe made; a container runtime would still hand them out."""
+    if not seen.nodes:
+        return []
+    return [Step(NAME, REMOVE_NODES, "GPUs", "No driver answers behind these nodes any more.",
+                 change={"before": dict.fromkeys(seen.nodes, "node"), "after": dict.fromkeys(seen.nodes)},
+                 after=requires)]
+
+
+def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:
+    notes = []
+    if seen.on_disk and not seen.modprobe:
+        notes.append("nvidia-modprobe is not installed: device nodes appear only when a program opens a GPU as root.")
+    for unit in _wanted(policy, facts):
+        if seen.on_disk and not _state(seen, unit).known:
+            notes.append("%s is not installed, so it is not started." % unit)
+    if not facts.driver_installed:
+        notes.append("Driver %s is loaded, and kernel %s has no modules on disk any more: nothing can be loaded again "
+                     "before a reboot%s." % (facts.driver_loaded, facts.kernel, (
+                         " into kernel %s, which has driver %s" % (facts.boot_kernel, facts.driver_boots)
+                         if facts.driver_boots and facts.boot_kernel != facts.kernel else "")))
+    elif facts.other_module or facts.driver_loaded != facts.driver_installed:
+        notes += [note for name in OTHERS if name in seen.modules or name in seen.unloaded
+                  for note in _note_of(seen, facts, name)]
+    return notes
+
+
+def _note_of(seen: Observation, facts: HostFacts, name: str) -> List[str]:
+    """What is to be known, before the exchange, of a module that the driver's packages do not bring."""
+    built = seen.others.get(name)
+    if built is None:
+        return ["%s is loaded, and kernel %s has no such module on disk: it does not come back after the exchange; "
+                "install the package that builds it." % (name, facts.kernel)]
+    if built != facts.driver_installed:
+        return ["%s was not built after driver %s: it is loaded last, and may not load before it is rebuilt "
+                "(dkms build --force, then dkms install --force)." % (name, facts.driver_installed)]
+    return []

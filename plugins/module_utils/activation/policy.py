@@ -1,0 +1,38 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the user wants of the loaded driver."""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping
+
+ARGUMENTS: Dict[str, Any] = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "persistence": {"type": "bool", "default": True},
+    "fabric_manager": {"type": "str", "choices": ["auto", "absent"], "default": "auto"},
+    "pods_leave": {"type": "bool", "default": False},
+}
+
+
+@dataclass(frozen=True)
+class Policy:
+    """
+    state:          present loads the installed driver, absent unloads it.
+    persistence:    whether the persistence daemon runs.
+    fabric_manager: auto runs it where the board needs it, absent leaves it alone.
+    pods_leave:     whether pods that hold GPUs now will have been evicted by then.
+    """
+
+    state: str = "present"
+    persistence: bool = True
+    fabric_manager: str = "auto"
+    pods_leave: bool = False
+
+
+def policy_of(parameters: Mapping[str, Any]) -> Policy:
+    return Policy(
+        state=parameters["state"],
+        persistence=parameters["persistence"],
+        fabric_manager=parameters["fabric_manager"],
+        pods_leave=parameters["pods_leave"],
+    )

@@ -1,0 +1,105 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""From what is there to a host where nouveau leaves the GPUs alone. Pure."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import List, Tuple
+
+from ..core.facts import HostFacts
+from ..core.plan import REBOOT, Disruption, Plan, Requirement, Step
+from ..core.steps import command_step, file_step, managed, restore_step
+from .observation import FILE, NOUVEAU, NOVA, Initramfs, Observation
+from .policy import Policy
+
+NAME = "nouveau"
+TEXT = managed("""\
+# nouveau, or nova, and NVIDIA's driver cannot share a GPU.
+blacklist nouveau
+options nouveau modeset=0
+blacklist nova_core
+blacklist nova_drm
+""")
+
+
+def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    if policy.state == "absent":
+        return Plan(steps=tuple(_absent(seen)))
+    if seen.loaded and _serves_a_display_alone(facts):
+        others = " and ".join(seen.loaded)
+        seen = replace(seen, loaded={})
+        return Plan(steps=tuple(_present(seen)), notes=(
+            "%s stays loaded for a display card alone: %s. The next boot leaves it out." % (
+                others, "; ".join("%s (10de:%s)" % (gpu.address, gpu.device_id) for gpu in facts.other_gpus)),))
+    return Plan(steps=tuple(_present(seen)), requirements=_requirements(seen))
+
+
+def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
+    """What only a reboot unloads is there still for those who are planned next: they end with that reboot too."""
+    if policy.state == "absent" or made.reboot_required:
+        return facts
+    return facts.but(nouveau_loaded=False)
+
+
+def _serves_a_display_alone(facts: HostFacts) -> bool:
+    return bool(facts.other_gpus) and not facts.nouveau_loaded
+
+
+def _present(seen: Observation) -> List[Step]:
+    steps: List[Step] = []
+    wanted = seen.text == TEXT or (seen.text is None and seen.elsewhere)
+    if not wanted:
+        steps.append(file_step(NAME, FILE, seen.text, TEXT, "nouveau must not take the GPUs at the next boot."))
+    requires = tuple(step.id for step in steps)
+    theirs = wanted and seen.text is None
+    steps += [_rebuild(each, seen, "It loads nouveau before it has read the blacklist.", requires)
+              for each in seen.initramfs
+              if each.nouveau and (not wanted or (each.older and not (theirs and each.theirs)))]
+    for name in _idle(seen):
+        steps.append(command_step(
+            NAME, "module.unload", name, ["modprobe", "-r", name],
+            "%s holds the GPUs, and nothing uses it." % name,
+            change={"before": {name: "loaded"}, "after": {name: None}}, requires=requires, timeout=60))
+    return steps
+
+
+def _in_use(seen: Observation) -> Tuple[str, ...]:
+    """Loaded modules that cannot be unloaded: nova_core stays while nova_drm is in use."""
+    return tuple(name for together in (NOUVEAU, NOVA) for name in together
+                 if name in seen.loaded and any(seen.loaded.get(each, 0) > 0 for each in together))
+
+
+def _idle(seen: Observation) -> Tuple[str, ...]:
+    return tuple(name for name in NOUVEAU + NOVA if name in seen.loaded and name not in _in_use(seen))
+
+
+def _requirements(seen: Observation) -> Tuple[Requirement, ...]:
+    names = _in_use(seen)
+    if not names:
+        return ()
+    return (Requirement(
+        NAME, REBOOT, ", ".join(names), "%s is in use (a console or a display) and cannot be unloaded."
+        % " with ".join(names), Disruption.reboot,
+        {"before": dict.fromkeys(names, "loaded"), "after": dict.fromkeys(names)}),)
+
+
+def _absent(seen: Observation) -> List[Step]:
+    steps: List[Step] = []
+    if seen.original:
+        steps.append(restore_step(NAME, FILE, seen.text, seen.before_us))
+    if seen.original or seen.text is None:
+        requires = tuple(step.id for step in steps)
+        steps += [_rebuild(each, seen, "It still holds our blacklist.", requires)
+                  for each in seen.initramfs if each.ours]
+    return steps
+
+
+def _rebuild(each: Initramfs, seen: Observation, why: str, requires: Tuple[str, ...]) -> Step:
+    argv = ["update-initramfs", "-u", "-k", each.kernel]
+    if seen.tool == "dracut":
+        # Which file it writes by itself differs between distributions
+        argv = ["dracut", "--force", each.path, each.kernel]
+    return command_step(
+        NAME, "initramfs.rebuild", each.kernel, argv, why, Disruption.none,
+        change={"before": {each.path: "made before"}, "after": {each.path: "made anew"}}, requires=requires,
+        timeout=1200)

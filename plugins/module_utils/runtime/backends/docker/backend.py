@@ -1,0 +1,220 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Docker as a backend: daemon.json, judged by dockerd, brought into effect by a reload where that is enough."""
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import AbstractSet, Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ....core.errors import GpuOpsError
+from ....core.host import Host
+from ....core.journal import Journal
+from ....core.plan import digest
+from ...backend import Backend
+from ...memory import MEMORY, recall
+from ...model import RELOAD, RESTART, Answer, Edit, Observation, Service, pending
+from ...policy import Policy
+from . import configuration
+from .configuration import CDI_SINCE, Record, Setting
+from .engine import Engine
+from .judge import judge
+
+KEYS = ("runtimes", "features", "default-runtime")
+# Where the CDI specification of the node's GPUs is written
+SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
+# Exit codes of containers that a signal has ended: SIGKILL and SIGTERM
+KILLED = (137, 143)
+
+
+@dataclass(frozen=True)
+class DaemonJson:
+    """daemon.json, and what decides over a change of it.
+
+    text, data: the file as it is; no text where there is none.
+    changed:    whether we have changed it before, and original: what it was then, None for no file.
+    handlers:   names of runtimes that earlier runs of ours wrote.
+    at_risk:    running containers that a restart of the daemon would end.
+    """
+
+    text: Optional[str]
+    data: Mapping[str, Any]
+    changed: bool = False
+    original: Optional[str] = None
+    handlers: Tuple[str, ...] = ()
+    at_risk: FrozenSet[str] = frozenset()
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {"text": digest(self.text), "changed": self.changed, "original": digest(self.original),
+                "handlers": list(self.handlers), "at_risk": sorted(self.at_risk)}
+
+
+class Docker(Backend[DaemonJson]):
+    """dockerd and /etc/docker/daemon.json."""
+
+    name = "docker"
+    title = "Docker"
+
+    def observe(self, host: Host, journal: Journal, policy: Policy, service: Service) -> Observation:
+        text = host.read(service.root)
+        data = configuration.parse(service.root, text or "")
+        kept = [each for each in journal.originals(MEMORY) if each.path == service.root]
+        content = kept[0].content if kept else None
+        asked = service.active and not _keeps_containers(service, data)
+        return Observation(
+            service=service,
+            reading=DaemonJson(
+                text=text, data=data, changed=bool(kept),
+                original=None if content is None else content.decode("utf-8", "surrogateescape"),
+                handlers=tuple(recall(journal).get("handlers", ())),
+                at_risk=self.answer(host, service).containers if asked else frozenset()),
+            pending=pending(host, journal, service, [service.root], _digest(data)),
+            handlers=tuple(sorted(configuration.table(data, "runtimes"))),
+            cdi=configuration.injects_cdi(data, service.release) if service.release >= CDI_SINCE else None,
+        )
+
+    def edits(self, service: Service, reading: DaemonJson, policy: Policy) -> Tuple[Edit, ...]:
+        record = _record(service, reading, policy)
+        base = configuration.without_settings(service.root, reading.text, record)
+        wanted = _wanted(policy, service, base) if policy.present else []
+        _check(service, policy, base, wanted)
+        edits = _edits(service, policy, reading.text, record, wanted)
+        _check_containers(service, _causes(service, edits), reading.at_risk)
+        return edits
+
+    def notes(
+        self, service: Service, reading: DaemonJson, policy: Policy, edits: Sequence[Edit]
+    ) -> Tuple[str, ...]:
+        return _notes(service, policy, reading.data, edits)
+
+    def judge(self, host: Host, service: Service, reading: DaemonJson, policy: Policy) -> None:
+        for edit in self.edits(service, reading, policy):
+            judge(host, service, edit)
+
+    def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
+        base = configuration.without_settings(path, text, parameters["taken_back"])
+        wanted: List[Setting] = [(tuple(place), value) for place, value in parameters["settings"]]
+        return configuration.with_settings(path, base, wanted)[0] if wanted else base
+
+    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
+        return RESTART if _causes(service, edits) else RELOAD
+
+    def effective_digest(self, host: Host, service: Service) -> str:
+        return _digest(configuration.parse(service.root, host.read(service.root) or ""))
+
+    def answer(self, host: Host, service: Service) -> Answer:
+        engine = Engine(host.path(service.socket))
+        try:
+            return Answer("", frozenset(engine.info().get("Runtimes") or {}), engine.running_containers())
+        except GpuOpsError as error:
+            return Answer(error.found)
+
+    def lost(self, host: Host, service: Service, containers: Iterable[str]) -> Tuple[str, ...]:
+        engine = Engine(host.path(service.socket))
+        return tuple(name for name in containers if engine.exit_code(name) in KILLED)
+
+
+def _wanted(policy: Policy, service: Service, base: Optional[str]) -> List[Setting]:
+    default = policy.handler if policy.default_handler else ""
+    data = configuration.parse(service.root, base or "")
+    return configuration.settings(policy.entries, default, policy.cdi, service.release, data)
+
+
+def _digest(data: Mapping[str, Any]) -> str:
+    return digest([data.get(key) for key in KEYS])
+
+
+def _record(service: Service, reading: DaemonJson, policy: Policy) -> Record:
+    """What of the file is ours, told from the file as it was before our first change."""
+    if not reading.changed:
+        return []
+    data, runtimes = reading.data, configuration.table(reading.data, "runtimes")
+    # those of this policy, and those that the last one brought
+    names = {**policy.entries, **dict.fromkeys(reading.handlers)}
+    ours: List[Setting] = [(("runtimes", name), runtimes[name]) for name in names if name in runtimes]
+    if configuration.table(data, "features").get("cdi") is True:
+        ours.append((("features", "cdi"), True))
+    if data.get("default-runtime") in names:
+        ours.append((("default-runtime",), data["default-runtime"]))
+    return configuration.with_settings(service.root, reading.original, ours)[1]
+
+
+def _check(service: Service, policy: Policy, base: Optional[str], wanted: List[Setting]) -> None:
+    flags = configuration.flag_conflicts(service.arguments, wanted)
+    if flags:
+        raise GpuOpsError(
+            "runtime.docker_flag",
+            found="dockerd runs with %s" % " and ".join(flags),
+            wanted="these options in %s alone" % service.root,
+            remedy="take them out of the unit's command line (`systemctl cat %s`): dockerd refuses an option that is "
+                   "both a flag and in the file" % service.unit,
+        )
+    contradictions = configuration.contradictions(configuration.parse(service.root, base or ""), wanted)
+    if policy.adopt:
+        contradictions = [each for each in contradictions if not each.startswith("runtime ")]
+    if contradictions:
+        raise GpuOpsError(
+            "runtime.docker_contradiction",
+            found="%s: %s" % (service.root, "; ".join(contradictions)),
+            wanted="runtime '%s' with path %s" % (policy.handler, policy.handler_binary),
+            remedy="take that entry out, choose another `handler`, or set `adopt` to take it over",
+            option="adopt",
+        )
+
+
+def _check_containers(service: Service, causes: Sequence[str], at_risk: AbstractSet[str]) -> None:
+    if causes and at_risk:
+        raise GpuOpsError(
+            "runtime.docker_ends_containers",
+            found="%d running containers, and live-restore is off in %s: the restart that a change of '%s' takes would "
+                  "end them" % (len(at_risk), service.root, "' and '".join(causes)),
+            wanted="containers that go on",
+            remedy="set \"live-restore\": true and reload Docker, or stop the containers" + (
+                ", or set `cdi` to false, which takes a reload alone" if "features" in causes else ""),
+            option="cdi" if "features" in causes else "",
+        )
+
+
+def _edits(
+    service: Service, policy: Policy, text: Optional[str], record: Record, wanted: List[Setting]
+) -> Tuple[Edit, ...]:
+    parameters = {"taken_back": record, "settings": [[list(place), value] for place, value in wanted]}
+    after = Docker().edited(service.root, text, parameters)
+    same = after is not None and text is not None and (
+        configuration.parse(service.root, after) == configuration.parse(service.root, text))
+    if after == text or same and policy.present:
+        return ()
+    return (Edit(service.root, text, after, _shown(service, text), _shown(service, after), parameters),)
+
+
+def _shown(service: Service, text: Optional[str]) -> Optional[str]:
+    """The part that our change is about; the rest may hold credentials of a proxy."""
+    if text is None:
+        return None
+    data = configuration.parse(service.root, text)
+    return json.dumps({key: data[key] for key in KEYS if key in data}, indent=4) + "\n"
+
+
+def _causes(service: Service, edits: Sequence[Edit]) -> List[str]:
+    """What of these edits takes a restart."""
+    return [cause for edit in edits
+            for cause in configuration.restart_causes(edit.path, edit.before, edit.after, service.release)]
+
+
+def _keeps_containers(service: Service, data: Mapping[str, Any]) -> bool:
+    flags = [word for word in service.arguments if word in ("--live-restore", "--live-restore=true")]
+    return bool(flags or data.get("live-restore"))
+
+
+def _notes(
+    service: Service, policy: Policy, data: Mapping[str, Any], edits: Sequence[Edit]
+) -> Tuple[str, ...]:
+    notes = []
+    if not policy.present and any("runtimes" not in configuration.parse(edit.path, edit.after or "") for edit in edits):
+        notes.append("dockerd forgets the runtime at its next start: it takes back none by a reload of a file that "
+                     "names no runtimes.")
+    folders = data.get("cdi-spec-dirs")
+    if policy.present and policy.cdi and folders is not None and not {*folders} & {*SPEC_FOLDERS}:
+        notes.append("%s: cdi-spec-dirs does not name %s, where specifications of GPUs are."
+                     % (service.root, SPEC_FOLDERS[0]))
+    return tuple(notes)

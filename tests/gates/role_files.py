@@ -1,0 +1,185 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the roles of a host take from the documentation of their modules: argument specifications and defaults.
+
+A module's DOCUMENTATION is the one text. docs/roles.yml has what a role says otherwise or beside it.
+"""
+from __future__ import annotations
+
+import ast
+import functools
+import importlib
+import re
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
+
+import yaml
+from workspace import REPOSITORY, collections_root
+
+MODULES = REPOSITORY / "plugins" / "modules"
+WRITER = REPOSITORY / "plugins" / "doc_fragments" / "writer.py"
+TEXTS = REPOSITORY / "docs" / "roles.yml"
+# Of the options that every writer has, those that are variables: the others are the collection's own, or a playbook's
+OF_EVERY_WRITER = ("allowed_disruption", "approved_plan")
+OPTION = re.compile(r"\bO\((\w+)((?:=[^)]*)?)\)")
+RESULT = re.compile(r"\bRV\((\w+)\)")
+HEAD = ("---\n# SPDX-License-Identifier: GPL-3.0-or-later\n"
+        "# Made from docs/roles.yml and the modules' DOCUMENTATION by tests/gates/documentation.py\n")
+WIDTH = 120
+LONGEST = 1000
+ROLE_VARIABLES = "ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables"
+
+Options = Dict[str, Dict[str, Any]]
+
+
+@functools.lru_cache(maxsize=None)
+def documentation_blocks(path: Path) -> Dict[str, Any]:
+    """The YAML documents that the file assigns to names, such as DOCUMENTATION."""
+    blocks: Dict[str, Any] = {}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Constant):
+            continue
+        for target in node.targets:
+            if isinstance(target, ast.Name) and isinstance(node.value.value, str):
+                blocks[target.id] = yaml.safe_load(node.value.value)
+    return blocks
+
+
+@functools.lru_cache(maxsize=None)
+def texts() -> Dict[str, Dict[str, Any]]:
+    """{role: what docs/roles.yml says of it}, for every role that has its options from modules."""
+    return dict(yaml.safe_load(TEXTS.read_text()))
+
+
+@functools.lru_cache(maxsize=None)
+def sources() -> Dict[str, Any]:
+    """{module: where its options come from}, as the action plugins know it."""
+    sys.path.insert(0, str(collections_root()))
+    try:
+        return dict(importlib.import_module(ROLE_VARIABLES).SOURCES)
+    finally:
+        sys.path.remove(str(collections_root()))
+
+
+def entry_points(role: str) -> Dict[str, Dict[str, Any]]:
+    """The argument specifications of a role, by entry point; all have the same options."""
+    return {name: {**point, "options": options(role)} for name, point in texts()[role]["entry_points"].items()}
+
+
+@functools.lru_cache(maxsize=None)
+def options(role: str) -> Options:
+    """The variables of a role: those behind its modules' options, in the modules' order, then its own."""
+    made: Options = {}
+    of_writers: Options = {}
+    of_modules = list(_of_modules(role))
+    names = {name for _module, name, _option in of_modules}
+    for module, name, option in of_modules:
+        mine = _as_variable(module, option, names)
+        (of_writers if name.endswith(OF_EVERY_WRITER) else made).setdefault(name, mine)
+    made.update(of_writers)
+    for name, differing in (texts()[role].get("variables") or {}).items():
+        made[name] = _merged(made.get(name, {}), differing)
+    return made
+
+
+def files(role: str) -> Dict[str, str]:
+    """{path in the repository: text} of what is made for a role."""
+    specified, points = options(role), []
+    lines = [line for name, option in specified.items()
+             for line in ("      %s:" % name, *_described(option, " " * 8))]
+    for number, (name, point) in enumerate(texts()[role]["entry_points"].items()):
+        anchor = " *options" if number else " &options" if len(texts()[role]["entry_points"]) > 1 else ""
+        points += ["  %s:" % name, "    short_description: %s" % point["short_description"],
+                   *_described({"description": point["description"]}, " " * 4), "    options:" + anchor,
+                   *([] if number else lines)]
+    defaults = {name: option["default"] for name, option in specified.items() if "default" in option}
+    return {
+        "roles/%s/meta/argument_specs.yml" % role: HEAD + "\n".join(["argument_specs:", *points]) + "\n",
+        "roles/%s/defaults/main.yml" % role: HEAD + _dumped(defaults),
+    }
+
+
+def _of_modules(role: str) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:
+    """(module, variable, option) of every option that is one; of modules that share one, the first describes it."""
+    made: Set[str] = set()
+    for module, source in sources().items():
+        if source.role != role:
+            continue
+        documented = documentation_blocks(MODULES / (module + ".py"))["DOCUMENTATION"]
+        found = dict(documented["options"])
+        if "gpuops.nvidia.writer" in documented["extends_documentation_fragment"]:
+            of_writers = documentation_blocks(WRITER)["DOCUMENTATION"]["options"]
+            found.update({name: of_writers[name] for name in OF_EVERY_WRITER})
+        for option in set(found).intersection(texts()[role].get("without") or ()):
+            del found[option]
+        for option, described in found.items():
+            shared = "%s_%s" % (role, option)
+            name = shared if shared in made else source.prefix + option
+            made.add(name)
+            yield module, name, described
+
+
+def _as_variable(module: str, option: Mapping[str, Any], names: Set[str]) -> Dict[str, Any]:
+    """A module's option as that of a role: what it says of other options names their variables."""
+    qualified = "gpuops.nvidia.%s#module" % module
+
+    def renamed(match: re.Match[str]) -> str:
+        variable = sources()[module].variable(match.group(1), names)
+        return "O(%s%s)" % (variable or "%s:%s" % (qualified, match.group(1)), match.group(2))
+
+    paragraphs = option["description"] if isinstance(option["description"], list) else [option["description"]]
+    made: Dict[str, Any] = {
+        "description": [RESULT.sub(r"RV(%s:\1)" % qualified, OPTION.sub(renamed, text)) for text in paragraphs]}
+    made.update({name: option[name] for name in ("type", "elements", "choices", "default") if name in option})
+    if "choices" in made:
+        made["choices"] = _InOneLine(made["choices"])
+    return made
+
+
+def _merged(option: Mapping[str, Any], differing: Mapping[str, Any]) -> Dict[str, Any]:
+    merged = {**option, **{name: value for name, value in differing.items() if name != "adds"}}
+    if isinstance(merged["description"], str):
+        merged["description"] = [merged["description"]]
+    if "adds" in differing:
+        first, *others = merged["description"]
+        merged["description"] = ["%s %s" % (first, differing["adds"]), *others]
+    return merged
+
+
+def _described(data: Mapping[str, Any], indent: str) -> List[str]:
+    """Lines of YAML: the paragraphs of the description, then everything else."""
+    lines = [indent + "description:"]
+    for paragraph in data["description"]:
+        plain = yaml.safe_load("- " + paragraph) == [paragraph]
+        lines += textwrap.wrap(paragraph if plain else "'%s'" % paragraph.replace("'", "''"), WIDTH,
+                               initial_indent=indent + "  - ", subsequent_indent=indent + "    ",
+                               break_long_words=False, break_on_hyphens=False)
+    rest = {name: value for name, value in data.items() if name != "description"}
+    return lines + ([indent + line for line in _dumped(rest).splitlines()] if rest else [])
+
+
+class _InOneLine(List[Any]):
+    """A list that is written as [a, b]."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes YAML as the files of this repository have it."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> Any:
+        return super().increase_indent(flow, False)
+
+
+def _text(dumper: Any, text: str) -> Any:
+    needs_quotes = text.startswith("{{") or yaml.safe_load(text) != text
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"' if needs_quotes else None)
+
+
+_Dumper.add_representer(str, _text)
+_Dumper.add_representer(
+    _InOneLine, lambda dumper, data: dumper.represent_sequence("tag:yaml.org,2002:seq", data, flow_style=True))
+
+
+def _dumped(data: Any) -> str:
+    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=LONGEST, allow_unicode=True))

@@ -1,0 +1,197 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What steps of the activation do to a host in memory: its kernel modules, and who keeps them in use."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import world
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation import observation, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.capability import CAPABILITY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observation import (
+    FABRIC_MANAGER,
+    MODULES_FILE,
+    OTHERS,
+    PERSISTENCED,
+    SERVICES,
+    UNIT,
+    UNIT_FILE,
+    Holder,
+    Observation,
+    Service,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
+
+# Which modules a module needs
+NEEDS = {"nvidia_uvm": "nvidia", "nvidia_modeset": "nvidia", "nvidia_drm": "nvidia_modeset",
+         "nvidia_peermem": "nvidia", "gdrdrv": "nvidia", "nvidia_fs": "nvidia", "zfs_gds": "nvidia"}
+POD = "8f0f5c0e-0000-4000-8000-123456789abc"
+
+
+@dataclass
+class World(world.World):
+    """
+    modules:  {loaded module: how often the kernel itself uses it}.
+    others:   {module of another package: driver that it was built after, '' if before the one on disk, None if it is
+              not on disk}.
+    nodes:    device nodes in /dev.
+    minors:   those of the GPUs, () where the loaded driver does not tell.
+    modprobe: whether nvidia-modprobe is there.
+    programs: who has devices open, beside the driver's own services.
+    stopped, unloaded: what an exchange has noted.
+    """
+
+    capability = CAPABILITY
+
+    modules: Dict[str, int] = field(default_factory=dict)
+    others: Dict[str, Optional[str]] = field(default_factory=dict)
+    nodes: Tuple[str, ...] = ()
+    minors: Tuple[int, ...] = ()
+    modprobe: bool = False
+    programs: Tuple[Holder, ...] = ()
+    stopped: List[str] = field(default_factory=list)
+    unloaded: List[str] = field(default_factory=list)
+
+    def observe(self, policy: Policy, there: HostFacts) -> Observation:
+        dependants = {name: tuple(other for other in self.modules if NEEDS.get(other) == name)
+                      for name in self.modules}
+        opened: Dict[str, int] = {}
+        for holder in self._holders():
+            for device in holder.devices:
+                module = next(name for start, name in observation._SERVED_BY if device.startswith(start))
+                opened[module] = opened.get(module, 0) + 1
+        return Observation(
+            modules={name: uses + len(dependants[name]) + opened.get(name, 0)
+                     for name, uses in self.modules.items() if name in observation.UNLOAD_ORDER},
+            dependants=dependants, opened=opened,
+            others={name: self.others.get(name) for name in OTHERS if name in self.modules or name in self.unloaded},
+            on_disk=bool(there.driver_installed or there.driver_userspace), holders=self._holders(),
+            services={name: Service(**vars(unit)) for name, unit in self.units.items()}, nodes=self.nodes,
+            minors=self.minors, modprobe=self.modprobe, files=self.state((MODULES_FILE, UNIT_FILE)),
+            originals=dict(self.originals), unloaded=tuple(self.unloaded), stopped=tuple(self.stopped),
+            enabled=tuple(self.enabled))
+
+    def _holders(self) -> Tuple[Holder, ...]:
+        """A service of the driver that runs has a device open."""
+        running = [name for name in SERVICES if self.unit(name).active and "nvidia" in self.modules]
+        return (*self.programs, *(Holder(10 + number, name[:15], ("/dev/nvidiactl",), name)
+                                  for number, name in enumerate(running)))
+
+    def come_true(self, foretold: Mapping[str, Any]) -> None:
+        """The driver's packages have come or gone, with their units, as they leave them; and they have restarted what
+        runs."""
+        loaded = self.facts.driver_loaded
+        super().come_true(foretold)
+        if foretold.get("driver_userspace") == "":
+            self.modprobe = False
+            self.units = {name: unit for name, unit in self.units.items() if name not in SERVICES}
+        if not self.facts.driver_installed:
+            return
+        self.modprobe = True
+        for name, unit in ((PERSISTENCED, world.Unit(known=True, enabled=True)), (FABRIC_MANAGER, world.Unit(True))):
+            if not self.unit(name).known:
+                self.units[name] = unit
+        if loaded and loaded != self.facts.driver_userspace:
+            self.units = {name: replace(unit, active=False, died=True) if name in SERVICES and unit.active else unit
+                          for name, unit in self.units.items()}
+
+    def suppose(self, policy: Policy) -> None:
+        if policy.pods_leave:
+            self.programs = tuple(holder for holder in self.programs if not holder.pod)
+
+    def boot(self) -> None:
+        super().boot()
+        self.stopped, self.unloaded, self.programs, self.nodes = [], [], (), ()
+        there = self.facts.but(driver_installed=self.facts.driver_boots or self.facts.driver_installed,
+                               nouveau_loaded=False)
+        self.modules = dict.fromkeys(planner.LOADED if MODULES_FILE in self.files else (), 0)
+        self.facts = there.but(driver_loaded=there.driver_installed if self.modules else "",
+                               module_loaded=there.module_installed if self.modules else "")
+        self._have(())
+        if self.modules and self.unit(UNIT).enabled and self.modprobe:
+            self._have((*planner.gpu_nodes(range(len(there.gpus))), *planner.UVM_NODES, *planner.MODESET_NODES))
+
+    def _have(self, nodes: Tuple[str, ...]) -> None:
+        self.nodes = tuple(dict.fromkeys(self.nodes + nodes))
+        self.facts = self.facts.but(control_nodes=tuple(node for node in CONTROL_NODES if node in self.nodes))
+
+    def _note(self, step: Step, noted: List[str]) -> None:
+        if step.subject not in noted:
+            noted.append(step.subject)
+
+    # verbs
+
+    def module_load(self, step: Step) -> None:
+        assert step.subject not in self.modules, "%s is loaded already" % step.subject
+        self.modules[step.subject] = 0
+        self.unloaded = [name for name in self.unloaded if name != step.subject]
+        if step.subject == "nvidia":
+            self.minors = tuple(range(len(self.facts.gpus)))
+            self.facts = self.facts.but(driver_loaded=self.facts.driver_installed,
+                                        module_loaded=self.facts.module_installed)
+
+    def module_unload(self, step: Step) -> Disruption:
+        uses = self.observe(Policy(), self.facts).modules[step.subject]
+        assert uses == 0, "rmmod: module %s is in use %d times" % (step.subject, uses)
+        del self.modules[step.subject]
+        self._note(step, self.unloaded)
+        if step.subject == "nvidia":
+            self.minors = ()
+            self.facts = self.facts.but(driver_loaded="", module_loaded="")
+        return Disruption.driver_reload
+
+    def devices_create(self, step: Step) -> None:
+        assert "nvidia" in self.modules, "no driver makes these nodes"
+        self._have(tuple(step.change["after"]))
+
+    def devices_remove(self, step: Step) -> None:
+        self.nodes = tuple(node for node in self.nodes if node not in step.change["before"])
+        self._have(())
+
+    def service_stop(self, step: Step) -> Optional[Disruption]:
+        self._note(step, self.stopped)
+        return super().service_stop(step)
+
+    def service_start(self, step: Step) -> None:
+        assert "nvidia" in self.modules, "%s fails without a driver" % step.subject
+        super().service_start(step)
+        self.stopped = [name for name in self.stopped if name != step.subject]
+
+    def file_restore(self, step: Step) -> None:
+        super().file_restore(step)
+        self.stopped, self.unloaded = [], []
+
+    # what scenarios say
+
+    def say_installed(self, version: str, *module: str) -> None:
+        """The driver's packages are there."""
+        self.come_true({"driver_installed": version, "driver_boots": version, "driver_userspace": version,
+                        "module_installed": module[0] if module else ""})
+
+    def say_no(self, program: str) -> None:
+        assert program == "nvidia-modprobe"
+        self.modprobe = False
+
+    def say_module(self, name: str, *states: str) -> None:
+        """It is loaded; 'used' by the kernel itself, and of another package 'not built', or 'built VERSION'."""
+        self.modules[name] = 1 if states == ("used",) else 0
+        if name in OTHERS:
+            self.others[name] = None if not states else "" if states[0] == "before" else states[1]
+
+    def say_gone(self, *names: str) -> None:
+        """Modules or device nodes are not there any more."""
+        self.modules = {name: uses for name, uses in self.modules.items() if name not in names}
+        self.nodes = tuple(node for node in self.nodes if node not in names)
+        self._have(())
+
+    def say_program(self, name: str, owner: str) -> None:
+        """A program has a GPU open: one of a unit, or of a 'pod'."""
+        pod = POD if owner == "pod" else ""
+        self.programs += (Holder(42, name, ("/dev/nvidia0",), "" if pod else owner, pod),)
+
+    def say_minors(self, *minors: str) -> None:
+        self.minors = tuple(map(int, minors))
