@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import CapabilityAction
+from ..plugin_utils.capability_action import CapabilityAction
 
 
 class ActionModule(CapabilityAction):

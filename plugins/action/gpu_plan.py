@@ -8,11 +8,13 @@ from ansible import constants as C
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.display import Display
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import CapabilityAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.plan_files import plan_path, read, save
+from ..module_utils.core.errors import GpuOpsError
+from ..plugin_utils.capability_action import CapabilityAction
+from ..plugin_utils.plan_files import plan_path, read, save
 
-OF_CONTROLLER = ("save_to", "approved_from", "show")
+OF_CONTROLLER = ("save_to", "approved_from", "show", "brief")
+# What a controller need not hold of every host until the run ends
+AT_LENGTH = ("plan", "text", "observation")
 # Callbacks whose standard output is data: a line of ours would break it.
 DATA_CALLBACKS = ("json", "jsonl", "null")
 
@@ -20,26 +22,29 @@ DATA_CALLBACKS = ("json", "jsonl", "null")
 class ActionModule(CapabilityAction):
     """Plans on the host; reads, saves and shows plans here, where their files and the screen are."""
 
-    def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
-        host = str(task_vars["inventory_hostname"])
-        try:
-            lack = self._read_approved(host)
-            result = super().run(tmp, task_vars)
-            if result.get("failed") or "plan" not in result:
-                return result
-            if lack is not None and result["observation"]["pci"]["gpus"]:
-                raise lack
-            if self._task.args.get("save_to") and not self._task.check_mode:
-                result["saved_as"] = plan_path(self._task.args["save_to"], host)
-                save(result["plan"], result["saved_as"])
-        except GpuOpsError as error:
-            return dict(error.result(), failed=True, changed=False)
+    def _given(self, task_vars: Any) -> Dict[str, Any]:
+        self._lack = self._read_approved(str(task_vars["inventory_hostname"]))
+        return super()._given(task_vars)
+
+    def _run(self, task_vars: Any) -> Dict[str, Any]:
+        result = super()._run(task_vars)
+        if result.get("failed") or "plan" not in result:
+            return result
+        if self._lack is not None and result["observation"]["pci"]["gpus"]:
+            raise self._lack
+        if self._task.args.get("save_to") and not self._task.check_mode:
+            result["saved_as"] = plan_path(self._task.args["save_to"], str(task_vars["inventory_hostname"]))
+            save(result["plan"], result["saved_as"])
         if boolean(self._task.args.get("show") or False) and not self._task.no_log and _people_read():
             Display().display(result["text"])
+        if boolean(self._task.args.get("brief") or False):
+            result = {name: value for name, value in result.items() if name not in AT_LENGTH}
         return result
 
     def for_host(self) -> Dict[str, Any]:
         arguments = {name: value for name, value in super().for_host().items() if name not in OF_CONTROLLER}
+        if self._task.check_mode:
+            arguments.pop("keep", None)
         return dict(arguments, **self._approved)
 
     def _read_approved(self, host: str) -> Optional[GpuOpsError]:

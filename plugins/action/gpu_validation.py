@@ -8,11 +8,11 @@ from ansible.module_utils.basic import env_fallback
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, auth_argument_spec, secrets
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.arguments import ARGUMENTS, OF_HOST
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import CapabilityAction
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.cluster_validation import ClusterScope, validate_cluster
+from ..module_utils.cluster.client import Access, auth_argument_spec, secrets
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.validation.arguments import ARGUMENTS, OF_HOST
+from ..plugin_utils.capability_action import CapabilityAction
+from ..plugin_utils.cluster_validation import ClusterScope, validate_cluster
 
 
 class ActionModule(CapabilityAction):
@@ -21,14 +21,13 @@ class ActionModule(CapabilityAction):
     Options are checked here, once for both scopes, so that the host is sent only what it needs.
     """
 
-    def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
+    def _given(self, task_vars: Any) -> Dict[str, Any]:
+        return _checked(super()._given(task_vars))
+
+    def _run(self, task_vars: Any) -> Dict[str, Any]:
         result: Dict[str, Any] = {"changed": False, "checks": []}
-        try:
-            self._options = _checked(self._task.args)
-        except GpuOpsError as error:
-            return dict(result, failed=True, **error.result())
         if "host" in self._options["scope"]:
-            result = super().run(tmp, task_vars)
+            result = super()._run(task_vars)
             if result.get("failed"):
                 return result
         if "cluster" in self._options["scope"]:

@@ -16,13 +16,22 @@ options:
     default: driver_reload
   approved_plan:
     description:
-      - An approved plan, whole, as M(gpuops.nvidia.gpu_plan) returned it in RV(gpuops.nvidia.gpu_plan#module:plan).
+      - An approved plan, whole, as M(gpuops.nvidia.gpu_plan) returned it in RV(gpuops.nvidia.gpu_plan#module:plan), or
+        the name of one that it kept on this host, as in RV(gpuops.nvidia.gpu_plan#module:kept_as).
       - The module does exactly the steps of its own capability in it, or stops before the first change and names what
         differs. Host, schema and policy are compared too. Steps whose effect is there already may be missing, and a
         step may disturb less. Where the approved plan has no step of the capability, none is done.
       - Left out, the module is held to nothing.
-      - Only the module's own part of the plan is sent to the host.
-    type: dict
+      - Only the module's own part of the plan is sent to the host. One that is kept there has to be the plan that its
+        name says; one that is not there any more is refused.
+    type: raw
+  from_variables:
+    description:
+      - Whether options that the task does not give are those that the variables of the module's role say, in the
+        inventory or where else variables are set. The roles' README pages list them.
+      - A variable that is set nowhere counts as the role's default, whether the role takes part in the play or not.
+    type: bool
+    default: false
   lock_timeout:
     description:
       - How many seconds to wait for another run that works on the same host; V(0) is not to wait.

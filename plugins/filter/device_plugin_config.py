@@ -44,8 +44,8 @@ from typing import Any, Callable, Dict
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.device_plugin import checked_config
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ..module_utils.cluster.device_plugin import checked_config
+from ..module_utils.core.errors import GpuOpsError
 
 
 def device_plugin_config(config: Any) -> Dict[str, Any]:

@@ -172,8 +172,8 @@ from typing import Any, Dict, List, Optional
 from ansible.errors import AnsibleParserError
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.kubernetes import (
+from ..module_utils.core.errors import GpuOpsError
+from ..plugin_utils.kubernetes import (
     access_from_plugin,
     describe,
     gpu_node_facts,

@@ -4,21 +4,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from .activation.capability import CAPABILITY as ACTIVATION
 from .cdi.capability import CAPABILITY as CDI
-from .core.approval import differences, read_approved
+from .core import kept
+from .core.approval import differences
 from .core.capability import Capability, plan_of
 from .core.errors import GpuOpsError
 from .core.facts import HostFacts
 from .core.host import Host
 from .core.journal import Journal
 from .core.lock import HostLock
-from .core.module import run_writer
-from .core.plan import Plan, digest, render
+from .core.module import WRITER_ARGUMENTS, run_writer
+from .core.plan import Disruption, Plan, Requirement, Step, digest, render, split_by_disruption
 from .driver.capability import CAPABILITY as DRIVER
 from .hardware.node import host_facts, host_facts_and_health
 from .hardware.report import read_host
@@ -31,6 +32,10 @@ from .validation.checks import FAILED
 from .validation.on_host import examine
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, RUNTIME, CDI)
+# The option of every writer that says how much of a plan is done
+ALLOWED = "allowed_disruption"
+
+Part = Union[Step, Requirement]
 
 
 def read_facts(host: Host) -> HostFacts:
@@ -54,37 +59,66 @@ def write(name: str) -> None:
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals', 'unfinished', 'waited_for', 'observation'}: the plans of all capabilities
-    that have parameters, chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
+    """{'plan', 'text', 'digest', 'refusals', 'put_off', 'disruption', 'converged', 'unfinished', 'waited_for',
+    'observation', 'gpus'}: the plans of all capabilities that have parameters, chained on the facts each one leaves,
+    once no other run works on the host ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
     With 'validation', the host is checked in the same call where nothing is to be done: {'checks', 'validated'}.
+    With 'keep', a plan that has something to be done stays on the host: 'kept_as'.
     """
     waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
     now = facts = read_facts(host)
     total = Plan(host=facts.hostname)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
+    put_off: List[Part] = []
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
-            options = _checked(capability.name, capability.arguments, given)
+            options = _checked(capability.name, {**capability.arguments, ALLOWED: WRITER_ARGUMENTS[ALLOWED]}, given)
+            allowed = Disruption[options.pop(ALLOWED)]
             plan, facts = plan_of(capability, options, host, facts, now)
+            put_off += left_for_later(plan, allowed)
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
     if approved is not None:
-        total = replace(total, refusals=total.refusals + differences(total, read_approved(approved)))
+        total = replace(total, refusals=total.refusals + differences(total, kept.approved(host, approved)))
     unfinished = _unfinished(host, parameters)
     is_done = not (total.steps or total.requirements or total.refusals or unfinished)
+    observation = read_host(host)
+    is_kept = parameters.get("keep") and not (is_done or total.refusals)
     return {
         "plan": total.to_dict(),
         "text": render(total),
         "digest": digest(total.promise()),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
+        **told_of(total, put_off),
+        "converged": is_done,
         "unfinished": unfinished,
         "waited_for": waited,
-        "observation": read_host(host),
+        "observation": observation,
+        "gpus": len(observation["pci"]["gpus"]),
         **_validation(host, wanted.get("validation"), is_done),
+        **({"kept_as": kept.keep(host, total)} if is_kept else {}),
+    }
+
+
+def left_for_later(plan: Plan, allowed: Disruption) -> Tuple[Part, ...]:
+    """What a writer that may disturb so much does not do of its plan, and what then is not brought from outside."""
+    _done, put_off = split_by_disruption(plan.steps, allowed)
+    return (*put_off, *(requirement for requirement in plan.requirements if requirement.disruption > allowed))
+
+
+def told_of(plan: Plan, put_off: Sequence[Part]) -> Dict[str, Any]:
+    """{'put_off', 'disruption'}: what is not done, in short, and the highest disruption of what is."""
+    ids = {part.id for part in put_off}
+    parts: Tuple[Part, ...] = (*plan.steps, *plan.requirements)
+    done = [part.disruption for part in parts if part.id not in ids]
+    return {
+        "put_off": [{"id": part.id, "capability": part.capability, "disruption": part.disruption.name, "why": part.why}
+                    for part in put_off],
+        "disruption": max(done, default=Disruption.none).name,
     }
 
 

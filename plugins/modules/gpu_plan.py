@@ -16,6 +16,13 @@ description:
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:
+  from_variables:
+    description:
+      - Whether to plan every capability, each with the options that the variables of the roles say; what the task gives
+        of an option counts before that.
+      - A variable that is set nowhere counts as its role's default, though no role takes part in the play.
+    type: bool
+    default: false
   nouveau:
     description: Options of M(gpuops.nvidia.nouveau). Left out, the capability is not planned.
     type: dict
@@ -40,8 +47,9 @@ options:
       - What is needed now and is not covered by it is a refusal that names it. Compared are host, policy of every
         capability, and of each step and requirement everything but the reason. Steps that are done already may be
         missing, and a step may disturb less.
+      - It may also be the name of one that O(keep) left on this host, as in RV(kept_as).
       - A plan of another schema, or what is no plan, is an error.
-    type: dict
+    type: raw
   validation:
     description:
       - Options of M(gpuops.nvidia.gpu_validation) that concern the host (C(expected_gpus), C(handler),
@@ -50,6 +58,20 @@ options:
     type: dict
   gpus_only:
     description: Whether to plan nothing on a host that has no GPU for NVIDIA's driver.
+    type: bool
+    default: false
+  keep:
+    description:
+      - Whether to keep the plan on the host, for the modules that carry it out to be held to; RV(kept_as) is what their
+        C(approved_plan) takes. So a controller need not hold the plans of a whole fleet.
+      - Kept is what can be carried out and has something to do, below C(/var/lib/gpuops/plans), where root alone may
+        read, and the newest eight of a host. Nothing is kept in check mode.
+    type: bool
+    default: false
+  brief:
+    description:
+      - Whether to leave RV(plan), RV(text) and RV(observation) out of the result, which Ansible holds for every host
+        until the run ends. O(save_to) and O(show) have them all the same.
     type: bool
     default: false
   lock_timeout:
@@ -92,6 +114,10 @@ EXAMPLES = r"""
     activation: {}
   register: planned
 
+- name: Plan what the variables of the inventory say
+  gpuops.nvidia.gpu_plan:
+    from_variables: true
+
 - name: Show it, and keep it for approval
   gpuops.nvidia.gpu_plan:
     driver:
@@ -105,7 +131,7 @@ EXAMPLES = r"""
 RETURN = r"""
 plan:
   description: The plan as data, in the form that O(approved_plan) takes.
-  returned: success
+  returned: success, unless O(brief)
   type: dict
   sample:
     schema: gpuops.nvidia/plan/v3
@@ -174,7 +200,7 @@ plan:
     notes: {description: What should be known beside it., type: list, elements: str, returned: success}
 text:
   description: The plan as text for a person.
-  returned: success
+  returned: success, unless O(brief)
   type: str
   sample: "a100: nothing to do"
 digest:
@@ -206,6 +232,27 @@ refusals:
     option:
       description: The option, or the role's variable, that RV(refusals[].remedy) is about.
       type: str
+put_off:
+  description:
+    - Steps that the modules would not do, as they disturb more than C(allowed_disruption) of theirs or come after
+      one that does, and requirements that disturb more.
+  returned: success
+  type: list
+  elements: dict
+  contains:
+    id: {description: Id of the step or requirement., type: str, returned: success}
+    capability: {description: Who plans it., type: str, returned: success}
+    disruption: {description: What it disturbs., type: str, returned: success}
+    why: {description: The reason as a sentence., type: str, returned: success}
+disruption:
+  description: The highest disruption of what is not in RV(put_off).
+  returned: success
+  type: str
+  sample: runtime_restart
+converged:
+  description: Whether there is nothing to do on the host, nothing to refuse, and nothing of RV(unfinished).
+  returned: success
+  type: bool
 unfinished:
   description:
     - Ids of steps that a run has begun and that none has closed, as after a power cut. The next run of their module
@@ -223,8 +270,12 @@ held_by:
   type: dict
 observation:
   description: What was read of the host, as M(gpuops.nvidia.gpu_info) returns it.
-  returned: success
+  returned: success, unless O(brief)
   type: dict
+gpus:
+  description: How many GPUs for NVIDIA's driver the PCI bus has.
+  returned: success
+  type: int
 checks:
   description: Every check of O(validation), as M(gpuops.nvidia.gpu_validation) returns it; empty where there is work.
   returned: success
@@ -234,6 +285,11 @@ validated:
   description: Whether all of RV(checks) passed, and the status files, if they are wanted, say so.
   returned: success
   type: bool
+kept_as:
+  description: The file on the host that holds the plan; its name is RV(digest).
+  returned: when O(keep) was given, the plan has something to do and no refusal, and it was not check mode
+  type: str
+  sample: /var/lib/gpuops/plans/0123456789abcdef.json
 saved_as:
   description: The file on the controller that holds the plan.
   returned: when O(save_to) was given and it was not check mode
@@ -280,7 +336,7 @@ option:
   type: str
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
+from ..module_utils.shipped import run
 
 
 def main() -> None:

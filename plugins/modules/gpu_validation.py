@@ -71,6 +71,12 @@ options:
     description: Seconds to wait for the allocatable devices, and again for the pod.
     type: int
     default: 120
+  from_variables:
+    description:
+      - Whether options that the task does not give are those that the variables C(gpu_validation_*) say.
+      - A variable that is set nowhere counts as the default of the role C(gpuops.nvidia.gpu_validation).
+    type: bool
+    default: false
 extends_documentation_fragment:
   - kubernetes.core.k8s_auth_options
   - gpuops.nvidia.writer.reader
@@ -175,7 +181,7 @@ refusals:
     option: {description: "As RV(option).", type: str, returned: failure}
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
+from ..module_utils.shipped import run
 
 
 def main() -> None:

@@ -141,7 +141,7 @@ refusals:
     option: {description: "As RV(option).", type: str, returned: failure}
 """
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.shipped import run
+from ..module_utils.shipped import run
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The controller's part of a capability's module: ship libraries, let ansible.builtin move packages.
+"""The controller's part of a capability's module: options from variables, libraries, packages by ansible.builtin.
 
 A module that meets a package step returns it as 'awaiting'. The step is carried out here by ansible.builtin.apt in
 one transaction of exact versions, and the module is called again; it observes anew and goes on.
@@ -14,16 +14,19 @@ import tempfile
 import uuid
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.parsing.plugin_docs import read_docstring
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import part_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal, as_result
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import builtin_options
-
+from ..module_utils import shipped
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.plan import part_of
+from ..module_utils.core.refusal import Refusal, as_result
+from ..module_utils.packages.apt.transaction import builtin_options
 from .libraries import archive
-from .reader_words import in_variables, is_of_roles
+from .reader_words import in_variables
+from .role_variables import SOURCES, options_of, options_of_plan, variables_behind
 
 APT = "ansible.legacy.apt"
 MOST_ROUNDS = 20
@@ -33,16 +36,35 @@ PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "nonintera
 
 
 class CapabilityAction(ActionBase):
-    """Base of the action plugins; the task's own module is run.
+    """Base of the action plugins; the task's own module is run."""
 
-    capability: whose part of an approved plan goes to the host; '' where the module takes the whole.
-    """
-
-    capability = ""
+    TRANSFERS_FILES = True
     _libraries = ""
+    # What the task asks for, with options from variables where it says so
+    _options: Dict[str, Any] = {}
 
     def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
-        super().run(tmp, task_vars)
+        try:
+            self._options = self._given(task_vars)
+            return self._run(task_vars)
+        except GpuOpsError as error:
+            return dict(error.result(), failed=True, changed=False)
+
+    def _given(self, task_vars: Any) -> Dict[str, Any]:
+        """The task's options, worked out before the host is asked."""
+        given = dict(self._task.args)
+        if not boolean(given.pop("from_variables", False)):
+            return given
+        module = self._module()
+        options, misspelt = (options_of(module, given, task_vars, self._templar) if module in SOURCES
+                             else options_of_plan(given, task_vars, self._templar))
+        for name, near in misspelt:
+            Display().warning("Found: variable %s, which nothing reads. Wanted: a variable of the collection. "
+                              "Do: see whether %s is meant." % (name, near))
+        return options
+
+    def _run(self, task_vars: Any) -> Dict[str, Any]:
+        super().run(None, task_vars)
         content, self._libraries = archive()
         arguments = self.for_host()
         if self._writes():
@@ -70,14 +92,23 @@ class CapabilityAction(ActionBase):
                 rounds.append(_failed_transaction(rounds[-1]["awaiting"], ENDLESS, unaccounted))
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
-        result = _summary(rounds)
-        return in_variables(result, self.capability, task_vars) if is_of_roles(self._task.get_path()) else result
+        return self._in_words_of_reader(_summary(rounds))
+
+    def _in_words_of_reader(self, result: Dict[str, Any]) -> Dict[str, Any]:
+        """The result, in whose refusals the variables stand that options came from."""
+        if not result.get("refusals") or not boolean(self._task.args.get("from_variables", False)):
+            return result
+        module = self._module()
+        if module in SOURCES:
+            return in_variables(result, variables_behind({module: self._task.args}), SOURCES[module].capability)
+        given = {name: self._task.args.get(source.capability) or {} for name, source in SOURCES.items()}
+        return in_variables(result, variables_behind(given))
 
     def for_host(self) -> Dict[str, Any]:
         """The options that the module on the host gets; a subclass leaves out what only the controller needs."""
-        arguments = dict(self._task.args)
-        if self.capability and isinstance(arguments.get("approved_plan"), dict):
-            arguments["approved_plan"] = part_of(arguments["approved_plan"], self.capability)
+        arguments = dict(self._options)
+        if self._module() in SOURCES and isinstance(arguments.get("approved_plan"), dict):
+            arguments["approved_plan"] = part_of(arguments["approved_plan"], SOURCES[self._module()].capability)
         return arguments
 
     def _ship(self, content: bytes, name: str) -> str:
@@ -92,8 +123,11 @@ class CapabilityAction(ActionBase):
         self._fixup_perms2((self._connection._shell.tmpdir, passing))
         return passing
 
+    def _module(self) -> str:
+        return str(self._task.action).rsplit(".", 1)[-1]
+
     def _writes(self) -> bool:
-        return self._task.action.rsplit(".", 1)[-1] not in ("gpu_info", "gpu_plan", "gpu_validation")
+        return self._module() not in ("gpu_info", "gpu_plan", "gpu_validation")
 
     def _account(self, arguments: Mapping[str, Any], task_vars: Any) -> str:
         """Have the host account for what came although the transaction failed; '' or why it could not."""

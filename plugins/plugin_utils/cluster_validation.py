@@ -8,16 +8,16 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, Cluster
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import (
+from ..module_utils.cluster.client import Access, Cluster
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.validation.checks import Check
+from ..module_utils.validation.on_cluster import (
     allocatable,
     ended,
     pod_got_its_device,
     probe_pod,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.verdict import raise_if_unhealthy
+from ..module_utils.validation.verdict import raise_if_unhealthy
 
 POLL_S = 1.0
 

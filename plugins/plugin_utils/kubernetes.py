@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, Cluster, describe
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.nodes import node_facts, skew_findings
+from ..module_utils.cluster.client import Access, Cluster, describe
+from ..module_utils.cluster.nodes import node_facts, skew_findings
 
 __all__ = ["access_from_plugin", "describe", "gpu_node_facts", "read_nodes"]
 

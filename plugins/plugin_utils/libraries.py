@@ -15,7 +15,7 @@ from typing import Dict, Iterator, Tuple
 from ansible import constants as C
 from ansible.errors import AnsibleActionFail
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils import shipped
+from ..module_utils import shipped
 
 LIBRARIES: Dict[str, str] = {"pynvml": "nvidia-ml-py", "tomlkit": "tomlkit"}
 

@@ -1,24 +1,66 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Which variables of which role the options of a module are."""
+"""From a role's variables to the options of a module, in one step.
+
+A variable is the role's own word for an option: `container_runtime_handler` is the option `handler` of the module
+container_runtime. A task that says `from_variables` has every option that it does not give itself from there: as the
+task sees the variable, else as the role's defaults have it. So a play need not run a role to plan with its variables.
+"""
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import AbstractSet, Dict
+import difflib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Tuple
+
+import ansible.errors
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.yaml import yaml_load
+
+from ..module_utils.activation import policy as activation
+from ..module_utils.cdi import policy as cdi
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.driver import policy as driver
+from ..module_utils.nouveau import policy as nouveau
+from ..module_utils.runtime import policy as runtime
+from ..module_utils.toolkit import policy as toolkit
+from ..module_utils.validation import arguments as validation
+
+try:
+    from ansible.template import trust_as_template
+except ImportError:
+    # Before ansible-core 2.19 every text is a template
+    def trust_as_template(value: str) -> str:
+        return value
+
+ROLES = Path(__file__).resolve().parents[2] / "roles"
+# What a variable is that is set to {{ omit }}, since ansible-core 2.19
+OMITTED: Tuple[Any, ...] = tuple(
+    getattr(ansible.errors, name) for name in ("AnsibleValueOmittedError",) if hasattr(ansible.errors, name))
+# Options that every module has which changes a host, as far as they are variables
+OF_WRITERS = ("allowed_disruption", "approved_plan")
+VALIDATION = "gpu_validation"
+# How alike names are of which one is the other with a slip in it (difflib's ratio)
+ALIKE = 0.9
 
 
 @dataclass(frozen=True)
 class Source:
     """Where a module's options come from.
 
-    capability: what the module plans and applies, its option of gpu_plan.
+    capability: what the module plans and applies: its option of gpu_plan.
     role:       whose variables they are.
-    prefix:     what stands before an option's name in the name of the variable that is the option's alone.
+    prefix:     what stands before an option in the name of the variable that is the option's alone. An option that has
+                none of that name shares one with other modules of the role.
+    options:    the module's options, as an Ansible argument specification.
+    read_as:    {option: {value of the shared variable: what that is for this module}}
     """
 
     capability: str
     role: str
     prefix: str
+    options: Mapping[str, Any]
+    read_as: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def variable(self, option: str, specified: AbstractSet[str]) -> str:
         """The variable behind an option, among those that the role specifies; '' where the option is none."""
@@ -29,11 +71,123 @@ class Source:
 
 
 SOURCES: Dict[str, Source] = {
-    "gpu_driver": Source("driver", "gpu_driver", "gpu_driver_"),
-    "gpu_driver_activation": Source("activation", "gpu_driver", "gpu_driver_"),
-    "nouveau": Source("nouveau", "gpu_driver", "gpu_driver_"),
-    "container_toolkit": Source("toolkit", "container_toolkit", "container_toolkit_"),
-    "container_runtime": Source("runtime", "container_runtime", "container_runtime_"),
-    "cdi_spec": Source("cdi", "container_runtime", "container_runtime_cdi_"),
-    "gpu_validation": Source("validation", "gpu_validation", "gpu_validation_"),
+    "gpu_driver": Source("driver", "gpu_driver", "gpu_driver_", driver.ARGUMENTS),
+    "gpu_driver_activation": Source("activation", "gpu_driver", "gpu_driver_", activation.ARGUMENTS, {
+        "state": {"staged": "present"}, "fabric_manager": {"present": "auto"}}),
+    "nouveau": Source("nouveau", "gpu_driver", "gpu_driver_", nouveau.ARGUMENTS, {"state": {"staged": "present"}}),
+    "container_toolkit": Source("toolkit", "container_toolkit", "container_toolkit_", toolkit.ARGUMENTS),
+    "container_runtime": Source("runtime", "container_runtime", "container_runtime_", runtime.ARGUMENTS),
+    "cdi_spec": Source("cdi", "container_runtime", "container_runtime_cdi_", cdi.ARGUMENTS),
+    VALIDATION: Source("validation", "gpu_validation", "gpu_validation_", validation.ARGUMENTS),
 }
+
+
+def specified(role: str) -> Mapping[str, Any]:
+    """{variable: its specification} of a role."""
+    points = yaml_load((ROLES / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]
+    found: Mapping[str, Any] = points["main"]["options"]
+    return found
+
+
+class RoleVariables:
+    """The variables of one role as a task sees them. Raises GpuOpsError where one is not what the role specifies."""
+
+    def __init__(self, role: str, task_vars: Mapping[str, Any], templar: Any) -> None:
+        self.role = role
+        self.task_vars = task_vars
+        self.specified = specified(role)
+        self.defaults = {name: trust_as_template(value) if isinstance(value, str) else value for name, value
+                         in yaml_load((ROLES / role / "defaults" / "main.yml").read_text()).items()}
+        self.templar = templar.copy_with_new_env(available_variables={**self.defaults, **task_vars})
+        self.values = dict(self._values())
+        self._check()
+
+    def options(self, module: str, others: Tuple[str, ...] = ()) -> Dict[str, Any]:
+        """{option: value} of a module, and of those options that it shares with others."""
+        source, found = SOURCES[module], {}
+        for option in (*source.options, *others):
+            variable = source.variable(option, set(self.specified))
+            if variable in self.values:
+                value = self.values[variable]
+                found[option] = source.read_as.get(option, {}).get(value, value) if isinstance(value, str) else value
+        return found
+
+    def misspelt(self) -> Iterator[Tuple[str, str]]:
+        """(variable, the one that may be meant) of variables that are one of the role's with a slip in it.
+
+        A variable that is set under its right name too is not meant by another one.
+        """
+        unset = [name for name in self.specified
+                 if name not in self.task_vars or self.task_vars[name] == self.defaults.get(name)]
+        for name in self.task_vars:
+            if name.startswith(self.role + "_") and name not in self.specified:
+                for near in difflib.get_close_matches(name, unset, 1, ALIKE):
+                    yield name, near
+
+    def _values(self) -> Iterator[Tuple[str, Any]]:
+        """What is set to nothing, or to {{ omit }}, is left out: the module's own default counts."""
+        for name in self.specified:
+            try:
+                value = self.templar.template(self.task_vars.get(name, self.defaults.get(name)))
+            except OMITTED:
+                continue
+            except ansible.errors.AnsibleError as error:
+                raise GpuOpsError(
+                    "variables.not_worked_out",
+                    found="variable `%s` cannot be worked out: %s" % (name, error),
+                    wanted="a value, or a template of variables that this host has",
+                    remedy="correct `%s`, or what it refers to" % name,
+                ) from error
+            if value is not None and value != self.task_vars.get("omit"):
+                yield name, value
+
+    def _check(self) -> None:
+        known = ("type", "elements", "choices")
+        specification = {name: {key: option[key] for key in known if key in option}
+                         for name, option in self.specified.items()}
+        messages = ArgumentSpecValidator(specification).validate(self.values).error_messages
+        if messages:
+            raise GpuOpsError(
+                "variables.malformed",
+                found="; ".join(messages),
+                wanted="the variables of role gpuops.nvidia.%s" % self.role,
+                remedy="correct them; roles/%s/README.md describes each" % self.role,
+            )
+
+
+def options_of(
+    module: str, given: Mapping[str, Any], task_vars: Mapping[str, Any], templar: Any
+) -> Tuple[Dict[str, Any], List[Tuple[str, str]]]:
+    """(options of a module, misspelt variables): those that a task gives, the others from variables."""
+    variables = RoleVariables(SOURCES[module].role, task_vars, templar)
+    others = () if module == VALIDATION else OF_WRITERS
+    return {**variables.options(module, others), **given}, list(variables.misspelt())
+
+
+def options_of_plan(
+    given: Mapping[str, Any], task_vars: Mapping[str, Any], templar: Any
+) -> Tuple[Dict[str, Any], List[Tuple[str, str]]]:
+    """The same of gpu_plan, which has the options of all other modules; the host is checked where that is asked for."""
+    options = dict(given)
+    wanted = [module for module in SOURCES if module != VALIDATION or given.get("validation") is not None]
+    roles = {role: RoleVariables(role, task_vars, templar) for role in {SOURCES[module].role for module in wanted}}
+    for module in wanted:
+        found = roles[SOURCES[module].role].options(module, () if module == VALIDATION else OF_WRITERS[:1])
+        if module == VALIDATION:
+            found = {name: value for name, value in found.items() if name in validation.OF_HOST}
+        options[SOURCES[module].capability] = {**found, **(given.get(SOURCES[module].capability) or {})}
+    return options, [slip for variables in roles.values() for slip in variables.misspelt()]
+
+
+def variables_behind(given: Mapping[str, Mapping[str, Any]]) -> Dict[str, Dict[str, str]]:
+    """{capability: {option: variable}} of the options that come from variables.
+
+    given: {module: the options that a task gives it itself}
+    """
+    found: Dict[str, Dict[str, str]] = {}
+    for module, own in given.items():
+        source = SOURCES[module]
+        names = set(specified(source.role))
+        variables = {option: source.variable(option, names) for option in (*source.options, *OF_WRITERS)}
+        found[source.capability] = {option: name for option, name in variables.items() if name and option not in own}
+    return found

@@ -163,8 +163,10 @@ def variables_page() -> str:
     for role in roles():
         described = load(ROLES / role / "meta" / "main.yml")["galaxy_info"]["description"]
         rows.append(["[%s](../roles/%s/README.md)" % (role, role), "`%s_*`" % role, described])
-    return "\n".join([*lines, "", "## Roles", "", "Each role has its own variables, which carry its name.", "",
-                      *_table(["Role", "Variables", "Does"], rows)]) + "\n"
+    lines += ["", "## Roles", "",
+              "Each role has its own variables, which carry its name. A task of a module with `from_variables: true`",
+              "takes them without the role.", ""]
+    return "\n".join([*lines, *_table(["Role", "Variables", "Does"], rows)]) + "\n"
 
 
 def used_in(names: Iterable[str]) -> Dict[str, str]:
@@ -228,6 +230,8 @@ def _follows(expression: str) -> str:
     follows = FOLLOWS.fullmatch(expression)
     if follows:
         return "`%s`, else %s" % (follows.group(1), _follows(follows.group(2)))
+    if expression == "omit":
+        return "undefined"
     fallback = yaml.safe_load(expression)
     return "empty" if fallback == "" else "`%s`" % fallback
 

@@ -43,7 +43,7 @@ def plan(fleet: Fleet, version: str, **more: Any) -> Dict[str, Any]:
     return played.result(HOST, "gpu_plan")
 
 
-def write(fleet: Fleet, version: str, approved: Dict[str, Any], *flags: str) -> List[Dict[str, Any]]:
+def write(fleet: Fleet, version: str, approved: Any, *flags: str) -> List[Dict[str, Any]]:
     """All writers, held to the plan; the last result is a failed one where one fails."""
     return fleet.tasks(HOST, [
         {"gpuops.nvidia." + module: dict(options(version)[name], approved_plan=approved)}
@@ -54,17 +54,20 @@ def steps(results: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return [step for result in results for step in result["plan"]["steps"]]
 
 
-@pytest.mark.parametrize("version", [OLD, NEW])
-def test_check_mode_shows_the_approved_plan_and_the_run_does_it(fleet: Fleet, version: str) -> None:
-    """A first install, then an exchange of the loaded driver; the package's script is kept from building the module."""
+@pytest.mark.parametrize("version, approved", [(OLD, "plan"), (NEW, "kept_as")])
+def test_check_mode_shows_the_approved_plan_and_the_run_does_it(fleet: Fleet, version: str, approved: str) -> None:
+    """A first install, then an exchange of the loaded driver; the package's script is kept from building the module.
+
+    The first is held to the plan that the controller has, the second to the one that was kept on the host.
+    """
     fleet.say(HOST, "sh", "-c", "mkdir -p /etc/dkms && touch " + SKIP)
     before = len(fleet.events(HOST))
-    told = plan(fleet, version)
+    told = plan(fleet, version, keep=approved == "kept_as")
     assert told["refusals"] == [] and told["digest"]
     checked = write(fleet, version, told["plan"], "--check")
     assert [result.get("msg") for result in checked if result.get("failed")] == []
     assert steps(checked) == told["plan"]["steps"]
-    done = write(fleet, version, told["plan"])
+    done = write(fleet, version, told[approved])
     assert [result.get("msg") for result in done if result.get("failed")] == []
     events = fleet.events(HOST)[before:]
     assert_journal_is_plan(events, told["plan"])
@@ -72,7 +75,7 @@ def test_check_mode_shows_the_approved_plan_and_the_run_does_it(fleet: Fleet, ve
     assert built == ["started", "done"], "the package's script was to leave it to us"
     assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == version
     again = len(fleet.events(HOST))
-    assert not any(result["changed"] for result in write(fleet, version, told["plan"]))
+    assert not any(result["changed"] for result in write(fleet, version, told[approved]))
     assert len(fleet.events(HOST)) == again, "a step is noted once"
     assert plan(fleet, version, approved_plan=told["plan"])["refusals"] == []
 
@@ -114,3 +117,16 @@ def test_a_module_gets_its_own_part_of_the_plan_alone(fleet: Fleet) -> None:
     played = fleet.tasks(HOST, [{"gpuops.nvidia.nouveau": {"approved_plan": approved}}])
     invocation = json.dumps(played.result(HOST, "nouveau")["invocation"])
     assert secret not in invocation and approved["policies"]["nouveau"] in invocation
+
+
+def test_a_plan_that_is_kept_is_that_of_its_policy_and_has_to_be_there(fleet: Fleet) -> None:
+    kept = {"approved_plan": "{{ kept.kept_as }}"}
+    planned, other, _removed, gone = fleet.tasks(HOST, [
+        {"gpuops.nvidia.gpu_plan": {"nouveau": {"state": "absent"}, "keep": True, "brief": True}, "register": "kept"},
+        {"gpuops.nvidia.nouveau": kept, "ignore_errors": True},
+        {"ansible.builtin.file": {"path": "{{ kept.kept_as }}", "state": "absent"}},
+        {"gpuops.nvidia.nouveau": dict(kept, state="absent"), "ignore_errors": True},
+    ]).results(HOST)
+    assert "plan" not in planned
+    assert other["failed"] and "the options of nouveau are others" in other["msg"]
+    assert gone["failed"] and "no plan %s" % planned["kept_as"] in gone["msg"]

@@ -83,7 +83,8 @@ CONTRADICTIONS = (
          ("local_repository without `gpu_driver_repository_key`", "set `gpu_driver_repository_url`")),
     Case("a toolkit that lets containers out", "v100", {"container_toolkit_version": "1.16.1"},
          ("1.16.1", "let a container out", "allow_vulnerable")),
-    Case("the handler of runc", "plain", {"container_runtime_handler": "runc"}, ("handler: 'runc'", "use 'nvidia'")),
+    Case("the handler of runc", "plain", {"container_runtime_handler": "runc"},
+         ("`container_runtime_handler`: 'runc'", "use `nvidia`")),
 )
 # The controller alone reads a kubeconfig: these hosts are names.
 KUBECONFIGS = (

@@ -32,6 +32,15 @@ def sources() -> Iterator[Tuple[str, Path]]:
             yield room, path
 
 
+def imported(path: Path) -> Iterator[str]:
+    """Absolute names that a file imports from."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            yield node.module or ""
+
+
 def imports(path: Path) -> Set[str]:
     """Absolute names of imported modules; relative ones as 'module_utils.<room>...'."""
     names: Set[str] = set()
@@ -49,6 +58,12 @@ def imports(path: Path) -> Set[str]:
 def test_rooms_import_only_what_the_house_allows(room: str, path: Path) -> None:
     ours = {name.split(".")[1] for name in imports(path) if name.startswith("module_utils.") and name.count(".") >= 1}
     assert ours - {room, ""} <= ALLOWED[room]
+
+
+def test_plugins_import_each_other_relatively() -> None:
+    """Modules too: they are run by their full names, on a host as on the controller."""
+    assert [str(path) for path in UTILS.parent.rglob("*.py")
+            if any(name.startswith("ansible_collections.gpuops") for name in imported(path))] == []
 
 
 @pytest.mark.parametrize("room, path", list(sources()), ids=lambda value: getattr(value, "name", value))

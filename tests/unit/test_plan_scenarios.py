@@ -13,7 +13,8 @@ from plan_scenarios import REWRITE, check, scenarios
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Refusal, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import file_step, restore_step, service_step
 
 FIRST, SECOND, DAEMON = "/etc/first", "/etc/second", "daemon.service"
@@ -113,7 +114,7 @@ def content_with_half(made: Plan, seen: Seen, policy: str) -> Plan:
 
 
 def refuses_and_plans(made: Plan, seen: Seen, policy: str) -> Plan:
-    return replace(made, refusals=(Refusal("two", "found", "wanted", "remedy"),))
+    return replace(made, refusals=(Refusal("two.other", "found", "wanted", "remedy"),))
 
 
 def takes_nothing_back(made: Plan, seen: Seen, policy: str) -> Plan:

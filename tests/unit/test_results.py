@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Iterator, List, Mapping, Set
 
@@ -26,11 +26,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import writer_result
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
-from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import plan_host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import left_for_later, plan_host, told_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
 
 sys.path.insert(0, str(Path(__file__).parent / "cluster"))
@@ -133,6 +133,26 @@ def test_a_host_without_a_gpu_may_be_left_alone(host: Host) -> None:
     host.write(ADDRESS + "vendor", "0x8086\n")
     assert plan_host(host, wanted)["plan"]["steps"] == []
     assert plan_host(host, dict(wanted, gpus_only=False))["plan"]["policies"]
+
+
+def test_a_plan_with_work_is_kept_where_that_is_asked_for(host: Host) -> None:
+    told = plan_host(host, {"nouveau": {}, "keep": True})
+    assert told["kept_as"].endswith("/%s.json" % told["digest"])
+    assert list(undocumented(told, returned("gpu_plan"))) == []
+    again = plan_host(host, {"nouveau": {}, "approved_plan": told["kept_as"]})
+    assert again["refusals"] == [] and "kept_as" not in again
+    other = plan_host(host, {"nouveau": {"state": "absent"}, "approved_plan": told["kept_as"], "keep": True})
+    assert other["refusals"] and "kept_as" not in other
+    assert "kept_as" not in plan_host(host, {"keep": True}), "nothing is to be done"
+
+
+@pytest.mark.parametrize("allowed, put_off", [("service_restart", False), ("none", True)])
+def test_a_plan_says_what_of_it_is_put_off(allowed: str, put_off: bool) -> None:
+    first = replace(STEP, disruption=Disruption.service_restart)
+    plan = Plan(steps=(first, replace(STEP, subject="/etc/y", after=(first.id,))))
+    told = told_of(plan, left_for_later(plan, Disruption[allowed]))
+    assert [part["id"] for part in told["put_off"]] == ([step.id for step in plan.steps] if put_off else [])
+    assert told["disruption"] == ("none" if put_off else "service_restart")
 
 
 def test_a_plan_names_what_a_killed_run_has_left_open(host: Host) -> None:

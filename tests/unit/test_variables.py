@@ -16,6 +16,7 @@ from workspace import REPOSITORY, source_files
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import OF_WRITERS, SOURCES
 
 PLAYBOOKS = REPOSITORY / "playbooks"
 ROLES = documentation.roles()
@@ -113,7 +114,11 @@ def test_every_variable_of_a_role_is_specified_or_made_there(role: str) -> None:
 def test_every_specified_option_is_used_by_its_role(role: str) -> None:
     home = REPOSITORY / "roles" / role
     used = "\n".join(text for path, text in files(home) if path.parts[-2] != "defaults")
-    assert [name for name in documentation.options(role) if not re.search(r"\b%s\b" % name, used)] == []
+    of_modules = {source.variable(option, documentation.options(role).keys())
+                  for module, source in SOURCES.items() if source.role == role and "gpuops.nvidia.%s:" % module in used
+                  for option in (*source.options, *OF_WRITERS)}
+    assert [name for name in documentation.options(role)
+            if name not in of_modules and not re.search(r"\b%s\b" % name, used)] == []
 
 
 def test_every_declared_variable_is_described_and_used() -> None:

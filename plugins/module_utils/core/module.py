@@ -8,8 +8,7 @@ from typing import Any, Callable, Dict, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
-from . import libraries
-from .approval import read_approved
+from . import kept, libraries
 from .capability import Capability, Outcome, Run
 from .errors import GpuOpsError
 from .facts import HostFacts
@@ -24,7 +23,8 @@ TO_READ = "what others may not read looks to them as if it were not there"
 
 WRITER_ARGUMENTS: Dict[str, Any] = {
     "allowed_disruption": {"type": "str", "default": "driver_reload", "choices": Disruption.names()},
-    "approved_plan": {"type": "dict"},
+    "approved_plan": {"type": "raw"},
+    "from_variables": {"type": "bool", "default": False},
     "lock_timeout": {"type": "int", "default": 600},
     "resumed_step": {"type": "str", "default": ""},
     "run_id": {"type": "str", "default": ""},
@@ -74,7 +74,7 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], Ho
             host,
             read_facts,
             Disruption[module.params["allowed_disruption"]],
-            None if approved is None else read_approved(approved, capability.name),
+            None if approved is None else kept.approved(host, approved, capability.name),
             module.params["resumed_step"],
             module.params["transaction_failed"],
         )

@@ -13,6 +13,8 @@ from ..registry import CAPABILITIES, plan_host
 # The action plugin's own: they never reach the host.
 OF_CONTROLLER = {
     "approved_from": {"type": "path"},
+    "brief": {"type": "bool", "default": False},
+    "from_variables": {"type": "bool", "default": False},
     "save_to": {"type": "path"},
     "show": {"type": "bool", "default": False},
 }
@@ -29,8 +31,9 @@ def read(host: Host, parameters: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     arguments = {capability.name: {"type": "dict"} for capability in CAPABILITIES}
     own = {
-        "approved_plan": {"type": "dict"},
+        "approved_plan": {"type": "raw"},
         "gpus_only": {"type": "bool", "default": False},
+        "keep": {"type": "bool", "default": False},
         "lock_timeout": {"type": "int", "default": 600},
         "validation": {"type": "dict"},
     }

@@ -18,6 +18,7 @@ ARGUMENTS: Dict[str, Any] = {
     "pod_image": {"type": "str", "default": "docker.io/library/busybox:1.37.0"},
     "pod_namespace": {"type": "str", "default": "default"},
     "timeout": {"type": "int", "default": 120},
+    "from_variables": {"type": "bool", "default": False},
 }
 # All that the host gets to know. A credential for the API server is not among it.
 OF_HOST = ("state", "expected_gpus", "handler", "status_files")

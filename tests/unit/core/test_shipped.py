@@ -268,7 +268,7 @@ def test_a_payload_of_ours_is_that_one_file() -> None:
         module = REPOSITORY / "plugins" / "modules" / path.name
         lines: List[str] = [line for line in module.read_text().splitlines()
                             if line.startswith(("import ", "from "))]
-        ours = "from %s.shipped import run" % shipped.PACKAGE
+        ours = "from ..module_utils.shipped import run"
         assert lines == ["from __future__ import annotations", ours], path.name
 
 

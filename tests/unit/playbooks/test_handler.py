@@ -10,7 +10,7 @@ import pytest
 from controller import Controller
 
 NAMES = {
-    "container_runtime": "container_runtime_runtime_options.handler",
+    "container_runtime": "container_runtime_handler",
     "cluster_component": "cluster_component_runtime_class_object.handler",
     "gpu_validation": "gpu_validation_handler",
 }

@@ -11,9 +11,16 @@ from typing import Any, Dict
 import pytest
 import yaml
 from controller import Controller
+from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import SCHEMA, Disruption, Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    SCHEMA,
+    Disruption,
+    Plan,
+    Step,
+    digest,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.plan_files import read
 
 PLAN = "gpuops.nvidia.gpu_plan"
@@ -65,6 +72,28 @@ class TestSaved:
         (controller.here / "file").write_text("")
         result = planned(controller, save_to="file")
         assert result["failed"] and "%s/file/host-1.json" % controller.here in result["found"]
+
+
+class TestBrief:
+    def test_what_was_asked_for_is_shown_and_saved_and_is_not_held_on_the_controller(
+        self, controller: Controller
+    ) -> None:
+        result = planned(controller, brief=True, save_to="plans")
+        assert {"digest", "put_off", "disruption", "converged", "gpus", "refusals"} <= set(result)
+        assert not {"plan", "text", "observation"} & set(result)
+        saved = json.loads((controller.here / "plans" / "host-1.json").read_text())
+        assert digest(Plan.from_dict(saved).promise()) == result["digest"]
+
+    def test_check_mode_keeps_nothing_and_returns_the_plan(self, controller: Controller) -> None:
+        result = planned(controller, "--check", keep=True)
+        assert result["plan"]["steps"] and "kept_as" not in result
+
+    @pytest.mark.parametrize("name", ["site", "uninstall"])
+    def test_the_playbooks_hold_no_plans_of_a_fleet(self, name: str) -> None:
+        plays = yaml.safe_load((REPOSITORY / "playbooks" / (name + ".yml")).read_text())
+        asked = [task["vars"]["gpu_plan_brief"] for play in plays for task in play["tasks"]
+                 if task.get("ansible.builtin.import_tasks") == "tasks/plan.yml"]
+        assert asked and all(each in (True, "{{ not ansible_check_mode }}") for each in asked)
 
 
 class TestApproved:

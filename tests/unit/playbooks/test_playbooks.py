@@ -7,18 +7,28 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Mapping
 
 import pytest
 import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
 from cluster_api import Api
 from cluster_objects import node
 from controller import LOCAL, Controller
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    Disruption,
+    Plan,
+    Requirement,
+    Step,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import left_for_later, told_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import SOURCES, options_of
 
 PLAYBOOKS = sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml"))
 # Nobody answers there: a playbook that goes to its hosts is found out.
@@ -81,35 +91,6 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
     assert "changed=0" in done.stdout and "failed=1" not in done.stdout
 
 
-@pytest.mark.parametrize("validated, others_changed, checked", [
-    (True, False, False), (False, False, True), (True, True, True)])
-def test_a_verdict_of_before_others_were_changed_offers_nothing(
-    controller: Controller, validated: bool, others_changed: bool, checked: bool
-) -> None:
-    (task,) = [task for play in plays("site") if "gpu_converged" in str(play["hosts"])
-               for task in play["tasks"] if task["name"] == "Validate the host"]
-    done = controller.tasks(
-        [{"ansible.builtin.debug": {"msg": "checked"}, "when": task["when"]}],
-        hosts=("gpu-1", "gpu-2"), groups={"gpu_change_begun": ["gpu-2"]} if others_changed else {},
-        variables={"gpu_planned": {"validated": validated}})
-    assert [result.get("msg") for result in done[0]] == ["checked" if checked else None] * 2
-
-
-@pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
-def test_a_host_without_a_gpu_needs_no_approved_plan_to_be_left_out(controller: Controller) -> None:
-    done = controller.play("gpuops.nvidia.site", "-e", "gpu_plan_folder=approved")
-    assert done.returncode == 0 and "left out: host-1\"" in done.stdout, done.stdout
-    done = controller.play("gpuops.nvidia.site", "-e", "gpu_plan_folder=approved gpu_validation_expected_gpus=1")
-    assert done.returncode != 0 and "approved/host-1.json" in done.stdout, done.stdout
-
-
-@pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
-def test_who_has_no_root_on_a_host_without_a_gpu_has_it_left_out(controller: Controller, unprivileged: Path) -> None:
-    done = controller.play("gpuops.nvidia.site", variables={
-        "ansible_python_interpreter": str(unprivileged), "ansible_pipelining": True})
-    assert done.returncode == 0 and "left out: host-1\"" in done.stdout, done.stdout
-
-
 @pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
 @pytest.mark.parametrize("why", ["gpu_validation_expected_gpus", "a label of ours"])
 def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
@@ -128,14 +109,14 @@ def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
     assert "left out: cpu-1\"" in done.stdout
 
 
-def refused(controller: Controller, plan: Dict[str, Any], **variables: Any) -> List[str]:
+def refused(controller: Controller, plan: Plan, **variables: Any) -> List[str]:
     """What site says of a host with this plan before it takes it out of service; what it puts off comes last."""
+    planned = {"refusals": [refusal.to_dict() for refusal in plan.refusals],
+               **told_of(plan, tuple(put_off(plan, variables)))}
     play = controller.folder / "refuse.json"
     play.write_text(json.dumps([{
         "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
-        "vars": {"gpu_planned": {"plan": {"steps": [], "requirements": [], "refusals": [], **plan}}}, "tasks": [
-            *({"ansible.builtin.import_role": {"name": "gpuops.nvidia." + role, "tasks_from": "policy"}}
-              for role in ("gpu_driver", "container_toolkit", "container_runtime")),
+        "vars": {"gpu_planned": planned}, "tasks": [
             {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")},
             {"ansible.builtin.debug": {"msg": "out={{ gpu_takes_node_out | bool }} put off="
                                               "{{ gpu_put_off | map(attribute='id') | join(',') }}"}}]}]))
@@ -146,10 +127,20 @@ def refused(controller: Controller, plan: Dict[str, Any], **variables: Any) -> L
             and not result.get("skipped")]
 
 
+def put_off(plan: Plan, variables: Mapping[str, Any]) -> Iterator[Any]:
+    """What the writers leave of a plan, with what the variables allow each of them."""
+    for module, source in SOURCES.items():
+        if module != "gpu_validation":
+            options, _misspelt = options_of(module, {}, variables, Templar(DataLoader()))
+            part = Plan(steps=tuple(step for step in plan.steps if step.capability == source.capability),
+                        requirements=tuple(each for each in plan.requirements if each.capability == source.capability))
+            yield from left_for_later(part, Disruption[options["allowed_disruption"]])
+
+
 def test_what_several_capabilities_refuse_is_said_once(controller: Controller) -> None:
-    refusals = [{"code": "host.no_gpu", "found": "no GPU", "wanted": "one", "remedy": "add it"}] * 2
-    refusals.append({"code": "host.another_run", "found": "a lock", "wanted": "none", "remedy": "wait"})
-    assert refused(controller, {"refusals": refusals}) == [
+    refusals = [Refusal("host.no_gpu", "no GPU", "one", "add it")] * 2
+    refusals.append(Refusal("host.another_run", "a lock", "none", "wait"))
+    assert refused(controller, Plan(refusals=tuple(refusals))) == [
         "Found: no GPU. Wanted: one. Do: add it. [host.no_gpu] "
         "Found: a lock. Wanted: none. Do: wait. [host.another_run]"]
 
@@ -195,9 +186,9 @@ class TestANodeIsTakenOutOnlyForWhatCanBeFinished:
         assert refused(controller, plan_of(parts), **variables) == [outcome]
 
 
-def plan_of(parts: Any) -> Dict[str, Any]:
+def plan_of(parts: Any) -> Plan:
     return Plan(steps=tuple(part for part in parts if isinstance(part, Step)),
-                requirements=tuple(part for part in parts if isinstance(part, Requirement))).to_dict()
+                requirements=tuple(part for part in parts if isinstance(part, Requirement)))
 
 
 class TestUninstall:
@@ -293,9 +284,9 @@ class TestUninstallAsksBeforeItDrains:
 
 
 def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: Controller) -> None:
-    (told,) = refused(controller, {}, gpu_lock_timeout="10m")
+    (told,) = refused(controller, Plan(), gpu_lock_timeout="10m")
     assert "gpu_lock_timeout is 10m" in told
-    assert refused(controller, {}, gpu_lock_timeout="0") == ["out=False put off="]
+    assert refused(controller, Plan(), gpu_lock_timeout="0") == ["out=False put off="]
 
 
 @pytest.mark.parametrize("how", ["it failed", "it failed and could not be cordoned", "it does not answer any more"])

@@ -1,0 +1,104 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A plan that stays on its host is root's alone, is the one that its name says, and is one of few."""
+from __future__ import annotations
+
+import json
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import kept
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
+
+
+def plan(subject: str = "/etc/x", capability: str = "small") -> Plan:
+    step = Step(capability, "file.write", subject, "It is wanted.", change={"before": None, "after": "x"})
+    return Plan(host="host-1", policies={capability: "0" * 16}, steps=(step,))
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(str(tmp_path))
+
+
+def test_what_was_kept_is_what_is_held_to(host: Host) -> None:
+    assert kept.approved(host, kept.keep(host, plan())) == plan()
+
+
+def test_a_capability_gets_its_part(host: Host) -> None:
+    both = plan().merged(plan("/etc/y", "other"))
+    part = kept.approved(host, kept.keep(host, both), "other")
+    assert [step.subject for step in part.steps] == ["/etc/y"] and list(part.policies) == ["other"]
+
+
+def test_root_alone_may_read_it_whatever_the_umask(host: Host) -> None:
+    before = os.umask(0)
+    try:
+        path = Path(host.path(kept.keep(host, plan())))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in path.parents[:2]] == [0o700, 0o700]
+
+
+def test_the_newest_are_kept_and_one_that_is_kept_again_is_new(host: Host) -> None:
+    first = kept.keep(host, plan("/etc/0"))
+    for number in range(1, kept.NEWEST):
+        kept.keep(host, plan("/etc/%d" % number))
+    kept.keep(host, plan("/etc/0"))
+    kept.keep(host, plan("/etc/last"))
+    left = [path for path in Path(host.path(kept.FOLDER)).iterdir() if path.suffix == ".json"]
+    assert len(left) == kept.NEWEST
+    assert kept.approved(host, first) == plan("/etc/0")
+
+
+def test_many_at_once_keep_the_same_plan(host: Host) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        paths = set(pool.map(lambda _number: kept.keep(host, plan()), range(16)))
+    assert [kept.approved(host, path) for path in paths] == [plan()]
+
+
+@pytest.mark.parametrize("content, says", [
+    (None, "no plan /var/lib/gpuops/plans/"),
+    ("", "is no JSON"),
+    (json.dumps(plan().to_dict())[:-40], "is no JSON"),
+    (json.dumps(plan("/etc/shadow").to_dict()), "holds plan"),
+    (json.dumps(dict(plan().to_dict(), schema="gpuops.nvidia/plan/v1")), "schema gpuops.nvidia/plan/v1"),
+    ("[]", "schema unknown"),
+])
+def test_one_that_is_gone_or_is_another_is_refused(host: Host, content: Any, says: str) -> None:
+    path = kept.keep(host, plan())
+    if content is None:
+        host.remove(path)
+    else:
+        host.write(path, content)
+    with pytest.raises(GpuOpsError) as refused:
+        kept.approved(host, path)
+    assert says in refused.value.found and refused.value.remedy
+
+
+@pytest.mark.parametrize("name", ["/var/lib/gpuops/plans/../state.json", "/var/lib/gpuops/plans/x.json",
+                                  "/var/lib/gpuops/plans/"])
+def test_no_other_file_is_read(host: Host, name: str) -> None:
+    kept.keep(host, plan())
+    host.write("/var/lib/gpuops/state.json", json.dumps(plan().to_dict()))
+    with pytest.raises(GpuOpsError) as refused:
+        kept.approved(host, name)
+    assert "no plan %s" % name in refused.value.found
+
+
+def test_a_plan_may_be_given_itself_as_data_or_as_text(host: Host) -> None:
+    assert kept.approved(host, plan().to_dict()) == kept.approved(host, json.dumps(plan().to_dict())) == plan()
+
+
+@pytest.mark.parametrize("given", [{}, [], 7, "nonsense", "7"])
+def test_what_is_no_plan_is_refused(host: Host, given: Any) -> None:
+    with pytest.raises(GpuOpsError):
+        kept.approved(host, given)

@@ -1,0 +1,183 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A role's variable is the option of a module in one step, whether the role takes part in the play or not."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping
+
+import documentation
+import pytest
+import role_files
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+from controller import Controller
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils import role_variables
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import OF_WRITERS, SOURCES
+
+PLAN = "gpuops.nvidia.gpu_plan"
+# Nobody answers there: a task that goes to its host is found out.
+NOWHERE = {"ansible_connection": "ssh", "ansible_host": "192.0.2.1", "ansible_ssh_common_args": "-o ConnectTimeout=1"}
+WRITERS = [module for module in SOURCES if module != "gpu_validation"]
+VARIABLES = [name for role in role_files.texts() for name in role_files.options(role)]
+# Roles act on these themselves.
+OF_ROLES = {"gpu_driver_reboot_timeout"}
+
+
+def text(value: str) -> Any:
+    return role_variables.trust_as_template(value)
+
+
+def options_of(module: str, given: Mapping[str, Any] = {}, **variables: Any) -> Dict[str, Any]:  # noqa: B006
+    return role_variables.options_of(module, given, variables, Templar(DataLoader()))[0]
+
+
+def misspelt(module: str, **variables: Any) -> List[Any]:
+    return role_variables.options_of(module, {}, variables, Templar(DataLoader()))[1]
+
+
+def another(name: str) -> Any:
+    """A value of a variable that is not its default."""
+    option = next(role_files.options(role)[name] for role in role_files.texts() if name in role_files.options(role))
+    if option["type"] == "raw":
+        return {"schema": "a plan"}
+    if "choices" in option:
+        return next(choice for choice in reversed(option["choices"]) if choice != option["default"])
+    return {"bool": not option.get("default"), "int": 77, "list": ["/usr/bin/x"], "dict": {"x": "/usr/bin/x"}}.get(
+        option["type"], "/usr/bin/y")
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_every_variable_of_a_role_is_an_option_of_its_modules(name: str) -> None:
+    if name in OF_ROLES:
+        return
+    value, found = another(name), []
+    for module, source in SOURCES.items():
+        if name in role_files.options(source.role):
+            option = next((each for each in (*source.options, *OF_WRITERS) if source.variable(
+                each, role_files.options(source.role).keys()) == name), "")
+            if option:
+                read_as = source.read_as.get(option, {})
+                found.append(options_of(module, **{name: value})[option] == read_as.get(str(value), value))
+    assert found and all(found)
+
+
+@pytest.mark.parametrize("module", WRITERS)
+def test_a_module_takes_every_option_that_its_role_has(module: str) -> None:
+    capability = next(each for each in CAPABILITIES if each.name == SOURCES[module].capability)
+    left = set(capability.arguments) - set(options_of(module))
+    assert left <= {"pods_leave"}
+    capability.policy_of({name: options_of(module)[name] for name in capability.arguments if name not in left}
+                         | dict.fromkeys(left))
+
+
+def test_what_nobody_sets_is_the_default_of_the_role() -> None:
+    assert options_of("gpu_driver")["version"] == "580"
+    assert options_of("gpu_driver")["state"] == "present"
+    assert options_of("gpu_driver", gpu_state="absent")["state"] == "absent"
+    assert "approved_plan" not in options_of("gpu_driver")
+
+
+def test_a_template_is_worked_out_with_the_variables_of_the_task() -> None:
+    variables = {"gpu_driver_version": text("{{ branch }}"), "branch": text("{{ 570 + 10 }}")}
+    assert str(options_of("gpu_driver", **variables)["version"]) == "580"
+
+
+def test_what_the_task_gives_counts_before_a_variable() -> None:
+    assert options_of("gpu_driver", {"state": "staged"}, gpu_driver_state="absent")["state"] == "staged"
+
+
+@pytest.mark.parametrize("value", [None, text("{{ omit }}")])
+def test_a_variable_that_is_nothing_leaves_the_option_out(value: Any) -> None:
+    variables = {"container_runtime_handler": value, "omit": "__omit__"}
+    assert "handler" not in options_of("container_runtime", **variables)
+
+
+@pytest.mark.parametrize("module, variables, options", [
+    ("nouveau", {"gpu_driver_state": "staged"}, {"state": "present"}),
+    ("nouveau", {"gpu_driver_state": "absent"}, {"state": "absent"}),
+    ("gpu_driver_activation", {"gpu_driver_state": "staged", "gpu_driver_fabric_manager": "present"},
+     {"state": "present", "fabric_manager": "auto"}),
+    ("gpu_driver_activation", {"gpu_driver_fabric_manager": "absent"}, {"fabric_manager": "absent"}),
+    ("cdi_spec", {"container_runtime_state": "absent", "container_runtime_cdi": False}, {"state": "absent"}),
+])
+def test_modules_share_a_variable_each_in_its_own_words(
+    module: str, variables: Dict[str, Any], options: Dict[str, Any]
+) -> None:
+    assert options.items() <= options_of(module, **variables).items()
+
+
+@pytest.mark.parametrize("variables, says", [
+    ({"gpu_driver_source": "nvidea"}, "gpu_driver_source"),
+    ({"gpu_driver_reboot_timeout": "a while"}, "gpu_driver_reboot_timeout"),
+    ({"gpu_driver_version": text("{{ nowhere }}")}, "variable gpu_driver_version cannot be worked out"),
+])
+def test_what_is_wrong_is_told_by_the_name_of_the_variable(variables: Dict[str, Any], says: str) -> None:
+    with pytest.raises(GpuOpsError) as refused:
+        options_of("gpu_driver", **variables)
+    assert says in refused.value.found
+
+
+@pytest.mark.parametrize("variables, near", [
+    ({"gpu_driver_vesion": "580"}, ["gpu_driver_version"]),
+    ({"gpu_driver_kernel_modul": "open"}, ["gpu_driver_kernel_module"]),
+    # Who sets both has a variable of his own.
+    ({"gpu_driver_versions": ["580", "595"], "gpu_driver_version": "595"}, []),
+    ({"gpu_driver_activated": {}, "gpu_driver_mirror": "x"}, []),
+])
+def test_a_variable_with_a_slip_in_its_name_is_found(variables: Dict[str, Any], near: List[str]) -> None:
+    assert [name for _found, name in misspelt("gpu_driver", **variables)] == near
+
+
+def test_a_plan_has_every_capability_with_the_variables_of_its_role() -> None:
+    options, _misspelt = role_variables.options_of_plan(
+        {"activation": {"pods_leave": True}, "validation": {}, "show": True},
+        {"container_runtime_handler": "gpu", "gpu_allowed_disruption": "none"}, Templar(DataLoader()))
+    assert {capability.name for capability in CAPABILITIES} | {"validation", "show"} == set(options)
+    assert options["runtime"]["handler"] == options["validation"]["handler"] == "gpu"
+    assert options["activation"]["pods_leave"] is True and options["activation"]["persistence"] is True
+    assert {given["allowed_disruption"] for name, given in options.items()
+            if name not in ("validation", "show")} == {"none"}
+
+
+class TestOnTheController:
+    def test_what_is_wrong_is_found_before_the_host_is_asked(self, controller: Controller) -> None:
+        wrong = {"gpu_validation_timeout": "soon"}
+        ((result,),) = controller.tasks([{PLAN: {"from_variables": True, "validation": {}}}],
+                                        variables={**NOWHERE, **wrong})
+        assert result["failed"] and "gpu_validation_timeout" in result["found"], result
+
+    @pytest.mark.parametrize("playbook", ["site", "plan", "uninstall"])
+    def test_so_it_is_by_the_playbooks(self, controller: Controller, playbook: str) -> None:
+        done = controller.play("gpuops.nvidia." + playbook, "--check", variables={
+            **NOWHERE, "gpu_driver_reboot_timeout": "soon"})
+        assert "gpu_driver_reboot_timeout" in done.stdout and "unreachable=0" in done.stdout, done.stdout
+
+    def test_a_slip_is_a_warning_once_a_run(self, controller: Controller) -> None:
+        done = controller.play("gpuops.nvidia.plan", hosts=("one", "two"), variables={
+            "gpu_driver_vesion": "580", "gpu_driver_source": "preinstalled",
+            "container_toolkit_source": "preinstalled"})
+        told = " ".join((done.stdout + done.stderr).split())
+        assert told.count("variable gpu_driver_vesion, which nothing reads") == 1 and "gpu_driver_version is" in told
+
+    def test_a_role_gives_its_variables_to_its_module(self, controller: Controller) -> None:
+        names = {"container_runtime_handler": "{{ 'g' ~ 'pu' }}", "container_runtime_adopt": True}
+        role = {"ansible.builtin.include_role": {"name": "gpuops.nvidia.container_runtime"}}
+        results = controller.tasks([role], "--check", variables=names)
+        (given,) = [result["invocation"]["module_args"] for (result,) in results
+                    if "handler" in result.get("invocation", {}).get("module_args", {})]
+        assert (given["handler"], given["adopt"], given["state"]) == ("gpu", True, "present")
+
+    def test_to_fetch_packages_is_held_to_no_approved_plan(self, controller: Controller) -> None:
+        role = {"ansible.builtin.include_role": {"name": "gpuops.nvidia.gpu_driver", "tasks_from": "stage"}}
+        results = controller.tasks([role], "--check", variables={
+            "gpu_approved_plan": {"schema": "another"}, "gpu_driver_source": "preinstalled"})
+        (given,) = [result["invocation"]["module_args"] for (result,) in results
+                    if "kernel_headers" in result.get("invocation", {}).get("module_args", {})]
+        assert given["approved_plan"] is None and given["state"] == "staged"
+
+
+def test_the_tables_name_what_the_action_plugins_read() -> None:
+    assert {source.role for source in SOURCES.values()} == set(role_files.texts()) <= set(documentation.roles())
