@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Mapping, Optional, Tuple
 
 from ..module_utils.cluster.client import Access, Cluster
 from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.waiting import wait_for
 from ..module_utils.validation.checks import Check
 from ..module_utils.validation.on_cluster import (
     allocatable,
@@ -102,9 +103,5 @@ def _probe(cluster: Cluster, scope: ClusterScope) -> Check:
 
 def _wait(judge: Callable[[], Tuple[Check, bool]], timeout: float) -> Check:
     """The check's last verdict once it is final, or when the time is over."""
-    until = time.monotonic() + timeout
-    while True:
-        check, final = judge()
-        if final or time.monotonic() > until:
-            return check
-        time.sleep(POLL_S)
+    (check, _final), _taken = wait_for(judge, lambda told: told[1], timeout, POLL_S)
+    return check

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from dataclasses import replace
 from typing import Dict, List, Tuple
 
@@ -15,10 +14,12 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor, control_service, restore_file, run_argv
+from ..core.waiting import wait_for
 from .observation import PASSING, of_this_boot
 from .planner import REMOVE_NODES
 
-UNLOAD_ATTEMPTS = 10
+UNLOAD_SECONDS = 10.0
+PAUSE_SECONDS = 2.0
 
 # What the kernel and kmod say when a module is not loaded; to what is found their own words are added.
 _LOADED = "the module loaded"
@@ -63,11 +64,11 @@ def load_module(host: Host, journal: Journal, step: Step) -> None:
 def unload_module(host: Host, journal: Journal, step: Step) -> None:
     """Remove a module; a service that has just been stopped may need a moment to let go."""
     _note(host, journal, "unloaded", step.subject)
-    for attempt in range(UNLOAD_ATTEMPTS):
-        done = host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"])
-        if done.rc == 0 or not host.exists("/sys/module/" + step.subject):
-            return
-        time.sleep(0.2 * (attempt + 1))
+    done, gone = wait_for(
+        lambda: host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"]),
+        lambda done: done.rc == 0 or not host.exists("/sys/module/" + step.subject), UNLOAD_SECONDS, PAUSE_SECONDS)
+    if gone:
+        return
     raise GpuOpsError(
         "activation.module_not_unloaded",
         found="module %s cannot be unloaded: %s" % (step.subject, done.stderr.strip()),

@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..core.errors import GpuOpsError
+from ..core.waiting import wait_for
 from .client import ApiError, Cluster
 from .pods import EvictionPlan, GpuPod, gpu_pods, plan_eviction
 
@@ -43,25 +44,20 @@ class Eviction:
 
     def run(self, plan: EvictionPlan, timeout: float) -> Dict[str, Any]:
         """Evict and wait; a disruption budget that blocks is asked again until the time is up."""
-        deadline = self._clock() + timeout
         waiting = list(plan.evict)
         remaining = list(plan.evict) + list(plan.leaving)
-        blocked: Dict[str, str] = {}
-        while True:
-            blocked = {}
-            for pod in list(waiting):
-                reason = self._evict(pod, dry_run=False)
-                if reason:
-                    blocked[str(pod)] = reason
-                else:
-                    waiting.remove(pod)
-            remaining = [pod for pod in remaining if self._there(pod)]
-            waiting = [pod for pod in waiting if pod in remaining]
-            if not remaining:
-                return _result(plan, {}, bool(plan.evict))
-            if self._clock() >= deadline:
-                raise _too_late(remaining, blocked, timeout)
-            self._sleep(min(PATIENCE_S, max(0.2, deadline - self._clock())))
+
+        def evict() -> Dict[str, str]:
+            """Why pods stay; what is asked again, and what is there yet, is told outside."""
+            answers = {str(pod): self._evict(pod, dry_run=False) for pod in waiting}
+            remaining[:] = [pod for pod in remaining if self._there(pod)]
+            waiting[:] = [pod for pod in waiting if answers[str(pod)] and pod in remaining]
+            return {pod: reason for pod, reason in answers.items() if reason}
+
+        blocked, gone = wait_for(evict, lambda _blocked: not remaining, timeout, PATIENCE_S, self._clock, self._sleep)
+        if not gone:
+            raise _too_late(remaining, blocked, timeout)
+        return _result(plan, {}, bool(plan.evict))
 
     def _evict(self, pod: GpuPod, dry_run: bool) -> str:
         """Empty when the pod goes, else why the server keeps it."""

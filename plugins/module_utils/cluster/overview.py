@@ -7,9 +7,12 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..core.errors import GpuOpsError
+from ..core.waiting import wait_for
 from .client import Cluster
 from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
 from .workloads import pod_troubles, rolled_out
+
+PAUSE_SECONDS = 2.0
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "gpuops"
@@ -57,21 +60,17 @@ def wait_for_resources(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return once every node offers exactly what is expected of it; refuse when the time is up."""
-    deadline = clock() + timeout
-    while True:
-        facts = [node_facts(node) for node in cluster.items("/api/v1/nodes")]
-        lines = resource_shortfall(expected, facts)
-        if not lines:
-            return
-        if clock() >= deadline:
-            raise GpuOpsError(
-                "cluster.devices_not_offered",
-                found="after %d s: %s" % (timeout, "; ".join(lines)),
-                wanted="the allocatable resources that the hosts' GPUs and the policy make up",
-                remedy="read the device plugin's log on the node (`kubectl logs`), and see that the node carries the "
-                "label `nvidia.com/gpu.deploy.device-plugin=true`",
-            )
-        sleep(2.0)
+    lines, offered = wait_for(
+        lambda: resource_shortfall(expected, [node_facts(node) for node in cluster.items("/api/v1/nodes")]),
+        lambda lines: not lines, timeout, PAUSE_SECONDS, clock, sleep)
+    if not offered:
+        raise GpuOpsError(
+            "cluster.devices_not_offered",
+            found="after %d s: %s" % (timeout, "; ".join(lines)),
+            wanted="the allocatable resources that the hosts' GPUs and the policy make up",
+            remedy="read the device plugin's log on the node (`kubectl logs`), and see that the node carries the "
+            "label `nvidia.com/gpu.deploy.device-plugin=true`",
+        )
 
 
 def wait_for_rollout(
@@ -83,14 +82,11 @@ def wait_for_rollout(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return once every 'DaemonSet/NAME' and 'Deployment/NAME' runs its newest version everywhere it should."""
-    deadline = clock() + timeout
-    while True:
-        waiting = [name for name in workloads if not rolled_out(_workload(cluster, namespace, name))]
-        if not waiting:
-            return
-        if clock() >= deadline:
-            raise _not_rolled_out(cluster, namespace, waiting, timeout)
-        sleep(1.0)
+    waiting, ready = wait_for(
+        lambda: [name for name in workloads if not rolled_out(_workload(cluster, namespace, name))],
+        lambda waiting: not waiting, timeout, PAUSE_SECONDS, clock, sleep)
+    if not ready:
+        raise _not_rolled_out(cluster, namespace, waiting, timeout)
 
 
 def _workload(cluster: Cluster, namespace: str, name: str) -> Dict[str, Any]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .errors import GpuOpsError, HostFailed
+from .waiting import wait_for
 
 # What a command says is kept up to twice this, its beginning and its end.
 OUTPUT_BYTES = 16 << 20
@@ -405,13 +406,11 @@ class Host:
             with _exact_modes():
                 descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            deadline = time.monotonic() + GUARD_SECONDS
-            while not self._locked(name, descriptor):
-                if time.monotonic() > deadline:
-                    raise HostFailed("host.file_locked", "%s has been locked for %d s" % (name, GUARD_SECONDS),
-                                     "a lock that is held for moments",
-                                     "see which process holds it (`fuser %s`) and why it stands still" % name, name)
-                time.sleep(PAUSE_SECONDS)
+            _answer, ours = wait_for(lambda: self._locked(name, descriptor), bool, GUARD_SECONDS, PAUSE_SECONDS)
+            if not ours:
+                raise HostFailed("host.file_locked", "%s has been locked for %d s" % (name, GUARD_SECONDS),
+                                 "a lock that is held for moments",
+                                 "see which process holds it (`fuser %s`) and why it stands still" % name, name)
             yield
         finally:
             os.close(descriptor)

@@ -23,10 +23,11 @@ import json
 import os
 import time
 from dataclasses import asdict, dataclass, replace
-from typing import Iterator, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 from .errors import GpuOpsError, HostFailed
 from .host import Host
+from .waiting import wait_for
 
 FOLDER = "/run/gpuops"
 GUARD = FOLDER + "/lock"
@@ -109,28 +110,31 @@ class HostLock:
         self._handed_over = True
 
     def _wait(self, timeout: float, take: bool) -> str:
-        began = time.monotonic()
-        waited = ""
-        while True:
+        others: List[Lease] = []
+
+        def ask() -> Optional[Lease]:
             with self._guard():
                 other = self._other()
-                if other is None:
-                    if take:
-                        self._write(self._mine)
-                    return waited
+                if other is not None:
+                    others.append(other)
+                elif take:
+                    self._write(self._mine)
+            return other
+
+        began = time.monotonic()
+        other, _free = wait_for(ask, lambda other: other is None, timeout, PAUSE_SECONDS)
+        if other is not None:
             passed = time.monotonic() - began
-            waited = str(other)
-            if passed >= timeout:
-                raise GpuOpsError(
-                    "host.another_run",
-                    found="another run: %s; waited %.0f s for it, since %s" % (
-                        other, passed, _instant(time.time() - passed)),
-                    wanted="one run at a time on a host",
-                    remedy="run again when it has ended, or give a longer `lock_timeout`",
-                    option="lock_timeout",
-                    held_by=asdict(other),
-                )
-            time.sleep(min(PAUSE_SECONDS, timeout - passed))
+            raise GpuOpsError(
+                "host.another_run",
+                found="another run: %s; waited %.0f s for it, since %s" % (
+                    other, passed, _instant(time.time() - passed)),
+                wanted="one run at a time on a host",
+                remedy="run again when it has ended, or give a longer `lock_timeout`",
+                option="lock_timeout",
+                held_by=asdict(other),
+            )
+        return str(others[-1]) if others else ""
 
     def _other(self) -> Optional[Lease]:
         """The lease of another run that lives. A lease of this run is taken up."""

@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from ..core import libraries
+from ..core.waiting import wait_for
 
 # Seconds that one call may take: the driver itself waits up to 45 s for the processor of a sick GPU (Xid 119)
 SILENCE = 60.0
@@ -210,14 +211,10 @@ def _listen(receiver: int, silence: float, patience: float) -> Tuple[List[Dict[s
 
 def _end(child: int) -> bool:
     """Whether the child is gone: one that sleeps in the driver is left to the kernel."""
-    begun = time.monotonic()
     # Where this process was told to ignore the end of children, the kernel takes them away itself
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
         os.kill(child, signal.SIGKILL)
-        while os.waitpid(child, os.WNOHANG) == (0, 0):
-            if time.monotonic() - begun > PARTING:
-                return False
-            time.sleep(0.01)
+        return wait_for(lambda: os.waitpid(child, os.WNOHANG), lambda ended: ended != (0, 0), PARTING, 0.1)[1]
     return True
 
 

@@ -8,7 +8,6 @@ Only where a daemon has died of it is it started again: that disturbs nothing th
 """
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any, FrozenSet, List
 
@@ -16,6 +15,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
+from ..core.waiting import wait_for
 from .backend import Backend
 from .backends.known import BACKENDS
 from .memory import recall, remember
@@ -90,14 +90,9 @@ def _apply(host: Host, backend: Backend[Any], service: Service, verb: str, expec
             host.systemctl(verb, service.unit)
     except GpuOpsError as error:
         return error.found
-    deadline = time.monotonic() + READY_SECONDS
-    while True:
-        # Asked for before the daemon is: this process may get no processor for a while after its answer
-        late = time.monotonic() > deadline
-        problem = _shortcoming(host, backend, service, expected)
-        if not problem or late:
-            return problem
-        time.sleep(PAUSE_SECONDS)
+    problem, _ready = wait_for(lambda: _shortcoming(host, backend, service, expected), lambda told: not told,
+                               READY_SECONDS, PAUSE_SECONDS)
+    return problem
 
 
 def _shortcoming(host: Host, backend: Backend[Any], service: Service, expected: Expectation) -> str:

@@ -14,12 +14,12 @@ import fcntl
 import hashlib
 import os
 import re
-import time
 from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import Done, Host
+from ...core.waiting import wait_for
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys, running
 from .database import ADMIN, full_name, interrupted, native, status
@@ -32,6 +32,7 @@ OURS = "gpuops-nvidia-"
 # Our files beside copies of the host's: no copy has such a name
 OWN = OURS + "scratch"
 TIMEOUT_SECONDS = 600
+PAUSE_SECONDS = 0.2
 # What lists and caches of a distribution and NVIDIA's repository hold, compressed; a smaller /run is left alone.
 ROOM_BYTES = 300 * 1024 * 1024
 
@@ -317,7 +318,7 @@ def _lists(host: Host, scratch: str) -> Iterator[str]:
             # Whoever is not root reads his own lists and forgets them
             folder = scratch + "/lists"
         else:
-            _wait_for(lock.fileno(), folder)
+            _lock(lock.fileno(), folder)
             if host.free(LISTS) + _held_by(folder) < ROOM_BYTES:
                 folder = scratch + "/lists"
         for name in ("state/lists/partial", "cache/archives/partial", "keys"):
@@ -331,21 +332,22 @@ def _held_by(folder: str) -> int:
                for above, _folders, names in os.walk(folder) for name in names)
 
 
-def _wait_for(descriptor: int, folder: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while True:
+def _lock(descriptor: int, folder: str) -> None:
+    def lock() -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError as error:
-            if time.monotonic() > deadline:
-                raise GpuOpsError(
-                    "packages.lists_locked",
-                    found="another run has been reading package indexes in %s for %d s" % (folder, TIMEOUT_SECONDS),
-                    wanted="the lists for one run at a time",
-                    remedy="see what it waits for (`fuser %s/lock`), and run again" % folder,
-                ) from error
-            time.sleep(0.2)
+        except BlockingIOError:
+            return False
+        return True
+
+    _answer, ours = wait_for(lock, bool, TIMEOUT_SECONDS, PAUSE_SECONDS)
+    if not ours:
+        raise GpuOpsError(
+            "packages.lists_locked",
+            found="another run has been reading package indexes in %s for %d s" % (folder, TIMEOUT_SECONDS),
+            wanted="the lists for one run at a time",
+            remedy="see what it waits for (`fuser %s/lock`), and run again" % folder,
+        )
 
 
 def _put_sources(lists: str, scratch: str, repositories: Sequence[Repository]) -> None:

@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 import sys
 import time
-from typing import Callable, List, Optional, Sequence
+from typing import Callable, List, Match, Optional, Sequence
 from urllib.parse import quote
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, Done, Host
+from ...core.waiting import wait_for
 from .database import archives_folder, own
 
 LOCK_SECONDS = 600
@@ -94,42 +95,41 @@ def unlocked(act: Callable[[], Done], lock_seconds: float = LOCK_SECONDS) -> Don
 
     Raises GpuOpsError that names the holder when the lock is not free in time.
     """
-    deadline = time.monotonic() + lock_seconds
-    while True:
-        done = act()
-        locked = _LOCKED.search(done.stderr or done.stdout) if done.rc != 0 else None
-        if locked is None:
-            return done
-        if time.monotonic() >= deadline:
-            raise _held(locked.group(0), lock_seconds, done)
-        time.sleep(_PAUSE)
+    def locked(done: Done) -> Optional[Match[str]]:
+        return _LOCKED.search(done.stderr or done.stdout) if done.rc != 0 else None
+
+    done, _free = wait_for(act, lambda done: locked(done) is None, lock_seconds, _PAUSE)
+    refused = locked(done)
+    if refused is not None:
+        raise _held(refused.group(0), lock_seconds, done)
+    return done
 
 
 def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
     folder = "%s/%d" % (CONFIGURING, time.monotonic_ns())
     host.write(folder + "/log", "", mode=0o600)
     host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(folder), *argv], env=QUIET)
-    since = time.monotonic()
-    told = False
-    while True:
-        late = time.monotonic() - since > timeout
-        if host.read(folder + "/ended") is not None:
-            break
-        process = "" if told else host.read(folder + "/pid") or ""
+    told: List[int] = []
+
+    def ended() -> Optional[str]:
+        status = host.read(folder + "/ended")
+        process = "" if told or status is not None else host.read(folder + "/pid") or ""
         if process.endswith("\n"):
             # If this process is killed, the host's lock is not free before that one has ended
             host.tell_command(int(process))
-            told = True
-        if late:
-            raise GpuOpsError(
-                "packages.configuring_takes_long",
-                found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
-                wanted="packages that configure in time",
-                remedy="see what it does (%s/log on this host), wait until it has ended, and run again" % folder,
-                cmd=list(argv), stdout=host.read(folder + "/log") or "",
-            )
-        time.sleep(min(_PAUSE, 0.05 + (time.monotonic() - since) / 10))
-    done = Done(tuple(argv), int(host.read(folder + "/ended") or "1"), host.read(folder + "/log") or "", "")
+            told.append(int(process))
+        return status
+
+    status, in_time = wait_for(ended, lambda status: status is not None, timeout, _PAUSE)
+    if not in_time:
+        raise GpuOpsError(
+            "packages.configuring_takes_long",
+            found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
+            wanted="packages that configure in time",
+            remedy="see what it does (%s/log on this host), wait until it has ended, and run again" % folder,
+            cmd=list(argv), stdout=host.read(folder + "/log") or "",
+        )
+    done = Done(tuple(argv), int(status or "1"), host.read(folder + "/log") or "", "")
     for name in ("log", "ended", "pid"):
         host.remove("%s/%s" % (folder, name))
     host.remove_empty_dir(folder)
