@@ -141,6 +141,7 @@ plan:
     steps: []
     requirements: []
     refusals: []
+    kept: []
     notes: []
   contains:
     schema: {description: Name and version of this form., type: str, returned: success}
@@ -197,7 +198,15 @@ plan:
       description: Whether all that is wanted is planned. It is not where something waits for what no step brings.
       type: bool
       returned: success
-    notes: {description: What should be known beside it., type: list, elements: str, returned: success}
+    kept:
+      description: What was looked at and stays as it is, where one might expect otherwise.
+      type: list
+      elements: dict
+      returned: success
+      contains:
+        subject: {description: What stays., type: str, returned: success, sample: package dkms}
+        why: {description: The reason., type: str, returned: success}
+    notes: {description: Warnings; what should be known beside it., type: list, elements: str, returned: success}
 text:
   description: The plan as text for a person.
   returned: success, unless O(brief)

@@ -398,7 +398,7 @@ def test_names_that_the_refresh_unit_is_told_to_write_are_ours_too(fleet: Fleet)
 
 def test_a_leftover_in_the_other_folder_goes_when_asked(fleet: Fleet) -> None:
     shell(fleet, "mkdir -p /etc/cdi; sed s/GPU-/GPU-9/ %s > %s" % (SPEC, LEFTOVER))
-    assert LEFTOVER in module(fleet, "cdi_spec")["plan"]["notes"][0]
+    assert LEFTOVER in [kept["subject"] for kept in module(fleet, "cdi_spec")["plan"]["kept"]]
     assert module(fleet, "cdi_spec", remove_others=True)["applied"] == ["cdi/file.remove/" + LEFTOVER]
     assert shell(fleet, "ls " + LEFTOVER) == ""
 

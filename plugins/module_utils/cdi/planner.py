@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import List, Tuple
 
 from ..core.facts import HostFacts
-from ..core.plan import Disruption, Plan, Step
+from ..core.plan import Disruption, Kept, Plan, Step
 from ..core.steps import file_step, service_step
 from ..core.versions import version_key
 from . import boot, links
@@ -29,10 +29,13 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     refusals = facts.refusals_of_the_sick()
     if refusals:
         return Plan(refusals=refusals)
-    notes = [] if policy.remove_others else [_note(observation, path) for path in observation.elsewhere]
+    kept = () if policy.remove_others else tuple(_kept(path) for path in observation.elsewhere
+                                                 if path not in observation.conflicting)
+    notes = [] if policy.remove_others else [_conflict(observation, path) for path in observation.elsewhere
+                                             if path in observation.conflicting]
     waits_for = _waits_for(facts)
     if waits_for:
-        return Plan(notes=tuple(notes + ["The CDI specification waits for %s." % waits_for]), complete=False)
+        return Plan(kept=kept, notes=(*notes, "The CDI specification waits for %s." % waits_for), complete=False)
     steps = _others_steps(observation, policy)
     undivided = _lacks_mig_devices(observation, facts)
     if undivided:
@@ -43,14 +46,16 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.refresh_at_boot and _has_units(observation, facts):
         steps.extend(_unit_steps(observation, facts))
     steps.extend(_boot_steps(observation, policy, facts))
-    return Plan(steps=tuple(steps), notes=tuple(notes), complete=not undivided)
+    return Plan(steps=tuple(steps), kept=kept, notes=tuple(notes), complete=not undivided)
 
 
-def _note(observation: Observation, path: str) -> str:
-    if path in observation.conflicting:
-        return "%s names the same devices as %s: containers get none of them until one file is removed." % (
-            path, observation.path)
-    return "%s describes GPUs under the same kind; names that only it has stay in use." % path
+def _kept(path: str) -> Kept:
+    return Kept(path, "it describes GPUs under the same kind, and names that only it has stay in use")
+
+
+def _conflict(observation: Observation, path: str) -> str:
+    return "%s names the same devices as %s: containers get none of them until one file is removed." % (
+        path, observation.path)
 
 
 def _others_steps(observation: Observation, policy: Policy) -> List[Step]:

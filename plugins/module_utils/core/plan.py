@@ -10,14 +10,14 @@ import difflib
 import enum
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
 
 from .refusal import Refusal
 
 # v1: one digest of all policies, a reboot as a step
 # v2: requirements, policies and foretold
-# v3: refusals have a code and an option, and no capability
+# v3: refusals have a code and an option, and no capability; what is kept is apart from notes
 SCHEMA = "gpuops.nvidia/plan/v3"
 
 REBOOT = "reboot"
@@ -165,6 +165,17 @@ class Requirement:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """What was looked at and stays as it is, though the policy might make one expect otherwise. why: as a clause."""
+
+    subject: str
+    why: str
+
+    def __str__(self) -> str:
+        return "%s: %s" % (self.subject, self.why)
+
+
+@dataclass(frozen=True)
 class Plan:
     """Ordered steps from an observation to a policy.
 
@@ -174,6 +185,8 @@ class Plan:
               that it needs nothing is a promise too.
     foretold: {capability: {fact: {'before', 'after'}}}: what the capabilities before it will have made of the facts
               that it was planned with. Facts that they leave alone are not in it.
+    kept:     what is left alone on purpose.
+    notes:    warnings: what should be known of this host beside the plan.
     complete: whether all that is wanted is planned. What waits for something that no step brings is told in notes,
               and a step that is missing then does not mean that its effect is there.
     """
@@ -186,6 +199,7 @@ class Plan:
     steps: Tuple[Step, ...] = ()
     requirements: Tuple[Requirement, ...] = ()
     refusals: Tuple[Refusal, ...] = ()
+    kept: Tuple[Kept, ...] = ()
     notes: Tuple[str, ...] = ()
     complete: bool = True
 
@@ -220,6 +234,7 @@ class Plan:
             "steps": [step.to_dict() for step in self.steps],
             "requirements": [requirement.to_dict() for requirement in self.requirements],
             "refusals": [refusal.to_dict() for refusal in self.refusals],
+            "kept": [asdict(kept) for kept in self.kept],
             "notes": list(self.notes),
             "complete": self.complete,
         }
@@ -238,6 +253,7 @@ class Plan:
             steps=tuple(Step.from_dict(step) for step in data["steps"]),
             requirements=tuple(Requirement.from_dict(requirement) for requirement in data["requirements"]),
             refusals=tuple(Refusal.from_dict(refusal) for refusal in data["refusals"]),
+            kept=tuple(Kept(**kept) for kept in data["kept"]),
             notes=tuple(data["notes"]),
             complete=bool(data["complete"]),
         )
@@ -253,6 +269,7 @@ class Plan:
             steps=self.steps + other.steps,
             requirements=self.requirements + other.requirements,
             refusals=self.refusals + other.refusals,
+            kept=self.kept + other.kept,
             notes=self.notes + other.notes,
             complete=self.complete and other.complete,
         )
@@ -272,7 +289,7 @@ def part_of(plan: Mapping[str, Any], capability: str) -> Dict[str, Any]:
     if plan.get("schema") != SCHEMA:
         return {"schema": plan.get("schema")}
     part = {name: plan.get(name) for name in ("schema", "host", "policy", "observation", "refusals", "complete")}
-    part["notes"] = []
+    part["kept"], part["notes"] = [], []
     for name in ("steps", "requirements"):
         listed = plan.get(name)
         part[name] = [each for each in (listed if isinstance(listed, list) else ())
@@ -321,6 +338,7 @@ def render(plan: Plan) -> str:
     for refusal in plan.refusals:
         lines.append("  refused: found %s; wanted %s; do: %s [%s]"
                      % (refusal.found, refusal.wanted, refusal.remedy, refusal.code))
+    lines.extend("  kept: %s" % kept for kept in plan.kept)
     lines.extend("  note: " + note for note in plan.notes)
     return "\n".join(lines)
 
@@ -340,7 +358,7 @@ def _headline(plan: Plan) -> str:
     parts = ["%d step%s" % (count, "" if count == 1 else "s")] if count else []
     parts += ["a " + kind for kind in sorted({requirement.kind for requirement in plan.requirements})]
     if not parts:
-        return "nothing to do"
+        return "nothing to do" if plan.complete else "nothing to do yet"
     return "%s, disruption %s" % (" and ".join(parts), plan.disruption.name)
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
-from ..core.facts import HostFacts
-from ..core.plan import Disruption, Plan, Step
+from ..core.facts import ROLES, HostFacts
+from ..core.plan import Disruption, Kept, Plan, Step
 from ..core.refusal import Refusal
 from ..core.steps import (
     PACKAGES_DOWNLOAD,
@@ -270,6 +270,8 @@ def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: T
     steps += _lock_steps(seen, policy, target, requires)
     steps += building.build_steps(seen.kernels, policy, facts, target, packages)
     return Plan(steps=tuple(steps), requirements=building.requirements(seen.kernels, facts, target),
+                kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
+                           for gpu in facts.other_gpus),
                 notes=tuple(_notes(seen, policy, facts, target)))
 
 
@@ -325,7 +327,8 @@ def _repair_steps(seen: Observation, transaction_follows: bool, requires: Tuple[
     return [command_step(
         NAME, "dpkg.configure" if transaction_follows else "dpkg.finish", "unfinished packages", argv,
         "A package transaction was stopped before its end.",
-        change={"before": dict.fromkeys(seen.broken, "unfinished"), "after": {}}, requires=requires, timeout=3600)]
+        change={"before": dict.fromkeys(seen.broken, "unfinished"),
+                "after": dict.fromkeys(seen.broken, "configured")}, requires=requires, timeout=3600)]
 
 
 def _repository_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
@@ -389,8 +392,7 @@ def _lock_steps(seen: Observation, policy: Policy, target: Target, requires: Tup
 
 
 def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    notes = ["GPU %s." % gpu.named() for gpu in facts.other_gpus]
-    notes += building.notes(seen.kernels, seen.boot, _coming(seen.offer), policy, facts, target)
+    notes = building.notes(seen.kernels, seen.boot, _coming(seen.offer), policy, facts, target)
     if seen.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
                   for each in seen.offer.unread]
@@ -426,8 +428,8 @@ def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
             "apt keeps the index of a repository that is gone.",
             change={"before": "\n".join(seen.lists) + "\n", "after": None}, parameters={"files": list(seen.lists)},
             after=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
-    notes = ["Package %s stays: %s." % item for item in sorted(kept.items())]
-    return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals), notes=tuple(notes))
+    return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals),
+                kept=tuple(Kept("package " + name, why) for name, why in sorted(kept.items())))
 
 
 def _leftover_steps(seen: Observation, facts: HostFacts, transaction_follows: bool) -> List[Step]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import List, Tuple
 
 from ..core.facts import HostFacts
-from ..core.plan import REBOOT, Disruption, Plan, Requirement, Step
+from ..core.plan import REBOOT, Disruption, Kept, Plan, Requirement, Step
 from ..core.steps import command_step, file_step, managed, restore_step
 from .observation import FILE, NOUVEAU, NOVA, Initramfs, Observation
 from .policy import Policy
@@ -28,9 +28,9 @@ def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if seen.loaded and _serves_a_display_alone(facts):
         others = " and ".join(seen.loaded)
         seen = replace(seen, loaded={})
-        return Plan(steps=tuple(_present(seen)), notes=(
-            "%s stays loaded for a display card alone: %s. The next boot leaves it out." % (
-                others, "; ".join("%s (10de:%s)" % (gpu.address, gpu.device_id) for gpu in facts.other_gpus)),))
+        cards = "; ".join("%s (10de:%s)" % (gpu.address, gpu.device_id) for gpu in facts.other_gpus)
+        return Plan(steps=tuple(_present(seen)), kept=(
+            Kept(others, "it is loaded for a display card alone, %s; the next boot leaves it out" % cards),))
     return Plan(steps=tuple(_present(seen)), requirements=_requirements(seen))
 
 

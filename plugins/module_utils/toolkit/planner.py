@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..core.facts import HostFacts
-from ..core.plan import Plan, Step
+from ..core.plan import Kept, Plan, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
 from ..packages.apt import credentials
@@ -31,11 +31,12 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if refusals:
         return Plan(refusals=refusals)
     steps: List[Step] = []
+    kept: List[Kept] = []
     notes: List[str] = []
     if policy.source == "repository":
         steps.extend(_repository_steps(observation, policy))
         if observation.configured_in:
-            notes.append("%s names %s already; it is left as it is." % (observation.configured_in, observation.url))
+            kept.append(Kept(observation.configured_in, "it names %s already" % observation.url))
         notes.extend("A source of this host that is not ours cannot be read, and was left out: %s" % each
                      for each in observation.unread)
     notes.extend(_notes(observation, policy))
@@ -48,7 +49,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         steps.extend(_package_steps(observation, policy, wanted, tuple(step.id for step in steps)))
     if observation.kept is not None or observation.superseded or any(step.action == KEEP for step in steps):
         steps.append(_put_back(wanted or "", tuple(step.id for step in steps)))
-    return Plan(steps=tuple(steps), notes=tuple(notes))
+    if observation.superseded:
+        kept.append(Kept(catalogue.CONFIGURATION, "what was edited there after a run that did not end is carried over"))
+    return Plan(steps=tuple(steps), kept=tuple(kept), notes=tuple(notes))
 
 
 def version_after(observation: Observation, policy: Policy) -> Optional[str]:
@@ -64,8 +67,6 @@ def is_installed(observation: Observation, policy: Policy) -> bool:
 
 def _notes(observation: Observation, policy: Policy) -> List[str]:
     notes = []
-    if observation.superseded:
-        notes.append("%s was edited after a run that did not end; the edit stays." % catalogue.CONFIGURATION)
     if observation.unknown:
         notes.append("%s sets %s, which the container toolkit %s does not know and ignores." % (
             catalogue.CONFIGURATION, ", ".join(observation.unknown), catalogue.DEFAULT_VERSION))

@@ -311,8 +311,9 @@ def test_a_second_file_conflicts_in_the_same_folder_alone(tmp_path: Path) -> Non
     assert list(others) == ["/etc/cdi/nvidia.yaml", "/var/run/cdi/copy.json"]
     assert observation.conflicting(PATH, read_spec(text), others) == ("/var/run/cdi/copy.json",)
     seen = replace(FRESH, elsewhere=tuple(others), conflicting=("/var/run/cdi/copy.json",))
-    stay, conflict = planner.plan(seen, WISH, FACTS).notes
-    assert "stay in use" in stay and "none of them" in conflict
+    made = planner.plan(seen, WISH, FACTS)
+    assert [kept.subject for kept in made.kept] == ["/etc/cdi/nvidia.yaml"] and "stay in use" in made.kept[0].why
+    assert [note for note in made.notes if "copy.json" in note and "none of them" in note] == list(made.notes)
 
 
 def test_units_are_enabled_without_a_reload_of_systemd(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Disruption,
+    Kept,
     Plan,
     Requirement,
     Step,
@@ -49,6 +50,7 @@ plans = st.builds(
     requirements=st.lists(st.builds(Requirement, words, words, words, words, st.sampled_from(Disruption), changes),
                           max_size=2).map(tuple),
     refusals=st.lists(st.builds(Refusal, words, words, words, words, words), max_size=2).map(tuple),
+    kept=st.lists(st.builds(Kept, words, words), max_size=2).map(tuple),
     notes=st.lists(words, max_size=2).map(tuple),
     complete=st.booleans(),
 )

@@ -119,7 +119,7 @@ class TestAbsent:
         plan = made(world, policy(state="absent"), facts(A100))
         (step,) = plan.steps
         assert step.change["after"] == {"dkms": None}
-        assert any(RUNNING in note for note in plan.notes)
+        assert any(RUNNING in kept.subject for kept in plan.kept)
 
 
 class TestRefusals:

@@ -102,7 +102,7 @@ def test_the_kernel_that_runs_keeps_what_it_needs(root: Root, repository: Reposi
     wanted = policy_of({**{name: option.get("default") for name, option in ARGUMENTS.items()}, "state": "absent"})
     plan = planner.plan(observe(root.host, journal, wanted, FACTS), wanted, FACTS)
     assert [step.change["after"] for step in plan.steps if step.action == "packages.remove"] == [{"dkms": None}]
-    assert len(plan.notes) == 2
+    assert len(plan.kept) == 2
 
 
 def test_what_nothing_of_the_driver_needs_moves_with_it(root: Root, driver: Repository) -> None:

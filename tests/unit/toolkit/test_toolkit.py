@@ -13,7 +13,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Kept, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
     file_step,
     restore_steps,
@@ -252,7 +252,7 @@ def test_an_edit_after_a_killed_run_stays(tmp_path: Path) -> None:
     seen = converged(superseded=True, configuration=edited, settings=configuration.read_settings("f", edited))
     made = planned(seen, wish(), FACTS)
     assert [step.action for step in made.steps] == ["file.write", "settings.put_back"]
-    assert "the edit stays" in made.notes[0]
+    assert made.kept == (Kept(catalogue.CONFIGURATION, made.kept[0].why),) and "carried over" in made.kept[0].why
     for step in made.steps:
         executors.EXECUTORS[step.action](host, journal, step)
     text = host.read(catalogue.CONFIGURATION) or ""
