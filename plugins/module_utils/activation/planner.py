@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.facts import CONTROL_NODES, HostFacts
+from ..core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ..core.plan import DRIVER, REBOOT, Disruption, Plan, Requirement, Step
 from ..core.steps import command_step, file_step, managed, restore_step, service_step
 from .observation import (
@@ -33,7 +33,6 @@ REMOVE_NODES = "devices.remove"
 LOADED = ("nvidia", "nvidia_uvm", "nvidia_modeset")
 # NVIDIA/nvidia-modprobe: with -u, minors are those of the unified memory device, so the nodes take two calls.
 CONTROL_MINOR = 255
-UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
 MODESET_NODES = ("/dev/nvidia-modeset",)
 MODESET_NODE_COMMAND = ["nvidia-modprobe", "-m"]
@@ -223,7 +222,8 @@ def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: T
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
         ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
-        missing = [name for name in nodes if reloaded or name not in seen.nodes]
+        missing = [name for name in nodes if reloaded or name not in seen.nodes
+                   or (name in CONTROL_NODES and name not in facts.control_nodes)]
         if missing:
             steps.append(command_step(
                 NAME, "devices.create", subject, argv, "Programs and containers reach the GPUs through these nodes.",

@@ -24,7 +24,8 @@ ROLES: Dict[str, str] = {
 }
 
 # Device nodes of the driver that belong to no single GPU, and those of them without which CUDA does not start
-CUDA_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+UVM_NODES = ("/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+CUDA_NODES = ("/dev/nvidiactl", *UVM_NODES)
 CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 
 # Facts that are only foretold: no host is read for them
@@ -84,7 +85,7 @@ class HostFacts:
     nouveau_loaded:    whether a driver of the kernel's own is loaded (nouveau, or nova since Linux 6.15), and not for a
                        display card alone.
     toolkit:           version of the installed NVIDIA container toolkit, '' if none.
-    control_nodes:     those of CONTROL_NODES that are there.
+    control_nodes:     those of CONTROL_NODES that lead to the loaded driver.
     low_level_runtimes: absolute paths of the programs that the container runtime starts containers with, the one that
                        NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
                        the facts has not asked.

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict
+import stat
+from typing import Dict, Tuple
 
-from ..core.facts import CONTROL_NODES, Gpu, HostFacts
+from ..core.facts import CONTROL_NODES, UVM_NODES, Gpu, HostFacts
 from ..core.host import Host
 from .boot import boot_state, installed_module, loaded_kind
 from .nvml import SILENCE, reading_of
@@ -63,8 +64,25 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         module_loaded=loaded_kind(host),
         nouveau_loaded=_nouveau_in_the_way(host, bus),
         toolkit=toolkit_version(host),
-        control_nodes=tuple(node for node in CONTROL_NODES if host.exists(node)),
+        control_nodes=control_nodes(host),
     )
+
+
+def control_nodes(host: Host) -> Tuple[str, ...]:
+    """Those of CONTROL_NODES that lead to the loaded driver.
+
+    nvidia-uvm is given a major at every load (proc(5), /proc/devices), and its nodes outlive it.
+    """
+    current = {words[1]: words[0] for words in map(str.split, (host.read("/proc/devices") or "").splitlines())
+               if len(words) == 2}
+
+    def leads_there(node: str) -> bool:
+        found = host.stat(node)
+        major = current.get("nvidia-uvm") if node in UVM_NODES else None
+        return found is not None and (major is None or not stat.S_ISCHR(found.st_mode)
+                                      or os.major(found.st_rdev) == int(major))
+
+    return tuple(node for node in CONTROL_NODES if leads_there(node))
 
 
 def _nouveau_in_the_way(host: Host, bus: PciBus) -> bool:

@@ -20,7 +20,7 @@ PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 class Evidence:
     """What the checks judge.
 
-    device_nodes:   names under /dev that start with 'nvidia'.
+    device_nodes:   names under /dev that start with 'nvidia', without those that lead to no driver.
     cdi_spec:       path of the CDI spec that the container runtime would use, '' when there is none.
     cdi_devices:    number of devices in that spec.
     cdi_version:    driver version whose libraries the spec mounts.

@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, Tuple
 
 from ..cdi.observation import conflicting, elsewhere, spec_path, stale
 from ..cdi.spec import Spec, read_spec
-from ..core.facts import HostFacts
+from ..core.facts import CONTROL_NODES, HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.node import host_facts
@@ -48,7 +48,8 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
     return Evidence(
         facts=facts,
         nvml=nvml,
-        device_nodes=tuple(name for name in host.list("/dev") if name.startswith("nvidia")),
+        device_nodes=tuple(name for name in host.list("/dev") if name.startswith("nvidia")
+                           and ("/dev/" + name not in CONTROL_NODES or "/dev/" + name in facts.control_nodes)),
         cdi_spec=path if spec else "",
         cdi_devices=spec.devices if spec else 0,
         cdi_version=spec.driver if spec else "",

@@ -23,7 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observati
     Service,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
 
 # Which modules a module needs
@@ -113,7 +113,7 @@ class World(world.World):
                                module_loaded=there.module_installed if self.modules else "")
         self._have(())
         if self.modules and self.unit(UNIT).enabled and self.modprobe:
-            self._have((*planner.gpu_nodes(range(len(there.gpus))), *planner.UVM_NODES, *planner.MODESET_NODES))
+            self._have((*planner.gpu_nodes(range(len(there.gpus))), *UVM_NODES, *planner.MODESET_NODES))
 
     def _have(self, nodes: Tuple[str, ...]) -> None:
         self.nodes = tuple(dict.fromkeys(self.nodes + nodes))

@@ -31,7 +31,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observati
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cdi import boot as cdi_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
@@ -60,7 +60,8 @@ CONVERGED = Observation(modules=LOADED, dependants={"nvidia": ("nvidia_uvm", "nv
 
 
 def driver(installed: str, loaded: str = "", **changes: Any) -> HostFacts:
-    return facts(A100, driver_installed=installed, driver_userspace=installed, driver_loaded=loaded, **changes)
+    known = {"driver_userspace": installed, "driver_loaded": loaded, "control_nodes": CONTROL_NODES if loaded else ()}
+    return facts(A100, driver_installed=installed, **{**known, **changes})
 
 
 def planned(seen: Observation, there: HostFacts, policy: Policy = PRESENT) -> List[Tuple[str, str]]:
@@ -73,6 +74,13 @@ class TestLoad:
     def test_every_gpu_gets_its_node(self) -> None:
         assert planner.gpu_node_command((0, 1)) == ["nvidia-modprobe", "-c", "0", "-c", "1", "-c", "255"]
         assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.UNIT_TEXT
+
+    def test_a_node_of_an_earlier_load_is_made_anew(self) -> None:
+        """nvidia-uvm has another major at every load; a run that died right after loading it left the former's nodes."""
+        there = driver("580.178.04", "580.178.04")
+        assert planned(CONVERGED, there) == []
+        stale = there.but(control_nodes=tuple(node for node in CONTROL_NODES if node not in UVM_NODES))
+        assert planned(CONVERGED, stale) == [("devices.create", "unified memory")]
 
     def test_a_gpu_keeps_its_minor_when_one_before_it_is_taken_away(self, tmp_path: Path) -> None:
         host = Host(str(tmp_path))
