@@ -76,7 +76,7 @@ class TestLoad:
         assert "ExecStart=/usr/bin/nvidia-modprobe -u -c 0\n" in planner.UNIT_TEXT
 
     def test_a_node_of_an_earlier_load_is_made_anew(self) -> None:
-        """nvidia-uvm has another major at every load; a run that died right after loading it left the former's nodes."""
+        """nvidia-uvm has another major at every load; a run that died after loading it left the former nodes."""
         there = driver("580.178.04", "580.178.04")
         assert planned(CONVERGED, there) == []
         stale = there.but(control_nodes=tuple(node for node in CONTROL_NODES if node not in UVM_NODES))
