@@ -3,7 +3,8 @@
 """Every refusal of the collection, read from its code, and the page that lists them: docs/refusals.md.
 
 A refusal's code is a literal where it is made, so that the page, a search for the code and the code itself agree.
-What else it says is shown as far as it is written there; values of a host are shown as dots.
+What else it says is shown as far as it is written there; values of a host are shown as dots. Tasks of roles and
+playbooks, whose results have only a message, end it with the code in brackets.
 """
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Iterable, Iterator, List, Mapping, Sequence
 
+import yaml
 from workspace import REPOSITORY
 
 PLUGINS = REPOSITORY / "plugins"
@@ -21,6 +23,11 @@ PARTS = ("code", "found", "wanted", "remedy", "option")
 # The one form of a refusal, and the error that carries it; errors derived from that are found in the code
 ROOTS = {"Refusal": PARTS, "GpuOpsError": PARTS}
 # They make refusals of refusals
+# A task's message; one that shows a refusal of the host's has found and code from there
+OF_TASK = re.compile(r"Found: (?P<found>.+?)\. Wanted: (?P<wanted>.+?)\. Do: (?P<remedy>.+?)\."
+                     r"(?: \[(?P<code>[^\]]+)\])?", re.DOTALL)
+OF_ANOTHER = re.compile(r"\{\{ [\w.]*refusal\.")
+TEMPLATED = re.compile(r"(?:\{\{.*?\}\}|\{%.*?%\})+", re.DOTALL)
 OF_THE_FORM = ("module_utils/core/refusal.py", "module_utils/core/errors.py")
 VALUE = "…"
 PLACEHOLDER = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?[sdrfx])|\{(?:path|tried|reason|mount)\}")
@@ -29,7 +36,8 @@ HEAD = """# Refusals
 Whatever the collection does not do, or cannot finish, it says in one form: what was found, what was wanted, what to do,
 and a code that stays the same from release to release. A failed task has all of it in its result: `code`, `found`,
 `wanted`, `remedy`, `option` (the option, or the role's variable, that the remedy is about) and, where there are several
-reasons, all of them in `refusals`. The refusals of a plan are in `plan.refusals` in the same form.
+reasons, all of them in `refusals`. The refusals of a plan are in `plan.refusals` in the same form. What tasks of roles and
+playbooks refuse themselves is a message that ends with the code in brackets.
 
 ```yaml
 - name: Install the driver
@@ -49,7 +57,7 @@ made from the code of the collection.
 class Site:
     """A place that makes a refusal. code: '' where the code is no literal; the other parts are patterns, see pattern().
 
-    path: relative to plugins/.
+    path: relative to plugins/, or to the repository for tasks.
     """
 
     path: str
@@ -62,10 +70,33 @@ class Site:
 
 
 def sites() -> List[Site]:
-    """Every place in plugins/ that makes a refusal."""
+    """Every place that makes a refusal."""
     sources = {path.relative_to(PLUGINS).as_posix(): ast.parse(path.read_text()) for path in _sources()}
     carriers = _carriers(sources.values())
-    return [site for name, tree in sources.items() for site in _sites(name, tree, carriers)]
+    return [site for name, tree in sources.items() for site in _sites(name, tree, carriers)] + list(_of_tasks())
+
+
+def _of_tasks() -> Iterator[Site]:
+    """Those of the tasks of roles and playbooks."""
+    for path in sorted(path for kind in ("roles", "playbooks") for path in (REPOSITORY / kind).rglob("*.yml")):
+        for message in _messages(yaml.safe_load(path.read_text())):
+            told = OF_TASK.fullmatch(" ".join(message.split()))
+            if OF_ANOTHER.search(message):
+                continue
+            parts = {name: TEMPLATED.sub(VALUE, text or "") for name, text in told.groupdict().items()} if told else {}
+            yield Site(path.relative_to(REPOSITORY).as_posix(), 0, **{**dict.fromkeys(PARTS, ""), **parts})
+
+
+def _messages(node: object) -> Iterator[str]:
+    """Messages in the form of refusals, wherever in a file."""
+    if isinstance(node, list):
+        for each in node:
+            yield from _messages(each)
+    elif isinstance(node, dict):
+        for name, each in node.items():
+            if name in ("msg", "fail_msg") and isinstance(each, str) and "Found: " in each:
+                yield each
+            yield from _messages(each)
 
 
 def page() -> str:

@@ -21,8 +21,8 @@ CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # Whose refusals the files of a directory make; others make those of their own name
 AREAS = {"core": {"host", "approval"}, "hardware": {"host"}, "registry.py": {"plan"},
          "action": {"validation"}, "plugin_utils": {"approval", "packages", "validation", "variables"},
-         "inventory": {"inventory"}}
-OF_CONTROLLER = {"approval", "cluster", "host", "inventory", "packages", "plan", "validation"}
+         "inventory": {"inventory"}, "roles": {"cluster"}, "playbooks": {"playbook"}}
+OF_CONTROLLER = {"approval", "cluster", "host", "inventory", "packages", "plan", "playbook", "validation"}
 
 
 def options() -> Dict[str, Set[str]]:
