@@ -36,8 +36,8 @@ HEAD = """# Refusals
 Whatever the collection does not do, or cannot finish, it says in one form: what was found, what was wanted, what to do,
 and a code that stays the same from release to release. A failed task has all of it in its result: `code`, `found`,
 `wanted`, `remedy`, `option` (the option, or the role's variable, that the remedy is about) and, where there are several
-reasons, all of them in `refusals`. The refusals of a plan are in `plan.refusals` in the same form. What tasks of roles and
-playbooks refuse themselves is a message that ends with the code in brackets.
+reasons, all of them in `refusals`. The refusals of a plan are in `plan.refusals` in the same form. What tasks of roles
+and playbooks refuse themselves is a message that ends with the code in brackets.
 
 ```yaml
 - name: Install the driver
