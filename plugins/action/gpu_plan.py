@@ -50,10 +50,10 @@ class ActionModule(CapabilityAction):
     def _read_approved(self, host: str) -> Optional[GpuOpsError]:
         """Why there is no approved plan, where none is needed unless the host turns out to have a GPU."""
         self._approved: Dict[str, Any] = {}
-        folder = self._task.args.get("approved_from")
+        directory = self._task.args.get("approved_from")
         try:
-            if folder:
-                self._approved = {"approved_plan": read(plan_path(folder, host))}
+            if directory:
+                self._approved = {"approved_plan": read(plan_path(directory, host))}
         except GpuOpsError as error:
             if not boolean(self._task.args.get("gpus_only") or False):
                 raise

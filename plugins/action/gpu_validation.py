@@ -8,7 +8,7 @@ from ansible.module_utils.basic import env_fallback
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
 
-from ..module_utils.cluster.client import Access, auth_argument_spec, secrets
+from ..module_utils.cluster.client import Connection, auth_argument_spec, secrets
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.validation.arguments import ARGUMENTS, OF_HOST
 from ..plugin_utils.capability_action import CapabilityAction
@@ -47,7 +47,7 @@ class ActionModule(CapabilityAction):
             failure = dict(error.result(), failed=True)
             checks += failure.pop("checks", [])
         told: Dict[str, Any] = remove_values(dict(result, checks=checks, controller_only=controller_only, **failure),
-                                             secrets(Access.from_options(self._options)))
+                                             secrets(Connection.from_options(self._options)))
         return told
 
 

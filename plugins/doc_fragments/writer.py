@@ -10,7 +10,7 @@ options:
   allowed_disruption:
     description:
       - The most disturbing step that may be done.
-      - A step above it is reported in RV(put_off) and not done.
+      - A step above it is reported in RV(deferred) and not done.
     type: str
     choices: [none, service_restart, runtime_restart, gpu_reset, driver_reload, reboot]
     default: driver_reload

@@ -59,7 +59,7 @@ def write(name: str) -> None:
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals', 'put_off', 'disruption', 'converged', 'unfinished', 'waited_for',
+    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'converged', 'unfinished', 'waited_for',
     'observation', 'gpus'}: the plans of all capabilities that have parameters, chained on the facts each one leaves,
     once no other run works on the host ('lock_timeout').
 
@@ -72,14 +72,14 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     now = facts = read_facts(host)
     total = Plan(host=facts.hostname)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
-    put_off: List[Part] = []
+    deferred: List[Part] = []
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
             options = _checked(capability.name, {**capability.arguments, ALLOWED: WRITER_ARGUMENTS[ALLOWED]}, given)
             allowed = Disruption[options.pop(ALLOWED)]
             plan, facts = plan_of(capability, options, host, facts, now)
-            put_off += left_for_later(plan, allowed)
+            deferred += deferred_of(plan, allowed)
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
     if approved is not None:
@@ -93,7 +93,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
         "text": render(total),
         "digest": digest(total.promise()),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
-        **told_of(total, put_off),
+        **told_of(total, deferred),
         "converged": is_done,
         "unfinished": unfinished,
         "waited_for": waited,
@@ -104,20 +104,20 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     }
 
 
-def left_for_later(plan: Plan, allowed: Disruption) -> Tuple[Part, ...]:
+def deferred_of(plan: Plan, allowed: Disruption) -> Tuple[Part, ...]:
     """What a writer that may disturb so much does not do of its plan, and what then is not brought from outside."""
-    _done, put_off = split_by_disruption(plan.steps, allowed)
-    return (*put_off, *(requirement for requirement in plan.requirements if requirement.disruption > allowed))
+    _done, deferred = split_by_disruption(plan.steps, allowed)
+    return (*deferred, *(requirement for requirement in plan.requirements if requirement.disruption > allowed))
 
 
-def told_of(plan: Plan, put_off: Sequence[Part]) -> Dict[str, Any]:
-    """{'put_off', 'disruption'}: what is not done, in short, and the highest disruption of what is."""
-    ids = {part.id for part in put_off}
+def told_of(plan: Plan, deferred: Sequence[Part]) -> Dict[str, Any]:
+    """{'deferred', 'disruption'}: what is not done, in short, and the highest disruption of what is."""
+    ids = {part.id for part in deferred}
     parts: Tuple[Part, ...] = (*plan.steps, *plan.requirements)
     done = [part.disruption for part in parts if part.id not in ids]
     return {
-        "put_off": [{"id": part.id, "capability": part.capability, "disruption": part.disruption.name, "why": part.why}
-                    for part in put_off],
+        "deferred": [{"id": part.id, "capability": part.capability, "disruption": part.disruption.name, "why": part.why}
+                     for part in deferred],
         "disruption": max(done, default=Disruption.none).name,
     }
 

@@ -25,7 +25,7 @@ from typing import NoReturn, Optional, Sequence, cast
 
 VARIABLE = "GPUOPS_LIBRARIES"
 # Where a host keeps archives that have changed it, for root alone
-FOLDER = "/var/lib/gpuops/lib"
+DIRECTORY = "/var/lib/gpuops/lib"
 PACKAGE = __name__.rpartition(".")[0]
 OLDEST_PYTHON = (3, 9)
 SEAL = b"0" * 64

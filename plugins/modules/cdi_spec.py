@@ -24,7 +24,7 @@ description:
     does not run at all with the open kernel module that Debian packages.
   - Keeps links under C(/dev/char) to the device nodes, see O(device_links).
   - Nothing of this reloads the manager, because a C(systemctl daemon-reload) can take the GPUs from running containers.
-  - Names other files under C(/etc/cdi) and C(/var/run/cdi) that describe GPUs. One in the same folder with the same
+  - Names other files under C(/etc/cdi) and C(/var/run/cdi) that describe GPUs. One in the same directory with the same
     names costs containers their GPUs; M(gpuops.nvidia.gpu_validation) fails for it. See O(remove_others).
   - Respects C(/etc/nvidia-container-toolkit/nvidia-cdi-refresh.env), the environment of the toolkit's units; its
     variables for C(nvidia-ctk cdi generate) count here too, and the file that it names is the one that is kept.
@@ -100,7 +100,7 @@ applied:
   returned: success, and failure of a step
   type: list
   elements: str
-put_off:
+deferred:
   description: Steps that disturb more than was allowed, or come after one that does.
   returned: success
   type: list

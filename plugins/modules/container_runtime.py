@@ -130,7 +130,7 @@ applied:
   returned: success, and failure of a step
   type: list
   elements: str
-put_off:
+deferred:
   description: Steps that disturb more than was allowed, or come after one that does.
   returned: success
   type: list

@@ -207,9 +207,9 @@ refusals:
 
 from typing import Any, Dict
 
-from ..module_utils.cluster.client import Cluster
-from ..module_utils.cluster.overview import overview, wait_for_resources, wait_for_rollout
-from ..module_utils.cluster.runner import run_cluster_module
+from ..module_utils.cluster.client import Client
+from ..module_utils.cluster.module import run_cluster_module
+from ..module_utils.cluster.observation import observe, wait_for_resources, wait_for_rollout
 
 ARGUMENTS = {
     "label_selector": {"type": "str", "default": ""},
@@ -222,12 +222,12 @@ ARGUMENTS = {
 }
 
 
-def _read(cluster: Cluster, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+def _read(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
     if parameters["rolled_out"]:
         wait_for_rollout(cluster, parameters["namespace"], parameters["rolled_out"], parameters["wait_timeout"])
     if parameters["expected_allocatable"]:
         wait_for_resources(cluster, parameters["expected_allocatable"], parameters["wait_timeout"])
-    found = overview(
+    found = observe(
         cluster,
         parameters["label_selector"],
         parameters["namespace"],

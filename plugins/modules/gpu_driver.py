@@ -91,7 +91,7 @@ options:
       - Whether to install headers of every bootable kernel, and the metapackage that follows kernel updates.
     type: bool
     default: true
-  lock:
+  hold:
     description:
       - Whether to pin the version, and to keep unattended upgrades away from the driver.
     type: bool
@@ -141,7 +141,7 @@ applied:
   returned: success, and failure of a step
   type: list
   elements: str
-put_off:
+deferred:
   description: Steps that disturb more than was allowed, or come after one that does.
   returned: success
   type: list

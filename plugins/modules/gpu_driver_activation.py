@@ -35,7 +35,7 @@ options:
     type: str
     choices: [auto, absent]
     default: auto
-  pods_leave:
+  assume_pods_evicted:
     description:
       - Whether to plan for a host whose GPU pods will have been evicted. For M(gpuops.nvidia.gpu_plan), where the
         change is preceded by a drain; pods that hold a GPU when the modules are to be unloaded are not waited for.
@@ -73,7 +73,7 @@ applied:
   returned: success, and failure of a step
   type: list
   elements: str
-put_off:
+deferred:
   description: Steps that disturb more than was allowed, or come after one that does.
   returned: success
   type: list

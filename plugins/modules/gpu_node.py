@@ -130,10 +130,10 @@ refusals:
 
 from typing import Any, Dict
 
-from ..module_utils.cluster.client import Cluster
-from ..module_utils.cluster.labels import NodeWish
+from ..module_utils.cluster.client import Client
+from ..module_utils.cluster.labels import NodePolicy
+from ..module_utils.cluster.module import run_cluster_module
 from ..module_utils.cluster.node_changes import change_node
-from ..module_utils.cluster.runner import run_cluster_module
 
 ARGUMENTS = {
     "name": {"type": "str", "required": True},
@@ -146,14 +146,14 @@ ARGUMENTS = {
 }
 
 
-def _change(cluster: Cluster, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+def _change(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
     wanted = {name: parameters[name] for name in ARGUMENTS if name != "name"}
     # YAML's true is meant as the label value "true".
     wanted["labels"] = {
         key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in wanted["labels"].items()
     }
-    wish = NodeWish(**wanted)
-    return change_node(cluster, parameters["name"], wish, check_mode)
+    policy = NodePolicy(**wanted)
+    return change_node(cluster, parameters["name"], policy, check_mode)
 
 
 def main() -> None:

@@ -83,15 +83,15 @@ options:
     default: 600
   approved_from:
     description:
-      - Folder on the controller with approved plans, as O(save_to) left them there. The plan of this host is read from
-        it and the new plan compared with it, in the way of O(approved_plan).
-      - A relative folder is one of the directory that Ansible was started in.
+      - Directory on the controller with approved plans, as O(save_to) left them there. The plan of this host is read
+        from it and the new plan compared with it, in the way of O(approved_plan).
+      - A relative directory is one of the directory that Ansible was started in.
       - A file that is missing, or is no plan of this release of the collection, fails before the host is asked.
     type: path
   save_to:
     description:
-      - Folder on the controller to save the plan in, as C(<inventory name of the host>.json), readable for its owner
-        only. The folder is made when it is missing; a relative one is one of the directory that Ansible was started in.
+      - Directory on the controller to save the plan in, as C(<inventory name of the host>.json), readable for its owner
+        only. The directory is made when it is missing; a relative one is one of that which Ansible was started in.
       - Nothing is saved in check mode.
     type: path
   show:
@@ -169,7 +169,7 @@ plan:
         change: {description: What is C(before) and what is C(after)., type: dict, returned: success}
         parameters: {description: What is needed to do it beside the change., type: dict, returned: success}
         reversible: {description: Whether the state before can be restored., type: bool, returned: success}
-        after: {description: Ids of the steps that come first., type: list, elements: str, returned: success}
+        depends_on: {description: Ids of the steps that come first., type: list, elements: str, returned: success}
     requirements:
       description: What must come from outside after the steps, a reboot or a driver.
       type: list
@@ -241,7 +241,7 @@ refusals:
     option:
       description: The option, or the role's variable, that RV(refusals[].remedy) is about.
       type: str
-put_off:
+deferred:
   description:
     - Steps that the modules would not do, as they disturb more than C(allowed_disruption) of theirs or come after
       one that does, and requirements that disturb more.
@@ -254,7 +254,7 @@ put_off:
     disruption: {description: What it disturbs., type: str, returned: success}
     why: {description: The reason as a sentence., type: str, returned: success}
 disruption:
-  description: The highest disruption of what is not in RV(put_off).
+  description: The highest disruption of what is not in RV(deferred).
   returned: success
   type: str
   sample: runtime_restart

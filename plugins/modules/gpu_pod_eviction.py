@@ -113,9 +113,9 @@ refusals:
 
 from typing import Any, Dict
 
-from ..module_utils.cluster.client import Cluster
+from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.eviction import evict_gpu_pods
-from ..module_utils.cluster.runner import run_cluster_module
+from ..module_utils.cluster.module import run_cluster_module
 
 ARGUMENTS = {
     "node": {"type": "str", "required": True},
@@ -126,7 +126,7 @@ ARGUMENTS = {
 }
 
 
-def _evict(cluster: Cluster, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+def _evict(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
     return evict_gpu_pods(cluster, dry_run=check_mode, **{name: parameters[name] for name in ARGUMENTS})
 
 

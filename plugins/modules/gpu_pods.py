@@ -124,12 +124,12 @@ refusals:
 
 from typing import Any, Dict
 
-from ..module_utils.cluster.client import Cluster
+from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.eviction import read_gpu_pods
-from ..module_utils.cluster.runner import run_cluster_module
+from ..module_utils.cluster.module import run_cluster_module
 
 
-def _read(cluster: Cluster, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
+def _read(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
     return {"changed": False, "pods": [pod.result() for pod in read_gpu_pods(cluster, parameters["node"])]}
 
 

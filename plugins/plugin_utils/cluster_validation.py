@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from ..module_utils.cluster.client import Access, Cluster
+from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
 from ..module_utils.validation.checks import Check
@@ -35,7 +35,7 @@ class ClusterScope:
     pod_image: str
     pod_namespace: str
     timeout: float
-    access: Access
+    access: Connection
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> ClusterScope:
@@ -58,13 +58,13 @@ class ClusterScope:
             pod_image=options["pod_image"],
             pod_namespace=options["pod_namespace"],
             timeout=float(options["timeout"]),
-            access=Access.from_options(options),
+            access=Connection.from_options(options),
         )
 
 
 def validate_cluster(scope: ClusterScope, check_mode: bool) -> Tuple[Check, ...]:
     """Wait for the devices to be on offer, then run the probe pod. Raises GpuOpsError naming what fails."""
-    cluster = Cluster(scope.access)
+    cluster = Client(scope.access)
     checks: List[Check] = [_wait_for_devices(cluster, scope)]
     raise_if_unhealthy(checks, "node %s" % scope.node)
     if scope.pod and not check_mode and scope.expected > 0:
@@ -73,7 +73,7 @@ def validate_cluster(scope: ClusterScope, check_mode: bool) -> Tuple[Check, ...]
     return tuple(checks)
 
 
-def _wait_for_devices(cluster: Cluster, scope: ClusterScope) -> Check:
+def _wait_for_devices(cluster: Client, scope: ClusterScope) -> Check:
     def judge() -> Tuple[Check, bool]:
         check = allocatable(cluster.get("/api/v1/nodes/%s" % scope.node), scope.resource, scope.expected)
         return check, check.status == "passed"
@@ -81,7 +81,7 @@ def _wait_for_devices(cluster: Cluster, scope: ClusterScope) -> Check:
     return _wait(judge, scope.timeout)
 
 
-def _probe(cluster: Cluster, scope: ClusterScope) -> Check:
+def _probe(cluster: Client, scope: ClusterScope) -> Check:
     runtime_class: Optional[str] = scope.runtime_class
     if cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class) is None:
         runtime_class = None

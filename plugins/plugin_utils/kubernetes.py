@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional
 
-from ..module_utils.cluster.client import Access, Cluster, describe
+from ..module_utils.cluster.client import Client, Connection, describe
 from ..module_utils.cluster.nodes import node_facts, skew_findings
 
 __all__ = ["access_from_plugin", "describe", "gpu_node_facts", "read_nodes"]
@@ -13,14 +13,14 @@ __all__ = ["access_from_plugin", "describe", "gpu_node_facts", "read_nodes"]
 NODES = "/api/v1/nodes"
 
 
-def access_from_plugin(get_option: Callable[[str], Any]) -> Access:
+def access_from_plugin(get_option: Callable[[str], Any]) -> Connection:
     """Connection settings from a plugin whose options are named as those of kubernetes.core."""
-    return Access.from_options({name: get_option(name) for name in Access.__dataclass_fields__})
+    return Connection.from_options({name: get_option(name) for name in Connection.__dataclass_fields__})
 
 
-def read_nodes(access: Access, label_selector: Optional[str] = None) -> List[Dict[str, Any]]:
+def read_nodes(access: Connection, label_selector: Optional[str] = None) -> List[Dict[str, Any]]:
     """The Node objects of a cluster, without the image lists that nobody asks for."""
-    nodes = Cluster(access).items(NODES, labelSelector=label_selector)
+    nodes = Client(access).items(NODES, labelSelector=label_selector)
     for node in nodes:
         (node.get("status") or {}).pop("images", None)
         (node.get("metadata") or {}).pop("managedFields", None)

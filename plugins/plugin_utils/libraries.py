@@ -33,7 +33,7 @@ def archive() -> Tuple[bytes, str]:
         with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as new:
             new.write(content)
         os.replace(new.name, kept)
-    return content, "%s/%s.zip" % (shipped.FOLDER, hashlib.sha256(content).hexdigest()[:20])
+    return content, "%s/%s.zip" % (shipped.DIRECTORY, hashlib.sha256(content).hexdigest()[:20])
 
 
 def _made() -> bytes:
@@ -47,9 +47,9 @@ def _made() -> bytes:
 
 
 def _own() -> Iterator[Tuple[str, Path]]:
-    folder = Path(shipped.__file__).parent
-    for path in folder.rglob("*.py"):
-        yield "/".join([*shipped.PACKAGE.split("."), path.relative_to(folder).as_posix()]), path
+    directory = Path(shipped.__file__).parent
+    for path in directory.rglob("*.py"):
+        yield "/".join([*shipped.PACKAGE.split("."), path.relative_to(directory).as_posix()]), path
 
 
 def _sources(module: str) -> Iterator[Tuple[str, Path]]:

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Plans as files on the controller: one JSON file a host, in a folder that is named as its caller sees it."""
+"""Plans as files on the controller: one JSON file a host, in a directory that is named as its caller sees it."""
 from __future__ import annotations
 
 import json
@@ -14,11 +14,11 @@ from ansible.utils.path import unfrackpath
 from ..module_utils.core.approval import read_approved
 from ..module_utils.core.errors import GpuOpsError
 
-FOLDER_MODE = 0o700
+DIRECTORY_MODE = 0o700
 
 
-def plan_path(folder: str, host: str) -> str:
-    """Where the plan of a host is; a relative folder is one of the directory that Ansible was started in.
+def plan_path(directory: str, host: str) -> str:
+    """Where the plan of a host is; a relative directory is one of the directory that Ansible was started in.
 
     Ansible's own tasks on the controller run in the playbook's directory, which a collection keeps to itself.
     """
@@ -29,16 +29,16 @@ def plan_path(folder: str, host: str) -> str:
             wanted="a name that can be a file's",
             remedy="name the host without a slash and give its address as ansible_host",
         )
-    return str(os.path.join(unfrackpath(folder, follow=False), "%s.json" % host))
+    return str(os.path.join(unfrackpath(directory, follow=False), "%s.json" % host))
 
 
 def save(plan: Mapping[str, Any], path: str) -> None:
     """Write the plan beside and rename it, for its owner's eyes only: a plan shows the configuration of a host."""
-    folder = os.path.dirname(path)
+    directory = os.path.dirname(path)
     beside = ""
     try:
-        os.makedirs(folder, mode=FOLDER_MODE, exist_ok=True)
-        descriptor, beside = tempfile.mkstemp(dir=folder, prefix=".plan-")
+        os.makedirs(directory, mode=DIRECTORY_MODE, exist_ok=True)
+        descriptor, beside = tempfile.mkstemp(dir=directory, prefix=".plan-")
         with open(descriptor, "w", encoding="utf-8") as handle:
             json.dump(plan, handle, indent=2, sort_keys=True)
             handle.write("\n")
@@ -49,8 +49,8 @@ def save(plan: Mapping[str, Any], path: str) -> None:
         raise GpuOpsError(
             "approval.plan_not_saved",
             found="the plan cannot be saved as %s: %s" % (path, error.strerror),
-            wanted="a folder on the controller that %s may write in" % _who(),
-            remedy="name another folder; a relative one is looked for in %s" % os.getcwd(),
+            wanted="a directory on the controller that %s may write in" % _who(),
+            remedy="name another directory; a relative one is looked for in %s" % os.getcwd(),
         ) from error
 
 
@@ -64,7 +64,7 @@ def read(path: str) -> Dict[str, Any]:
             "approval.no_plan",
             found="no approved plan in %s: %s" % (path, error.strerror),
             wanted="the file that gpuops.nvidia.plan saved for this host",
-            remedy="run `gpuops.nvidia.plan` with the same folder and read the plan; a relative folder is looked for "
+            remedy="run `gpuops.nvidia.plan` with the same directory and read the plan; a relative one is looked for "
                    "in %s" % os.getcwd(),
         ) from error
     except ValueError as error:

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests" / folder) for folder in ("gates", "lab", "integration")]
+sys.path[:0] = [str(REPOSITORY / "tests" / directory) for directory in ("gates", "lab", "integration")]
 
 from containerd_judge import (  # noqa: E402
     CORPUS,

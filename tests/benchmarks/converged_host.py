@@ -36,10 +36,10 @@ PLAYBOOKS = {"gpuops.nvidia.site": "gpuops.nvidia.site", "ansible.builtin": str(
 class Bench:
     """A converged host and the two ways to look after it."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, directory: Path) -> None:
         self.lab = lab
-        self.folder = folder
-        self.variables = folder / "variables.json"
+        self.directory = directory
+        self.variables = directory / "variables.json"
         self.write_variables({})
 
     def write_variables(self, more: Mapping[str, Any]) -> None:
@@ -50,17 +50,17 @@ class Bench:
 
     def run(self, playbook: str) -> Dict[str, Any]:
         """One run: wall time, calls that went to the host, tasks that changed something."""
-        calls, output = self.folder / "calls.json", self.folder / "output"
+        calls, output = self.directory / "calls.json", self.directory / "output"
         environment = dict(
             os.environ, ANSIBLE_COLLECTIONS_PATH=str(collections_root()), ANSIBLE_PIPELINING="true",
             ANSIBLE_CALLBACK_PLUGINS=str(REPOSITORY / "tests" / "lab" / "callback_plugins"),
             ANSIBLE_CALLBACKS_ENABLED="remote_calls", REMOTE_CALLS_FILE=str(calls), ANSIBLE_NOCOLOR="true",
-            ANSIBLE_HOME=str(self.folder / "ansible"), ANSIBLE_DEPRECATION_WARNINGS="false")
+            ANSIBLE_HOME=str(self.directory / "ansible"), ANSIBLE_DEPRECATION_WARNINGS="false")
         command = [venv() / "bin" / "ansible-playbook", "--inventory", self.lab.inventory, "--limit", HOST,
                    "--extra-vars", "@%s" % self.variables, playbook]
         with output.open("w") as handle:
             started = time.monotonic()
-            done = subprocess.run([str(word) for word in command], env=environment, cwd=self.folder, stdout=handle,
+            done = subprocess.run([str(word) for word in command], env=environment, cwd=self.directory, stdout=handle,
                                   stderr=handle, stdin=subprocess.DEVNULL, check=False)
             seconds = time.monotonic() - started
         if done.returncode != 0:
@@ -122,8 +122,8 @@ def main() -> None:
     lab = Lab("benchmark")
     lab.up("bare")
     try:
-        with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as folder:
-            bench = Bench(lab, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as directory:
+            bench = Bench(lab, Path(directory))
             bench.converge()
             load = os.getloadavg()[0]
             runs = bench.compare(arguments.runs)

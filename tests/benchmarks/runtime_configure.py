@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
-sys.path[:0] = [str(REPOSITORY / "tests" / folder) for folder in ("gates", "lab", "integration")]
+sys.path[:0] = [str(REPOSITORY / "tests" / directory) for directory in ("gates", "lab", "integration")]
 
 import command_count  # noqa: E402
 import measuring  # noqa: E402
@@ -55,9 +55,9 @@ Runs = Dict[Tuple[str, str, str], List[Dict[str, Any]]]
 class Bench:
     """Hosts, and tasks that are run on them."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, directory: Path) -> None:
         self.lab = lab
-        self.folder = folder
+        self.directory = directory
         for host in HOSTS:
             self.play(host, [TOOLKIT], {})
             self.watched = command_count.watch(lab, host)
@@ -73,11 +73,11 @@ class Bench:
 
     def play(self, host: str, tasks: Sequence[Mapping[str, Any]], environment: Mapping[str, str]) -> Tuple[float, int]:
         """(seconds, tasks that changed something)."""
-        book, output = self.folder / "play.json", self.folder / "output"
+        book, output = self.directory / "play.json", self.directory / "output"
         book.write_text(json.dumps([{"hosts": host, "gather_facts": False, "environment": dict(environment),
                                      "tasks": list(tasks)}]))
         variables = dict(os.environ, ANSIBLE_COLLECTIONS_PATH=str(collections_root()), ANSIBLE_PIPELINING="true",
-                         ANSIBLE_HOME=str(self.folder / "ansible"), ANSIBLE_DEPRECATION_WARNINGS="false",
+                         ANSIBLE_HOME=str(self.directory / "ansible"), ANSIBLE_DEPRECATION_WARNINGS="false",
                          ANSIBLE_NOCOLOR="true")
         command = [str(venv() / "bin" / "ansible-playbook"), "--inventory", str(self.lab.inventory), str(book)]
         with output.open("w") as handle:
@@ -156,8 +156,8 @@ def main() -> None:
     hosts = [{"name": name, "board": "a30", "gpus": 1, "containerd": version} for name, version in HOSTS.items()]
     lab.up(parse({"name": "runtime-configure", "control_plane": False, "hosts": hosts}, __file__))
     try:
-        with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as folder:
-            bench = Bench(lab, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as directory:
+            bench = Bench(lab, Path(directory))
             load = os.getloadavg()[0]
             runs = bench.compare(arguments.runs)
     finally:

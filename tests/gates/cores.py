@@ -45,11 +45,11 @@ def oldest_and_newest() -> List[str]:
     return list(dict.fromkeys([found[0], found[-1]])) if found else list(RELEASES)
 
 
-def environment(folder: Path, release: str, python: str, packages: Sequence[str], run: Command) -> Path:
-    """A virtual environment below folder with this release, these packages and nothing else; made once."""
+def environment(directory: Path, release: str, python: str, packages: Sequence[str], run: Command) -> Path:
+    """A virtual environment below directory with this release, these packages and nothing else; made once."""
     version = RELEASES[release][0]
     digest = hashlib.sha256("\n".join([*bootstrap.pins(), *packages]).encode()).hexdigest()[:8]
-    target = folder / ("core-%s-%s-%s" % (version, Path(python).name, digest))
+    target = directory / ("core-%s-%s-%s" % (version, Path(python).name, digest))
     if not (target / bootstrap.READY).is_file():
         shutil.rmtree(target, ignore_errors=True)
         target.parent.mkdir(parents=True, exist_ok=True)

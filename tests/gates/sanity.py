@@ -63,7 +63,7 @@ def _environment(release: str, python: str, bench: Bench) -> Dict[str, str]:
     get_pip.write_text(GET_PIP_SCRIPT)
     variables = {
         "HOME": str(home),
-        "PATH": ":".join([str(_core(release, python, bench) / "bin"), *_interpreter_folders(), "/usr/bin", "/bin"]),
+        "PATH": ":".join([str(_core(release, python, bench) / "bin"), *_interpreter_directories(), "/usr/bin", "/bin"]),
         "PYTHONPATH": "",
     }
     own_pip = os.environ.get("PIP_CONFIG_FILE")
@@ -73,8 +73,8 @@ def _environment(release: str, python: str, bench: Bench) -> Dict[str, str]:
     return variables
 
 
-def _interpreter_folders() -> List[str]:
-    """Folders of the Python versions that managed hosts may have; a pyenv shim would stop ansible-test."""
+def _interpreter_directories() -> List[str]:
+    """Directories of the Python versions that managed hosts may have; a pyenv shim would stop ansible-test."""
     paths = [bootstrap.interpreter(minor) for minor in range(9, 15)]
     return list(dict.fromkeys(str(Path(path).parent) for path in paths if path))
 

@@ -15,7 +15,7 @@ import workspace
 from gate import Bench, Gate, GateFailed, Word
 
 REPOSITORY = workspace.REPOSITORY
-PYTEST_FOLDERS = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
+PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
 # Unit tests that run ansible-playbook, apt and dpkg by the dozen: too long for the inner loop
 PROGRAMS = ("tests/unit/packages", "tests/unit/playbooks")
 
@@ -136,8 +136,8 @@ def _docs(bench: Bench) -> None:
 
 
 def _unit(bench: Bench) -> None:
-    folders = [folder for folder in PYTEST_FOLDERS if any((REPOSITORY / folder).rglob("test_*.py"))]
-    bench.pytest([*_pytest(), *folders, *("--ignore=" + folder for folder in PROGRAMS)], cwd=REPOSITORY)
+    directories = [directory for directory in PYTEST_DIRECTORIES if any((REPOSITORY / directory).rglob("test_*.py"))]
+    bench.pytest([*_pytest(), *directories, *("--ignore=" + directory for directory in PROGRAMS)], cwd=REPOSITORY)
 
 
 def _programs(bench: Bench) -> None:

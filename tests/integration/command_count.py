@@ -8,7 +8,7 @@ from typing import Dict, List
 
 from gpulab.lab import Lab
 
-FOLDER = "/root/command-count"
+DIRECTORY = "/root/command-count"
 # Python reads it at its start wherever PYTHONPATH leads to it
 _HOOK = """\
 import json, os, sys
@@ -19,17 +19,17 @@ def watch(event, arguments):
             handle.write(json.dumps([os.fsdecode(word) for word in arguments[1]]) + "\\n")
 
 sys.addaudithook(watch)
-""" % FOLDER
+""" % DIRECTORY
 
 
 def watch(lab: Lab, host: str) -> Dict[str, str]:
     """Environment of a task whose commands are to be counted."""
-    lab.ssh(host, ["mkdir", "-p", FOLDER])
-    lab.host(host).ssh(["sh", "-c", "cat > %s/sitecustomize.py" % FOLDER], feed=_HOOK)
-    return {"PYTHONPATH": FOLDER}
+    lab.ssh(host, ["mkdir", "-p", DIRECTORY])
+    lab.host(host).ssh(["sh", "-c", "cat > %s/sitecustomize.py" % DIRECTORY], feed=_HOOK)
+    return {"PYTHONPATH": DIRECTORY}
 
 
 def commands(lab: Lab, host: str) -> List[List[str]]:
     """Commands since they were last asked for."""
-    script = "cat %s/commands 2>/dev/null; rm -f %s/commands" % (FOLDER, FOLDER)
+    script = "cat %s/commands 2>/dev/null; rm -f %s/commands" % (DIRECTORY, DIRECTORY)
     return [json.loads(line) for line in lab.ssh(host, ["sh", "-c", script]).stdout.splitlines()]

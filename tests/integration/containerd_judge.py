@@ -4,7 +4,7 @@
 """What becomes of containerd configurations in our hands, or in those of nvidia-ctk, as containerd itself sees it.
 
 Reads a job (JSON) from its input and writes one outcome a case. Runs as root in mount and network namespaces of its
-own, so that /etc/containerd is an empty folder of this process, files lie at their real paths and a daemon may start:
+own, so that /etc/containerd is an empty directory of this process, files lie at their real paths, a daemon may start:
 `run_jobs` starts it that way.
 """
 from __future__ import annotations
@@ -357,9 +357,9 @@ def _said(*argv: str) -> str:
 
 
 def main() -> None:
-    for folder in EMPTIED:
-        os.makedirs(folder, exist_ok=True)
-        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
+    for directory in EMPTIED:
+        os.makedirs(directory, exist_ok=True)
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", directory], check=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     told = json.load(sys.stdin)
     json.dump([asdict(one(job, told["programs"])) for job in told["jobs"]], sys.stdout)

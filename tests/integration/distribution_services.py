@@ -3,7 +3,7 @@
 """Stand-ins for the services of Kubernetes distributions, as far as their containerd goes: it is the real one.
 
 Runs on a laboratory host as the main process of their units. Each does with containerd's configuration what the sources
-of its distribution do: k3s and RKE2 render it (pkg/agent/containerd), k0s imports a folder that it watches, three
+of its distribution do: k3s and RKE2 render it (pkg/agent/containerd), k0s imports a directory that it watches, three
 seconds behind a change (pkg/component/worker/containerd), MicroK8s fills in a template (run-containerd-with-args).
 """
 from __future__ import annotations
@@ -26,7 +26,7 @@ FOUND = {"nvidia": "nvidia-container-runtime", "nvidia-cdi": "nvidia-container-r
 def k3s(name: str) -> List[str]:
     """Render config.toml with the handlers whose programs are found; the command that serves it."""
     data = "/var/lib/rancher/%s" % name
-    folder = data + "/agent/etc/containerd"
+    directory = data + "/agent/etc/containerd"
     os.environ["PATH"] = "%s/data/current/bin:%s" % (data, os.environ["PATH"])
     path = "/usr/local/nvidia/toolkit:/opt/kwasm/bin:" + os.environ["PATH"]
     programs = {handler: shutil.which(program, path=path) for handler, program in FOUND.items()}
@@ -36,33 +36,33 @@ def k3s(name: str) -> List[str]:
         if os.path.exists(file):
             with open(file) as text:
                 options.update(re.findall(r"(?m)^([a-z-]+): (.*)$", text.read()))
-    with open(folder + "/generation") as generation:
+    with open(directory + "/generation") as generation:
         base, program = generation.read().split()
-    own = folder + ("/config-v3.toml.tmpl" if base == "base-v3" else "/config.toml.tmpl")
+    own = directory + ("/config-v3.toml.tmpl" if base == "base-v3" else "/config.toml.tmpl")
     config = {
-        "Program": program, "Folder": folder, "SystemdCgroup": True,
+        "Program": program, "Folder": directory, "SystemdCgroup": True,
         "ExtraRuntimes": {handler: {"RuntimeType": "io.containerd.runc.v2", "BinaryName": found}
                           for handler, found in programs.items() if found},
         "NodeConfig": {"DefaultRuntime": options.get("default-runtime", "")},
     }
     rendered = subprocess.run(
-        ["/usr/local/bin/k3s-render", "%s/%s.tmpl" % (folder, base), *([own] if os.path.exists(own) else [])],
+        ["/usr/local/bin/k3s-render", "%s/%s.tmpl" % (directory, base), *([own] if os.path.exists(own) else [])],
         input=json.dumps(config), stdout=subprocess.PIPE, check=True, text=True).stdout
-    write(folder + "/config.toml", rendered)
-    return [data + "/data/current/bin/containerd", "-c", folder + "/config.toml",
+    write(directory + "/config.toml", rendered)
+    return [data + "/data/current/bin/containerd", "-c", directory + "/config.toml",
             "-a", "/run/k3s/containerd/containerd.sock", "--state", "/run/k3s/containerd", "--root", STORE + name]
 
 
 def microk8s() -> List[str]:
     """Fill in the template; the command that serves it."""
-    folder = "/var/snap/microk8s/current/args"
-    with open(folder + "/containerd-template.toml") as template:
+    directory = "/var/snap/microk8s/current/args"
+    with open(directory + "/containerd-template.toml") as template:
         text = template.read()
     for name, value in (("RUNTIME", "runc"), ("SNAPSHOTTER", "native"), ("RUNTIME_TYPE", "io.containerd.runc.v2"),
                         ("SNAP_DATA", "/var/snap/microk8s/current")):
         text = text.replace("${%s}" % name, value)
-    write(folder + "/containerd.toml", text)
-    return ["/snap/microk8s/current/bin/containerd", "--config", folder + "/containerd.toml",
+    write(directory + "/containerd.toml", text)
+    return ["/snap/microk8s/current/bin/containerd", "--config", directory + "/containerd.toml",
             "--address", "/var/snap/microk8s/common/run/containerd.sock", "--state", "/run/microk8s",
             "--root", STORE + "microk8s"]
 
@@ -77,7 +77,7 @@ def k0s() -> List[str]:
 
 
 def supervise(command: List[str], watched: str) -> None:
-    """Keep containerd running; where a folder is watched, it gets a SIGHUP three seconds behind the last change."""
+    """Keep containerd running; where a directory is watched, it gets a SIGHUP three seconds behind the last change."""
     children: List[Any] = []
     signal.signal(signal.SIGTERM, lambda *_: (children[-1].terminate(), children[-1].wait(), sys.exit(0)))
     while True:
@@ -95,8 +95,8 @@ def supervise(command: List[str], watched: str) -> None:
         time.sleep(0.5)
 
 
-def state_of(folder: str) -> Any:
-    return [(path, os.stat(path).st_mtime) for path in sorted(glob.glob(folder + "/*"))] if folder else None
+def state_of(directory: str) -> Any:
+    return [(path, os.stat(path).st_mtime) for path in sorted(glob.glob(directory + "/*"))] if directory else None
 
 
 def write(path: str, text: str) -> None:

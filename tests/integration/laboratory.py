@@ -47,9 +47,9 @@ _FINGERPRINT = """
 import hashlib, json, os, stat, sys
 found = {}
 for top in sys.argv[1:]:
-    for folder, folders, files in os.walk(top):
-        for name in folders + files:
-            path = os.path.join(folder, name)
+    for directory, directories, files in os.walk(top):
+        for name in directories + files:
+            path = os.path.join(directory, name)
             status = os.lstat(path)
             seen = "%o %d:%d " % (status.st_mode, status.st_uid, status.st_gid)
             if stat.S_ISLNK(status.st_mode):
@@ -81,7 +81,7 @@ def new_lab(name: str) -> Lab:
 class Controller:
     """Where playbooks run, and as whom they log in to hosts; who is not root becomes root by sudo.
 
-    collections: a folder with the collections that ours needs.
+    collections: a directory with the collections that ours needs.
     """
 
     programs: Path
@@ -93,22 +93,23 @@ class Controller:
 def developer() -> Controller:
     """The development environment, logged in as root. It finds the collections that ours depends on and no others:
     a hundred of them cost every start of a playbook a quarter of a second."""
-    folder = work_root() / "dependencies"
-    cores.link_collections(folder)
-    return Controller(venv(), folder)
+    directory = work_root() / "dependencies"
+    cores.link_collections(directory)
+    return Controller(venv(), directory)
 
 
 def release(name: str, user: str, pipelining: bool) -> Controller:
     """An environment with this ansible-core and no more than hosts outside of a cluster need: no kubernetes.core."""
     python = cores.python_for(name)
     assert python, "this machine has no Python for ansible-core %s" % name
-    folder = cache_root() / "controllers"
+    directory = cache_root() / "controllers"
 
     def command(argv: Sequence[Union[str, Path]]) -> None:
         subprocess.run([str(word) for word in argv], check=True)
 
-    cores.link_collections(folder, ("ansible/posix",))
-    return Controller(cores.environment(folder, name, python, cores.CONTROLLER, command), folder, user, pipelining)
+    cores.link_collections(directory, ("ansible/posix",))
+    environment = cores.environment(directory, name, python, cores.CONTROLLER, command)
+    return Controller(environment, directory, user, pipelining)
 
 
 class Fleet:
@@ -190,9 +191,9 @@ class Fleet:
         return {name: json.loads(self.say(host, "cat", "%s/%s.json" % (STATE, name)))
                 if name + ".json" in names else {} for name in ("originals", "packages")}
 
-    def fingerprint(self, host: str, *folders: str) -> Tree:
-        """{path: type, mode, owner and content} of everything below folders."""
-        done = self.lab.host(host).ssh(["python3", "-", *(folders or SYSTEM)], feed=_FINGERPRINT)
+    def fingerprint(self, host: str, *directories: str) -> Tree:
+        """{path: type, mode, owner and content} of everything below directories."""
+        done = self.lab.host(host).ssh(["python3", "-", *(directories or SYSTEM)], feed=_FINGERPRINT)
         return dict(json.loads(done.stdout))
 
     def node(self, name: str) -> Dict[str, Any]:

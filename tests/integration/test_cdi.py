@@ -333,14 +333,14 @@ def test_at_a_boot_a_masked_unit_of_the_toolkit_is_not_missed(fleet: Fleet, witn
 def test_at_a_boot_the_module_may_have_debians_name(fleet: Fleet, witness: None) -> None:
     """With nvidia-current-open.ko, which the toolkit's unit does not take for a driver."""
     fresh = fleet.say(HOST, "cat", SPEC)
-    folder = "/usr/lib/modules/$(uname -r)/updates/dkms"
+    directory = "/usr/lib/modules/$(uname -r)/updates/dkms"
     shell(fleet, "cd %s && mv nvidia.ko nvidia-current-open.ko && echo 'alias nvidia nvidia-current-open' > "
-                 "/etc/modprobe.d/debian.conf && depmod" % folder)
+                 "/etc/modprobe.d/debian.conf && depmod" % directory)
     assert booted(fleet) == "running"
     assert fleet.say(HOST, "systemctl", "show", "nvidia-cdi-refresh.service", "--property", "Result", "--value") == \
         "exec-condition"
     assert fleet.say(HOST, "cat", WITNESS) == fleet.say(HOST, "cat", SPEC) == fresh
-    shell(fleet, "cd %s && mv nvidia-current-open.ko nvidia.ko && rm /etc/modprobe.d/debian.conf && depmod" % folder)
+    shell(fleet, "cd %s && mv nvidia-current-open.ko nvidia.ko && rm /etc/modprobe.d/debian.conf && depmod" % directory)
     assert module(fleet, "cdi_spec")["changed"] is False
 
 
@@ -396,7 +396,7 @@ def test_names_that_the_refresh_unit_is_told_to_write_are_ours_too(fleet: Fleet)
     assert len(devices(fleet)) == 2
 
 
-def test_a_leftover_in_the_other_folder_goes_when_asked(fleet: Fleet) -> None:
+def test_a_leftover_in_the_other_directory_goes_when_asked(fleet: Fleet) -> None:
     shell(fleet, "mkdir -p /etc/cdi; sed s/GPU-/GPU-9/ %s > %s" % (SPEC, LEFTOVER))
     assert LEFTOVER in [kept["subject"] for kept in module(fleet, "cdi_spec")["plan"]["kept"]]
     assert module(fleet, "cdi_spec", remove_others=True)["applied"] == ["cdi/file.remove/" + LEFTOVER]

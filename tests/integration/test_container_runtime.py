@@ -54,23 +54,23 @@ ADDED = """
 class World:
     """The laboratory and the collection's modules on its hosts."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, directory: Path) -> None:
         self.lab = lab
-        self.folder = folder
+        self.directory = directory
 
     def module(
         self, host: str, name: str, check: bool = False, environment: Optional[Mapping[str, str]] = None, **options: Any
     ) -> Dict[str, Any]:
         """Result of a module on a host."""
         tasks = [{"gpuops.nvidia." + name: options, "environment": dict(environment or {})}]
-        book = self.folder / "play.json"
+        book = self.directory / "play.json"
         book.write_text(json.dumps([{"hosts": host, "gather_facts": False, "tasks": tasks}]))
         done = subprocess.run(
             [str(venv() / "bin" / "ansible-playbook"), "-i", str(self.lab.inventory), str(book),
              *(["--check"] if check else []), "--diff"],
             env=dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), developer().collections),
                      ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true",
-                     ANSIBLE_HOME=str(self.folder)),
+                     ANSIBLE_HOME=str(self.directory)),
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
         )
         try:
@@ -253,11 +253,11 @@ def test_killed_before_any_change_containerd_starts_and_the_next_run_completes(w
 
 @pytest.mark.parametrize("host", ["c23"])
 def test_what_the_host_does_not_allow_is_refused_untouched(clean: World, host: str) -> None:
-    folder = os.path.dirname(ROOT)
+    directory = os.path.dirname(ROOT)
     template = "printf '{{ template \"base\" . }}\\n' >> " + ROOT
     for prepare, undo, told in (
         ("systemctl stop containerd", "systemctl start containerd", "containerd.service is not running"),
-        ("mount --bind %s %s; mount -o remount,bind,ro %s" % (folder, folder, folder), "umount " + folder,
+        ("mount --bind %s %s; mount -o remount,bind,ro %s" % (directory, directory, directory), "umount " + directory,
          ROOT + " lies on a file system that is mounted read-only"),
         (template, "true", "' belongs to a Go template"),
     ):
@@ -303,7 +303,7 @@ def test_a_pod_goes_on_through_the_restart(clean: World, host: str) -> None:
 def test_a_restart_that_was_put_off_is_remembered(clean: World, host: str) -> None:
     daemon = clean.daemon(host)
     result = clean.runtime(host, allowed_disruption="service_restart")
-    assert [step["action"] for step in result["put_off"]] == ["runtime.restart"]
+    assert [step["action"] for step in result["deferred"]] == ["runtime.restart"]
     assert clean.daemon(host) == daemon
     again = clean.runtime(host)
     assert again["applied"] == ["runtime/runtime.restart/containerd.service"]

@@ -16,9 +16,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cri import CriClient
 
 HOST = "crio"
-FOLDER = "/etc/crio/crio.conf.d"
-OURS = FOLDER + "/99-gpuops-nvidia.conf"
-LATE = FOLDER + "/zzz-gpuops-nvidia.conf"
+DIRECTORY = "/etc/crio/crio.conf.d"
+OURS = DIRECTORY + "/99-gpuops-nvidia.conf"
+LATE = DIRECTORY + "/zzz-gpuops-nvidia.conf"
 UNIT = "/etc/systemd/system/crio.service.d/test.conf"
 PACKAGES = "http://packages.gpulab:8480/libnvidia-container"
 TOOLKIT = {"repository_url": PACKAGES + "/stable/deb/$(ARCH)", "repository_key": PACKAGES + "/gpgkey"}
@@ -91,7 +91,7 @@ class World:
     def clean(self) -> None:
         """CRI-O as it was delivered, whatever a test left."""
         self.sh("rm -rf %s /var/lib/gpuops; test ! -d %s || cp -a %s /var/lib/gpuops; "
-                "cd %s && ls | grep -v -e ^10- -e ^20- | xargs -r rm -f" % (UNIT, KEPT, KEPT, FOLDER))
+                "cd %s && ls | grep -v -e ^10- -e ^20- | xargs -r rm -f" % (UNIT, KEPT, KEPT, DIRECTORY))
         if "nvidia" in self.sh("grep -rl nvidia /etc/crio") or self.handlers() != {"runc"}:
             assert self.restart() == "active"
 
@@ -158,7 +158,7 @@ def test_a_handler_waits_for_its_program(toolkit: World) -> None:
 
 def test_a_reload_shows_a_handler_that_no_pod_gets(bare: World) -> None:
     """Why we restart: cri-o issue 10202."""
-    bare.put(FOLDER + "/50-late.conf", (
+    bare.put(DIRECTORY + "/50-late.conf", (
         '[crio.runtime.runtimes.late]\nruntime_path = "/usr/libexec/crio/runc"\n'
         'monitor_path = "/usr/libexec/crio/conmon"\n'))
     daemon = bare.daemon()
@@ -209,7 +209,7 @@ def test_the_handler_comes_and_goes_and_pods_go_on(toolkit: World) -> None:
 def test_a_restart_that_was_put_off_or_cut_short_is_made_up_for(toolkit: World) -> None:
     daemon = toolkit.daemon()
     result = toolkit.done(allowed_disruption="service_restart")
-    assert [step["action"] for step in result["put_off"]] == ["runtime.restart"]
+    assert [step["action"] for step in result["deferred"]] == ["runtime.restart"]
     assert (toolkit.daemon(), toolkit.handlers()) == (daemon, {"runc"})
     assert toolkit.done()["applied"] == ["runtime/runtime.restart/crio.service"]
     assert "nvidia" in toolkit.handlers()
@@ -265,7 +265,7 @@ def test_a_crio_that_does_not_come_up_gets_its_files_back(toolkit: World) -> Non
      "99-nvidia.conf has the handler 'nvidia' with runtime_path"),
 ], ids=["no TOML", "a default that is not there", "another program"])
 def test_what_stands_against_it_is_named_and_nothing_is_touched(bare: World, name: str, text: str, told: str) -> None:
-    bare.put("%s/%s" % (FOLDER, name), text)
+    bare.put("%s/%s" % (DIRECTORY, name), text)
     files, daemon = bare.files(), bare.daemon()
     result = bare.module()
     assert result["failed"]
@@ -274,8 +274,8 @@ def test_what_stands_against_it_is_named_and_nothing_is_touched(bare: World, nam
 
 
 def test_what_nvidia_ctk_writes_stops_crio_and_can_be_taken_over(toolkit: World) -> None:
-    """Its entry has no monitor_path, because it does not read the folder; conmon is in no directory of PATH."""
-    leftover = FOLDER + "/99-nvidia.toml"
+    """Its entry has no monitor_path, because it does not read the directory; conmon is in no directory of PATH."""
+    leftover = DIRECTORY + "/99-nvidia.toml"
     toolkit.sh("nvidia-ctk runtime configure --runtime=crio")
     files = toolkit.files()
     assert leftover in files
@@ -286,7 +286,7 @@ def test_what_nvidia_ctk_writes_stops_crio_and_can_be_taken_over(toolkit: World)
     assert "conmon" in toolkit.sh("journalctl -u crio -n 20")
     toolkit.sh("mv %s /root/" % leftover)
     assert toolkit.restart() == "active"
-    toolkit.sh("mv /root/99-nvidia.toml " + FOLDER)
+    toolkit.sh("mv /root/99-nvidia.toml " + DIRECTORY)
 
     assert toolkit.done(adopt=True)["applied"][0] == "runtime/runtime_config.write/" + LATE
     assert "nvidia" in toolkit.handlers()
@@ -302,7 +302,7 @@ def test_what_nvidia_ctk_writes_stops_crio_and_can_be_taken_over(toolkit: World)
 def test_options_of_the_daemon_are_seen(toolkit: World) -> None:
     toolkit.put("/etc/sysconfig/crio", (
         'CRIO_CONFIG_OPTIONS="--config-dir=/etc/crio/other --default-runtime=runc"\n'))
-    toolkit.sh("cp -a %s /etc/crio/other" % FOLDER)
+    toolkit.sh("cp -a %s /etc/crio/other" % DIRECTORY)
     try:
         assert toolkit.restart() == "active"
         assert toolkit.done()["applied"][0] == "runtime/runtime_config.write//etc/crio/other/99-gpuops-nvidia.conf"
@@ -326,7 +326,7 @@ def test_site_makes_it_a_gpu_node_and_pods_go_on(installed: World, stays: Contai
     assert installed.container() == stays
     assert installed.fleet.node(HOST)["status"]["allocatable"]["nvidia.com/gpu"] == "2"
     assert "nvidia" in installed.handlers()
-    # NVIDIA's runtime calls the one that CRI-O calls, which is in no folder of PATH
+    # NVIDIA's runtime calls the one that CRI-O calls, which is in no directory of PATH
     assert 'runtimes = ["/usr/libexec/crio/runc"]' in installed.sh("cat /etc/nvidia-container-runtime/config.toml")
     again = installed.fleet.play("gpuops.nvidia.site")
     assert again.changes() == []

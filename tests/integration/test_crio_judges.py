@@ -38,7 +38,7 @@ CORPUS: Dict[str, Dict[str, str]] = {
                                     + DEFAULT % "crun" + "\n" + CRUN + "\n" + RUNC},
     "everything in the root": {
         "crio.conf": DEFAULT % "runc" + RUNC + "[crio.network]\nplugin_dirs = ['/usr/lib/cni']\n"},
-    "root and folder": {"crio.conf": DEFAULT % "runc" + RUNC, "crio.conf.d/10-crun.conf": DEFAULT % "crun" + CRUN},
+    "root and directory": {"crio.conf": DEFAULT % "runc" + RUNC, "crio.conf.d/10-crun.conf": DEFAULT % "crun" + CRUN},
     "a later file empties an entry": {
         "crio.conf.d/10.conf": CRUN, "crio.conf.d/20.conf": entry("crun", runtime_root='"/run/x"')},
     "empty paths and an environment": {
@@ -53,8 +53,8 @@ CORPUS: Dict[str, Dict[str, str]] = {
         "kata", runtime_path='"/usr/bin/containerd-shim-kata-v2"', runtime_type='"vm"', runtime_root='"/run/vc"')},
     "kata is called runc": {"crio.conf": entry("runc", runtime_path='"/opt/kata"', runtime_type='"vm"')},
     "a stray backup counts": {"crio.conf.d/10-crio.conf": CRUN, "crio.conf.d/10-crio.conf.~": RUNC},
-    "a folder below": {"crio.conf.d/10-site/a.conf": RUNC, "crio.conf.d/20.conf": CRUN},
-    "CDI in one folder": {"crio.conf.d/10.conf": "[crio.runtime]\ncdi_spec_dirs = ['/etc/cdi']\n" + CRUN},
+    "a directory below": {"crio.conf.d/10-site/a.conf": RUNC, "crio.conf.d/20.conf": CRUN},
+    "CDI in one directory": {"crio.conf.d/10.conf": "[crio.runtime]\ncdi_spec_dirs = ['/etc/cdi']\n" + CRUN},
     "an inheriting handler": {
         "crio.conf.d/10.conf": DEFAULT % "crun" + CRUN + entry("fast", inherit_default_runtime="true")},
     "much else": {"crio.conf": "# Machine room\n[crio]\nlog_dir = '/var/log/x'\n[crio.runtime]\nselinux = false\n"
@@ -73,21 +73,21 @@ def nvidia_ctk() -> str:
     return str(workshop().build("nvidia-toolkit") / "bin/nvidia-ctk")
 
 
-def wish(program: Path, **changes: Any) -> policy.Policy:
+def policy_with(program: Path, **changes: Any) -> policy.Policy:
     parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
     return policy.policy_of(dict(parameters, handler_binary=str(program), **changes))
 
 
-def lay_out(folder: Path, files: Dict[str, str]) -> configuration.Configuration:
+def lay_out(directory: Path, files: Dict[str, str]) -> configuration.Configuration:
     for name, text in files.items():
-        path = folder / name
+        path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return load(folder)
+    return load(directory)
 
 
-def load(folder: Path) -> configuration.Configuration:
-    return configuration.load(Host(), str(folder / "crio.conf"), str(folder / "crio.conf.d"))
+def load(directory: Path) -> configuration.Configuration:
+    return configuration.load(Host(), str(directory / "crio.conf"), str(directory / "crio.conf.d"))
 
 
 def entry_of(dumped: Dict[Tuple[str, ...], Any], handler: str = "nvidia") -> Dict[str, Any]:
@@ -108,7 +108,7 @@ def program(tmp_path: Path) -> Path:
 def test_only_the_handler_comes_and_goes(
     name: str, default_handler: bool, crio: str, program: Path, tmp_path: Path
 ) -> None:
-    host, wanted = Host(), wish(program, default_handler=default_handler)
+    host, wanted = Host(), policy_with(program, default_handler=default_handler)
     before = lay_out(tmp_path / "etc", CORPUS[name])
     assert writer.conflict(before, wanted) == ("", "")
     text = writer.wanted_text(before, wanted, judge.built_in(host, crio, before))
@@ -132,7 +132,7 @@ def test_only_the_handler_comes_and_goes(
         assert got.get(key, "") == source.get(key, "") or not source.get(key)
     assert writer.wanted_text(there, wanted, judge.built_in(host, crio, there)) == text
 
-    judge.judge(host, crio, there, {str(target): None}, wish(program))
+    judge.judge(host, crio, there, {str(target): None}, policy_with(program))
     target.unlink()
     assert load(tmp_path / "etc").files == before.files
 
@@ -150,18 +150,18 @@ class Loss:
     theirs: List[str]
 
 
-def loss(name: str, crio: str, nvidia_ctk: str, program: Path, folder: Path) -> Loss:
+def loss(name: str, crio: str, nvidia_ctk: str, program: Path, directory: Path) -> Loss:
     """nvidia-ctk as it is called by default: it reads crio.conf alone."""
-    before = lay_out(folder / "etc", CORPUS[name])
-    text = writer.wanted_text(before, wish(program), judge.built_in(Host(), crio, before)) or ""
-    rival = folder / "rival.toml"
-    subprocess.run([nvidia_ctk, "runtime", "configure", "--runtime=crio", "--config=%s" % (folder / "etc/crio.conf"),
+    before = lay_out(directory / "etc", CORPUS[name])
+    text = writer.wanted_text(before, policy_with(program), judge.built_in(Host(), crio, before)) or ""
+    rival = directory / "rival.toml"
+    subprocess.run([nvidia_ctk, "runtime", "configure", "--runtime=crio", "--config=%s" % (directory / "etc/crio.conf"),
                     "--drop-in-config=%s" % rival, "--nvidia-runtime-path=%s" % program], check=True,
                    stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     base = judge.effective(Host(), crio, before)
     sources = (entry_of(base, handler) for handler in ("runc", "crun"))
     source = next((each for each in sources if each and each.get("runtime_type", "") in ("", "oci")), {})
-    files = ((writer.our_paths(before)[0], text), (before.folder + "/99-nvidia.toml", rival.read_text()))
+    files = ((writer.our_paths(before)[0], text), (before.directory + "/99-nvidia.toml", rival.read_text()))
     entries = [entry_of(judge.effective(Host(), crio, before.but(dict([file])))) for file in files]
     return Loss(*([key for key in TAKEN_OVER if source.get(key) and not entry.get(key)] for entry in entries))
 
@@ -185,9 +185,9 @@ def test_what_nvidia_ctk_loses_and_we_do_not(
     ("[crio\n", "crio.conf.d/50.conf"), (DEFAULT % "none", "default_runtime set to"),
 ], ids=["no TOML", "an undefined default"])
 def test_what_crio_refuses_is_refused_with_its_words(text: str, told: str, crio: str, tmp_path: Path) -> None:
-    folder = str(tmp_path / "crio.conf.d")
-    file = configuration.File(folder + "/50.conf", text, {})
-    config = configuration.Configuration(str(tmp_path / "crio.conf"), folder, (file,))
+    directory = str(tmp_path / "crio.conf.d")
+    file = configuration.File(directory + "/50.conf", text, {})
+    config = configuration.Configuration(str(tmp_path / "crio.conf"), directory, (file,))
     with pytest.raises(judge.GpuOpsError) as caught:
         judge.effective(Host(), crio, config)
     assert told in caught.value.found

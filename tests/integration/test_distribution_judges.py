@@ -60,7 +60,7 @@ def edits_of(host: Host, service: Service, policy: Policy = PRESENT) -> Any:
 
 
 def effective(host: Host, service: Service) -> Dict[str, Any]:
-    """What containerd makes of the files as they lie there: it reads paths of this machine, so folders are mapped."""
+    """What containerd makes of the files as they lie there: it reads paths of this machine, so these are mapped."""
     root = Path(host.path(service.root))
     text = root.read_text()
     mapped = root.with_name("mapped.toml")
@@ -88,25 +88,25 @@ def handlers(dumped: Dict[str, Any]) -> Dict[str, Any]:
 
 @dataclass
 class K3s:
-    """A folder of k3s with what lies beside its rendered file."""
+    """A directory of k3s with what lies beside its rendered file."""
 
     host: Host
     base: str
     imports: bool
-    folder: str = "/var/lib/rancher/k3s/agent/etc/containerd"
+    directory: str = "/var/lib/rancher/k3s/agent/etc/containerd"
 
     @property
     def root(self) -> str:
-        return self.folder + "/config.toml"
+        return self.directory + "/config.toml"
 
     @property
     def template(self) -> str:
-        return self.folder + ("/config-v3.toml.tmpl" if self.base == "base-v3" else "/config.toml.tmpl")
+        return self.directory + ("/config-v3.toml.tmpl" if self.base == "base-v3" else "/config.toml.tmpl")
 
     def start(self, found: Tuple[str, ...] = (), default: str = "") -> None:
         """What a start of the service renders; found: handlers whose programs it finds."""
         data = {
-            "Program": "k3s-with-imports" if self.imports else "k3s", "Folder": self.folder, "SystemdCgroup": True,
+            "Program": "k3s-with-imports" if self.imports else "k3s", "Folder": self.directory, "SystemdCgroup": True,
             "ExtraRuntimes": {name: {"RuntimeType": "io.containerd.runc.v2", "BinaryName": "/usr/bin/" + name}
                               for name in found},
             "NodeConfig": {"DefaultRuntime": default},
@@ -157,7 +157,7 @@ def test_k3s_renders_our_handlers_and_nothing_else_of_ours(
 
     edit, = edits_of(host, service)
     joins = imports and own != "no base"
-    assert edit.path == (k3s.folder + "/config-v3.toml.d/99-gpuops-nvidia.toml" if joins else k3s.template)
+    assert edit.path == (k3s.directory + "/config-v3.toml.d/99-gpuops-nvidia.toml" if joins else k3s.template)
     make(Containerd(), host, [edit])
     k3s.start()
     after = effective(host, service)
@@ -217,15 +217,15 @@ def test_the_daemon_starts_with_what_k3s_renders(base: str, imports: bool, relea
     make(Containerd(), k3s.host, edits_of(k3s.host, service))
     k3s.start()
     effective(k3s.host, service)
-    assert plugin_states(service.binary, tmp_path / k3s.folder[1:] / "mapped.toml", tmp_path) == {"ok"}
+    assert plugin_states(service.binary, tmp_path / k3s.directory[1:] / "mapped.toml", tmp_path) == {"ok"}
 
 
-def plugin_states(binary: str, config: Path, folder: Path) -> Set[str]:
+def plugin_states(binary: str, config: Path, directory: Path) -> Set[str]:
     """States of the CRI plugins of a daemon that starts with a file, in namespaces of its own."""
-    ctr, socket = str(workshop().build("containerd-2.2") / "bin/ctr"), str(folder / "c.sock")
-    (folder / "data").mkdir()
+    ctr, socket = str(workshop().build("containerd-2.2") / "bin/ctr"), str(directory / "c.sock")
+    (directory / "data").mkdir()
     script = 'ip link set lo up; mount -t tmpfs tmpfs "$1"; shift; exec "$@"'
-    data = str(folder / "data")
+    data = str(directory / "data")
     daemon = subprocess.Popen(
         ["unshare", "--mount", "--net", "--propagation", "private", "sh", "-c", script, "sh", data, binary,
          "--config", str(config), "--address", socket, "--root", data + "/root", "--state", data + "/state"],
@@ -248,21 +248,22 @@ def plugin_states(binary: str, config: Path, folder: Path) -> Set[str]:
 
 # k0s
 
-K0S_ROOT, K0S_MERGED, K0S_FOLDER = "/etc/k0s/containerd.toml", "/run/k0s/containerd-cri.toml", "/etc/k0s/containerd.d"
+K0S_ROOT, K0S_MERGED = "/etc/k0s/containerd.toml", "/run/k0s/containerd-cri.toml"
+K0S_DIRECTORY = "/etc/k0s/containerd.d"
 
 
 def k0s_apply(host: Host, service: Service) -> None:
-    """What k0s does with its folder: up to 1.35 it merges sections of the CRI plugin into one file (configurer.go)."""
+    """What k0s does with its directory: up to 1.35 it merges sections of the CRI plugin to one file (configurer.go)."""
     if service.release >= (2, 0):
         host.write(K0S_ROOT, '# k0s_managed=true\n# A placeholder.\nversion = 3\nimports = ["%s/*.toml"]\n'
                              "[plugins.'io.containerd.cri.v1.images'.pinned_images]\n  sandbox = 'pause:1'\n"
-                   % K0S_FOLDER)
+                   % K0S_DIRECTORY)
         return
     done = subprocess.run([service.binary, "config", "default"], stdout=subprocess.PIPE, text=True, check=True)
     section = "io.containerd.grpc.v1.cri"
     merged: Dict[str, Any] = {"version": 2, "plugins": {section: toml.parse("", done.stdout)["plugins"][section]}}
     rest = []
-    for path in host.glob(K0S_FOLDER + "/*.toml"):
+    for path in host.glob(K0S_DIRECTORY + "/*.toml"):
         data = toml.parse(path, host.read(path) or "")
         if section in data.get("plugins", {}):
             merge(merged, data)
@@ -283,7 +284,7 @@ def merge(total: Dict[str, Any], more: Dict[str, Any]) -> None:
 @pytest.fixture(params=["1.7", "2.2", "2.4"])
 def k0s(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Tuple[Host, Service]]:
     host, service = Host(str(tmp_path)), service_of("k0s", request.param, K0S_ROOT)
-    (tmp_path / K0S_FOLDER[1:]).mkdir(parents=True)
+    (tmp_path / K0S_DIRECTORY[1:]).mkdir(parents=True)
     k0s_apply(host, service)
     yield host, service
 
@@ -294,7 +295,7 @@ def test_k0s_gets_our_handlers_and_loses_them_again(k0s: Tuple[Host, Service], d
     wanted = replace(PRESENT, default_handler=default)
     before = effective(host, service)
     edit, = edits_of(host, service, wanted)
-    assert edit.path == K0S_FOLDER + "/99-gpuops-nvidia.toml"
+    assert edit.path == K0S_DIRECTORY + "/99-gpuops-nvidia.toml"
     make(Containerd(), host, [edit])
     k0s_apply(host, service)
     after = effective(host, service)
@@ -313,7 +314,7 @@ def test_k0s_takes_over_the_handler_of_another_file(k0s: Tuple[Host, Service]) -
     version, name = (3, "io.containerd.cri.v1.runtime") if service.release >= (2, 0) else (
         2, "io.containerd.grpc.v1.cri")
     section = 'plugins."%s".containerd.runtimes.nvidia' % name
-    host.write(K0S_FOLDER + "/50-site.toml", (
+    host.write(K0S_DIRECTORY + "/50-site.toml", (
         'version = %d\n[%s]\n  runtime_type = "io.containerd.runc.v2"\n[%s.options]\n'
         '  BinaryName = "/usr/local/nvidia/toolkit/nvidia-container-runtime"\n' % (version, section, section)))
     k0s_apply(host, service)

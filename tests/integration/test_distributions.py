@@ -46,10 +46,10 @@ class Node:
     def path(self, name: str) -> Path:
         return Path("/proc/%d/root%s" % (self.fleet.lab.host(HOST).init_pid, name))
 
-    def install(self, name: str, release: str, *folders: str) -> None:
+    def install(self, name: str, release: str, *directories: str) -> None:
         self.name = name
-        for folder in (PROGRAMS[name], "/usr/local/lib", *folders):
-            self.path(folder).mkdir(parents=True, exist_ok=True)
+        for directory in (PROGRAMS[name], "/usr/local/lib", *directories):
+            self.path(directory).mkdir(parents=True, exist_ok=True)
         shutil.copy(workshop().build("containerd-" + release) / "bin/containerd", self.path(PROGRAMS[name]))
         shutil.copy(workshop().build("k3s-render") / "bin/k3s-render", self.path("/usr/local/bin/k3s-render"))
         shutil.copy(HERE / "distribution_services.py", self.path("/usr/local/lib/distribution_services.py"))
@@ -104,13 +104,13 @@ def node(fleet: Fleet) -> Iterator[Node]:
 
 
 def render_as_k3s(node: Node, name: str, release: str, base: str, program: str) -> str:
-    folder = "/var/lib/rancher/%s/agent/etc/containerd" % name
-    node.install(name, release, folder)
+    directory = "/var/lib/rancher/%s/agent/etc/containerd" % name
+    node.install(name, release, directory)
     for template in (HERE / "corpus" / "k3s").glob("base-*.tmpl"):
-        shutil.copy(template, node.path(folder))
-    node.path(folder + "/generation").write_text("%s %s" % (base, program))
+        shutil.copy(template, node.path(directory))
+    node.path(directory + "/generation").write_text("%s %s" % (base, program))
     node.start()
-    return folder
+    return directory
 
 
 @pytest.mark.parametrize(("name", "release", "base", "program", "file"), [
@@ -120,10 +120,10 @@ def render_as_k3s(node: Node, name: str, release: str, base: str, program: str) 
     ("rke2", "2.3", "base-v3", "k3s-with-imports", "config-v3.toml.d/99-gpuops-nvidia.toml"),
 ])
 def test_k3s_and_rke2(node: Node, name: str, release: str, base: str, program: str, file: str) -> None:
-    folder = render_as_k3s(node, name, release, base, program)
+    directory = render_as_k3s(node, name, release, base, program)
     assert set(node.handlers()) == {"runc"}
     done = node.configure()
-    assert [step["subject"] for step in done["plan"]["steps"]] == [folder + "/" + file, UNITS[name] + ".service"]
+    assert [step["subject"] for step in done["plan"]["steps"]] == [directory + "/" + file, UNITS[name] + ".service"]
     assert node.handlers()["nvidia"] == BINARY
     assert not node.configure()["changed"]
 
@@ -134,7 +134,7 @@ def test_k3s_and_rke2(node: Node, name: str, release: str, base: str, program: s
 
     node.configure(state="absent")
     assert (set(node.handlers()), node.default()) == ({"runc"}, "runc")
-    assert not node.path(folder + "/" + file).exists() and not node.path("/etc/rancher").exists()
+    assert not node.path(directory + "/" + file).exists() and not node.path("/etc/rancher").exists()
 
 
 def test_a_program_that_k3s_finds_takes_a_restart_alone(node: Node) -> None:
@@ -189,11 +189,11 @@ def test_microk8s(node: Node, release: str) -> None:
 
 
 def test_two_distributions_are_told_apart(node: Node) -> None:
-    folder = render_as_k3s(node, "k3s", "2.2", "base-v3", "k3s-with-imports")
+    directory = render_as_k3s(node, "k3s", "2.2", "base-v3", "k3s-with-imports")
     node.fleet.say(HOST, "systemctl", "start", "containerd")
     try:
         result = node.fleet.tasks(HOST, [{"gpuops.nvidia.container_runtime": {}}]).result(HOST, "container_runtime")
         told = json.dumps(result["plan"]["steps"])
-        assert folder in told and '"/etc/containerd' not in told
+        assert directory in told and '"/etc/containerd' not in told
     finally:
         node.fleet.say(HOST, "systemctl", "stop", "containerd")

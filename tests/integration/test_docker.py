@@ -164,7 +164,7 @@ def test_a_reload_brings_the_runtime_and_containers_go_on(dock: Dock, sleeper: s
 def test_a_reload_that_was_put_off_is_made_up_for(dock: Dock, sleeper: str) -> None:
     process = dock.process()
     first = dock.configure(allowed_disruption="none")
-    assert [step["action"] for step in first["put_off"]] == ["runtime.reload"]
+    assert [step["action"] for step in first["deferred"]] == ["runtime.reload"]
     assert "nvidia" not in dock.engine.info()["Runtimes"]
     second = dock.configure()
     assert [step["action"] for step in second["plan"]["steps"]] == ["runtime.reload"]

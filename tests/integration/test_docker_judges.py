@@ -31,13 +31,13 @@ BINARY = "/usr/bin/nvidia-container-runtime"
 PRESENT = Policy(True, "nvidia", BINARY, False, True, "")
 DOCUMENT = REPOSITORY / "docs" / "container-runtime.md"
 
-CORPUS_FOLDER = Path(__file__).resolve().parent / "corpus" / "docker"
+CORPUS_DIRECTORY = Path(__file__).resolve().parent / "corpus" / "docker"
 
 
 def corpus() -> Dict[str, Optional[str]]:
     """{case: what lies in /etc/docker/daemon.json}; None is no file."""
     files: Dict[str, Optional[str]] = {path.name[:-len(".json")]: path.read_text(encoding="utf-8")
-                                       for path in sorted(CORPUS_FOLDER.glob("*.json"))}
+                                       for path in sorted(CORPUS_DIRECTORY.glob("*.json"))}
     lines = files["the-order-of-a-careful-hand"] or ""
     return {"no-file": None, "an-empty-file": "", "blank-lines-alone": "\n\n", **files,
             "line-ends-of-windows": lines.replace("\n", "\r\n"), "a-byte-order-mark": "\ufeff" + lines}

@@ -45,15 +45,15 @@ def lab() -> Iterator[Lab]:
 class Play:
     """Runs the collection's modules on a host of the laboratory."""
 
-    def __init__(self, lab: Lab, folder: Path, host: str = "gpu") -> None:
+    def __init__(self, lab: Lab, directory: Path, host: str = "gpu") -> None:
         self.lab = lab
         self.host = host
-        self.folder = folder
+        self.directory = directory
         self.driver = {"version": OLD, "repository_url": REPOSITORY, "repository_key": REPOSITORY + "/gpulab.pub"}
 
     def command(self, tasks: Sequence[Mapping[str, Any]], check: bool = False) -> List[str]:
         play = [{"hosts": self.host, "gather_facts": False, "tasks": list(tasks)}]
-        path = self.folder / "play.json"
+        path = self.directory / "play.json"
         path.write_text(json.dumps(play))
         return [str(venv() / "bin" / "ansible-playbook"), "-i", str(self.lab.inventory), str(path),
                 *(["--check", "--diff"] if check else [])]
@@ -61,7 +61,7 @@ class Play:
     def environment(self) -> Dict[str, str]:
         return dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), developer().collections),
                     ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true",
-                    ANSIBLE_HOME=str(self.folder))
+                    ANSIBLE_HOME=str(self.directory))
 
     def tasks(self, tasks: Sequence[Mapping[str, Any]], check: bool = False) -> List[Dict[str, Any]]:
         """The tasks' results, in order; a failed one is the last."""
@@ -251,7 +251,7 @@ def test_an_exchange_is_exactly_the_plan(play: Play, version: str, before: str) 
     refused = play.tasks([{"gpuops.nvidia.gpu_driver": dict(
         play.driver, version=version, allowed_disruption="service_restart")}])[0]
     assert {name.split("/")[1] for name in refused["applied"]} <= {"packages.download"}
-    assert [step["id"] for step in refused["put_off"]] == [
+    assert [step["id"] for step in refused["deferred"]] == [
         step["id"] for step in planned["steps"]
         if step["capability"] == "driver" and step["action"] != "packages.download"]
     assert play.say("cat", "/sys/module/nvidia/version") == before

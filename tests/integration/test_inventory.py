@@ -30,22 +30,22 @@ LABELS = {
 class Inventory:
     """ansible-inventory on a file of ours."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, directory: Path) -> None:
         self.lab = lab
-        self.folder = folder
+        self.directory = directory
 
     def run(self, kubeconfig: Optional[Path] = None, **options: Any) -> "subprocess.CompletedProcess[str]":
-        path = self.folder / "lab.gpu_nodes.yml"
+        path = self.directory / "lab.gpu_nodes.yml"
         path.write_text(json.dumps(
             {"plugin": "gpuops.nvidia.gpu_nodes", "kubeconfig": str(kubeconfig or self.lab.kubeconfig), **options}))
         environment = {
-            "PATH": os.environ["PATH"], "HOME": str(self.folder), "ANSIBLE_HOME": str(self.folder / "ansible"),
+            "PATH": os.environ["PATH"], "HOME": str(self.directory), "ANSIBLE_HOME": str(self.directory / "ansible"),
             "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_INVENTORY_UNPARSED_FAILED": "true",
             "ANSIBLE_DEPRECATION_WARNINGS": "false", "LC_ALL": "C.UTF-8",
         }
         return subprocess.run(
             [sys.executable, "-m", "ansible.cli.inventory", "--inventory", str(path), "--list"], env=environment,
-            cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
+            cwd=self.directory, capture_output=True, text=True, timeout=120, check=False)
 
     def read(self, **options: Any) -> Dict[str, Any]:
         done = self.run(**options)
@@ -100,7 +100,8 @@ def test_a_cordoned_node_is_in_a_group(lab: Lab, inventory: Inventory) -> None:
 
 
 def test_the_cache_answers_for_the_cluster(lab: Lab, inventory: Inventory) -> None:
-    cache = {"cache": True, "cache_plugin": "ansible.builtin.jsonfile", "cache_connection": str(inventory.folder / "c")}
+    cache = {"cache": True, "cache_plugin": "ansible.builtin.jsonfile",
+             "cache_connection": str(inventory.directory / "c")}
     assert "gpu_cordoned" not in inventory.read(**cache)
     lab.kubectl(["cordon", "l40s"])
     try:
@@ -125,7 +126,7 @@ def test_who_may_only_list_nodes_gets_an_inventory(lab: Lab, inventory: Inventor
 
 
 def test_an_api_server_that_does_not_answer_is_an_error(lab: Lab, inventory: Inventory) -> None:
-    wrong = inventory.folder / "wrong-port"
+    wrong = inventory.directory / "wrong-port"
     wrong.write_text(lab.kubeconfig.read_text().replace(":6443", ":6499"))
     done = inventory.run(kubeconfig=wrong)
     told = " ".join(done.stderr.split())
@@ -136,6 +137,6 @@ def test_an_api_server_that_does_not_answer_is_an_error(lab: Lab, inventory: Inv
 
 
 def test_a_kubeconfig_that_is_not_there_is_an_error(inventory: Inventory) -> None:
-    done = inventory.run(kubeconfig=inventory.folder / "nowhere")
+    done = inventory.run(kubeconfig=inventory.directory / "nowhere")
     told = " ".join(done.stderr.split())
-    assert done.returncode != 0 and "there is no file %s" % (inventory.folder / "nowhere") in told
+    assert done.returncode != 0 and "there is no file %s" % (inventory.directory / "nowhere") in told

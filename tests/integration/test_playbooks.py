@@ -56,13 +56,13 @@ def test_without_become_there_is_no_plan(fleet: Fleet) -> None:
 
 
 def test_the_plan_is_saved_where_its_reader_is_and_another_policy_is_not_it(fleet: Fleet) -> None:
-    planned = fleet.play("gpuops.nvidia.plan", "--limit", "one,two", gpu_plan_folder="plans")
+    planned = fleet.play("gpuops.nvidia.plan", "--limit", "one,two", gpu_plan_dir="plans")
     for host in ("one", "two"):
         saved = fleet.scratch / "plans" / (host + ".json")
         assert json.loads(saved.read_text()) == planned.result(host, "gpu_plan")["plan"]
         assert stat.S_IMODE(saved.stat().st_mode) == 0o600
     (fleet.scratch / "plans" / "two.json").write_text((fleet.scratch / "plans" / "one.json").read_text())
-    refused = fleet.run("gpuops.nvidia.site", "--limit", "one,two", gpu_plan_folder="plans",
+    refused = fleet.run("gpuops.nvidia.site", "--limit", "one,two", gpu_plan_dir="plans",
                         container_runtime_handler="nvidia-gpu")
     assert refused.code != 0
     assert "the options of runtime are others than those of the approved plan" in messages(refused, "one")[0]
@@ -74,17 +74,17 @@ def test_the_plan_is_saved_where_its_reader_is_and_another_policy_is_not_it(flee
 
 def test_a_host_that_changed_since_its_plan_is_refused_before_its_cordon(fleet: Fleet) -> None:
     """Somebody is there between the plan of all hosts and the turn of this one."""
-    fleet.play("gpuops.nvidia.plan", "--limit", "one", gpu_plan_folder="approved")
+    fleet.play("gpuops.nvidia.plan", "--limit", "one", gpu_plan_dir="approved")
     site = yaml.safe_load((REPOSITORY / "playbooks" / "site.yml").read_text())
     changing = next(position for position, play in enumerate(site) if "gpu_changing" in str(play["hosts"]))
     somebody = {"name": "Somebody is there", "hosts": "one", "gather_facts": False, "tasks": [
         {"ansible.builtin.copy": {"content": "# mine\n", "dest": "/etc/modprobe.d/gpuops-nouveau.conf"}}]}
     path = fleet.scratch / "site-and-somebody.yml"
     path.write_text(yaml.safe_dump([*site[:changing], somebody, *site[changing:]]))
-    for folder in ("tasks", "vars"):
-        (fleet.scratch / folder).symlink_to(REPOSITORY / "playbooks" / folder)
+    for directory in ("tasks", "vars"):
+        (fleet.scratch / directory).symlink_to(REPOSITORY / "playbooks" / directory)
     try:
-        refused = fleet.run(str(path), "--limit", "one", gpu_plan_folder="approved")
+        refused = fleet.run(str(path), "--limit", "one", gpu_plan_dir="approved")
     finally:
         fleet.say("one", "rm", "-f", "/etc/modprobe.d/gpuops-nouveau.conf")
     assert refused.code != 0

@@ -102,20 +102,20 @@ def of_host(cases: Sequence[Case]) -> Any:
 class Controller:
     """Ansible as a user runs it, and what it told about each host."""
 
-    def __init__(self, lab: Lab, folder: Path) -> None:
+    def __init__(self, lab: Lab, directory: Path) -> None:
         self.lab = lab
-        self.folder = folder
+        self.directory = directory
 
     def refusals(self, playbook: str, cases: Sequence[Case]) -> Dict[str, str]:
         """Run a playbook on the hosts of the cases, each with its own variables; the failure message of each host."""
-        own = self.folder / "hosts.json"
+        own = self.directory / "hosts.json"
         own.write_text(json.dumps({"all": {"hosts": {case.host: dict(case.variables) for case in cases}}}))
         command = [sys.executable, "-m", "ansible.cli.playbook", "--inventory", self._base(), "--inventory", own,
                    "--limit", ",".join(case.host for case in cases), playbook]
-        output = self.folder / "output"
+        output = self.directory / "output"
         with output.open("w") as handle:
             # A file, not a pipe: ssh's master process keeps what it inherited open for a minute.
-            done = subprocess.run([str(word) for word in command], env=self._environment(), cwd=self.folder,
+            done = subprocess.run([str(word) for word in command], env=self._environment(), cwd=self.directory,
                                   stdin=subprocess.DEVNULL, stdout=handle, stderr=handle, timeout=240, check=False)
         told = output.read_text()
         assert done.returncode != 0 and not re.search(r"changed=[1-9]", told), told
@@ -125,7 +125,7 @@ class Controller:
 
     def _base(self) -> Path:
         """The laboratory's inventory, its policy as variables of the group `all`, so that a host's own ones win."""
-        base = self.folder / "base"
+        base = self.directory / "base"
         (base / "group_vars").mkdir(parents=True, exist_ok=True)
         (base / "inventory.yml").write_text(self.lab.inventory.read_text())
         (base / "group_vars" / "all.yml").write_text((REPOSITORY / "tests" / "lab" / "policy.yml").read_text())
@@ -133,7 +133,7 @@ class Controller:
 
     def _environment(self) -> Dict[str, str]:
         return {
-            "PATH": os.environ["PATH"], "HOME": str(self.folder), "ANSIBLE_HOME": str(self.folder / "ansible"),
+            "PATH": os.environ["PATH"], "HOME": str(self.directory), "ANSIBLE_HOME": str(self.directory / "ansible"),
             "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_PIPELINING": "true", "ANSIBLE_FORKS": "8",
             "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_NOCOLOR": "1", "LC_ALL": "C.UTF-8",
         }
@@ -165,7 +165,7 @@ def wishes(controller: Controller) -> Dict[str, str]:
 @pytest.fixture(scope="module")
 def wishes_of_writer(controller: Controller) -> Dict[str, str]:
     play = [{"hosts": "all", "gather_facts": False, "roles": ["gpuops.nvidia.gpu_driver"]}]
-    path = controller.folder / "driver.yml"
+    path = controller.directory / "driver.yml"
     path.write_text(json.dumps(play))
     return controller.refusals(str(path), WISHES_OF_WRITER)
 
@@ -191,7 +191,7 @@ def contradictions(controller: Controller) -> Dict[str, str]:
 def kubeconfigs(lab: Lab, controller: Controller) -> Dict[str, str]:
     cases = []
     for case in KUBECONFIGS:
-        path = controller.folder / case.host
+        path = controller.directory / case.host
         text = case.variables.get("file", lab.kubeconfig.read_text())
         if text is not None:
             path.write_text(text)
@@ -200,7 +200,7 @@ def kubeconfigs(lab: Lab, controller: Controller) -> Dict[str, str]:
     play = [{"hosts": "all", "gather_facts": False, "tasks": [{
         "gpuops.nvidia.gpu_cluster_info": {"kubeconfig": "{{ file }}", "context": "{{ context or omit }}"},
         "vars": {"ansible_python_interpreter": "{{ ansible_playbook_python }}"}}]}]
-    path = controller.folder / "kubeconfigs.yml"
+    path = controller.directory / "kubeconfigs.yml"
     path.write_text(json.dumps(play))
     return controller.refusals(str(path), cases)
 
@@ -240,21 +240,21 @@ def test_a_cluster_that_the_operator_manages(lab: Lab, controller: Controller) -
 
 
 def test_an_api_server_that_does_not_answer(lab: Lab, controller: Controller) -> None:
-    kubeconfig = controller.folder / "wrong-port"
+    kubeconfig = controller.directory / "wrong-port"
     kubeconfig.write_text(lab.kubeconfig.read_text().replace(":6443", ":6499"))
-    wish = {"gpu_cluster_kubeconfig": str(kubeconfig)}
-    told = controller.refusals("gpuops.nvidia.site", [Case("wrong port", "t4", wish, ())])
+    policy = {"gpu_cluster_kubeconfig": str(kubeconfig)}
+    told = controller.refusals("gpuops.nvidia.site", [Case("wrong port", "t4", policy, ())])
     check(told["t4"], (":6499", "does not answer", str(kubeconfig), "check the address"))
 
 
 def test_a_host_that_is_not_as_it_was_when_its_plan_was_approved(controller: Controller) -> None:
-    folder = controller.folder / "approved"
-    folder.mkdir()
-    planned = controller.folder / "plan.yml"
+    directory = controller.directory / "approved"
+    directory.mkdir()
+    planned = controller.directory / "plan.yml"
     planned.write_text(json.dumps([{"hosts": "t4", "gather_facts": False, "tasks": [
-        {"gpuops.nvidia.gpu_plan": {"nouveau": {}, "save_to": str(folder)}}, {"ansible.builtin.fail": {}}]}]))
+        {"gpuops.nvidia.gpu_plan": {"nouveau": {}, "save_to": str(directory)}}, {"ansible.builtin.fail": {}}]}]))
     controller.refusals(str(planned), [Case("nouveau alone", "t4", {}, ())])
-    told = controller.refusals("gpuops.nvidia.site", [Case("approved", "t4", {"gpu_plan_folder": str(folder)}, ())])
+    told = controller.refusals("gpuops.nvidia.site", [Case("approved", "t4", {"gpu_plan_dir": str(directory)}, ())])
     check(told["t4"], ("the approved plan says nothing of driver", "make a new plan"))
 
 

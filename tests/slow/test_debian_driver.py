@@ -35,16 +35,16 @@ def lab() -> Iterator[Lab]:
     lab.down()
 
 
-def module(lab: Lab, folder: Path, name: str, **options: Any) -> Dict[str, Any]:
+def module(lab: Lab, directory: Path, name: str, **options: Any) -> Dict[str, Any]:
     """Run one module of the collection on the host."""
-    play = folder / "play.json"
+    play = directory / "play.json"
     tasks = [{"gpuops.nvidia." + name: options}]
     play.write_text(json.dumps([{"hosts": "gpu", "gather_facts": False, "tasks": tasks}]))
     bundle = next((venv() / "lib").glob("python3*/site-packages"))
     done = subprocess.run(
         [str(venv() / "bin" / "ansible-playbook"), "-i", str(lab.inventory), str(play)],
         env=dict(os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (collections_root(), bundle),
-                 ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true", ANSIBLE_HOME=str(folder)),
+                 ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_PIPELINING="true", ANSIBLE_HOME=str(directory)),
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False,
     )
     result: Dict[str, Any] = json.loads(done.stdout)["plays"][0]["tasks"][0]["hosts"]["gpu"]
@@ -57,18 +57,18 @@ def ids(steps: List[Mapping[str, Any]]) -> List[str]:
 
 
 def test_debians_driver_is_planned_built_and_taken_back(lab: Lab, tmp_path: Path) -> None:
-    wish = {"source": "distribution", "version": "535", "kernel_module": "proprietary"}
+    policy = {"source": "distribution", "version": "535", "kernel_module": "proprietary"}
     lab.ssh("gpu", ["sh", "-c", 'sed "s,/debian$,/debian-nvidia,; s,/debian/$,/debian-nvidia/,; '
                                 's/^Suites:.*/Suites: bookworm/; s/^Components:.*/Components: non-free/" '
                                 '$(ls /etc/apt/sources.list.d/*.sources | head -n 1) > ' + SOURCES])
     packages = set(lab.ssh("gpu", ["dpkg-query", "-W", "-f", "${Package}\n"]).stdout.split())
-    planned = module(lab, tmp_path, "gpu_plan", driver=wish)
+    planned = module(lab, tmp_path, "gpu_plan", driver=policy)
     assert planned["plan"]["refusals"] == []
     module(lab, tmp_path, "nouveau")
-    installed = module(lab, tmp_path, "gpu_driver", **wish)
+    installed = module(lab, tmp_path, "gpu_driver", **policy)
     assert installed["applied"] == ids(planned["plan"]["steps"])
     seen = module(lab, tmp_path, "gpu_info")["observation"]["host"]
     assert seen["driver_installed"].startswith("535.") and seen["driver_installed"] == seen["driver_userspace"]
-    assert module(lab, tmp_path, "gpu_driver", **wish)["changed"] is False
+    assert module(lab, tmp_path, "gpu_driver", **policy)["changed"] is False
     module(lab, tmp_path, "gpu_driver", state="absent")
     assert set(lab.ssh("gpu", ["dpkg-query", "-W", "-f", "${Package}\n"]).stdout.split()) == packages

@@ -87,7 +87,7 @@ def whole_way(world: Any, seed: int) -> List[str]:
 
 
 @contextlib.contextmanager
-def folder(scratch: Path) -> Iterator[Path]:
+def directory(scratch: Path) -> Iterator[Path]:
     yield scratch
 
 
@@ -123,9 +123,10 @@ def unit_tests(path: str, **environment: str) -> str:
 ALL: Dict[str, Campaign] = {
     "cuts": Campaign("a host cut off while it installs, upgrades and uninstalls: three cuts a case", 67, cut_host,
                      three_cuts),
-    "life": Campaign("six months of an admin's life and our runs in between", 30, folder, life),
-    "controllers": Campaign("two and five controllers at once, %d rounds" % ROUNDS, 1, folder, controllers),
-    "calls": Campaign("killed and failing at every system call of an install, upgrade and uninstall", 1, folder, calls),
+    "life": Campaign("six months of an admin's life and our runs in between", 30, directory, life),
+    "controllers": Campaign("two and five controllers at once, %d rounds" % ROUNDS, 1, directory, controllers),
+    "calls": Campaign("killed and failing at every system call of an install, upgrade and uninstall", 1, directory,
+                      calls),
     "cores": Campaign("every supported ansible-core, without and with pipelining", 2 * len(cores.RELEASES), cores_host,
                       whole_way),
 }

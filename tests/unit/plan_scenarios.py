@@ -107,7 +107,7 @@ class Scenario:
         return self.world.plan(self.policy, self.foretold)
 
     def _shortened(self, step: Step) -> Step:
-        parameters = {**step.parameters, "after": list(step.after)} if step.after else step.parameters
+        parameters = {**step.parameters, "depends_on": list(step.depends_on)} if step.depends_on else step.parameters
         told = ["%s: %s" % (name, json.dumps(parameters[name])) for name in self.told if name in parameters]
         step = replace(step, why="\n     ".join([*([] if self.is_brief else [step.why]), *told]))
         if self.is_brief:
@@ -204,7 +204,7 @@ def owed(world: World, policy: Any, foretold: Mapping[str, Any], where: str) -> 
     earlier: List[str] = []
     for part in (*plan.steps, *plan.requirements):
         assert part.id not in earlier, where + "two parts are called " + part.id
-        assert set(getattr(part, "after", ())) <= set(earlier), where + part.id + " comes after what is not before it"
+        assert set(getattr(part, "depends_on", ())) <= set(earlier), where + part.id + " comes after what is not before it"
         earlier.append(part.id)
     observation = world.observe(policy, world.facts)
     later = world.capability.facts_after(observation, policy, facts, plan)

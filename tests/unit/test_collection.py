@@ -21,7 +21,7 @@ HOUSE_WORDS = re.compile(r"\b(?:rooms?|doors?|houses?)\b", re.IGNORECASE)
 
 
 def shipped() -> Set[str]:
-    """Files of the tarball, by the rule of ansible-galaxy: a folder that matches is left out with all it holds."""
+    """Files of the tarball, by the rule of ansible-galaxy: a directory that matches is left out with all it holds."""
     def ignored(name: str) -> bool:
         path = PurePosixPath(name)
         return any(fnmatch(str(part), pattern) for part in (path, *path.parents) for pattern in GALAXY["build_ignore"])

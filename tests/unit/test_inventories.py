@@ -17,13 +17,13 @@ from workspace import REPOSITORY, collections_root
 EXAMPLES = REPOSITORY / "inventories"
 
 
-def listing(name: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+def listing(name: str, directory: Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [sys.executable, "-m", "ansible.cli.inventory", "--inventory", str(EXAMPLES / name), "--list"],
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), "ANSIBLE_HOME": str(folder / "ansible"),
+        env={"PATH": os.environ["PATH"], "HOME": str(directory), "ANSIBLE_HOME": str(directory / "ansible"),
              "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "true",
              "ANSIBLE_DEPRECATION_WARNINGS": "false", "LC_ALL": "C.UTF-8"},
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+        cwd=directory, capture_output=True, text=True, timeout=120, check=False)
 
 
 def variables() -> Set[str]:

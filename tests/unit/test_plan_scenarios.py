@@ -89,7 +89,7 @@ def two_of_one_name(made: Plan, seen: Seen, policy: str) -> Plan:
 
 
 def order_without_its_beginning(made: Plan, seen: Seen, policy: str) -> Plan:
-    return first(made, after=("two/file.write/%s" % SECOND,))
+    return first(made, depends_on=("two/file.write/%s" % SECOND,))
 
 
 def another_thing_there(made: Plan, seen: Seen, policy: str) -> Plan:

@@ -16,11 +16,11 @@ import pytest
 from documentation import OF_ANSIBLE, READERS, WRITERS, returned, undocumented
 from workspace import REPOSITORY, collections_root
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, Cluster
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import evict_gpu_pods, read_gpu_pods
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodeWish
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.observation import observe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Outcome
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -30,7 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
-from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import left_for_later, plan_host, told_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, plan_host, told_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import Check
 
 sys.path.insert(0, str(Path(__file__).parent / "cluster"))
@@ -74,10 +74,10 @@ def raised(path: Path) -> Set[str]:
 
 
 def utils(of_cluster: bool) -> List[Path]:
-    folder = PLUGINS / "module_utils"
-    return [path for path in sorted(folder.rglob("*.py"))
-            if (path.relative_to(folder).parts[0] == "cluster") == of_cluster
-            and path.relative_to(folder).as_posix() not in NO_MODULES]
+    directory = PLUGINS / "module_utils"
+    return [path for path in sorted(directory.rglob("*.py"))
+            if (path.relative_to(directory).parts[0] == "cluster") == of_cluster
+            and path.relative_to(directory).as_posix() not in NO_MODULES]
 
 
 @pytest.fixture
@@ -92,11 +92,11 @@ def host(tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
+def cluster(tmp_path: Path) -> Iterator[Client]:
     server = Api(tmp_path)
     server.state.nodes = [h100_node()]
     server.state.pods = [pod()]
-    yield Cluster(Access(kubeconfig=str(server.kubeconfig)))
+    yield Client(Connection(kubeconfig=str(server.kubeconfig)))
     server.close()
 
 
@@ -146,13 +146,13 @@ def test_a_plan_with_work_is_kept_where_that_is_asked_for(host: Host) -> None:
     assert "kept_as" not in plan_host(host, {"keep": True}), "nothing is to be done"
 
 
-@pytest.mark.parametrize("allowed, put_off", [("service_restart", False), ("none", True)])
-def test_a_plan_says_what_of_it_is_put_off(allowed: str, put_off: bool) -> None:
+@pytest.mark.parametrize("allowed, deferred", [("service_restart", False), ("none", True)])
+def test_a_plan_says_what_of_it_is_put_off(allowed: str, deferred: bool) -> None:
     first = replace(STEP, disruption=Disruption.service_restart)
-    plan = Plan(steps=(first, replace(STEP, subject="/etc/y", after=(first.id,))))
-    told = told_of(plan, left_for_later(plan, Disruption[allowed]))
-    assert [part["id"] for part in told["put_off"]] == ([step.id for step in plan.steps] if put_off else [])
-    assert told["disruption"] == ("none" if put_off else "service_restart")
+    plan = Plan(steps=(first, replace(STEP, subject="/etc/y", depends_on=(first.id,))))
+    told = told_of(plan, deferred_of(plan, Disruption[allowed]))
+    assert [part["id"] for part in told["deferred"]] == ([step.id for step in plan.steps] if deferred else [])
+    assert told["disruption"] == ("none" if deferred else "service_restart")
 
 
 def test_a_plan_names_what_a_killed_run_has_left_open(host: Host) -> None:
@@ -174,18 +174,18 @@ def test_what_a_validation_says() -> None:
     assert list(undocumented({"changed": False, "checks": checks}, returned("gpu_validation"))) == []
 
 
-def test_what_is_read_of_a_cluster(cluster: Cluster) -> None:
-    result = overview(cluster, "", "gpuops", "nvidia", True)
+def test_what_is_read_of_a_cluster(cluster: Client) -> None:
+    result = observe(cluster, "", "gpuops", "nvidia", True)
     assert result["nodes"] and list(undocumented(result, returned("gpu_cluster_info"))) == []
     assert missing(result, returned("gpu_cluster_info")) == []
 
 
-def test_what_is_told_of_a_node_that_changes(cluster: Cluster) -> None:
-    result = change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=True)
+def test_what_is_told_of_a_node_that_changes(cluster: Client) -> None:
+    result = change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=True)
     assert list(undocumented(result, returned("gpu_node"))) == [] and missing(result, returned("gpu_node")) == []
 
 
-def test_what_is_told_of_pods(cluster: Cluster) -> None:
+def test_what_is_told_of_pods(cluster: Client) -> None:
     found = [each.result() for each in read_gpu_pods(cluster, "gpu-1")]
     assert found and list(undocumented({"pods": found}, returned("gpu_pods"))) == []
     evicted = evict_gpu_pods(cluster, "gpu-1", True, True, None, 1, dry_run=True)

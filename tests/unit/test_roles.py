@@ -9,8 +9,8 @@ from typing import Any, Dict, List
 import pytest
 import yaml
 
-ROLES_FOLDER = Path(__file__).resolve().parents[2] / "roles"
-ROLES: List[str] = sorted(path.name for path in ROLES_FOLDER.glob("*") if (path / "tasks").is_dir())
+ROLES_DIRECTORY = Path(__file__).resolve().parents[2] / "roles"
+ROLES: List[str] = sorted(path.name for path in ROLES_DIRECTORY.glob("*") if (path / "tasks").is_dir())
 
 
 def load(path: Path) -> Dict[str, Any]:
@@ -18,7 +18,7 @@ def load(path: Path) -> Dict[str, Any]:
 
 
 def specifications(role: str) -> Dict[str, Any]:
-    return load(ROLES_FOLDER / role / "meta" / "argument_specs.yml").get("argument_specs", {})
+    return load(ROLES_DIRECTORY / role / "meta" / "argument_specs.yml").get("argument_specs", {})
 
 
 def options(role: str) -> Dict[str, Any]:
@@ -30,19 +30,19 @@ def options(role: str) -> Dict[str, Any]:
 
 def in_spec_by_description(role: str, name: str) -> bool:
     """Whether the default is a template whose result is no text: a specification's default must be of its type."""
-    option, value = options(role).get(name, {}), load(ROLES_FOLDER / role / "defaults" / "main.yml")[name]
+    option, value = options(role).get(name, {}), load(ROLES_DIRECTORY / role / "defaults" / "main.yml")[name]
     return "default" not in option and option.get("type", "str") != "str" and str(value).startswith("{{")
 
 
 def test_the_collection_has_no_empty_role() -> None:
-    folders = [path for path in ROLES_FOLDER.glob("*") if path.is_dir()]
-    assert [path.name for path in folders if not (path / "tasks" / "main.yml").is_file()] == []
+    directories = [path for path in ROLES_DIRECTORY.glob("*") if path.is_dir()]
+    assert [path.name for path in directories if not (path / "tasks" / "main.yml").is_file()] == []
 
 
 @pytest.mark.parametrize("role", ROLES)
 class TestRole:
     def test_defaults_equal_the_argument_specification(self, role: str) -> None:
-        defaults = load(ROLES_FOLDER / role / "defaults" / "main.yml")
+        defaults = load(ROLES_DIRECTORY / role / "defaults" / "main.yml")
         with_default = {name: option["default"] for name, option in options(role).items() if "default" in option}
         comparable = {name: value for name, value in defaults.items() if not in_spec_by_description(role, name)}
         assert comparable == with_default
@@ -53,7 +53,7 @@ class TestRole:
         assert silent == []
 
     def test_every_variable_carries_the_prefix_of_the_role(self, role: str) -> None:
-        variables = [*options(role), *load(ROLES_FOLDER / role / "vars" / "main.yml")]
+        variables = [*options(role), *load(ROLES_DIRECTORY / role / "vars" / "main.yml")]
         strays = [name for name in variables if not name.lstrip("_").startswith("%s_" % role)]
         assert strays == []
 
@@ -65,17 +65,17 @@ class TestRole:
         assert [name for name, option in options(role).items() if not option.get("type")] == []
 
     def test_every_specified_entry_point_has_its_task_file(self, role: str) -> None:
-        tasks = ROLES_FOLDER / role / "tasks"
+        tasks = ROLES_DIRECTORY / role / "tasks"
         assert [name for name in specifications(role) if not (tasks / (name + ".yml")).is_file()] == []
 
     def test_the_readme_names_every_variable(self, role: str) -> None:
-        readme = ROLES_FOLDER / role / "README.md"
+        readme = ROLES_DIRECTORY / role / "README.md"
         assert readme.is_file(), "the role has no README.md"
         text = readme.read_text()
         assert [name for name in options(role) if name not in text] == []
 
     def test_meta_main_describes_the_role(self, role: str) -> None:
-        information = load(ROLES_FOLDER / role / "meta" / "main.yml").get("galaxy_info", {})
+        information = load(ROLES_DIRECTORY / role / "meta" / "main.yml").get("galaxy_info", {})
         assert information.get("description")
         assert information.get("license")
         assert information.get("min_ansible_version") == "2.16"

@@ -15,8 +15,8 @@ import pytest
 import yaml
 from workspace import REPOSITORY, collections_root
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, Cluster
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import overview
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.observation import observe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mains import gpu_info
@@ -48,10 +48,10 @@ def told(tasks: bool) -> List[Tuple[Any, Any]]:
     return [(code, given) for code, given in examples() if given is not None and isinstance(code, list) == tasks]
 
 
-def reading(folder: Path) -> Dict[str, Any]:
+def reading(directory: Path) -> Dict[str, Any]:
     """What gpu_info returns of a host with three GPUs, as NVML would describe them."""
-    (folder / "usr").mkdir(parents=True)
-    host = Host(str(folder))
+    (directory / "usr").mkdir(parents=True)
+    host = Host(str(directory))
     host.write("/etc/os-release", 'ID=debian\nVERSION_ID="12"\n')
     for address in ADDRESSES:
         for name, value in {"vendor": "0x10de", "device": "0x2330", "class": "0x030200"}.items():
@@ -83,26 +83,26 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     server.close()
 
 
-def ansible(folder: Path, program: str, *arguments: str) -> str:
+def ansible(directory: Path, program: str, *arguments: str) -> str:
     """Output of one of Ansible's programs, with this checkout and what the package `ansible` carries."""
     done = subprocess.run(
         [sys.executable, "-m", "ansible.cli." + program, *arguments],
-        env={"PATH": os.environ["PATH"], "HOME": str(folder), "ANSIBLE_HOME": str(folder / "ansible"),
+        env={"PATH": os.environ["PATH"], "HOME": str(directory), "ANSIBLE_HOME": str(directory / "ansible"),
              "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_DEPRECATION_WARNINGS": "false",
              "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json", "ANSIBLE_JINJA2_NATIVE": "true", "LC_ALL": "C.UTF-8"},
-        cwd=folder, capture_output=True, text=True, timeout=180, check=False)
+        cwd=directory, capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def configuration(folder: Path, api: Api, **more: Any) -> str:
-    path = folder / "of.gpu_nodes.yml"
+def configuration(directory: Path, api: Api, **more: Any) -> str:
+    path = directory / "of.gpu_nodes.yml"
     path.write_text(json.dumps({**more, "plugin": "gpuops.nvidia.gpu_nodes", "kubeconfig": str(api.kubeconfig)}))
     return str(path)
 
 
 def test_the_examples_on_hosts_plans_and_nodes_give_what_the_page_says(tmp_path: Path, api: Api) -> None:
-    found = overview(Cluster(Access(kubeconfig=str(api.kubeconfig))), "", "", "", False)
+    found = observe(Client(Connection(kubeconfig=str(api.kubeconfig))), "", "", "", False)
     data = {"gpu": reading(tmp_path / "host"), "planned": planned(), "cluster": found}
     # What no JSON block follows is run too, unless it is the module that the data came from.
     tasks = [task for code, _given in examples() if isinstance(code, list) for task in code

@@ -28,14 +28,14 @@ DEFAULTED = re.compile(r"\b(gpu_\w+)\s*\|\s*default\(")
 # Comments, and names of YAML anchors
 COMMENT = re.compile(r"(^|\s)#.*$|(?<=\s)[&*]\w+", re.MULTILINE)
 # What a task file holds beside variables: names of modules, groups and facts
-PLUGINS = {path.stem for folder in ("modules", "action", "filter", "inventory")
-           for path in (REPOSITORY / "plugins" / folder).glob("*.py")}
+PLUGINS = {path.stem for directory in ("modules", "action", "filter", "inventory")
+           for path in (REPOSITORY / "plugins" / directory).glob("*.py")}
 
 
-def files(*folders: Path) -> Iterator[Tuple[Path, str]]:
+def files(*directories: Path) -> Iterator[Tuple[Path, str]]:
     """Playbooks, tasks, templates and variables, without comments and anchors."""
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
+    for directory in directories:
+        for path in sorted(directory.rglob("*")):
             inside = path.relative_to(REPOSITORY).parts
             code = inside[0] == "playbooks" or {"defaults", "tasks", "templates", "vars"}.intersection(inside[2:3])
             if code and path.is_file():
@@ -57,8 +57,9 @@ def made_by(data: Any) -> Set[str]:
     return names
 
 
-def made(*folders: Path) -> Set[str]:
-    return {name for path, text in files(*folders) if path.suffix == ".yml" for name in made_by(yaml.safe_load(text))}
+def made(*directories: Path) -> Set[str]:
+    return {name for path, text in files(*directories) if path.suffix == ".yml"
+            for name in made_by(yaml.safe_load(text))}
 
 
 def options_of_modules() -> Dict[str, Dict[str, Any]]:

@@ -9,4 +9,5 @@ from .observation import observe
 from .planner import NAME, facts_after, plan
 from .policy import ARGUMENTS, policy_of
 
-CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after, assumptions=("pods_leave",))
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
+                        assumptions=("assume_pods_evicted",))

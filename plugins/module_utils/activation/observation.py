@@ -168,11 +168,11 @@ def _use(host: Host) -> Observation:
     for _reading in range(READINGS):
         modules = _modules(host)
         holders, opened = _holders(host)
-        seen = Observation(modules=modules, holders=holders, opened=opened, dependants={
+        observation = Observation(modules=modules, holders=holders, opened=opened, dependants={
             name: tuple(host.list("/sys/module/%s/holders" % name)) for name in modules})
-        if not seen.unexplained():
+        if not observation.unexplained():
             break
-    return seen
+    return observation
 
 
 def _built_after(host: Host, facts: HostFacts, name: str) -> Optional[str]:

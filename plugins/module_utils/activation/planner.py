@@ -53,54 +53,55 @@ UNIT_TEXT = managed(
 MODULES_TEXT = managed("".join("%s\n" % name.replace("_", "-") for name in LOADED))
 
 
-def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
+def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
-        return _absent(seen, policy)
+        return _absent(observation, policy)
     refusals = facts.refusals_without_gpus() or facts.refusals_of_the_sick()
     if refusals:
         return Plan(refusals=refusals)
-    gone = not facts.driver_installed and not _runs_without_files(seen, facts)
+    gone = not facts.driver_installed and not _runs_without_files(observation, facts)
     if gone and not facts.driver_boots:
         return Plan(requirements=(_no_driver(facts),))
-    steps = _boot_steps(seen, facts)
+    steps = _boot_steps(observation, facts)
     if gone:
-        return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_boots_with_driver(facts),))
+        return Plan(steps=tuple(steps + _enable_steps(observation, policy, facts)),
+                    requirements=(_boots_with_driver(facts),))
     if facts.nouveau_loaded:
-        return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
+        return Plan(steps=tuple(steps + _enable_steps(observation, policy, facts)), requirements=(_reboot(
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
-    notes = tuple(_notes(seen, policy, facts))
+    notes = tuple(_notes(observation, policy, facts))
     if facts.driver_loaded and (
             facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)):
-        busy = _busy(seen, policy)
+        busy = _busy(observation, policy)
         if busy:
-            return Plan(steps=tuple(steps + _enable_steps(seen, policy, facts)), requirements=(_reboot(
+            return Plan(steps=tuple(steps + _enable_steps(observation, policy, facts)), requirements=(_reboot(
                 "driver %s" % facts.driver_installed,
                 "Driver %s is loaded and cannot be unloaded: %s." % (_loaded(facts), "; ".join(busy)),
                 {"nvidia": _loaded(facts)}, {"nvidia": _installed(facts)}),))
-        return Plan(steps=tuple(steps + _exchange(seen, policy, facts)), notes=notes)
-    loads = _load_steps(seen, facts, LOADED, Disruption.none)
+        return Plan(steps=tuple(steps + _exchange(observation, policy, facts)), notes=notes)
+    loads = _load_steps(observation, facts, LOADED, Disruption.none)
     # In the order of an exchange: one that was stopped in between goes on with the plan that was approved
     requires = tuple(step.id for step in loads[-1:])
-    steps += loads + _node_steps(seen, facts, reloaded=False, requires=requires)
-    steps += _service_steps(seen, policy, facts, stopped=(), requires=requires)
-    steps += _load_steps(seen, facts, _brought_back(seen), Disruption.none, requires)
+    steps += loads + _node_steps(observation, facts, reloaded=False, requires=requires)
+    steps += _service_steps(observation, policy, facts, stopped=(), requires=requires)
+    steps += _load_steps(observation, facts, _brought_back(observation), Disruption.none, requires)
     return Plan(steps=tuple(steps), notes=notes)
 
 
-def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
-    if made.refusals:
+def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
+    if planned.refusals:
         return facts
     if policy.state == "absent":
-        return facts.but(driver_loaded="", module_loaded="", control_nodes=_control_nodes_left(facts, made)) \
-            if made.steps or made.requirements else facts
-    if facts.driver_boots and not facts.driver_installed and made.reboot_required:
+        return facts.but(driver_loaded="", module_loaded="", control_nodes=_control_nodes_left(facts, planned)) \
+            if planned.steps or planned.requirements else facts
+    if facts.driver_boots and not facts.driver_installed and planned.reboot_required:
         facts = facts.but(kernel=facts.boot_kernel, driver_installed=facts.driver_boots)
     if not facts.driver_installed:
         return facts
-    loads = made.reboot_required or any(step.action == LOAD and step.subject == "nvidia" for step in made.steps)
+    loads = planned.reboot_required or any(step.action == LOAD and step.subject == "nvidia" for step in planned.steps)
     return facts.but(
         driver_loaded=facts.driver_installed, module_loaded=facts.module_installed if loads else facts.module_loaded,
-        nouveau_loaded=False, control_nodes=_control_nodes(facts, made))
+        nouveau_loaded=False, control_nodes=_control_nodes(facts, planned))
 
 
 def _loaded(facts: HostFacts) -> str:
@@ -113,18 +114,18 @@ def _installed(facts: HostFacts) -> str:
         else facts.driver_installed
 
 
-def _control_nodes(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
+def _control_nodes(facts: HostFacts, planned: Plan) -> Tuple[str, ...]:
     """Those that are there once the plan is done; our unit makes all of them at a boot."""
-    if made.reboot_required:
+    if planned.reboot_required:
         return CONTROL_NODES
-    made_new = {name for step in made.steps if step.action == "devices.create" for name in step.change["after"]}
+    made_new = {name for step in planned.steps if step.action == "devices.create" for name in step.change["after"]}
     return tuple(node for node in CONTROL_NODES if node in facts.control_nodes or node in made_new)
 
 
-def _control_nodes_left(facts: HostFacts, made: Plan) -> Tuple[str, ...]:
+def _control_nodes_left(facts: HostFacts, planned: Plan) -> Tuple[str, ...]:
     """A boot begins with none."""
-    gone = {name for step in made.steps if step.action == REMOVE_NODES for name in step.change["before"]}
-    return () if made.reboot_required else tuple(node for node in facts.control_nodes if node not in gone)
+    gone = {name for step in planned.steps if step.action == REMOVE_NODES for name in step.change["before"]}
+    return () if planned.reboot_required else tuple(node for node in facts.control_nodes if node not in gone)
 
 
 def _no_driver(facts: HostFacts) -> Requirement:
@@ -134,10 +135,10 @@ def _no_driver(facts: HostFacts) -> Requirement:
         change={"before": {"nvidia": None}, "after": {"nvidia": "installed"}})
 
 
-def _runs_without_files(seen: Observation, facts: HostFacts) -> bool:
+def _runs_without_files(observation: Observation, facts: HostFacts) -> bool:
     """Whether all that is needed is loaded already, though the running kernel's files are gone."""
     return bool(facts.driver_loaded) and facts.driver_loaded == facts.driver_userspace and not facts.other_module and \
-        all(name in seen.modules for name in LOADED)
+        all(name in observation.modules for name in LOADED)
 
 
 def _boots_with_driver(facts: HostFacts) -> Requirement:
@@ -156,22 +157,23 @@ def _reboot(subject: str, why: str, before: Mapping[str, Any], after: Mapping[st
 # what the next boot does
 
 
-def _boot_steps(seen: Observation, facts: HostFacts) -> List[Step]:
-    steps = _file(seen, MODULES_FILE, MODULES_TEXT, "No display asks for these modules on a server: load them at boot.")
-    if not seen.modprobe and seen.on_disk:
+def _boot_steps(observation: Observation, facts: HostFacts) -> List[Step]:
+    steps = _file(observation, MODULES_FILE, MODULES_TEXT,
+                  "No display asks for these modules on a server: load them at boot.")
+    if not observation.modprobe and observation.on_disk:
         return steps
-    written = _file(seen, UNIT_FILE, UNIT_TEXT,
+    written = _file(observation, UNIT_FILE, UNIT_TEXT,
                     "Containers need the device nodes before anything on the host has opened a GPU.")
     steps += written
-    if not seen.services.get(UNIT, Service()).enabled:
+    if not observation.services.get(UNIT, Service()).enabled:
         steps.append(service_step(
             NAME, "enable", UNIT, "It makes the device nodes at boot.", Disruption.none, "disabled", "enabled",
             tuple(step.id for step in written)))
     return steps
 
 
-def _file(seen: Observation, path: str, text: str, why: str) -> List[Step]:
-    before = seen.files.get(path)
+def _file(observation: Observation, path: str, text: str, why: str) -> List[Step]:
+    before = observation.files.get(path)
     return [] if before == text else [file_step(NAME, path, before, text, why)]
 
 
@@ -186,12 +188,12 @@ def gpu_node_command(minors: Sequence[int]) -> List[str]:
 
 
 def _load_steps(
-    seen: Observation, facts: HostFacts, wanted: Sequence[str], disruption: Disruption,
+    observation: Observation, facts: HostFacts, wanted: Sequence[str], disruption: Disruption,
     requires: Tuple[str, ...] = ()
 ) -> List[Step]:
     steps: List[Step] = []
     for name in wanted:
-        if name not in seen.modules:
+        if name not in observation.modules:
             why = ("It was unloaded for the exchange of the driver." if name in OTHERS
                    else "Driver %s is installed for kernel %s." % (_installed(facts), facts.kernel))
             steps.append(command_step(
@@ -202,27 +204,29 @@ def _load_steps(
     return steps
 
 
-def _brought_back(seen: Observation) -> Tuple[str, ...]:
+def _brought_back(observation: Observation) -> Tuple[str, ...]:
     """What was unloaded beside the driver's essential modules and can be loaded again.
 
     It comes last: one of them that does not load must not keep the nodes and the driver's services away.
     """
-    return tuple(name for name in reversed(UNLOAD_ORDER) if name in seen.unloaded and name not in LOADED
-                 and not (name in OTHERS and seen.others.get(name) is None))
+    return tuple(name for name in reversed(UNLOAD_ORDER) if name in observation.unloaded and name not in LOADED
+                 and not (name in OTHERS and observation.others.get(name) is None))
 
 
-def _node_steps(seen: Observation, facts: HostFacts, reloaded: bool, requires: Tuple[str, ...] = ()) -> List[Step]:
-    if seen.on_disk and not seen.modprobe:
+def _node_steps(
+    observation: Observation, facts: HostFacts, reloaded: bool, requires: Tuple[str, ...] = ()
+) -> List[Step]:
+    if observation.on_disk and not observation.modprobe:
         return []
     steps = []
     # A driver that is loaded anew numbers its GPUs from 0
-    minors = seen.minors if seen.minors and not reloaded else tuple(range(len(facts.gpus)))
+    minors = observation.minors if observation.minors and not reloaded else tuple(range(len(facts.gpus)))
     for subject, nodes, argv in (
         ("GPUs", gpu_nodes(minors), gpu_node_command(minors)),
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
         ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
-        missing = [name for name in nodes if reloaded or name not in seen.nodes
+        missing = [name for name in nodes if reloaded or name not in observation.nodes
                    or (name in CONTROL_NODES and name not in facts.control_nodes)]
         if missing:
             steps.append(command_step(
@@ -238,27 +242,27 @@ def gpu_nodes(minors: Sequence[int]) -> Tuple[str, ...]:
 
 
 def _service_steps(
-    seen: Observation, policy: Policy, facts: HostFacts, stopped: Tuple[str, ...], requires: Tuple[str, ...] = ()
+    observation: Observation, policy: Policy, facts: HostFacts, stopped: Tuple[str, ...], requires: Tuple[str, ...] = ()
 ) -> List[Step]:
     """Enable and start what the policy wants, start again what ran before the reload."""
     steps: List[Step] = []
     disruption = Disruption.driver_reload if stopped else Disruption.none
     for unit in reversed(SERVICES):
-        state = _state(seen, unit)
+        state = _state(observation, unit)
         wanted = unit in _wanted(policy, facts) and state.known
         if wanted and not state.enabled:
             steps.append(service_step(NAME, "enable", unit, "It runs after every boot.", Disruption.none,
                                       "disabled", "enabled"))
-        if unit in stopped or ((wanted or unit in seen.stopped) and state.known and not state.active):
-            why = ("The policy wants it to run." if wanted and unit not in seen.stopped + stopped
+        if unit in stopped or ((wanted or unit in observation.stopped) and state.known and not state.active):
+            why = ("The policy wants it to run." if wanted and unit not in observation.stopped + stopped
                    else "It was stopped for the exchange of the driver.")
             steps.append(service_step(NAME, "start", unit, why, disruption, "stopped", "running", requires))
     return steps
 
 
-def _enable_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+def _enable_steps(observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
     """What a reboot then starts by itself, so that nothing is left to do after it."""
-    return [step for step in _service_steps(seen, policy, facts, stopped=()) if step.action == "service.enable"]
+    return [step for step in _service_steps(observation, policy, facts, stopped=()) if step.action == "service.enable"]
 
 
 def _wanted(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
@@ -266,10 +270,10 @@ def _wanted(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     return wanted + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.fabric else ())
 
 
-def _state(seen: Observation, unit: str) -> Service:
+def _state(observation: Observation, unit: str) -> Service:
     """A unit's state; before the driver is installed, as its package will leave it."""
-    state = seen.services.get(unit, Service())
-    if state.known or seen.on_disk:
+    state = observation.services.get(unit, Service())
+    if state.known or observation.on_disk:
         return state
     if unit == PERSISTENCED:
         return Service(known=True, enabled=True)
@@ -279,19 +283,19 @@ def _state(seen: Observation, unit: str) -> Service:
 # exchanging a loaded driver
 
 
-def _exchange(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
-    stopped = _making_way(seen, policy, facts)
-    steps = _stop_steps(stopped) + _unload_steps(seen, _loaded(facts))
+def _exchange(observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+    stopped = _making_way(observation, policy, facts)
+    steps = _stop_steps(stopped) + _unload_steps(observation, _loaded(facts))
     requires = (steps[-1].id,)
-    unloaded = replace(seen, modules={}, unloaded=seen.unloaded + tuple(seen.modules))
+    unloaded = replace(observation, modules={}, unloaded=observation.unloaded + tuple(observation.modules))
     steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
     requires = (steps[-1].id,)
-    steps += _node_steps(seen, facts, reloaded=True, requires=requires)
-    steps += _service_steps(seen, policy, facts, stopped, requires)
+    steps += _node_steps(observation, facts, reloaded=True, requires=requires)
+    steps += _service_steps(observation, policy, facts, stopped, requires)
     return steps + _load_steps(unloaded, facts, _brought_back(unloaded), Disruption.driver_reload, requires)
 
 
-def _making_way(seen: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+def _making_way(observation: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     """Services that may have a device open by the time the driver is exchanged.
 
     Those that run, or ran until their user space was exchanged; and those that the policy wants, which their packages
@@ -301,7 +305,7 @@ def _making_way(seen: Observation, policy: Policy, facts: HostFacts) -> Tuple[st
     def makes_way(state: Service, wanted: bool) -> bool:
         return state.known and (state.active or (state.enabled and (state.died or wanted)))
 
-    return tuple(unit for unit in SERVICES if makes_way(_state(seen, unit), unit in _wanted(policy, facts)))
+    return tuple(unit for unit in SERVICES if makes_way(_state(observation, unit), unit in _wanted(policy, facts)))
 
 
 def _stop_steps(units: Tuple[str, ...]) -> List[Step]:
@@ -309,11 +313,11 @@ def _stop_steps(units: Tuple[str, ...]) -> List[Step]:
                          "running", "stopped") for unit in units]
 
 
-def _unload_steps(seen: Observation, version: Optional[str]) -> List[Step]:
+def _unload_steps(observation: Observation, version: Optional[str]) -> List[Step]:
     steps: List[Step] = []
     requires: Tuple[str, ...] = ()
     for name in UNLOAD_ORDER:
-        if name in seen.modules:
+        if name in observation.modules:
             steps.append(command_step(
                 NAME, "module.unload", name, ["rmmod", name], "The loaded driver makes way.",
                 Disruption.driver_reload, {"before": {name: version}, "after": {name: None}},
@@ -322,15 +326,15 @@ def _unload_steps(seen: Observation, version: Optional[str]) -> List[Step]:
     return steps
 
 
-def _busy(seen: Observation, policy: Policy) -> List[str]:
+def _busy(observation: Observation, policy: Policy) -> List[str]:
     """Everything that keeps the modules in use and that we may not stop."""
-    strangers = [holder for holder in seen.holders
-                 if holder.unit not in SERVICES and not (holder.pod and policy.pods_leave)]
+    strangers = [holder for holder in observation.holders
+                 if holder.unit not in SERVICES and not (holder.pod and policy.assume_pods_evicted)]
     reasons = ["%s has %s open" % (holder.named(), ", ".join(holder.devices)) for holder in strangers]
     for name in UNLOAD_ORDER:
-        reasons += ["kernel module %s uses %s" % (other, name) for other in seen.dependants.get(name, ())
-                    if other not in UNLOAD_ORDER and name in seen.modules]
-    for name, uses in sorted(seen.unexplained().items()):
+        reasons += ["kernel module %s uses %s" % (other, name) for other in observation.dependants.get(name, ())
+                    if other not in UNLOAD_ORDER and name in observation.modules]
+    for name, uses in sorted(observation.unexplained().items()):
         reasons.append("nvidia_drm is used by a console or a display" if name == "nvidia_drm" else
                        "%s is in use %d times more than its open devices explain" % (name, uses))
     return reasons
@@ -339,42 +343,43 @@ def _busy(seen: Observation, policy: Policy) -> List[str]:
 # absent
 
 
-def _absent(seen: Observation, policy: Policy) -> Plan:
+def _absent(observation: Observation, policy: Policy) -> Plan:
     steps: List[Step] = []
     requirements: Tuple[Requirement, ...] = ()
-    if MODULES_FILE in seen.originals and seen.modules:
-        busy = _busy(seen, policy)
+    if MODULES_FILE in observation.originals and observation.modules:
+        busy = _busy(observation, policy)
         if busy:
             requirements = (_reboot("unloaded driver", "The driver cannot be unloaded: %s." % "; ".join(busy),
                                     {"nvidia": "loaded"}, {"nvidia": None}),)
         else:
-            units = tuple(unit for unit in SERVICES if seen.services.get(unit, Service()).active)
+            units = tuple(unit for unit in SERVICES if observation.services.get(unit, Service()).active)
             steps += _stop_steps(units)
-            steps += _unload_steps(seen, "loaded")
-            steps += _dead_node_steps(seen, (steps[-1].id,))
-    elif MODULES_FILE in seen.originals:
-        steps += _dead_node_steps(seen, ())
+            steps += _unload_steps(observation, "loaded")
+            steps += _dead_node_steps(observation, (steps[-1].id,))
+    elif MODULES_FILE in observation.originals:
+        steps += _dead_node_steps(observation, ())
     steps += [service_step(NAME, "disable", unit, "An earlier run enabled it.", Disruption.none, "enabled", "disabled")
-              for unit in seen.enabled if seen.services.get(unit, Service()).enabled]
-    steps += [restore_step(NAME, path, seen.files.get(path), text) for path, text in sorted(seen.originals.items())]
+              for unit in observation.enabled if observation.services.get(unit, Service()).enabled]
+    steps += [restore_step(NAME, path, observation.files.get(path), text)
+              for path, text in sorted(observation.originals.items())]
     return Plan(steps=tuple(steps), requirements=requirements)
 
 
-def _dead_node_steps(seen: Observation, requires: Tuple[str, ...]) -> List[Step]:
+def _dead_node_steps(observation: Observation, requires: Tuple[str, ...]) -> List[Step]:
     """The kernel does not take back nodes that nvidia-modprobe made; a container runtime would still hand them out."""
-    if not seen.nodes:
+    if not observation.nodes:
         return []
     return [Step(NAME, REMOVE_NODES, "GPUs", "No driver answers behind these nodes any more.",
-                 change={"before": dict.fromkeys(seen.nodes, "node"), "after": dict.fromkeys(seen.nodes)},
-                 after=requires)]
+                 change={"before": dict.fromkeys(observation.nodes, "node"), "after": dict.fromkeys(observation.nodes)},
+                 depends_on=requires)]
 
 
-def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:
+def _notes(observation: Observation, policy: Policy, facts: HostFacts) -> List[str]:
     notes = []
-    if seen.on_disk and not seen.modprobe:
+    if observation.on_disk and not observation.modprobe:
         notes.append("nvidia-modprobe is not installed: device nodes appear only when a program opens a GPU as root.")
     for unit in _wanted(policy, facts):
-        if seen.on_disk and not _state(seen, unit).known:
+        if observation.on_disk and not _state(observation, unit).known:
             notes.append("%s is not installed, so it is not started." % unit)
     if not facts.driver_installed:
         notes.append("Driver %s is loaded, and kernel %s has no modules on disk any more: nothing can be loaded again "
@@ -382,14 +387,14 @@ def _notes(seen: Observation, policy: Policy, facts: HostFacts) -> List[str]:
                          " into kernel %s, which has driver %s" % (facts.boot_kernel, facts.driver_boots)
                          if facts.driver_boots and facts.boot_kernel != facts.kernel else "")))
     elif facts.other_module or facts.driver_loaded != facts.driver_installed:
-        notes += [note for name in OTHERS if name in seen.modules or name in seen.unloaded
-                  for note in _note_of(seen, facts, name)]
+        notes += [note for name in OTHERS if name in observation.modules or name in observation.unloaded
+                  for note in _note_of(observation, facts, name)]
     return notes
 
 
-def _note_of(seen: Observation, facts: HostFacts, name: str) -> List[str]:
+def _note_of(observation: Observation, facts: HostFacts, name: str) -> List[str]:
     """What is to be known, before the exchange, of a module that the driver's packages do not bring."""
-    built = seen.others.get(name)
+    built = observation.others.get(name)
     if built is None:
         return ["%s is loaded, and kernel %s has no such module on disk: it does not come back after the exchange; "
                 "install the package that builds it." % (name, facts.kernel)]

@@ -10,7 +10,7 @@ ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "persistence": {"type": "bool", "default": True},
     "fabric_manager": {"type": "str", "choices": ["auto", "absent"], "default": "auto"},
-    "pods_leave": {"type": "bool", "default": False},
+    "assume_pods_evicted": {"type": "bool", "default": False},
 }
 
 
@@ -20,13 +20,13 @@ class Policy:
     state:          present loads the installed driver, absent unloads it.
     persistence:    whether the persistence daemon runs.
     fabric_manager: auto runs it where the board needs it, absent leaves it alone.
-    pods_leave:     whether pods that hold GPUs now will have been evicted by then.
+    assume_pods_evicted:     whether pods that hold GPUs now will have been evicted by then.
     """
 
     state: str = "present"
     persistence: bool = True
     fabric_manager: str = "auto"
-    pods_leave: bool = False
+    assume_pods_evicted: bool = False
 
 
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
@@ -34,5 +34,5 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
         state=parameters["state"],
         persistence=parameters["persistence"],
         fabric_manager=parameters["fabric_manager"],
-        pods_leave=parameters["pods_leave"],
+        assume_pods_evicted=parameters["assume_pods_evicted"],
     )

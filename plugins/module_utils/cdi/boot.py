@@ -8,7 +8,7 @@ Debian's is (deployments/systemd of NVIDIA/nvidia-container-toolkit). Both have 
 program, which replaces the file at once. Nothing requires our unit, and its time is bounded: a node whose GPUs hang
 boots without a specification. A udev rule starts it once more when the driver is loaded by another hand;
 it waits for the last of its modules, as the links need the major of nvidia-uvm. Neither needs a reload of systemd: a
-boot reads the unit, and udev looks at its folders itself.
+boot reads the unit, and udev looks at its directories itself.
 """
 from __future__ import annotations
 

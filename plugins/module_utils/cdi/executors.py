@@ -70,9 +70,9 @@ def _put(host: Host, journal: Journal, path: str, text: str) -> None:
 
 def _judge(host: Host, text: str, names: Sequence[str], kind: str) -> None:
     """The library that container runtimes read specifications with must see every device."""
-    with host.scratch() as folder:
-        host.write("%s/nvidia.%s" % (folder, kind), text)
-        listed = host.run([*LIST_COMMAND, folder], check=False)
+    with host.scratch() as directory:
+        host.write("%s/nvidia.%s" % (directory, kind), text)
+        listed = host.run([*LIST_COMMAND, directory], check=False)
     unseen = [name for name in names if "%s=%s" % (KIND, name) not in listed.stdout.split()]
     if unseen:
         raise GpuOpsError(

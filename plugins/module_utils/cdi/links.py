@@ -14,7 +14,7 @@ from typing import Tuple
 
 from ..core.host import Host
 
-FOLDER = "/dev/char"
+DIRECTORY = "/dev/char"
 COMMAND = ("system", "create-dev-char-symlinks", "--create-all")
 # It numbers GPUs from 0; a node with a higher minor (a GPU before it was given away) is linked by being there
 COMMAND_FOR_EXISTING = COMMAND[:2]
@@ -33,7 +33,7 @@ def unlinked(host: Host) -> Tuple[str, ...]:
         minors = (line.split()[-1] for line in (host.read(MIG_MINORS) or "").splitlines() if line.strip())
         names += [name for name in (MIG_NODE % minor for minor in minors) if name in there]
     nodes = [(node, _number(host, node)) for node in names]
-    return tuple(node for node, number in nodes if number and _target(host, "%s/%s" % (FOLDER, number)) != node)
+    return tuple(node for node, number in nodes if number and _target(host, "%s/%s" % (DIRECTORY, number)) != node)
 
 
 def misleading(host: Host) -> Tuple[str, ...]:
@@ -44,14 +44,14 @@ def misleading(host: Host) -> Tuple[str, ...]:
 
 def ours(host: Host) -> Tuple[str, ...]:
     """Every link to a device node of NVIDIA's, there or not."""
-    links = ["%s/%s" % (FOLDER, name) for name in host.list(FOLDER)]
+    links = ["%s/%s" % (DIRECTORY, name) for name in host.list(DIRECTORY)]
     return tuple(link for link in links if _target(host, link).startswith("/dev/nvidia"))
 
 
 def _target(host: Host, link: str) -> str:
     """What a link names, there or not; '' when it is none. There are a hundred links a GPU that can do MIG."""
     named = host.link(link)
-    return "" if named is None else os.path.normpath(os.path.join(FOLDER, named))
+    return "" if named is None else os.path.normpath(os.path.join(DIRECTORY, named))
 
 
 def _number(host: Host, node: str) -> str:

@@ -42,7 +42,7 @@ class Observation:
     toolkit:         version of the installed toolkit, '' if none.
     units:           (unit, is there, is enabled, is active) of the toolkit's refresh units.
     elsewhere:       other files that describe GPUs under the same kind.
-    conflicting:     those of them that the container runtime gives no GPUs for: same folder, same names.
+    conflicting:     those of them that the container runtime gives no GPUs for: same directory, same names.
     generated:       whether we wrote the specification, or units did that came with a toolkit of ours.
     enabled_by_us:   units that we enabled (only read when the specification is not wanted).
     loaded:          version of the loaded driver, '' if none.
@@ -205,7 +205,7 @@ def spec_path(host: Host) -> str:
 
 
 def elsewhere(host: Host, own: str) -> Dict[str, Spec]:
-    """Other files that describe GPUs under the same kind, in the folders that container runtimes read."""
+    """Other files that describe GPUs under the same kind, in the directories that container runtimes read."""
     found = {}
     for path in [path for pattern in ("/etc/cdi/*", "/var/run/cdi/*") for path in host.glob(pattern)]:
         if host.resolve(path) != host.resolve(own) and path.endswith((".yaml", ".yml", ".json")):
@@ -218,8 +218,8 @@ def elsewhere(host: Host, own: str) -> Dict[str, Spec]:
 def conflicting(path: str, spec: Spec, others: Mapping[str, Spec]) -> Tuple[str, ...]:
     """Files beside the specification that name a device of it: the runtime then gives that device to nobody.
 
-    Between folders the later one wins (container-device-interface, pkg/cdi, "CDI Spec Conflicts").
+    Between directories the later one wins (container-device-interface, pkg/cdi, "CDI Spec Conflicts").
     """
-    folder = os.path.dirname(path)
+    directory = os.path.dirname(path)
     return tuple(other for other, described in others.items()
-                 if os.path.dirname(other) == folder and set(described.names).intersection(spec.names))
+                 if os.path.dirname(other) == directory and set(described.names).intersection(spec.names))

@@ -81,7 +81,7 @@ def _link_steps(observation: Observation, policy: Policy, facts: HostFacts) -> L
             observation.unlinked or exchanged or facts.driver_loaded != observation.loaded
             or facts.module_loaded != observation.module):
         return []
-    return [Step(NAME, LINK, links.FOLDER,
+    return [Step(NAME, LINK, links.DIRECTORY,
                  "A reload of systemd takes a GPU from running containers where the link of its device is missing.",
                  change={"before": None, "after": {"links": "to NVIDIA's device nodes"}})]
 
@@ -202,7 +202,7 @@ def _removal(observation: Observation) -> List[Step]:
         for unit, is_enabled in there.items() if unit in observation.enabled_by_us and is_enabled
     ]
     if observation.links:
-        steps.append(Step(NAME, UNLINK, links.FOLDER, "We made them.",
+        steps.append(Step(NAME, UNLINK, links.DIRECTORY, "We made them.",
                           change={"before": {"links": "to NVIDIA's device nodes"}, "after": None}))
     if observation.spec is not None and observation.generated:
         steps.append(

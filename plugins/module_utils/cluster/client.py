@@ -40,7 +40,7 @@ class ApiError(GpuOpsError):
 
 
 @dataclass(frozen=True)
-class Access:
+class Connection:
     """Where the API server is and who we are there, in the words of kubernetes.core's options."""
 
     kubeconfig: Union[str, Dict[str, Any], None] = None
@@ -61,7 +61,7 @@ class Access:
     impersonate_groups: List[str] = field(default_factory=list)
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Access:
+    def from_options(cls, options: Mapping[str, Any]) -> Connection:
         """Access from a module's parameters or a plugin's options; empty values count as absent."""
         names = cls.__dataclass_fields__
         return cls(**{name: options[name] for name in names if options.get(name) not in (None, "", [], {})})
@@ -73,7 +73,7 @@ class Access:
         return bool(self.host and credentials)
 
 
-def secrets(access: Access) -> Tuple[str, ...]:
+def secrets(access: Connection) -> Tuple[str, ...]:
     """What may never be shown: token and passwords, that in a proxy's URL and a kubeconfig's users included."""
     headers = access.proxy_headers or {}
     found = [access.api_key, access.password, headers.get("proxy_basic_auth"), headers.get("basic_auth"),
@@ -128,7 +128,7 @@ def _in_pod() -> bool:
     return "KUBERNETES_SERVICE_HOST" in os.environ
 
 
-def describe(access: Access) -> str:
+def describe(access: Connection) -> str:
     """The source of the connection settings, for error messages; never a secret."""
     if access.complete:
         return "the options host and credentials"
@@ -148,7 +148,7 @@ def _missing_files(kubeconfig: str) -> List[str]:
     return [] if any(os.path.exists(path) for path in paths) else paths
 
 
-def _kubeconfig_error(access: Access, reason: str) -> GpuOpsError:
+def _kubeconfig_error(access: Connection, reason: str) -> GpuOpsError:
     return GpuOpsError(
         "cluster.kubeconfig_unusable",
         found="%s cannot be used: %s" % (describe(access), reason),
@@ -159,7 +159,7 @@ def _kubeconfig_error(access: Access, reason: str) -> GpuOpsError:
     )
 
 
-def _load(access: Access) -> Any:
+def _load(access: Connection) -> Any:
     """The library's Configuration from a kubeconfig or from the pod we run in."""
     configuration = kubernetes.client.Configuration()
     if access.complete:
@@ -181,7 +181,7 @@ def _load(access: Access) -> Any:
     return configuration
 
 
-def _configuration(access: Access) -> Any:
+def _configuration(access: Connection) -> Any:
     try:
         configuration = _load(access)
     except GpuOpsError:
@@ -196,7 +196,7 @@ def _configuration(access: Access) -> Any:
     return configuration
 
 
-def _override(configuration: Any, access: Access) -> None:
+def _override(configuration: Any, access: Connection) -> None:
     """Options that are given beat what the kubeconfig says."""
     if access.host:
         configuration.host = access.host.rstrip("/")
@@ -221,10 +221,10 @@ def _override(configuration: Any, access: Access) -> None:
             setattr(configuration, name, value)
 
 
-class Cluster:
+class Client:
     """One cluster, seen through one connection."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Connection) -> None:
         if IMPORT_ERROR is not None:
             raise GpuOpsError(
                 "cluster.library_missing",

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ..core.errors import GpuOpsError
 from ..core.waiting import wait_for
-from .client import ApiError, Cluster
+from .client import ApiError, Client
 from .pods import EvictionPlan, GpuPod, gpu_pods, plan_eviction
 
 BUDGET_BLOCKS = 429
@@ -16,7 +16,7 @@ GONE = 404
 PATIENCE_S = 5.0
 
 
-def read_gpu_pods(cluster: Cluster, node: str) -> List[GpuPod]:
+def read_gpu_pods(cluster: Client, node: str) -> List[GpuPod]:
     """The pods that hold GPUs on a node, or in the whole cluster for an empty name."""
     selector = "spec.nodeName=%s" % node if node else None
     return gpu_pods(cluster.items("/api/v1/pods", fieldSelector=selector))
@@ -27,7 +27,7 @@ class Eviction:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Client,
         grace_period: Optional[int] = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -85,7 +85,7 @@ class Eviction:
 
 
 def evict_gpu_pods(
-    cluster: Cluster, node: str, force: bool, delete_emptydir_data: bool, grace_period: Optional[int],
+    cluster: Client, node: str, force: bool, delete_emptydir_data: bool, grace_period: Optional[int],
     timeout: float, dry_run: bool,
 ) -> Dict[str, Any]:
     """Evict the GPU pods of a node; DaemonSet pods and static pods stay and are named."""

@@ -19,7 +19,7 @@ OUR_LABELS = "gpuops.nvidia.com/labels"
 
 
 @dataclass(frozen=True)
-class NodeWish:
+class NodePolicy:
     """What a caller wants of one node; None and empty mean 'leave as it is'."""
 
     cordoned: Optional[bool] = None
@@ -67,15 +67,15 @@ def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:
     return {str(key): str(value) for key, value in labels.items()}
 
 
-def plan_node_change(node: Mapping[str, Any], wish: NodeWish) -> NodeChange:
+def plan_node_change(node: Mapping[str, Any], policy: NodePolicy) -> NodeChange:
     """The patch that fulfils the wish without touching what others set."""
     notes: List[str] = []
     labels = dict((node.get("metadata") or {}).get("labels") or {})
     annotations = _annotations(node)
     unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
     before = _snapshot(unschedulable, labels, annotations)
-    labels, ours = _labels_after(_name(node), labels, our_labels(node), wish, notes)
-    unschedulable, annotations = _cordon_after(_name(node), unschedulable, annotations, wish, notes)
+    labels, ours = _labels_after(_name(node), labels, our_labels(node), policy, notes)
+    unschedulable, annotations = _cordon_after(_name(node), unschedulable, annotations, policy, notes)
     annotations.pop(OUR_LABELS, None)
     if ours:
         annotations[OUR_LABELS] = json.dumps(ours, sort_keys=True, separators=(",", ":"))
@@ -84,18 +84,18 @@ def plan_node_change(node: Mapping[str, Any], wish: NodeWish) -> NodeChange:
 
 
 def _labels_after(
-    name: str, labels: Dict[str, str], ours: Dict[str, str], wish: NodeWish, notes: List[str]
+    name: str, labels: Dict[str, str], ours: Dict[str, str], policy: NodePolicy, notes: List[str]
 ) -> Tuple[Dict[str, str], Dict[str, str]]:
     ours = {key: value for key, value in ours.items() if labels.get(key) == value}
-    unwanted = set(wish.unset_labels)
-    if wish.purge_labels:
-        unwanted |= set(ours) - set(wish.labels)
+    unwanted = set(policy.unset_labels)
+    if policy.purge_labels:
+        unwanted |= set(ours) - set(policy.labels)
     for key in sorted(unwanted):
         if key in ours:
             del ours[key], labels[key]
         elif key in labels:
             notes.append("label %s=%s of node %s was set by others and stays" % (key, labels[key], name))
-    for key, value in sorted(wish.labels.items()):
+    for key, value in sorted(policy.labels.items()):
         if key in labels and key not in ours:
             if labels[key] != value:
                 notes.append("label %s=%s of node %s was set by others and stays" % (key, labels[key], name))
@@ -105,21 +105,21 @@ def _labels_after(
 
 
 def _cordon_after(
-    name: str, unschedulable: bool, annotations: Dict[str, str], wish: NodeWish, notes: List[str]
+    name: str, unschedulable: bool, annotations: Dict[str, str], policy: NodePolicy, notes: List[str]
 ) -> Tuple[bool, Dict[str, str]]:
     annotations = dict(annotations)
-    ours = unschedulable and annotations.get(CORDONED_BY) == wish.owner
-    if wish.cordoned is True and (ours or not unschedulable):
-        annotations[CORDONED_BY] = wish.owner
-        if wish.reason:
-            annotations[CORDON_REASON] = wish.reason
+    ours = unschedulable and annotations.get(CORDONED_BY) == policy.owner
+    if policy.cordoned is True and (ours or not unschedulable):
+        annotations[CORDONED_BY] = policy.owner
+        if policy.reason:
+            annotations[CORDON_REASON] = policy.reason
         return True, annotations
-    if wish.cordoned is False and (ours or not unschedulable):
-        if annotations.get(CORDONED_BY) == wish.owner:
+    if policy.cordoned is False and (ours or not unschedulable):
+        if annotations.get(CORDONED_BY) == policy.owner:
             del annotations[CORDONED_BY]
             annotations.pop(CORDON_REASON, None)
         return False, annotations
-    if wish.cordoned is not None:
+    if policy.cordoned is not None:
         notes.append("node %s was cordoned by %s and stays so" % (name, annotations.get(CORDONED_BY) or "others"))
     return unschedulable, annotations
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from ..core.errors import GpuOpsError
-from .client import ApiError, Cluster
-from .labels import NodeWish, plan_node_change
+from .client import ApiError, Client
+from .labels import NodePolicy, plan_node_change
 
 ATTEMPTS = 5
 CONFLICT = 409
 
 
-def change_node(cluster: Cluster, name: str, wish: NodeWish, dry_run: bool) -> Dict[str, Any]:
+def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool) -> Dict[str, Any]:
     """Bring one node to the wish and say what changed."""
     path = "/api/v1/nodes/" + name
     for attempt in range(ATTEMPTS):
@@ -25,7 +25,7 @@ def change_node(cluster: Cluster, name: str, wish: NodeWish, dry_run: bool) -> D
                 wanted="the Node object of this host",
                 remedy="join the host to the cluster first, or name its node (variable `gpu_cluster_node_name`)",
             )
-        change = plan_node_change(node, wish)
+        change = plan_node_change(node, policy)
         try:
             if change.patch:
                 cluster.patch(path, change.patch, dry_run)

@@ -116,7 +116,7 @@ def _broken(now: Mapping[str, Any], approved: Mapping[str, Any], pending: Abstra
     for name in now:
         if name == "disruption":
             kept = Disruption[now[name]] <= Disruption[approved[name]]
-        elif name == "after":
+        elif name == "depends_on":
             kept = set(now[name]) <= set(approved[name]) and set(approved[name]) & pending <= set(now[name])
         elif name in ("change", "parameters"):
             kept = set(now[name]) == set(approved[name]) and all(

@@ -115,14 +115,14 @@ class Outcome:
     """What a run of a capability did.
 
     applied:  ids of the steps done in this run, in order.
-    put_off:  steps that disturb more than was allowed, or come after one that does.
+    deferred:  steps that disturb more than was allowed, or come after one that does.
     awaiting: a step that the controller must carry out before the run goes on, None when the run is over.
     left_at_work: whether the package manager outlives the controller's transaction; the next run accounts for it.
     """
 
     plan: Plan
     applied: List[str] = field(default_factory=list)
-    put_off: Tuple[Step, ...] = ()
+    deferred: Tuple[Step, ...] = ()
     awaiting: Optional[Step] = None
     left_at_work: bool = False
 
@@ -205,8 +205,8 @@ class Run:
         if self.approved is not None:
             # Without an approved plan nobody knows whether a role before this one would bring it.
             _refuse_unmet(plan)
-        done, put_off = split_by_disruption(plan.steps, self.allowed)
-        return Outcome(plan, [step.id for step in done], put_off)
+        done, deferred = split_by_disruption(plan.steps, self.allowed)
+        return Outcome(plan, [step.id for step in done], deferred)
 
     def apply(self) -> Outcome:
         """Carry the plan out, step by step, and verify it. An error tells what was done before it."""
@@ -231,20 +231,20 @@ class Run:
         self._settle(plan, applied)
         closed.add(applied)
         self._note_satisfied(plan, plan_name, closed)
-        to_do, put_off = split_by_disruption(plan.steps, self.allowed)
+        to_do, deferred = split_by_disruption(plan.steps, self.allowed)
         earlier = len(applied)
         for step in to_do:
             if step.action in CONTROLLER_ACTIONS:
                 self.journal.note("started", step, plan_name, policy=plan.policy,
                                   transaction=self.capability.transactions.opened(self.host, step, applied[earlier:]))
-                return Outcome(plan, applied, put_off, awaiting=step)
+                return Outcome(plan, applied, deferred, awaiting=step)
             self._execute(step, plan, plan_name)
             applied.append(step.id)
             self._done(step, plan_name)
             closed.add([step.id])
         if to_do:
-            self._verify(put_off)
-        return Outcome(plan, applied, put_off)
+            self._verify(deferred)
+        return Outcome(plan, applied, deferred)
 
     def _execute(self, step: Step, plan: Plan, plan_name: str) -> None:
         """One step, from 'started' to its effect or to 'failed', whatever its executor ends in."""
@@ -342,10 +342,10 @@ class Run:
             self.journal.note("satisfied", step, plan_name)
         closed.add([step.id for step in there])
 
-    def _verify(self, put_off: Sequence[Step]) -> None:
+    def _verify(self, deferred: Sequence[Step]) -> None:
         plan = self._plan()
         left = {step.id: step for step in plan.steps}
-        for step in put_off:
+        for step in deferred:
             left.pop(step.id, None)
         if left:
             raise _without_effect(next(iter(left.values())))

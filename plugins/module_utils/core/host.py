@@ -31,7 +31,7 @@ LINGER_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
 GUARD_SECONDS = 30.0
 # What drivers, packages and boots are made of, each perhaps on a file system of its own
-SYSTEM_FOLDERS = ("/", "/usr", "/var", "/var/lib", "/var/cache", "/boot")
+SYSTEM_DIRECTORIES = ("/", "/usr", "/var", "/var/lib", "/var/cache", "/boot")
 SYNC_SECONDS = 60.0
 
 _NULL = os.makedev(1, 3)
@@ -43,7 +43,7 @@ _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access", "security.capability")
 
 
 @dataclass(frozen=True)
-class Done:
+class CommandResult:
     """A finished command."""
 
     argv: Sequence[str]
@@ -163,29 +163,29 @@ class Host:
         listed = False
         for part in pattern.strip("/").split("/"):
             if part == "**":
-                found = [each for folder in found for each in self._below(folder)]
+                found = [each for directory in found for each in self._below(directory)]
             elif any(sign in part for sign in "*?["):
-                found = ["%s/%s" % (folder, name) for folder in found for name in self.list(folder or "/")
+                found = ["%s/%s" % (directory, name) for directory in found for name in self.list(directory or "/")
                          if fnmatch.fnmatchcase(name, part) and name.startswith(".") <= part.startswith(".")]
                 listed = True
             else:
-                found = ["%s/%s" % (folder, part) for folder in found]
+                found = ["%s/%s" % (directory, part) for directory in found]
                 listed = False
         return sorted(name for name in set(found) if listed or self.exists(name))
 
-    def _below(self, folder: str) -> Iterator[str]:
+    def _below(self, directory: str) -> Iterator[str]:
         """The directory and all those in it; links are not followed."""
-        yield folder
+        yield directory
         try:
-            with os.scandir(self.path(folder or "/")) as entries:
+            with os.scandir(self.path(directory or "/")) as entries:
                 names = [entry.name for entry in entries
                          if entry.is_dir(follow_symlinks=False) and not entry.name.startswith(".")]
         except OSError as error:
-            if _is_absent(folder, error, hidden=True):
+            if _is_absent(directory, error, hidden=True):
                 return
-            raise self._failure(error, folder, "listed") from error
+            raise self._failure(error, directory, "listed") from error
         for name in names:
-            yield from self._below("%s/%s" % (folder, name))
+            yield from self._below("%s/%s" % (directory, name))
 
     def link(self, name: str) -> Optional[str]:
         """Target of a symbolic link as written, None when it is none."""
@@ -207,19 +207,19 @@ class Host:
         found = self.stat(name)
         return None if found is None else stat.S_IMODE(found.st_mode)
 
-    def is_read_only(self, folder: str) -> bool:
+    def is_read_only(self, directory: str) -> bool:
         """Whether a directory lies, or would lie, on a file system that is mounted read-only."""
-        while folder != "/" and not self.is_dir(folder):
-            folder = os.path.dirname(folder)
-        with self._telling(folder, "read"):
-            return bool(os.statvfs(self.path(folder)).f_flag & os.ST_RDONLY)
+        while directory != "/" and not self.is_dir(directory):
+            directory = os.path.dirname(directory)
+        with self._telling(directory, "read"):
+            return bool(os.statvfs(self.path(directory)).f_flag & os.ST_RDONLY)
 
-    def free(self, folder: str) -> int:
+    def free(self, directory: str) -> int:
         """Bytes that root can still write on the file system on which a directory lies, or would lie."""
-        while folder != "/" and not self.is_dir(folder):
-            folder = os.path.dirname(folder)
-        with self._telling(folder, "read"):
-            found = os.statvfs(self.path(folder))
+        while directory != "/" and not self.is_dir(directory):
+            directory = os.path.dirname(directory)
+        with self._telling(directory, "read"):
+            found = os.statvfs(self.path(directory))
         return found.f_bavail * found.f_frsize
 
     def ownership(self, name: str) -> Optional[Ownership]:
@@ -302,8 +302,8 @@ class Host:
         with self._telling(name, "written"):
             target = _real(self.path(name))
             _refuse_irregular(name, target)
-            folder = os.path.dirname(target)
-            _make_folders(folder)
+            directory = os.path.dirname(target)
+            _make_directories(directory)
             beside = _beside(target)
             _unlink_if_there(beside)
             descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
@@ -322,13 +322,13 @@ class Host:
                 _unlink_if_there(beside)
             raise
         with self._telling(name, "written"):
-            _sync_folder(folder)
+            _sync_directory(directory)
 
     def append(self, name: str, line: str, mode: int = 0o600) -> None:
         """Append a line to a file and wait until it is on the disk; a last line that was cut short is ended first."""
         path, data = self.path(name), _encoded(name, line + "\n")
         with self._telling(name, "written"):
-            _make_folders(os.path.dirname(path))
+            _make_directories(os.path.dirname(path))
             flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK | os.O_CLOEXEC
             with _exact_modes():
                 descriptor = os.open(path, flags, mode)
@@ -346,27 +346,27 @@ class Host:
         """Give a file another name in the same file system, in place of what has it."""
         with self._telling(new, "written"):
             os.replace(self.path(name), self.path(new))
-            _sync_folder(os.path.dirname(self.path(new)))
+            _sync_directory(os.path.dirname(self.path(new)))
 
     def make_link(self, name: str, target: str) -> None:
         """Make a symbolic link, in place of the file or link that has the name."""
         path = self.path(name)
         with self._telling(name, "written"):
-            _make_folders(os.path.dirname(path))
+            _make_directories(os.path.dirname(path))
             beside = _beside(path)
             _unlink_if_there(beside)
             os.symlink(target, beside)
             os.replace(beside, path)
-            _sync_folder(os.path.dirname(path))
+            _sync_directory(os.path.dirname(path))
 
-    def make_folder(self, name: str, mode: int) -> None:
+    def make_directory(self, name: str, mode: int) -> None:
         """Make a directory of exactly these permission bits, whatever the umask; one that is there is given them."""
         path = self.path(name)
         with self._telling(name, "made"):
-            _make_folders(os.path.dirname(path))
+            _make_directories(os.path.dirname(path))
             with _exact_modes(), contextlib.suppress(FileExistsError):
                 os.mkdir(path, mode)
-                _sync_folder(os.path.dirname(path))
+                _sync_directory(os.path.dirname(path))
             if stat.S_IMODE(os.stat(path).st_mode) != mode:
                 os.chmod(path, mode)
 
@@ -384,7 +384,7 @@ class Host:
     def _unlink(self, name: str, path: str) -> None:
         with self._telling(name, "removed"):
             if _unlink_if_there(path):
-                _sync_folder(os.path.dirname(path))
+                _sync_directory(os.path.dirname(path))
 
     def remove_empty_dir(self, name: str) -> None:
         """Remove a directory if it is empty; leave it otherwise."""
@@ -456,13 +456,13 @@ class Host:
     def scratch(self) -> Iterator[str]:
         """A directory that only its owner can enter and that is gone afterwards."""
         where = os.environ.get("TMPDIR", "/tmp")
-        with self._telling(where, "written"), tempfile.TemporaryDirectory(prefix="gpuops-") as folder:
-            yield folder
+        with self._telling(where, "written"), tempfile.TemporaryDirectory(prefix="gpuops-") as directory:
+            yield directory
 
     def which(self, program: str) -> Optional[str]:
         """Absolute name of a program in the system's directories, None when it is not installed."""
-        for folder in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"):
-            name = "%s/%s" % (folder, program)
+        for directory in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"):
+            name = "%s/%s" % (directory, program)
             if self.is_executable(name):
                 return name
         return None
@@ -474,7 +474,7 @@ class Host:
         timeout: float = 120,
         stdin: Optional[str] = None,
         env: Optional[Mapping[str, str]] = None,
-    ) -> Done:
+    ) -> CommandResult:
         """Run a command in the C locale, in a session of its own; with check, another end than 0 raises CommandFailed.
 
         A program that is not there ends with 127, one that cannot be executed with 126, as in a shell. At the
@@ -536,7 +536,7 @@ class Host:
         """
         if self.root == "/":
             with contextlib.suppress(CommandFailed):
-                self.run(["sync", "--file-system", *filter(self.is_dir, SYSTEM_FOLDERS)], check=False,
+                self.run(["sync", "--file-system", *filter(self.is_dir, SYSTEM_DIRECTORIES)], check=False,
                          timeout=SYNC_SECONDS)
 
     # services
@@ -551,7 +551,7 @@ class Host:
         pairs = (line.partition("=") for line in done.stdout.splitlines())
         return {key: value for key, separator, value in pairs if separator}
 
-    def systemctl(self, *words: str, timeout: float = 180) -> Done:
+    def systemctl(self, *words: str, timeout: float = 180) -> CommandResult:
         return self.run(["systemctl", *words], timeout=timeout)
 
     # errors
@@ -581,7 +581,7 @@ def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
     return environment
 
 
-def _last_words(done: Done) -> str:
+def _last_words(done: CommandResult) -> str:
     lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
     return " | ".join(lines[-3:])
 
@@ -601,22 +601,22 @@ def _beside(target: str) -> str:
     """Where the new file is written before it takes its place.
 
     The name is the same each time, so that what a killed run left there is replaced by the next one. It is not in a
-    folder of drop-ins, where some programs (CRI-O) read every file, whatever its name.
+    directory of drop-ins, where some programs (CRI-O) read every file, whatever its name.
     """
-    folder, name = os.path.split(target)
-    above = os.path.dirname(folder)
-    if folder.endswith(".d") and _on_one_file_system(above, folder):
-        folder = above
-    return os.path.join(folder, ".gpuops-%s" % name)
+    directory, name = os.path.split(target)
+    above = os.path.dirname(directory)
+    if directory.endswith(".d") and _on_one_file_system(above, directory):
+        directory = above
+    return os.path.join(directory, ".gpuops-%s" % name)
 
 
-def _on_one_file_system(above: str, folder: str) -> bool:
-    """Whether a file can be renamed from one to the other; so it is where the folder is not there any more.
+def _on_one_file_system(above: str, directory: str) -> bool:
+    """Whether a file can be renamed from one to the other; so it is where the directory is not there any more.
 
     rename(2) does not cross a mount, be it of the same file system: that, no device number tells.
     """
     try:
-        return os.stat(above).st_dev == os.stat(folder).st_dev and os.fsencode(folder) not in _mount_points()
+        return os.stat(above).st_dev == os.stat(directory).st_dev and os.fsencode(directory) not in _mount_points()
     except (FileNotFoundError, NotADirectoryError):
         return True
 
@@ -690,15 +690,15 @@ def _exact_modes() -> Iterator[None]:
         os.umask(before)
 
 
-def _make_folders(folder: str) -> None:
+def _make_directories(directory: str) -> None:
     """A directory and those above it; new ones can be entered by everybody."""
-    if os.path.isdir(folder):
+    if os.path.isdir(directory):
         return
-    above = os.path.dirname(folder)
-    _make_folders(above)
+    above = os.path.dirname(directory)
+    _make_directories(above)
     with _exact_modes(), contextlib.suppress(FileExistsError):
-        os.mkdir(folder, 0o755)
-    _sync_folder(above)
+        os.mkdir(directory, 0o755)
+    _sync_directory(above)
 
 
 def _ownership(path: str, found: os.stat_result) -> Ownership:
@@ -742,20 +742,20 @@ def _give(descriptor: int, ownership: Ownership) -> None:
         os.setxattr(descriptor, name, value.encode("latin-1"))
 
 
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_directory(directory: str) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _not_started(argv: Sequence[str], error: OSError) -> Optional[Done]:
+def _not_started(argv: Sequence[str], error: OSError) -> Optional[CommandResult]:
     """The answer of a program that cannot be started, as a shell tells it; None where the host is at fault."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        return Done(tuple(argv), 127, "", "%s: not found" % argv[0])
+        return CommandResult(tuple(argv), 127, "", "%s: not found" % argv[0])
     if error.errno in (errno.EACCES, errno.ENOEXEC, errno.EISDIR, errno.ELOOP, errno.ELIBBAD):
-        return Done(tuple(argv), 126, "", "%s: cannot be executed: %s" % (argv[0], os.strerror(error.errno)))
+        return CommandResult(tuple(argv), 126, "", "%s: cannot be executed: %s" % (argv[0], os.strerror(error.errno)))
     return None
 
 
@@ -785,7 +785,9 @@ class _Output:
         return (bytes(self._head) + lost + bytes(self._tail)).decode("utf-8", "replace")
 
 
-def _attend(argv: Sequence[str], process: subprocess.Popen[bytes], stdin: Optional[bytes], timeout: float) -> Done:
+def _attend(
+    argv: Sequence[str], process: subprocess.Popen[bytes], stdin: Optional[bytes], timeout: float
+) -> CommandResult:
     """Feed a command, read what it says, and wait for it as long as it may take."""
     deadline = time.monotonic() + timeout
     outputs = (_Output(), _Output())
@@ -814,7 +816,7 @@ def _attend(argv: Sequence[str], process: subprocess.Popen[bytes], stdin: Option
             stdout=stdout,
             stderr=stderr,
         )
-    return Done(tuple(argv), process.returncode, stdout, stderr)
+    return CommandResult(tuple(argv), process.returncode, stdout, stderr)
 
 
 def _talk(

@@ -36,10 +36,10 @@ from .errors import GpuOpsError, HostFailed
 from .host import Host, Ownership
 from .plan import Step
 
-FOLDER = "/var/lib/gpuops"
-STATE = FOLDER + "/state.json"
-ORIGINALS = FOLDER + "/originals"
-JOURNAL = FOLDER + "/journal.jsonl"
+DIRECTORY = "/var/lib/gpuops"
+STATE = DIRECTORY + "/state.json"
+ORIGINALS = DIRECTORY + "/originals"
+JOURNAL = DIRECTORY + "/journal.jsonl"
 SCHEMA = 1
 
 _ORIGINAL = ("capability", "content", "mode", "uid", "gid", "label", "attributes", "link", "folders")
@@ -51,7 +51,7 @@ READINGS = 5
 
 _SECTIONS: Dict[str, type] = {"open": list, "originals": dict, "packages": dict, "memory": dict}
 # The files of schema 0, beside journal.jsonl
-_FORMER = {name: "%s/%s.json" % (FOLDER, name) for name in ("originals", "packages", "memory")}
+_FORMER = {name: "%s/%s.json" % (DIRECTORY, name) for name in ("originals", "packages", "memory")}
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Journal:
             state.contents[name] = content
         state.data["originals"][path] = dict(
             asdict(owner), capability=capability, content=name, link=link,
-            folders=_missing_folders(self.host, path if link is None else self.host.resolve(path)))
+            folders=_missing_directories(self.host, path if link is None else self.host.resolve(path)))
         self._expect(state.data["originals"][path], coming)
         self._save(state)
 
@@ -196,7 +196,7 @@ class Journal:
             self._save(state)
 
     def restore(self, path: str) -> None:
-        """Put a file back as it was before our first change of it, with its folders, and forget its record."""
+        """Put a file back as it was before our first change of it, with its directories, and forget its record."""
         state = self._load()
         if path not in state.data["originals"]:
             return
@@ -213,8 +213,8 @@ class Journal:
             self.host.make_link(path, original.link)
         if original.content is None:
             self.host.remove(self.host.resolve(path) if original.link else path)
-            for folder in reversed(original.folders):
-                self.host.remove_empty_dir(folder)
+            for directory in reversed(original.folders):
+                self.host.remove_empty_dir(directory)
         elif self.host.read_bytes(path) != original.content or now != wanted:
             self.host.put_back(path, original.content, wanted)
         else:
@@ -243,7 +243,7 @@ class Journal:
                     ORIGINALS, name, path, "gone" if content is None else "damaged"),
                 wanted="the bytes that were written there",
                 remedy="put it back from a backup of %s; without one, restore %s by hand and take its entry out of %s"
-                       % (FOLDER, path, STATE),
+                       % (DIRECTORY, path, STATE),
             )
         return content
 
@@ -322,13 +322,13 @@ class Journal:
 
     def _save(self, state: _State) -> None:
         """Originals first, then the record that names them, then what it has made needless."""
-        self.host.make_folder(FOLDER, 0o700)
+        self.host.make_directory(DIRECTORY, 0o700)
         if state.contents:
-            self.host.make_folder(ORIGINALS, 0o700)
+            self.host.make_directory(ORIGINALS, 0o700)
         for name, content in state.contents.items():
             self.host.write_bytes("%s/%s" % (ORIGINALS, name), content, 0o600)
         self.host.write(STATE, json.dumps(state.data, sort_keys=True, indent=1) + "\n", 0o600)
-        there = self.host.list(FOLDER)
+        there = self.host.list(DIRECTORY)
         for path in _FORMER.values():
             if os.path.basename(path) in there:
                 self.host.remove(path)
@@ -343,7 +343,7 @@ class Journal:
         size = 0 if found is None else found.st_size
         if size and size + len(text) > JOURNAL_BYTES:
             self._rotate(size)
-        self.host.make_folder(FOLDER, 0o700)
+        self.host.make_directory(DIRECTORY, 0o700)
         self.host.append(JOURNAL, text)
 
     def _rotate(self, size: int) -> None:
@@ -456,10 +456,10 @@ def _older_journals() -> List[str]:
     return ["%s.%d" % (JOURNAL, number) for number in range(1, JOURNALS_KEPT + 1)]
 
 
-def _missing_folders(host: Host, path: str) -> List[str]:
+def _missing_directories(host: Host, path: str) -> List[str]:
     missing = []
-    folder = os.path.dirname(path)
-    while folder not in ("/", "") and not host.exists(folder):
-        missing.append(folder)
-        folder = os.path.dirname(folder)
+    directory = os.path.dirname(path)
+    while directory not in ("/", "") and not host.exists(directory):
+        missing.append(directory)
+        directory = os.path.dirname(directory)
     return list(reversed(missing))

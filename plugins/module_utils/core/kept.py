@@ -18,22 +18,23 @@ from .errors import GpuOpsError
 from .host import Host
 from .plan import Plan, canonical, digest
 
-FOLDER = journal.FOLDER + "/plans"
+DIRECTORY = journal.DIRECTORY + "/plans"
 NEWEST = 8
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
 
 
 def keep(host: Host, plan: Plan) -> str:
     """Write the plan down, and forget the oldest; the path, which is what approved() takes."""
-    path = "%s/%s.json" % (FOLDER, digest(plan.promise()))
-    for folder in (journal.FOLDER, FOLDER):
-        host.make_folder(folder, 0o700)
-    with host.guard(FOLDER + "/.guard"):
+    path = "%s/%s.json" % (DIRECTORY, digest(plan.promise()))
+    for directory in (journal.DIRECTORY, DIRECTORY):
+        host.make_directory(directory, 0o700)
+    with host.guard(DIRECTORY + "/.guard"):
         host.write_bytes(path, canonical(plan.to_dict()).encode(), 0o600)
-        others = {name: host.stat("%s/%s" % (FOLDER, name)) for name in host.list(FOLDER) if _NAME.fullmatch(name)}
+        others = {name: host.stat("%s/%s" % (DIRECTORY, name))
+                  for name in host.list(DIRECTORY) if _NAME.fullmatch(name)}
         by_age = sorted((found.st_mtime_ns, name) for name, found in others.items() if found is not None)
         for _age, name in by_age[:-NEWEST]:
-            host.remove("%s/%s" % (FOLDER, name))
+            host.remove("%s/%s" % (DIRECTORY, name))
     return path
 
 
@@ -48,9 +49,9 @@ def approved(host: Host, given: Any, capability: str = "") -> Plan:
 def _data(host: Host, given: Any) -> Mapping[str, Any]:
     if not isinstance(given, str):
         return given if isinstance(given, Mapping) else {}
-    if not given.startswith(FOLDER + "/"):
+    if not given.startswith(DIRECTORY + "/"):
         return _parsed(given, "approved_plan")
-    name = given[len(FOLDER) + 1:]
+    name = given[len(DIRECTORY) + 1:]
     content = host.read(given) if _NAME.fullmatch(name) else None
     if content is None:
         raise GpuOpsError(

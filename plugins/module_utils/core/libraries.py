@@ -53,9 +53,9 @@ def keep(host: Host) -> None:
     with contextlib.suppress(GpuOpsError):
         if Journal(host).is_bare():
             _clear(host, (), float("inf"))
-            host.remove_empty_dir(shipped.FOLDER)
+            host.remove_empty_dir(shipped.DIRECTORY)
             return
-        kept = os.path.join(shipped.FOLDER, os.path.basename(archive))
+        kept = os.path.join(shipped.DIRECTORY, os.path.basename(archive))
         made = shipped.compiled(kept)
         if not (_is_good(host, kept) and _is_good(host, made)):
             _keep(host, archive, kept, made)
@@ -64,9 +64,9 @@ def keep(host: Host) -> None:
 
 def _keep(host: Host, archive: str, kept: str, made: str) -> None:
     content = host.read_bytes(archive)
-    if content is None or not shipped.is_whole(kept, content) or host.free(shipped.FOLDER) < ROOM:
+    if content is None or not shipped.is_whole(kept, content) or host.free(shipped.DIRECTORY) < ROOM:
         return
-    host.make_folder(shipped.FOLDER, 0o700)
+    host.make_directory(shipped.DIRECTORY, 0o700)
     host.put_back(kept, content, _OWN)
     # A library may have a module for newer ones only
     with contextlib.suppress(SyntaxError):
@@ -75,7 +75,7 @@ def _keep(host: Host, archive: str, kept: str, made: str) -> None:
 
 def _is_good(host: Host, path: str) -> bool:
     """Whether what is kept is whole, and nobody else can have written it."""
-    found = [host.stat(each) for each in (path, shipped.FOLDER)]
+    found = [host.stat(each) for each in (path, shipped.DIRECTORY)]
     content = host.read_bytes(path)
     return content is not None and shipped.is_whole(path, content) and all(
         each is not None and shipped.is_private(each) for each in found)
@@ -83,8 +83,8 @@ def _is_good(host: Host, path: str) -> bool:
 
 def _clear(host: Host, needed: Container[str], before: float) -> None:
     """Remove what nobody has read or written since then (time in seconds of the epoch)."""
-    for name in host.list(shipped.FOLDER):
-        path = os.path.join(shipped.FOLDER, name)
+    for name in host.list(shipped.DIRECTORY):
+        path = os.path.join(shipped.DIRECTORY, name)
         found = host.stat(path)
         if path not in needed and found is not None and max(found.st_atime, found.st_mtime) < before:
             host.remove(path)

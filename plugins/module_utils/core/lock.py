@@ -29,10 +29,10 @@ from .errors import GpuOpsError, HostFailed
 from .host import Host
 from .waiting import wait_for
 
-FOLDER = "/run/gpuops"
-GUARD = FOLDER + "/lock"
-RECORD = FOLDER + "/lock.json"
-COMMAND = FOLDER + "/command"
+DIRECTORY = "/run/gpuops"
+GUARD = DIRECTORY + "/lock"
+RECORD = DIRECTORY + "/lock.json"
+COMMAND = DIRECTORY + "/command"
 GRACE_SECONDS = 120.0
 PAUSE_SECONDS = 0.2
 
@@ -174,7 +174,7 @@ class HostLock:
 
     @contextlib.contextmanager
     def _guard(self) -> Iterator[None]:
-        self.host.make_folder(FOLDER, 0o700)
+        self.host.make_directory(DIRECTORY, 0o700)
         with self.host.guard(GUARD):
             yield
 

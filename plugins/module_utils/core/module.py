@@ -131,7 +131,7 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         "plan": outcome.plan.to_dict(),
         "text": render(outcome.plan),
         "applied": outcome.applied,
-        "put_off": [step.to_dict() for step in outcome.put_off],
+        "deferred": [step.to_dict() for step in outcome.deferred],
         "reboot_required": outcome.plan.reboot_required,
     }
     if outcome.awaiting is not None:

@@ -51,7 +51,7 @@ class Step:
     change:     {'before': ..., 'after': ...}: text of a file or None, or {name: value} for sets.
     parameters: what the executor needs beyond the change (mode, argv); part of the plan, not of its diff.
     reversible: whether the state before can be restored.
-    after:      ids of the steps that must be done first.
+    depends_on: ids of the steps that must be done first.
 
     All but why is what an approver relies on: see promise().
     """
@@ -64,7 +64,7 @@ class Step:
     change: Mapping[str, Any] = field(default_factory=lambda: {"before": None, "after": None})
     parameters: Mapping[str, Any] = field(default_factory=dict)
     reversible: bool = True
-    after: Tuple[str, ...] = ()
+    depends_on: Tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -81,7 +81,7 @@ class Step:
             "change": dict(self.change),
             "parameters": dict(self.parameters),
             "reversible": self.reversible,
-            "after": list(self.after),
+            "depends_on": list(self.depends_on),
         }
 
     @classmethod
@@ -95,7 +95,8 @@ class Step:
             change=dict(data["change"]),
             parameters=dict(data.get("parameters", {})),
             reversible=bool(data["reversible"]),
-            after=tuple(data["after"]),
+            # A record of the release before has it as 'after'
+            depends_on=tuple(data["depends_on"] if "depends_on" in data else data["after"]),
         )
 
     def promise(self) -> Dict[str, Any]:
@@ -314,13 +315,13 @@ def split_by_disruption(
     steps: Sequence[Step], allowed: Disruption
 ) -> Tuple[Tuple[Step, ...], Tuple[Step, ...]]:
     """(steps to do, steps put off): a step is put off when it, or one it comes after, disturbs more than allowed."""
-    put_off: List[Step] = []
+    deferred: List[Step] = []
     ids: Set[str] = set()
     for step in steps:
-        if step.disruption > allowed or ids.intersection(step.after):
-            put_off.append(step)
+        if step.disruption > allowed or ids.intersection(step.depends_on):
+            deferred.append(step)
             ids.add(step.id)
-    return tuple(step for step in steps if step.id not in ids), tuple(put_off)
+    return tuple(step for step in steps if step.id not in ids), tuple(deferred)
 
 
 def render(plan: Plan) -> str:

@@ -19,7 +19,7 @@ class KnownRuntime:
     root:         its root configuration file.
     program:      name of the daemon's program.
     options:      those of its command line that name the root configuration file.
-    folders:      paths that tell this distribution from others with the same socket.
+    directories:      paths that tell this distribution from others with the same socket.
     """
 
     name: str
@@ -30,7 +30,7 @@ class KnownRuntime:
     root: str
     program: str
     options: Tuple[str, ...] = ("--config", "-c")
-    folders: Tuple[str, ...] = ()
+    directories: Tuple[str, ...] = ()
 
 
 KNOWN_RUNTIMES = (
@@ -41,18 +41,19 @@ KNOWN_RUNTIMES = (
         "crio", "crio", "", ("/run/crio/crio.sock",), ("crio.service", "cri-o.service"), "/etc/crio/crio.conf", "crio"),
     KnownRuntime(
         "k3s", "containerd", "k3s", ("/run/k3s/containerd/containerd.sock",), ("k3s.service", "k3s-agent.service"),
-        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "containerd", folders=("/var/lib/rancher/k3s/",)),
+        "/var/lib/rancher/k3s/agent/etc/containerd/config.toml", "containerd", directories=("/var/lib/rancher/k3s/",)),
     KnownRuntime(
         "rke2", "containerd", "rke2", ("/run/k3s/containerd/containerd.sock",),
         ("rke2-server.service", "rke2-agent.service"),
-        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "containerd", folders=("/var/lib/rancher/rke2/",)),
+        "/var/lib/rancher/rke2/agent/etc/containerd/config.toml", "containerd",
+        directories=("/var/lib/rancher/rke2/",)),
     KnownRuntime(
         "k0s", "containerd", "k0s", ("/run/k0s/containerd.sock",), ("k0sworker.service", "k0scontroller.service"),
-        "/etc/k0s/containerd.toml", "containerd", folders=("/var/lib/k0s/", "/etc/k0s/")),
+        "/etc/k0s/containerd.toml", "containerd", directories=("/var/lib/k0s/", "/etc/k0s/")),
     KnownRuntime(
         "microk8s", "containerd", "microk8s", ("/var/snap/microk8s/common/run/containerd.sock",),
         ("snap.microk8s.daemon-containerd.service",), "/var/snap/microk8s/current/args/containerd.toml", "containerd",
-        folders=("/var/snap/microk8s/", "/snap/microk8s/")),
+        directories=("/var/snap/microk8s/", "/snap/microk8s/")),
     KnownRuntime(
         "docker", "docker", "", ("/run/docker.sock", "/run/cri-dockerd.sock"), ("docker.service",),
         "/etc/docker/daemon.json", "dockerd", ("--config-file",)),

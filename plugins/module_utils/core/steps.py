@@ -52,7 +52,7 @@ def file_step(
         disruption=disruption,
         change={"before": before, "after": after},
         parameters={} if after is None else {"mode": "%04o" % mode},
-        after=requires,
+        depends_on=requires,
     )
 
 
@@ -105,7 +105,7 @@ def service_step(
         why=why,
         disruption=disruption,
         change={"before": before, "after": after},
-        after=requires,
+        depends_on=requires,
     )
 
 
@@ -131,7 +131,7 @@ def command_step(
         change=change or {"before": None, "after": None},
         parameters={"argv": list(argv), "timeout": timeout},
         reversible=reversible,
-        after=requires,
+        depends_on=requires,
     )
 
 
@@ -163,7 +163,7 @@ def packages_step(
         disruption=disruption,
         change={"before": dict(before), "after": dict(after)},
         parameters={"request": dict(after if request is None else request), **parameters},
-        after=requires,
+        depends_on=requires,
     )
 
 

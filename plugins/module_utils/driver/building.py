@@ -139,7 +139,7 @@ def build_steps(
                     "after": {"nvidia": target.version}},
             parameters={"essential": essential(kernel, facts), "timeout": 3600,
                         "signed": facts.secure_boot and policy.secure_boot != "ignore"},
-            after=(packages.id,) if packages else ()))
+            depends_on=(packages.id,) if packages else ()))
     return steps
 
 

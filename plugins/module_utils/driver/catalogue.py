@@ -57,7 +57,7 @@ REPOSITORY_MACHINES: Dict[str, str] = {"x86_64": "x86_64", "aarch64": "sbsa"}
 
 
 @dataclass(frozen=True)
-class Silicon:
+class GpuArchitecture:
     """A range of PCI device ids and the kernel modules that drive it.
 
     A branch limit of 0 is none.
@@ -72,22 +72,22 @@ class Silicon:
 
 
 # Narrow ranges come before the wide ones that enclose them.
-SILICON: Tuple[Silicon, ...] = (
-    Silicon(0x3182, 0x3182, "Blackwell Ultra", frozenset((OPEN,)), 580),
-    Silicon(0x31C2, 0x31C3, "Blackwell Ultra with Grace", frozenset((OPEN,)), 580),
-    Silicon(0x2340, 0x237F, "Grace Hopper", frozenset((OPEN,))),
-    Silicon(0x2940, 0x297F, "Grace Blackwell", frozenset((OPEN,)), 570),
-    Silicon(0x31A1, 0x31A1, "Grace Blackwell", frozenset((OPEN,)), 570),
-    Silicon(0x31C0, 0x31FF, "Grace Blackwell", frozenset((OPEN,)), 570),
-    Silicon(0x0000, 0x133F, "Kepler or older", frozenset(), 0, 470),
-    Silicon(0x1340, 0x1DFF, "Maxwell, Pascal or Volta", frozenset((PROPRIETARY,)), 0, 580),
-    Silicon(0x1E00, 0x28FF, "Turing, Ampere, Hopper or Ada", EITHER),
-    Silicon(0x2900, 0x2FFF, "Blackwell", frozenset((OPEN,)), 570),
-    Silicon(0x3000, 0xFFFF, "newer than Blackwell", frozenset((OPEN,)), 580),
+SILICON: Tuple[GpuArchitecture, ...] = (
+    GpuArchitecture(0x3182, 0x3182, "Blackwell Ultra", frozenset((OPEN,)), 580),
+    GpuArchitecture(0x31C2, 0x31C3, "Blackwell Ultra with Grace", frozenset((OPEN,)), 580),
+    GpuArchitecture(0x2340, 0x237F, "Grace Hopper", frozenset((OPEN,))),
+    GpuArchitecture(0x2940, 0x297F, "Grace Blackwell", frozenset((OPEN,)), 570),
+    GpuArchitecture(0x31A1, 0x31A1, "Grace Blackwell", frozenset((OPEN,)), 570),
+    GpuArchitecture(0x31C0, 0x31FF, "Grace Blackwell", frozenset((OPEN,)), 570),
+    GpuArchitecture(0x0000, 0x133F, "Kepler or older", frozenset(), 0, 470),
+    GpuArchitecture(0x1340, 0x1DFF, "Maxwell, Pascal or Volta", frozenset((PROPRIETARY,)), 0, 580),
+    GpuArchitecture(0x1E00, 0x28FF, "Turing, Ampere, Hopper or Ada", EITHER),
+    GpuArchitecture(0x2900, 0x2FFF, "Blackwell", frozenset((OPEN,)), 570),
+    GpuArchitecture(0x3000, 0xFFFF, "newer than Blackwell", frozenset((OPEN,)), 580),
 )
 
 
-def silicon_of(device_id: str) -> Silicon:
+def silicon_of(device_id: str) -> GpuArchitecture:
     number = int(device_id, 16)
     return next(row for row in SILICON if row.first <= number <= row.last)
 
@@ -170,7 +170,7 @@ def _no_common_module(gpus: Sequence[Gpu]) -> Optional[Refusal]:
     )
 
 
-def _named(gpus: Sequence[Gpu], concerns: Callable[[Silicon], bool]) -> str:
+def _named(gpus: Sequence[Gpu], concerns: Callable[[GpuArchitecture], bool]) -> str:
     """The GPUs that a limit concerns, with the reason, in the words of a person."""
     addresses: Dict[str, List[str]] = {}
     for gpu in gpus:
@@ -183,7 +183,7 @@ def _named(gpus: Sequence[Gpu], concerns: Callable[[Silicon], bool]) -> str:
     )
 
 
-def _limits(row: Silicon) -> str:
+def _limits(row: GpuArchitecture) -> str:
     words = ["%s module only" % next(iter(row.modules))] if len(row.modules) == 1 else []
     if row.first_branch:
         words.append("branch %d or newer" % row.first_branch)

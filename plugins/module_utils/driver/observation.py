@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is there: packages, kernels, repository, lock; and, where packages must change, what the repository offers."""
+"""What is there: packages, kernels, repository, hold; and, where packages must change, what the repository offers."""
 from __future__ import annotations
 
 import re
@@ -76,7 +76,7 @@ class Observation:
     files:           {path: text or None} of the files whose whole content is ours.
     foreign_sources: other files that name the same repository.
     leftovers:       files of a driver that no package owns.
-    brought:         packages that our transactions brought in.
+    installed_by_us:         packages that our transactions brought in.
     originals:       {path: text before us or None}.
     lists:           index files of our repository in apt's state.
     archives:        names of package files in apt's cache.
@@ -100,7 +100,7 @@ class Observation:
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     foreign_sources: Tuple[str, ...] = ()
     leftovers: Tuple[str, ...] = ()
-    brought: Mapping[str, str] = field(default_factory=dict)
+    installed_by_us: Mapping[str, str] = field(default_factory=dict)
     originals: Mapping[str, Optional[str]] = field(default_factory=dict)
     lists: Tuple[str, ...] = ()
     archives: Tuple[str, ...] = ()
@@ -126,10 +126,10 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     watched = [name for name in packages if catalogue.FAMILY.match(name) or _KEPT_NAMES.match(name)
                or name in policy.extra_packages]
     installed = {name: packages[name].version for name in watched if packages[name].installed}
-    brought = provenance.brought(host, journal, "driver", packages)
+    installed_by_us = provenance.installed_by_us(host, journal, "driver", packages)
     origin = origin_of(policy, facts)
     broken = tuple(sorted(name for name, package in packages.items() if package.unfinished))
-    seen = Observation(
+    observation = Observation(
         installed=installed,
         broken=broken,
         unfinished={name: packages[name].version for name in watched if packages[name].unfinished},
@@ -141,7 +141,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         files={path: host.read(path) for path in OUR_FILES},
         foreign_sources=sources.configured_in(host, origin.url, SOURCES_FILE),
         leftovers=_leftovers(host, {name: packages[name].version for name in watched if packages[name].there}),
-        brought=brought,
+        installed_by_us=installed_by_us,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver") if original.path != AUTH_FILE},
         lists=_lists_of(host, origin.url) if origin.url else (),
@@ -152,14 +152,14 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         given_key=_given_key(host, origin) if policy.state != "absent" else "",
     )
     if policy.state == "absent":
-        removable = database.removable(host, packages, set(brought).difference(kernels_in_use(facts)))
-        return replace(seen, removable=removable, held=database.held(packages, brought),
+        removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
+        return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
                        bindings=not removable or running.has_bindings(host))
-    if not index_needed(seen, policy, facts):
-        return seen
+    if not index_needed(observation, policy, facts):
+        return observation
     followers = provenance.followers(host, journal, "driver")
-    offer = _read_offer(host, seen, policy, facts, origin, followers)
-    return replace(seen, offer=offer, archives=database.archives(host), bindings=running.has_bindings(host))
+    offer = _read_offer(host, observation, policy, facts, origin, followers)
+    return replace(observation, offer=offer, archives=database.archives(host), bindings=running.has_bindings(host))
 
 
 def kernels_in_use(facts: HostFacts) -> FrozenSet[str]:
@@ -169,7 +169,7 @@ def kernels_in_use(facts: HostFacts) -> FrozenSet[str]:
 
 
 def _lists_of(host: Host, url: str) -> Tuple[str, ...]:
-    """Index files of the repository itself: those of one below it have the name of its folder before their own."""
+    """Index files of the repository itself: those of one below it have the name of its directory before their own."""
     beginning = list_name(url)
     return tuple("%s/%s" % (LISTS, name) for name in host.list(LISTS)
                  if name.startswith(beginning) and "_" not in name[len(beginning):])
@@ -193,60 +193,61 @@ def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:
 
 
 def _read_offer(
-    host: Host, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, automatic: AbstractSet[str]
+    host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin, automatic: AbstractSet[str]
 ) -> Offer:
     key = ""
     try:
-        key = _key_text(host, seen, origin)
+        key = _key_text(host, observation, origin)
         repositories = [Repository(origin.url, key, KEY_FILE, credentials=origin.credentials)] if origin.url else []
         with index(host, repositories, beside_system=True) as opened:
-            offer = _offer(host, opened, seen, policy, facts, origin, key, automatic)
+            offer = _offer(host, opened, observation, policy, facts, origin, key, automatic)
             return replace(offer, unread=opened.unread, space=space.observe(host) if offer.transaction else None)
     except GpuOpsError as error:
         return Offer(error=error.found, key=key)
 
 
 def _offer(
-    host: Host, opened: Index, seen: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str,
+    host: Host, opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str,
     automatic: AbstractSet[str]
 ) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
     if not origin.url and not policy.exact:
-        versions = preferred(versions, opened.preference(versions), seen.installed, policy.version)
-    target = target_of(policy, facts, seen.installed, versions)
+        versions = preferred(versions, opened.preference(versions), observation.installed, policy.version)
+    target = target_of(policy, facts, observation.installed, versions)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key)
-    headers = header_packages(seen, policy)
-    family = tuple(catalogue.family(seen.installed, target.packages.floating))
+    headers = header_packages(observation, policy)
+    family = tuple(catalogue.family(observation.installed, target.packages.floating))
     others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
     versions.update(opened.versions(others, origin.url))
     if not origin.url:
         floating = {name: versions[name] for name in target.packages.floating.intersection(versions)}
-        versions.update(preferred(floating, opened.preference(floating), seen.installed))
+        versions.update(preferred(floating, opened.preference(floating), observation.installed))
     versions.update(_header_versions(opened, headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions, key=key)
-    request = requested(target, seen, versions, headers)
-    had = _had(host, opened, seen)
+    request = requested(target, observation, versions, headers)
+    had = _had(host, opened, observation)
     away = {name: version for name, version in catalogue.family(had, target.packages.floating).items()
             if catalogue.upstream(version) != target.version}
-    if seen.torn and request:
+    if observation.torn and request:
         opened.suppose_unpacked(away)
-    transaction = _simulated(opened, replace(seen, unfinished={**seen.unfinished, **away}), target, request,
-                             _half_way(opened, seen, target), automatic, versions) if request else None
+    transaction = _simulated(
+        opened, replace(observation, unfinished={**observation.unfinished, **away}), target, request,
+                             _half_way(opened, observation, target), automatic, versions) if request else None
     comes = {} if transaction is None else transaction.change[1]
-    left = [name for name in seen.torn if name in away or name not in comes]
+    left = [name for name in observation.torn if name in away or name not in comes]
     return Offer(versions=versions, key=key, transaction=transaction,
                  unpacks={name: had[name] for name in left if name in had},
                  lost=tuple(name for name in left if name not in had))
 
 
-def _had(host: Host, opened: Index, seen: Observation) -> Dict[str, str]:
+def _had(host: Host, opened: Index, observation: Observation) -> Dict[str, str]:
     """{torn package: the version to unpack it in} of those that a source offers or apt has kept."""
-    offered = opened.versions(seen.torn)
+    offered = opened.versions(observation.torn)
     found = {name: [version for version in each.versions
                     if version in offered[name] or running.kept(host, name, version)]
-             for name, each in seen.torn.items()}
+             for name, each in observation.torn.items()}
     return {name: versions[0] for name, versions in found.items() if versions}
 
 
@@ -284,19 +285,19 @@ def _header_versions(opened: Index, headers: Tuple[str, ...]) -> Dict[str, List[
 
 
 def requested(
-    target: Target, seen: Observation, versions: Mapping[str, List[str]], headers: Tuple[str, ...]
+    target: Target, observation: Observation, versions: Mapping[str, List[str]], headers: Tuple[str, ...]
 ) -> Dict[str, str]:
     """{package: version} to ask apt for: the driver where it is not as wanted, and headers that are missing."""
-    driver = {} if settled(target, seen) else target.request(versions)
+    driver = {} if settled(target, observation) else target.request(versions)
     return {**driver, **{name: versions[name][0] for name in headers if versions[name]}}
 
 
-def _half_way(opened: Index, seen: Observation, target: Target) -> Dict[str, str]:
+def _half_way(opened: Index, observation: Observation, target: Target) -> Dict[str, str]:
     """{package: version} of what else a transaction that follows a stopped one has to ask for: every package of the
     driver that is there, in the version of the target, and what those depend on that have been unpacked already."""
-    if not seen.broken:
+    if not observation.broken:
         return {}
-    there = {**seen.unfinished, **seen.installed}
+    there = {**observation.unfinished, **observation.installed}
     opened.prefer(pin_text(target.version))
     missing = opened.missing()
     offered = opened.versions([name for name in {**missing, **there} if catalogue.FAMILY.match(name)])
@@ -306,7 +307,7 @@ def _half_way(opened: Index, seen: Observation, target: Target) -> Dict[str, str
 
 
 def _simulated(
-    opened: Index, seen: Observation, target: Target, request: Mapping[str, str], half_way: Mapping[str, str],
+    opened: Index, observation: Observation, target: Target, request: Mapping[str, str], half_way: Mapping[str, str],
     automatic: AbstractSet[str], versions: Mapping[str, List[str]]
 ) -> Simulation:
     """The transaction as apt will do it.
@@ -316,34 +317,35 @@ def _simulated(
     the driver needs (nvidia-imex, nvidia-settings): apt would leave it at the version before.
     """
     opened.prefer(pin_text(target.version))
-    there = {**seen.unfinished, **seen.installed}
+    there = {**observation.unfinished, **observation.installed}
     asked = {**half_way, **request}
     draft = opened.simulate(asked, goes_down(there, asked))
     if draft.problem:
         return draft
     family = {name: version for name, version in draft.installs.items()
               if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version}
-    if not settled(target, seen):
+    if not settled(target, observation):
         # An earlier transaction may have stopped half way: apt would move what it has brought to the newest version
-        family.update((name, version) for name, version in seen.installed.items()
+        family.update((name, version) for name, version in observation.installed.items()
                       if catalogue.FAMILY.match(name) and catalogue.upstream(version) == target.version
                       and name not in draft.removes)
-        others = catalogue.family(seen.installed, target.packages.floating)
+        others = catalogue.family(observation.installed, target.packages.floating)
         family.update((name, target.package_version(name, versions)) for name in others
                       if name not in draft.installs and name not in draft.removes and name not in family
                       and target.package_version(name, versions))
     whole = {**family, **asked}
-    opened.prefer(seen.files.get(PIN_FILE) or "")
-    followers = {name for name in set(whole).difference(request) if name not in seen.installed} \
+    opened.prefer(observation.files.get(PIN_FILE) or "")
+    followers = {name for name in set(whole).difference(request) if name not in observation.installed} \
         | automatic & set(whole)
     return replace(opened.simulate(whole, goes_down(there, whole)), named=tuple(sorted(followers)))
 
 
-def settled(target: Target, seen: Observation) -> bool:
+def settled(target: Target, observation: Observation) -> bool:
     """Whether the driver's packages are there, and none of another version is on its way."""
-    coming = {name: seen.torn[name].versions[0] if name in seen.torn and seen.torn[name].versions else version
-              for name, version in seen.unfinished.items()}
-    return packages_settled(target, seen.installed) and all(
+    coming = {name: observation.torn[name].versions[0]
+              if name in observation.torn and observation.torn[name].versions else version
+              for name, version in observation.unfinished.items()}
+    return packages_settled(target, observation.installed) and all(
         catalogue.upstream(version) == target.version
         for version in catalogue.family(coming, target.packages.floating).values() if version)
 
@@ -363,51 +365,51 @@ def _given_key(host: Host, origin: Origin) -> str:
         return ""
 
 
-def _key_text(host: Host, seen: Observation, origin: Origin) -> str:
+def _key_text(host: Host, observation: Observation, origin: Origin) -> str:
     """Text of the key that is ours to write; one in place is kept while the repository and the key are the same."""
-    if origin.key_text or seen.given_key:
-        return origin.key_text or seen.given_key
+    if origin.key_text or observation.given_key:
+        return origin.key_text or observation.given_key
     if not origin.key_url and not origin.key_file:
         return ""
-    if origin.key_url and not key_needed(seen, origin):
-        return seen.files.get(KEY_FILE) or ""
+    if origin.key_url and not key_needed(observation, origin):
+        return observation.files.get(KEY_FILE) or ""
     return read_key(host, origin.key_url or origin.key_file, origin.key_credentials)
 
 
-def header_packages(seen: Observation, policy: Policy) -> Tuple[str, ...]:
+def header_packages(observation: Observation, policy: Policy) -> Tuple[str, ...]:
     """Header packages that are missing: of every bootable kernel, and the metapackage that follows updates."""
     if not policy.kernel_headers:
         return ()
-    names = ["linux-headers-" + kernel.release for kernel in seen.kernels if not kernel.headers]
-    for name in seen.installed:
+    names = ["linux-headers-" + kernel.release for kernel in observation.kernels if not kernel.headers]
+    for name in observation.installed:
         meta = _KERNEL_METAPACKAGE.match(name)
-        if meta and "linux-headers-" + meta.group(1) not in seen.installed:
+        if meta and "linux-headers-" + meta.group(1) not in observation.installed:
             names.append("linux-headers-" + meta.group(1))
     return tuple(sorted(names))
 
 
-def index_needed(seen: Observation, policy: Policy, facts: HostFacts) -> bool:
+def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> bool:
     """Whether the repository must be read to plan."""
     if facts.os_id not in SYSTEMS or policy.source != DISTRIBUTION and not policy.from_repository:
         return False
     if facts.immutable or not facts.gpus or (policy.from_repository and not origin_of(policy, facts).url):
         return False
-    target = target_of(policy, facts, seen.installed, {})
+    target = target_of(policy, facts, observation.installed, {})
     if isinstance(target, Refusal):
         return not policy.version
-    if seen.torn or not settled(target, seen) or key_needed(seen, origin_of(policy, facts)):
+    if observation.torn or not settled(target, observation) or key_needed(observation, origin_of(policy, facts)):
         return True
-    return any(not kernel.headers and kernel.module != target.version for kernel in seen.kernels) and bool(
-        header_packages(seen, policy))
+    return any(not kernel.headers and kernel.module != target.version for kernel in observation.kernels) and bool(
+        header_packages(observation, policy))
 
 
-def key_needed(seen: Observation, origin: Origin) -> bool:
+def key_needed(observation: Observation, origin: Origin) -> bool:
     """Whether the key in place is not the one of this repository, or not that one alone."""
     if not origin.key_url and not origin.key_file:
         return False
-    in_place = seen.files.get(KEY_FILE) or ""
-    if not in_place or seen.files.get(SOURCES_FILE) != sources_text(origin):
+    in_place = observation.files.get(KEY_FILE) or ""
+    if not in_place or observation.files.get(SOURCES_FILE) != sources_text(origin):
         return True
-    if origin.key_file and in_place != seen.given_key:
+    if origin.key_file and in_place != observation.given_key:
         return True
     return bool(origin.fingerprint and keys.objection(in_place, origin.fingerprint))

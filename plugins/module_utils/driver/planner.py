@@ -37,39 +37,39 @@ MAKE_ROOM = {space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get cle
              space.BOOT: ": remove kernels that are not booted any more"}
 
 
-def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
+def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
-        return _plan_absent(seen, policy, facts)
+        return _plan_absent(observation, policy, facts)
     if policy.source == PREINSTALLED:
-        return Plan(refusals=tuple(_refuse_preinstalled(seen, policy, facts)))
-    refusals = _refuse_host(seen, policy, facts)
+        return Plan(refusals=tuple(_refuse_preinstalled(observation, policy, facts)))
+    refusals = _refuse_host(observation, policy, facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
-    target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
+    target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
     if isinstance(target, Refusal):
         return Plan(refusals=(target,))
-    refusals = _refuse_target(seen, policy, facts, target)
+    refusals = _refuse_target(observation, policy, facts, target)
     if refusals:
         return Plan(refusals=tuple(refusals))
     if policy.state == "staged":
-        return _plan_staged(seen, policy, facts, target)
-    return _plan_present(seen, policy, facts, target)
+        return _plan_staged(observation, policy, facts, target)
+    return _plan_present(observation, policy, facts, target)
 
 
-def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
+def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
     """Facts once the plan is done."""
-    if made.refusals or policy.state == "staged" or policy.source == PREINSTALLED:
+    if planned.refusals or policy.state == "staged" or policy.source == PREINSTALLED:
         return facts
     if policy.state == "absent":
-        removed = any(step.action == PACKAGES_REMOVE for step in made.steps)
+        removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="") if removed \
             else facts
-    target = target_of(policy, facts, seen.installed, seen.offer.versions if seen.offer else {})
+    target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
     if isinstance(target, Refusal):
         return facts
-    running = "" if building.running_kernel_gone(seen.kernels, facts) else target.version
-    changes = any(step.action == PACKAGES_INSTALL for step in made.steps)
-    built = changes or any(step.action == building.BUILD for step in made.steps)
+    running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
+    changes = any(step.action == PACKAGES_INSTALL for step in planned.steps)
+    built = changes or any(step.action == building.BUILD for step in planned.steps)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
                      driver_changes=changes, module_installed=target.module if built else facts.module_installed)
 
@@ -77,7 +77,7 @@ def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan)
 # refusals
 
 
-def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
+def _refuse_preinstalled(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     wanted = "a driver that is installed already%s" % (" in version " + policy.version if policy.version else "")
     installed = facts.driver_installed or facts.driver_boots
     if not installed or not facts.driver_userspace:
@@ -88,7 +88,7 @@ def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) ->
     if not catalogue.matches(installed, policy.version):
         return [Refusal("driver.preinstalled_in_another_version", "kernel module %s" % installed, wanted,
                         "correct `version`, or bring that version into the image", option="version")]
-    running = next((kernel for kernel in seen.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
+    running = next((kernel for kernel in observation.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
     there = kind_of(running.license)
     if there and policy.kernel_module not in ("auto", there):
         return [Refusal("driver.preinstalled_with_another_kernel_module", "the %s kernel module" % there,
@@ -98,7 +98,7 @@ def _refuse_preinstalled(seen: Observation, policy: Policy, facts: HostFacts) ->
     return []
 
 
-def _refuse_host(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
+def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     """What forbids any installation here."""
     refusals = []
     if facts.immutable:
@@ -114,28 +114,30 @@ def _refuse_host(seen: Observation, policy: Policy, facts: HostFacts) -> List[Re
     refusals += facts.refusals_without_gpus()
     if refusals:
         return refusals
-    return _refuse_foreign(seen, policy, facts) + _refuse_broken(seen)
+    return _refuse_foreign(observation, policy, facts) + _refuse_broken(observation)
 
 
-def _refuse_foreign(seen: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
+def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     refusals = []
     foreign = catalogue.ONLY_AT_NVIDIA if policy.source == DISTRIBUTION else catalogue.ONLY_IN_DISTRIBUTION
-    names = sorted(name for name in seen.installed if foreign.match(name))
+    names = sorted(name for name in observation.installed if foreign.match(name))
     if names:
         refusals.append(Refusal(
             "driver.packages_of_another_source",
-            "driver packages of another source: %s" % _listed(names, seen.installed),
+            "driver packages of another source: %s" % _listed(names, observation.installed),
             "all driver packages from source %s" % policy.source,
             "purge them first (`apt-get purge %s`), or set `source` to the one they came from" % " ".join(names),
             option="source"))
-    if seen.leftovers:
+    if observation.leftovers:
         refusals.append(Refusal(
-            "driver.files_of_no_package", "files of a driver that no package owns: %s" % ", ".join(seen.leftovers),
+            "driver.files_of_no_package",
+            "files of a driver that no package owns: %s" % ", ".join(observation.leftovers),
             "a driver that the package manager can account for",
             "run `nvidia-uninstall` (or remove those files), or set `source` to `preinstalled`", option="source"))
-    if seen.foreign_sources:
+    if observation.foreign_sources:
         refusals.append(Refusal(
-            "driver.repository_named_twice", "the repository is named in %s too" % ", ".join(seen.foreign_sources),
+            "driver.repository_named_twice",
+            "the repository is named in %s too" % ", ".join(observation.foreign_sources),
             "one entry with one key, in %s" % SOURCES_FILE,
             "remove that entry (the package cuda-keyring may own it)"))
     if policy.from_repository and not origin_of(policy, facts).url:
@@ -153,31 +155,34 @@ def _keyless(origin: Origin) -> bool:
     return not (origin.key_text or origin.key_url or origin.key_file)
 
 
-def _refuse_broken(seen: Observation) -> List[Refusal]:
-    refusals = torn.refusals(seen.torn, seen.offer.lost if seen.offer else ())
-    if refusals or not seen.broken or _repairable(seen):
+def _refuse_broken(observation: Observation) -> List[Refusal]:
+    refusals = torn.refusals(observation.torn, observation.offer.lost if observation.offer else ())
+    if refusals or not observation.broken or _repairable(observation):
         return refusals
     return [Refusal(
-        "driver.packages_unfinished", "packages that dpkg has not finished: %s" % ", ".join(seen.broken),
+        "driver.packages_unfinished", "packages that dpkg has not finished: %s" % ", ".join(observation.broken),
         "a package database in order before packages are added",
         "run `dpkg --configure -a`; when a kernel package fails there because a module does not build, remove or "
         "upgrade that module's package first, and do not reboot before that")]
 
 
-def _repairable(seen: Observation) -> bool:
+def _repairable(observation: Observation) -> bool:
     """Whether what is unfinished was left by a transaction of ours, or is the driver itself."""
-    return seen.ours_unfinished or all(name in seen.brought or name in seen.torn for name in seen.broken)
+    return observation.ours_unfinished or all(
+        name in observation.installed_by_us or name in observation.torn for name in observation.broken)
 
 
-def _refuse_target(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-    refusals = building.refuse_unsigned(seen.kernels, seen.signing_key_enrolled, policy, facts, target)
-    refusals += building.refuse_gone(seen.kernels, policy, facts, target)
-    if seen.offer is None:
+def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+    refusals = building.refuse_unsigned(observation.kernels, observation.signing_key_enrolled, policy, facts, target)
+    refusals += building.refuse_gone(observation.kernels, policy, facts, target)
+    if observation.offer is None:
         return refusals
-    return refusals or _refuse_offer(seen, seen.offer, policy, facts, target)
+    return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
 
 
-def _refuse_offer(seen: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+def _refuse_offer(
+    observation: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
     origin = origin_of(policy, facts)
     where = origin.url or "the sources of %s %s" % (facts.os_id, facts.os_version)
     wrong = keys.objection(offer.key, origin.fingerprint) if origin.fingerprint and offer.key else ""
@@ -197,8 +202,8 @@ def _refuse_offer(seen: Observation, offer: Offer, policy: Policy, facts: HostFa
             "%s has %s" % (where, "drivers " + ", ".join(offered) if offered else "no driver"),
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
             "set `version` to one of these, or choose another repository", option="version")]
-    return (_refuse_incomplete(offer, target, where) or _refuse_transaction(seen, offer, target)
-            or building.refuse_headless(seen.kernels, _coming(offer), policy, facts, target))
+    return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, target)
+            or building.refuse_headless(observation.kernels, _coming(offer), policy, facts, target))
 
 
 def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal]:
@@ -212,12 +217,12 @@ def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal
                     option="version")]
 
 
-def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List[Refusal]:
+def _refuse_transaction(observation: Observation, offer: Offer, target: Target) -> List[Refusal]:
     done = offer.transaction
     if done is None:
         return []
     if done.problem:
-        return _refuse_held(seen, done, target) or [unsolvable(
+        return _refuse_held(observation, done, target) or [unsolvable(
             done, offer.unread, "driver %s" % target.version)]
     others = sorted(name for name, version in catalogue.family(done.installs, target.packages.floating).items()
                     if catalogue.upstream(version) != target.version)
@@ -228,23 +233,23 @@ def _refuse_transaction(seen: Observation, offer: Offer, target: Target) -> List
     lost = sorted(name for name in done.removes if not catalogue.FAMILY.match(name))
     if lost:
         return [removes_others(lost)]
-    return _refuse_tools(seen) + no_space(offer.space, done, MAKE_ROOM)
+    return _refuse_tools(observation) + no_space(offer.space, done, MAKE_ROOM)
 
 
-def _refuse_held(seen: Observation, done: Simulation, target: Target) -> List[Refusal]:
+def _refuse_held(observation: Observation, done: Simulation, target: Target) -> List[Refusal]:
     """A hold is somebody's decision; ours is a pin, which names the version that the policy names."""
-    family = catalogue.family(seen.held, target.packages.floating)
+    family = catalogue.family(observation.held, target.packages.floating)
     names = done.held or tuple(name for name, version in sorted(family.items())
                                if catalogue.upstream(version) != target.version)
     if not names:
         return []
     return [held_packages(
-        {name: seen.held.get(name, done.before.get(name, "")) for name in names},
+        {name: observation.held.get(name, done.before.get(name, "")) for name in names},
         "driver %s in their place" % target.version, ", or ask for the version that is held")]
 
 
-def _refuse_tools(seen: Observation) -> List[Refusal]:
-    return [] if seen.bindings else [no_bindings()]
+def _refuse_tools(observation: Observation) -> List[Refusal]:
+    return [] if observation.bindings else [no_bindings()]
 
 
 def _coming(offer: Optional[Offer]) -> Mapping[str, str]:
@@ -258,38 +263,38 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 # steps
 
 
-def _plan_present(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
-    packages = _packages_step(seen, facts, target)
-    steps = _first_steps(seen, policy, facts, packages is not None)
-    steps += _download_steps(seen, policy, facts, target, packages)
-    if policy.lock:
-        steps += _own_file(seen, UNATTENDED_FILE, unattended_text(),
+def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
+    packages = _packages_step(observation, facts, target)
+    steps = _first_steps(observation, policy, facts, packages is not None)
+    steps += _download_steps(observation, policy, facts, target, packages)
+    if policy.hold:
+        steps += _own_file(observation, UNATTENDED_FILE, unattended_text(),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
-    steps += _lock_steps(seen, policy, target, requires)
-    steps += building.build_steps(seen.kernels, policy, facts, target, packages)
-    return Plan(steps=tuple(steps), requirements=building.requirements(seen.kernels, facts, target),
+    steps += _hold_steps(observation, policy, target, requires)
+    steps += building.build_steps(observation.kernels, policy, facts, target, packages)
+    return Plan(steps=tuple(steps), requirements=building.requirements(observation.kernels, facts, target),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
-                notes=tuple(_notes(seen, policy, facts, target)))
+                notes=tuple(_notes(observation, policy, facts, target)))
 
 
-def _plan_staged(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
-    packages = _packages_step(seen, facts, target)
-    steps = _first_steps(seen, policy, facts, False)
-    return Plan(steps=tuple(steps + _download_steps(seen, policy, facts, target, packages)))
+def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
+    packages = _packages_step(observation, facts, target)
+    steps = _first_steps(observation, policy, facts, False)
+    return Plan(steps=tuple(steps + _download_steps(observation, policy, facts, target, packages)))
 
 
 def _download_steps(
-    seen: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+    observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
 ) -> List[Step]:
     """Staging ends here; a whole installation begins with it, so that the two are one plan."""
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return []
     wanted = packages.parameters["request"]
-    if all(_fetched(name, version, seen.archives) for name, version in wanted.items()
-           if seen.installed.get(name) != version):
+    if all(_fetched(name, version, observation.archives) for name, version in wanted.items()
+           if observation.installed.get(name) != version):
         return []
     return [command_step(
         NAME, PACKAGES_DOWNLOAD, "driver %s" % target.version,
@@ -303,14 +308,14 @@ def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:
     return any(archive.lower().startswith(beginning.lower()) for archive in archives)
 
 
-def _first_steps(seen: Observation, policy: Policy, facts: HostFacts, transaction_follows: bool) -> List[Step]:
+def _first_steps(observation: Observation, policy: Policy, facts: HostFacts, transaction_follows: bool) -> List[Step]:
     """What dpkg began is finished, and the repository is ours; what is unpacked again may come from there."""
-    repository = _repository_steps(seen, policy, facts)
-    if seen.offer is None or not seen.offer.unpacks:
-        return _repair_steps(seen, transaction_follows) + repository
-    unpack = torn.unpack_step(NAME, seen.offer.unpacks, _swapping(seen.offer.unpacks, facts),
+    repository = _repository_steps(observation, policy, facts)
+    if observation.offer is None or not observation.offer.unpacks:
+        return _repair_steps(observation, transaction_follows) + repository
+    unpack = torn.unpack_step(NAME, observation.offer.unpacks, _swapping(observation.offer.unpacks, facts),
                               requires=tuple(step.id for step in repository))
-    return [*repository, unpack, *_repair_steps(seen, transaction_follows, (unpack.id,))]
+    return [*repository, unpack, *_repair_steps(observation, transaction_follows, (unpack.id,))]
 
 
 def _swapping(packages: Mapping[str, str], facts: HostFacts) -> Disruption:
@@ -319,49 +324,51 @@ def _swapping(packages: Mapping[str, str], facts: HostFacts) -> Disruption:
     return Disruption.driver_reload if others and facts.driver_loaded else Disruption.none
 
 
-def _repair_steps(seen: Observation, transaction_follows: bool, requires: Tuple[str, ...] = ()) -> List[Step]:
+def _repair_steps(observation: Observation, transaction_follows: bool, requires: Tuple[str, ...] = ()) -> List[Step]:
     """Finish what dpkg began; a package that does not configure may be one that the transaction replaces."""
-    if not seen.interrupted and not seen.broken:
+    if not observation.interrupted and not observation.broken:
         return []
     argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
     return [command_step(
         NAME, "dpkg.configure" if transaction_follows else "dpkg.finish", "unfinished packages", argv,
         "A package transaction was stopped before its end.",
-        change={"before": dict.fromkeys(seen.broken, "unfinished"),
-                "after": dict.fromkeys(seen.broken, "configured")}, requires=requires, timeout=3600)]
+        change={"before": dict.fromkeys(observation.broken, "unfinished"),
+                "after": dict.fromkeys(observation.broken, "configured")}, requires=requires, timeout=3600)]
 
 
-def _repository_steps(seen: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+def _repository_steps(observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
     origin = origin_of(policy, facts)
     if not policy.from_repository:
-        return credentials.steps(NAME, AUTH_FILE, origin.url, None, seen.auth) if seen.auth.shown is not None else []
-    key = origin.key_text or (seen.offer.key if seen.offer else "")
-    steps: List[Step] = credentials.steps(NAME, AUTH_FILE, origin.url, origin.credentials, seen.auth)
+        return [] if observation.auth.shown is None else credentials.steps(
+            NAME, AUTH_FILE, origin.url, None, observation.auth)
+    key = origin.key_text or (observation.offer.key if observation.offer else "")
+    steps: List[Step] = credentials.steps(NAME, AUTH_FILE, origin.url, origin.credentials, observation.auth)
     if key:
-        steps += _own_file(seen, KEY_FILE, key, "apt checks the repository's signature with this key.")
-    return steps + _own_file(seen, SOURCES_FILE, sources_text(origin),
+        steps += _own_file(observation, KEY_FILE, key, "apt checks the repository's signature with this key.")
+    return steps + _own_file(observation, SOURCES_FILE, sources_text(origin),
                              "The driver's packages come from this repository.", tuple(step.id for step in steps))
 
 
 def _own_file(
-    seen: Observation, path: str, text: str, why: str, requires: Tuple[str, ...] = ()
+    observation: Observation, path: str, text: str, why: str, requires: Tuple[str, ...] = ()
 ) -> List[Step]:
-    before = seen.files.get(path)
+    before = observation.files.get(path)
     return [] if before == text else [file_step(NAME, path, before, text, why, requires=requires)]
 
 
-def _packages_step(seen: Observation, facts: HostFacts, target: Target) -> Optional[Step]:
-    if seen.offer is None or seen.offer.transaction is None:
+def _packages_step(observation: Observation, facts: HostFacts, target: Target) -> Optional[Step]:
+    if observation.offer is None or observation.offer.transaction is None:
         return None
-    done = seen.offer.transaction
+    done = observation.offer.transaction
     if not done.installs and not done.removes:
         return None
-    driver = {} if settled(target, seen) else _of_family(done.request, target)
+    driver = {} if settled(target, observation) else _of_family(done.request, target)
     before, after = done.change
-    before = {name: version or seen.installed.get(name) for name, version in before.items()}
+    before = {name: version or observation.installed.get(name) for name, version in before.items()}
     swapped = bool(driver) and bool(facts.driver_loaded) and not building.runs_already(facts, target)
     return packages_step(
-        NAME, "driver %s" % target.version if driver else "kernel headers", before, after, _why(seen, target, driver),
+        NAME, "driver %s" % target.version if driver else "kernel headers", before, after,
+        _why(observation, target, driver),
         Disruption.driver_reload if swapped else Disruption.none,
         manager="apt", request=dict(done.request), automatic=list(done.named), update_cache=True,
         allow_downgrade=done.allow_downgrade)
@@ -373,78 +380,80 @@ def _of_family(request: Mapping[str, str], target: Target) -> Dict[str, str]:
             if name in target.packages.required + target.packages.optional or catalogue.FAMILY.match(name)}
 
 
-def _why(seen: Observation, target: Target, driver: Mapping[str, str]) -> str:
+def _why(observation: Observation, target: Target, driver: Mapping[str, str]) -> str:
     if not driver:
         return "The kernel module is built for every kernel that can be booted."
-    present = catalogue.upstream(seen.installed.get(target.packages.anchor, ""))
+    present = catalogue.upstream(observation.installed.get(target.packages.anchor, ""))
     module = "with the %s kernel module" % target.module
     if not present:
         return "Driver %s %s, one exact version for every package." % (target.version, module)
     return "Driver %s %s takes the place of %s, in one transaction." % (target.version, module, present)
 
 
-def _lock_steps(seen: Observation, policy: Policy, target: Target, requires: Tuple[str, ...]) -> List[Step]:
-    if policy.lock:
-        return _own_file(seen, PIN_FILE, pin_text(target.version),
+def _hold_steps(observation: Observation, policy: Policy, target: Target, requires: Tuple[str, ...]) -> List[Step]:
+    if policy.hold:
+        return _own_file(observation, PIN_FILE, pin_text(target.version),
                          "The version stays until the policy names another one.", requires)
-    return [file_step(NAME, path, seen.files[path], None, "The policy does not lock the version.", requires=requires)
-            for path in (PIN_FILE, UNATTENDED_FILE) if seen.files.get(path) is not None]
+    return [file_step(NAME, path, observation.files[path], None, "The policy does not hold the version.",
+                      requires=requires)
+            for path in (PIN_FILE, UNATTENDED_FILE) if observation.files.get(path) is not None]
 
 
-def _notes(seen: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    notes = building.notes(seen.kernels, seen.boot, _coming(seen.offer), policy, facts, target)
-    if seen.offer:
+def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
+    notes = building.notes(observation.kernels, observation.boot, _coming(observation.offer), policy, facts, target)
+    if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
-                  for each in seen.offer.unread]
+                  for each in observation.offer.unread]
     return notes
 
 
 # absent
 
 
-def _plan_absent(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    refusals = [] if policy.source == PREINSTALLED else _refuse_broken(seen)
-    leaving, kept = _leaving(seen, facts)
-    held = sorted(name for name in leaving if name in seen.held)
+def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    refusals = [] if policy.source == PREINSTALLED else _refuse_broken(observation)
+    leaving, kept = _leaving(observation, facts)
+    held = sorted(name for name in leaving if name in observation.held)
     if held:
-        refusals.append(held_packages({name: seen.held[name] for name in held}, "packages that may be removed"))
+        refusals.append(held_packages({name: observation.held[name] for name in held}, "packages that may be removed"))
     if leaving:
-        refusals += _refuse_tools(seen)
-    steps = _leftover_steps(seen, facts, bool(leaving)) if seen.brought else []
+        refusals += _refuse_tools(observation)
+    steps = _leftover_steps(observation, facts, bool(leaving)) if observation.installed_by_us else []
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),
             "These packages came with the driver.",
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
             request=dict(leaving), purge=True))
-    steps += [restore_step(NAME, path, seen.files.get(path), seen.originals[path])
-              for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE) if path in seen.originals]
-    if seen.auth.shown is not None:
-        steps.append(credentials.removal(NAME, AUTH_FILE, seen.auth))
-    if seen.lists and not seen.foreign_sources and (
-            SOURCES_FILE in seen.originals or seen.files.get(SOURCES_FILE) is None):
+    steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
+              for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE) if path in observation.originals]
+    if observation.auth.shown is not None:
+        steps.append(credentials.removal(NAME, AUTH_FILE, observation.auth))
+    if observation.lists and not observation.foreign_sources and (
+            SOURCES_FILE in observation.originals or observation.files.get(SOURCES_FILE) is None):
         steps.append(Step(
             NAME, "repository.forget", origin_of(policy, facts).url,
             "apt keeps the index of a repository that is gone.",
-            change={"before": "\n".join(seen.lists) + "\n", "after": None}, parameters={"files": list(seen.lists)},
-            after=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
+            change={"before": "\n".join(observation.lists) + "\n", "after": None},
+            parameters={"files": list(observation.lists)},
+            depends_on=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
     return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals),
                 kept=tuple(Kept("package " + name, why) for name, why in sorted(kept.items())))
 
 
-def _leftover_steps(seen: Observation, facts: HostFacts, transaction_follows: bool) -> List[Step]:
+def _leftover_steps(observation: Observation, facts: HostFacts, transaction_follows: bool) -> List[Step]:
     """Finish what dpkg began, so that its scripts take back what they have made."""
-    ours = {name: each.versions[0] if each.versions else "" for name, each in seen.torn.items() if each.ours}
+    ours = {name: each.versions[0] if each.versions else "" for name, each in observation.torn.items() if each.ours}
     if not ours:
-        return _repair_steps(seen, transaction_follows)
+        return _repair_steps(observation, transaction_follows)
     unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving=True)
-    return [unpack, *_repair_steps(seen, transaction_follows, (unpack.id,))]
+    return [unpack, *_repair_steps(observation, transaction_follows, (unpack.id,))]
 
 
-def _leaving(seen: Observation, facts: HostFacts) -> Tuple[Dict[str, str], Dict[str, str]]:
+def _leaving(observation: Observation, facts: HostFacts) -> Tuple[Dict[str, str], Dict[str, str]]:
     """({package of ours to remove: version}, {package of ours that stays: why})."""
     in_use = kernels_in_use(facts)
-    leaving = {name: seen.brought[name] for name in seen.removable if name not in in_use}
+    leaving = {name: observation.installed_by_us[name] for name in observation.removable if name not in in_use}
     kept = {name: "this kernel runs or boots next" if name in in_use else "another package needs it"
-            for name in seen.brought if name not in leaving}
+            for name in observation.installed_by_us if name not in leaving}
     return leaving, kept

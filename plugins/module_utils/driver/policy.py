@@ -30,7 +30,7 @@ ARGUMENTS: Dict[str, Any] = {
     "fabric_manager": {"type": "str", "choices": ["auto", "present", "absent"], "default": "auto"},
     "extra_packages": {"type": "list", "elements": "str", "default": []},
     "kernel_headers": {"type": "bool", "default": True},
-    "lock": {"type": "bool", "default": True},
+    "hold": {"type": "bool", "default": True},
     "secure_boot": {"type": "str", "choices": ["require_signed", "ignore"], "default": "require_signed"},
 }
 
@@ -52,7 +52,7 @@ class Policy:
     fabric_manager:             auto, present or absent.
     extra_packages:             further packages of the same version.
     kernel_headers:             whether headers of every bootable kernel are installed too.
-    lock:                       whether the version is pinned against upgrades by others.
+    hold:                       whether the version is pinned against upgrades by others.
     secure_boot:                require_signed or ignore.
     credentials:                what the repository asks for; they stood in repository_url.
     key_credentials:            what the place of the key asks for; they stood in repository_key.
@@ -69,7 +69,7 @@ class Policy:
     fabric_manager: str = "auto"
     extra_packages: Tuple[str, ...] = ()
     kernel_headers: bool = True
-    lock: bool = True
+    hold: bool = True
     secure_boot: str = "require_signed"
     credentials: Optional[Credentials] = None
     key_credentials: Optional[Credentials] = None

@@ -23,10 +23,10 @@ from ..core.host import Host
 MODULE_FILE = re.compile(r"nvidia(-current|-tesla(-\d+)?)?(-open)?\.ko(\.\w+)?")
 PARAMETERS_OF = ("nvidia", "nvidia_drm")
 
-GRUB_FOLDERS = ("/boot/grub", "/boot/grub2")
+GRUB_DIRECTORIES = ("/boot/grub", "/boot/grub2")
 # The Boot Loader Specification: $BOOT is /boot, or the EFI system partition, which is mounted at one of these.
-ENTRY_FOLDERS = ("/boot/loader", "/efi/loader", "/boot/efi/loader")
-IMAGE_FOLDERS = ("/boot/EFI/Linux", "/efi/EFI/Linux", "/boot/efi/EFI/Linux")
+ENTRY_DIRECTORIES = ("/boot/loader", "/efi/loader", "/boot/efi/loader")
+IMAGE_DIRECTORIES = ("/boot/EFI/Linux", "/efi/EFI/Linux", "/boot/efi/EFI/Linux")
 # systemd: Boot Loader Interface, the vendor's namespace of its EFI variables
 LOADER_VARIABLE = "/sys/firmware/efi/efivars/Loader%s-4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
 
@@ -208,8 +208,8 @@ def serial(text: str) -> str:
 
 
 def _parameters(host: Host, module: str) -> Dict[str, str]:
-    folder = "/sys/module/%s/parameters" % module
-    return {name: (host.read("%s/%s" % (folder, name)) or "").strip() for name in host.list(folder)}
+    directory = "/sys/module/%s/parameters" % module
+    return {name: (host.read("%s/%s" % (directory, name)) or "").strip() for name in host.list(directory)}
 
 
 # the default entry
@@ -218,13 +218,13 @@ def _parameters(host: Host, module: str) -> Dict[str, str]:
 def _chosen(host: Host) -> Tuple[str, Optional[Entry]]:
     """(boot loader, its default entry or None where that cannot be told)."""
     if not _variable(host, "Info").startswith("systemd-boot"):
-        for folder in GRUB_FOLDERS:
-            text = host.read(folder + "/grub.cfg")
+        for directory in GRUB_DIRECTORIES:
+            text = host.read(directory + "/grub.cfg")
             if text is not None:
-                return "grub", _grub_default(host, folder, text)
-    for folder in ENTRY_FOLDERS:
-        if host.exists(folder + "/loader.conf"):
-            return "systemd-boot", _systemd_boot_default(host, folder)
+                return "grub", _grub_default(host, directory, text)
+    for directory in ENTRY_DIRECTORIES:
+        if host.exists(directory + "/loader.conf"):
+            return "systemd-boot", _systemd_boot_default(host, directory)
     return "", None
 
 
@@ -237,10 +237,10 @@ def _variable(host: Host, name: str) -> str:
 # GRUB: GNU GRUB Manual, 'default', 'Simple configuration'; grub-core/normal/menu.c
 
 
-def _grub_default(host: Host, folder: str, text: str) -> Optional[Entry]:
+def _grub_default(host: Host, directory: str, text: str) -> Optional[Entry]:
     if "custom.cfg" in text:
-        text += host.read(folder + "/custom.cfg") or ""
-    environment = parse_environment(host.read(folder + "/grubenv") or "")
+        text += host.read(directory + "/custom.cfg") or ""
+    environment = parse_environment(host.read(directory + "/grubenv") or "")
     before, *behind = _BLSCFG.split(text, maxsplit=1)
     entries = parse_grub(before)
     if behind:
@@ -326,8 +326,8 @@ def choose_grub(entries: Sequence[Entry], default: str) -> Optional[Entry]:
 
 def _specified_entries(host: Host) -> Tuple[Entry, ...]:
     """Entries of the Boot Loader Specification (type 1) in the order in which systemd-boot shows them."""
-    found = [(name, *parse_entry(name, host.read("%s/entries/%s" % (folder, name)) or ""))
-             for folder in ENTRY_FOLDERS for name in host.list(folder + "/entries") if name.endswith(".conf")]
+    found = [(name, *parse_entry(name, host.read("%s/entries/%s" % (directory, name)) or ""))
+             for directory in ENTRY_DIRECTORIES for name in host.list(directory + "/entries") if name.endswith(".conf")]
     return tuple(entry for _name, _fields, entry in in_menu_order(found))
 
 
@@ -335,7 +335,7 @@ def _unified_images(host: Host) -> Tuple[Entry, ...]:
     """Kernel, initramfs and command line in one file (type 2); kernel-install ends its name in the release."""
     releases = host.list("/lib/modules")
     return tuple(Entry((name,), max((each for each in releases if name.endswith(each + ".efi")), key=len, default=""))
-                 for folder in IMAGE_FOLDERS for name in host.list(folder) if name.endswith(".efi"))
+                 for directory in IMAGE_DIRECTORIES for name in host.list(directory) if name.endswith(".efi"))
 
 
 def in_menu_order(found: List[Tuple[str, Dict[str, str], Entry]]) -> List[Tuple[str, Dict[str, str], Entry]]:
@@ -368,10 +368,10 @@ def parse_entry(name: str, text: str) -> Tuple[Dict[str, str], Entry]:
     return fields, Entry((known, known[:-len(".conf")], fields.get("title", known)), release)
 
 
-def _systemd_boot_default(host: Host, folder: str) -> Optional[Entry]:
+def _systemd_boot_default(host: Host, directory: str) -> Optional[Entry]:
     """What was chosen for one boot, by bootctl, or by loader.conf; the first of the menu where nothing was."""
     entries, images = _specified_entries(host), _unified_images(host)
-    words = [line.split(None, 1) for line in (host.read(folder + "/loader.conf") or "").splitlines()]
+    words = [line.split(None, 1) for line in (host.read(directory + "/loader.conf") or "").splitlines()]
     configured = [each[1].strip() for each in words if len(each) == 2 and each[0] == "default"]
     for wanted in (_variable(host, "EntryOneShot"), _variable(host, "EntryDefault"), *configured[-1:]):
         pattern = _variable(host, "EntryLastBooted") if wanted == "@saved" else wanted

@@ -18,7 +18,7 @@ from .pci import PciBus, read_bus
 IMAGE_SYSTEMS = ("flatcar", "talos", "bottlerocket", "cos", "sle-micro", "sl-micro", "rhcos", "fedora-coreos")
 # Drivers of the kernel's own that bind NVIDIA GPUs; nova since Linux 6.15 (drivers/gpu/nova-core)
 KERNELS_OWN = ("nouveau", "nova_core")
-LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+LIBRARY_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
 # UEFI specification: the SecureBoot variable in the global variable namespace; four attribute bytes, then the value
 SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
@@ -115,8 +115,8 @@ def immutable(host: Host, release: Dict[str, str]) -> str:
 
 def library_version(host: Host) -> str:
     """Version of the installed libnvidia-ml, read from what its link names; '' if none."""
-    for folder in LIBRARY_FOLDERS:
-        link = folder + "/libnvidia-ml.so.1"
+    for directory in LIBRARY_DIRECTORIES:
+        link = directory + "/libnvidia-ml.so.1"
         if host.exists(link):
             match = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", host.resolve(link))
             return match.group(1) if match else ""

@@ -62,74 +62,74 @@ class PciBus:
 
 def read_bus(host: Host) -> PciBus:
     """Read /sys/bus/pci/devices."""
-    folders: Dict[str, List[str]] = {NVIDIA_VENDOR: [], MELLANOX_VENDOR: []}
+    directories: Dict[str, List[str]] = {NVIDIA_VENDOR: [], MELLANOX_VENDOR: []}
     for address in host.list(DEVICES):
-        folder = "%s/%s" % (DEVICES, address)
-        folders.get(_hexadecimal(host, folder, "vendor"), []).append(folder)
-    gpu_folders, nvswitches = [], []
-    for folder in folders[NVIDIA_VENDOR]:
-        if _class(host, folder) in GPU_CLASSES:
-            gpu_folders.append(folder)
-        elif _hexadecimal(host, folder, "device") in boards.NVSWITCH_IDS:
-            nvswitches.append(_device(host, folder))
-    slots = {folder: _slot(host, folder) for folder in gpu_folders}
+        directory = "%s/%s" % (DEVICES, address)
+        directories.get(_hexadecimal(host, directory, "vendor"), []).append(directory)
+    gpu_directories, nvswitches = [], []
+    for directory in directories[NVIDIA_VENDOR]:
+        if _class(host, directory) in GPU_CLASSES:
+            gpu_directories.append(directory)
+        elif _hexadecimal(host, directory, "device") in boards.NVSWITCH_IDS:
+            nvswitches.append(_device(host, directory))
+    slots = {directory: _slot(host, directory) for directory in gpu_directories}
     gpus = [
-        _device(host, folder, boards.role_of(slot, [other for where, other in slots.items() if where != folder]))
-        for folder, slot in slots.items()
+        _device(host, directory, boards.role_of(slot, [other for where, other in slots.items() if where != directory]))
+        for directory, slot in slots.items()
     ]
     physical = tuple(gpu for gpu in gpus if gpu.role == PHYSICAL)
-    bridges = folders[MELLANOX_VENDOR] if boards.may_have_bridges([gpu.device_id for gpu in physical]) else []
+    bridges = directories[MELLANOX_VENDOR] if boards.may_have_bridges([gpu.device_id for gpu in physical]) else []
     return PciBus(
         gpus=physical,
         nvswitches=tuple(device for device in nvswitches if not boards.passes_through(device.driver)),
         other_gpus=tuple(gpu for gpu in gpus if gpu.role != PHYSICAL),
-        bridges=tuple(_device(host, folder) for folder in bridges if _manages_switches(host, folder)),
+        bridges=tuple(_device(host, directory) for directory in bridges if _manages_switches(host, directory)),
     )
 
 
-def _slot(host: Host, folder: str) -> boards.Slot:
-    override = (host.read(folder + "/driver_override") or "").strip()
+def _slot(host: Host, directory: str) -> boards.Slot:
+    override = (host.read(directory + "/driver_override") or "").strip()
     return boards.Slot(
-        device_class=_class(host, folder),
-        device_id=_hexadecimal(host, folder, "device"),
-        driver=_driver(host, folder),
+        device_class=_class(host, directory),
+        device_id=_hexadecimal(host, directory, "device"),
+        driver=_driver(host, directory),
         override="" if override == "(null)" else override,
-        virtual=host.link(folder + "/physfn") is not None,
+        virtual=host.link(directory + "/physfn") is not None,
     )
 
 
-def _manages_switches(host: Host, folder: str) -> bool:
+def _manages_switches(host: Host, directory: str) -> bool:
     """Only root may read vital product data; to others an InfiniBand function beside such GPUs counts as a bridge."""
     try:
-        data = host.read_bytes(folder + "/vpd")
+        data = host.read_bytes(directory + "/vpd")
     except (GpuOpsError, OSError):
-        return _class(host, folder) == "0207"
-    return data is not None and boards.SWITCH_MANAGER in data and not boards.passes_through(_driver(host, folder))
+        return _class(host, directory) == "0207"
+    return data is not None and boards.SWITCH_MANAGER in data and not boards.passes_through(_driver(host, directory))
 
 
-def _device(host: Host, folder: str, role: str = PHYSICAL) -> PciDevice:
-    vendor = _hexadecimal(host, folder, "subsystem_vendor")
-    device = _hexadecimal(host, folder, "subsystem_device")
-    numa_node = (host.read(folder + "/numa_node") or "").strip()
+def _device(host: Host, directory: str, role: str = PHYSICAL) -> PciDevice:
+    vendor = _hexadecimal(host, directory, "subsystem_vendor")
+    device = _hexadecimal(host, directory, "subsystem_device")
+    numa_node = (host.read(directory + "/numa_node") or "").strip()
     return PciDevice(
-        address=folder.rsplit("/", 1)[-1].lower(),
-        device_id=_hexadecimal(host, folder, "device"),
+        address=directory.rsplit("/", 1)[-1].lower(),
+        device_id=_hexadecimal(host, directory, "device"),
         subsystem="%s:%s" % (vendor, device) if vendor else "",
-        driver=_driver(host, folder),
+        driver=_driver(host, directory),
         numa_node=int(numa_node) if numa_node.lstrip("-").isdigit() else -1,
         role=role,
     )
 
 
-def _driver(host: Host, folder: str) -> str:
-    return (host.link(folder + "/driver") or "").rsplit("/", 1)[-1]
+def _driver(host: Host, directory: str) -> str:
+    return (host.link(directory + "/driver") or "").rsplit("/", 1)[-1]
 
 
-def _class(host: Host, folder: str) -> str:
+def _class(host: Host, directory: str) -> str:
     """Class and subclass, four hexadecimal digits."""
-    return _hexadecimal(host, folder, "class")[:4]
+    return _hexadecimal(host, directory, "class")[:4]
 
 
-def _hexadecimal(host: Host, folder: str, name: str) -> str:
-    text = (host.read("%s/%s" % (folder, name)) or "").strip().lower()
+def _hexadecimal(host: Host, directory: str, name: str) -> str:
+    text = (host.read("%s/%s" % (directory, name)) or "").strip().lower()
     return text[2:] if text.startswith("0x") else text

@@ -64,5 +64,5 @@ def service_state(host: Host, name: str) -> str:
 
 
 def _module(host: Host, name: str) -> Dict[str, str]:
-    folder = "/sys/module/" + name
-    return {key: (host.read("%s/%s" % (folder, key)) or "").strip() for key in ("version", "refcnt")}
+    directory = "/sys/module/" + name
+    return {key: (host.read("%s/%s" % (directory, key)) or "").strip() for key in ("version", "refcnt")}

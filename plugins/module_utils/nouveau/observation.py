@@ -17,7 +17,8 @@ from .policy import Policy
 
 FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
 # modprobe.d(5), in the order in which they count
-FOLDERS = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d", "/lib/modprobe.d")
+DIRECTORIES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d",
+               "/lib/modprobe.d")
 # Drivers of the kernel's own that bind NVIDIA GPUs, dependants first; nova since Linux 6.15 (drivers/gpu/nova-core)
 NOUVEAU, NOVA = ("nouveau",), ("nova_drm", "nova_core")
 _BLACKLIST = re.compile(r"^\s*blacklist\s+nouveau\s*$", re.MULTILINE)
@@ -98,22 +99,22 @@ def _blacklists_of_others(host: Host) -> Tuple[str, ...]:
 
 
 def _read_by_modprobe(host: Host) -> Tuple[str, ...]:
-    """A file stands in for those of its name in later folders: so an administrator switches them off."""
+    """A file stands in for those of its name in later directories: so an administrator switches them off."""
     first: Dict[str, str] = {}
-    for folder in FOLDERS:
-        for name in host.list(folder):
+    for directory in DIRECTORIES:
+        for name in host.list(directory):
             if name.endswith(".conf"):
-                first.setdefault(name, "%s/%s" % (folder, name))
+                first.setdefault(name, "%s/%s" % (directory, name))
     return tuple(first.values())
 
 
 def _loaded(host: Host) -> Dict[str, int]:
     found = {}
     for name in NOUVEAU + NOVA:
-        folder = "/sys/module/" + name
-        if host.exists(folder):
-            count = (host.read(folder + "/refcnt") or "").strip()
-            others = [other for other in host.list(folder + "/holders") if other in NOVA]
+        directory = "/sys/module/" + name
+        if host.exists(directory):
+            count = (host.read(directory + "/refcnt") or "").strip()
+            others = [other for other in host.list(directory + "/holders") if other in NOVA]
             found[name] = max(int(count) - len(others), 0) if count.isdigit() else 1
     return found
 

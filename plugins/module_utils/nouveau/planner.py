@@ -22,21 +22,21 @@ blacklist nova_drm
 """)
 
 
-def plan(seen: Observation, policy: Policy, facts: HostFacts) -> Plan:
+def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
-        return Plan(steps=tuple(_absent(seen)))
-    if seen.loaded and _serves_a_display_alone(facts):
-        others = " and ".join(seen.loaded)
-        seen = replace(seen, loaded={})
+        return Plan(steps=tuple(_absent(observation)))
+    if observation.loaded and _serves_a_display_alone(facts):
+        others = " and ".join(observation.loaded)
+        observation = replace(observation, loaded={})
         cards = "; ".join("%s (10de:%s)" % (gpu.address, gpu.device_id) for gpu in facts.other_gpus)
-        return Plan(steps=tuple(_present(seen)), kept=(
+        return Plan(steps=tuple(_present(observation)), kept=(
             Kept(others, "it is loaded for a display card alone, %s; the next boot leaves it out" % cards),))
-    return Plan(steps=tuple(_present(seen)), requirements=_requirements(seen))
+    return Plan(steps=tuple(_present(observation)), requirements=_requirements(observation))
 
 
-def facts_after(seen: Observation, policy: Policy, facts: HostFacts, made: Plan) -> HostFacts:
+def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
     """What only a reboot unloads is there still for those who are planned next: they end with that reboot too."""
-    if policy.state == "absent" or made.reboot_required:
+    if policy.state == "absent" or planned.reboot_required:
         return facts
     return facts.but(nouveau_loaded=False)
 
@@ -45,17 +45,17 @@ def _serves_a_display_alone(facts: HostFacts) -> bool:
     return bool(facts.other_gpus) and not facts.nouveau_loaded
 
 
-def _present(seen: Observation) -> List[Step]:
+def _present(observation: Observation) -> List[Step]:
     steps: List[Step] = []
-    wanted = seen.text == TEXT or (seen.text is None and seen.elsewhere)
+    wanted = observation.text == TEXT or (observation.text is None and observation.elsewhere)
     if not wanted:
-        steps.append(file_step(NAME, FILE, seen.text, TEXT, "nouveau must not take the GPUs at the next boot."))
+        steps.append(file_step(NAME, FILE, observation.text, TEXT, "nouveau must not take the GPUs at the next boot."))
     requires = tuple(step.id for step in steps)
-    theirs = wanted and seen.text is None
-    steps += [_rebuild(each, seen, "It loads nouveau before it has read the blacklist.", requires)
-              for each in seen.initramfs
+    theirs = wanted and observation.text is None
+    steps += [_rebuild(each, observation, "It loads nouveau before it has read the blacklist.", requires)
+              for each in observation.initramfs
               if each.nouveau and (not wanted or (each.older and not (theirs and each.theirs)))]
-    for name in _idle(seen):
+    for name in _idle(observation):
         steps.append(command_step(
             NAME, "module.unload", name, ["modprobe", "-r", name],
             "%s holds the GPUs, and nothing uses it." % name,
@@ -63,18 +63,18 @@ def _present(seen: Observation) -> List[Step]:
     return steps
 
 
-def _in_use(seen: Observation) -> Tuple[str, ...]:
+def _in_use(observation: Observation) -> Tuple[str, ...]:
     """Loaded modules that cannot be unloaded: nova_core stays while nova_drm is in use."""
     return tuple(name for together in (NOUVEAU, NOVA) for name in together
-                 if name in seen.loaded and any(seen.loaded.get(each, 0) > 0 for each in together))
+                 if name in observation.loaded and any(observation.loaded.get(each, 0) > 0 for each in together))
 
 
-def _idle(seen: Observation) -> Tuple[str, ...]:
-    return tuple(name for name in NOUVEAU + NOVA if name in seen.loaded and name not in _in_use(seen))
+def _idle(observation: Observation) -> Tuple[str, ...]:
+    return tuple(name for name in NOUVEAU + NOVA if name in observation.loaded and name not in _in_use(observation))
 
 
-def _requirements(seen: Observation) -> Tuple[Requirement, ...]:
-    names = _in_use(seen)
+def _requirements(observation: Observation) -> Tuple[Requirement, ...]:
+    names = _in_use(observation)
     if not names:
         return ()
     return (Requirement(
@@ -83,20 +83,20 @@ def _requirements(seen: Observation) -> Tuple[Requirement, ...]:
         {"before": dict.fromkeys(names, "loaded"), "after": dict.fromkeys(names)}),)
 
 
-def _absent(seen: Observation) -> List[Step]:
+def _absent(observation: Observation) -> List[Step]:
     steps: List[Step] = []
-    if seen.original:
-        steps.append(restore_step(NAME, FILE, seen.text, seen.before_us))
-    if seen.original or seen.text is None:
+    if observation.original:
+        steps.append(restore_step(NAME, FILE, observation.text, observation.before_us))
+    if observation.original or observation.text is None:
         requires = tuple(step.id for step in steps)
-        steps += [_rebuild(each, seen, "It still holds our blacklist.", requires)
-                  for each in seen.initramfs if each.ours]
+        steps += [_rebuild(each, observation, "It still holds our blacklist.", requires)
+                  for each in observation.initramfs if each.ours]
     return steps
 
 
-def _rebuild(each: Initramfs, seen: Observation, why: str, requires: Tuple[str, ...]) -> Step:
+def _rebuild(each: Initramfs, observation: Observation, why: str, requires: Tuple[str, ...]) -> Step:
     argv = ["update-initramfs", "-u", "-k", each.kernel]
-    if seen.tool == "dracut":
+    if observation.tool == "dracut":
         # Which file it writes by itself differs between distributions
         argv = ["dracut", "--force", each.path, each.kernel]
     return command_step(

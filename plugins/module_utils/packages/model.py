@@ -18,7 +18,7 @@ controller's ansible.builtin carry the request out (apt/transaction.py), account
 Never touched: the host's own sources, keys, preferences and credentials; holds of others (a policy that needs another
 version of a held package is refused); packages that came by anybody else.
 
-apt is the one backend now. dnf and zypper get folders beside it with the same questions: installed (database.py),
+apt is the one backend now. dnf and zypper get directories beside it with the same questions: installed (database.py),
 offered and simulate (index.py), compare (versions.py), transaction (transaction.py).
 """
 from __future__ import annotations

@@ -106,7 +106,7 @@ class Provenance:
         journal.remember(MEMORY, {**memory, step.capability: sorted(chosen)})
 
 
-def brought(host: Host, journal: Journal, capability: str, packages: Mapping[str, Package]) -> Dict[str, str]:
+def installed_by_us(host: Host, journal: Journal, capability: str, packages: Mapping[str, Package]) -> Dict[str, str]:
     """{package: version there now} of what is ours, transactions that nobody has accounted for yet included."""
     account = journal.packages(capability)
     chosen = set(journal.recall(MEMORY).get(capability, account))

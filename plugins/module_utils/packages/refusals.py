@@ -42,9 +42,10 @@ def no_bindings() -> Refusal:
 
 
 def no_space(room: Optional[Space], transaction: Simulation, hints: Mapping[str, str]) -> List[Refusal]:
-    """Of every file system that the transaction would fill. hints: {folder of it: how room is made there}."""
+    """Of every file system that the transaction would fill. hints: {directory of it: how room is made there}."""
     lacking = space.lacking(room, transaction) if room else []
     return [Refusal(
-        "packages.no_space", "%d MiB free for %s" % (free // space.MIB, folder),
-        "%d MiB for this transaction" % -(-need // space.MIB), "free space on that file system" + hints.get(folder, ""),
-    ) for folder, need, free in lacking]
+        "packages.no_space", "%d MiB free for %s" % (free // space.MIB, directory),
+        "%d MiB for this transaction" % -(-need // space.MIB),
+        "free space on that file system" + hints.get(directory, ""),
+    ) for directory, need, free in lacking]

@@ -21,8 +21,8 @@ _REBUILDS_INITRAMFS = re.compile(r"^(linux-image-\d|nvidia-.*dkms|firmware-nvidi
 @dataclass(frozen=True)
 class Space:
     """
-    device:    {folder: the file system it lies on}, so that folders of one share their room.
-    free:      {folder: bytes that can be written there}.
+    device:    {directory: the file system it lies on}, so that directories of one share their room.
+    free:      {directory: bytes that can be written there}.
     initramfs: size of the largest one in /boot, 0 where there is none.
     """
 
@@ -33,16 +33,16 @@ class Space:
 
 def observe(host: Host) -> Space:
     device, free = {}, {}
-    for folder in (SYSTEM, ARCHIVES, BOOT):
-        there = host.stat(folder)
-        device[folder] = there.st_dev if there else 0
-        free[folder] = host.free(folder)
+    for directory in (SYSTEM, ARCHIVES, BOOT):
+        there = host.stat(directory)
+        device[directory] = there.st_dev if there else 0
+        free[directory] = host.free(directory)
     sizes = [host.stat(path) for path in host.glob("/boot/initrd*") + host.glob("/boot/initramfs*")]
     return Space(device, free, max((size.st_size for size in sizes if size), default=0))
 
 
 def lacking(space: Space, transaction: Simulation) -> List[Tuple[str, int, int]]:
-    """Pure: (folder, bytes needed, bytes free) of every file system that the transaction would fill.
+    """Pure: (directory, bytes needed, bytes free) of every file system that the transaction would fill.
 
     A new initramfs is written beside the old one (update-initramfs(8)).
     """
@@ -54,13 +54,13 @@ def lacking(space: Space, transaction: Simulation) -> List[Tuple[str, int, int]]
         BOOT: kernels * (space.initramfs + _KERNEL_IN_BOOT) + (space.initramfs if rebuilt else 0),
     }
     together: Dict[int, int] = {}
-    for folder, need in needs.items():
-        together[space.device[folder]] = together.get(space.device[folder], 0) + need
+    for directory, need in needs.items():
+        together[space.device[directory]] = together.get(space.device[directory], 0) + need
     found: List[Tuple[str, int, int]] = []
     told: Set[int] = set()
-    for folder, need in needs.items():
-        device = space.device[folder]
-        if need and device not in told and together[device] > space.free[folder]:
+    for directory, need in needs.items():
+        device = space.device[directory]
+        if need and device not in told and together[device] > space.free[directory]:
             told.add(device)
-            found.append((folder, together[device], space.free[folder]))
+            found.append((directory, together[device], space.free[directory]))
     return found

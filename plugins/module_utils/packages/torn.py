@@ -110,7 +110,7 @@ def unpack_step(
         disruption=disruption,
         change={"before": dict.fromkeys(packages, "torn"), "after": dict(packages)},
         parameters={"leaving": leaving, "timeout": 3600},
-        after=requires,
+        depends_on=requires,
     )
 
 

@@ -62,9 +62,9 @@ def rediscover(host: Host, runtime: str, config_file: str, socket_path: str) -> 
 
 def kubelet_endpoint(host: Host) -> str:
     """The socket that the kubelet of this host uses, '' when there is none."""
-    for words in _kubelets(host):
-        told = option(words, ENDPOINT)
-        config = option(words, "--config")
+    for argv in _kubelets(host):
+        told = option(argv, ENDPOINT)
+        config = option(argv, "--config")
         if not told and config:
             told = _configured(host, config)
         return _socket_of(told) or KUBELET_DEFAULT
@@ -78,21 +78,21 @@ def kubelet_endpoint(host: Host) -> str:
 def kubelet_uses_systemd(host: Host) -> bool:
     """Whether the kubelet's cgroup driver is systemd: runtime and kubelet have to agree."""
     told, paths = [], []
-    for words in _kubelets(host):
-        told.append(option(words, "--cgroup-driver"))
-        paths.append(option(words, "--config"))
+    for argv in _kubelets(host):
+        told.append(option(argv, "--cgroup-driver"))
+        paths.append(option(argv, "--config"))
     for path in paths or [KUBELET_CONFIG]:
         match = re.search(r"(?m)^cgroupDriver:\s*[\"']?(\w+)", host.read(path) or "") if path else None
         told.append(match.group(1) if match else "")
     return next((each for each in told if each), "") == "systemd"
 
 
-def option(words: Sequence[str], *names: str) -> str:
+def option(argv: Sequence[str], *names: str) -> str:
     """Value of a command line's option, '' when it is not given."""
-    for position, word in enumerate(words):
+    for position, word in enumerate(argv):
         for name in names:
-            if word == name and position + 1 < len(words):
-                return words[position + 1]
+            if word == name and position + 1 < len(argv):
+                return argv[position + 1]
             if word.startswith(name + "="):
                 return word[len(name) + 1:]
     return ""
@@ -105,7 +105,7 @@ def _kubelets(host: Host) -> List[List[str]]:
     for number in host.list("/proc"):
         if number.isdigit() and (host.read("/proc/%s/comm" % number) or "").strip() == "kubelet":
             if own is None or host.link("/proc/%s/ns/pid" % number) == own:
-                found.append(_words(host, int(number)))
+                found.append(_argv(host, int(number)))
     return found
 
 
@@ -162,11 +162,11 @@ def _behind(host: Host, socket_path: str, runtime: str, config_file: str) -> Opt
     pid = peer_pid(host.path(socket_path))
     if pid == 0:
         return None
-    words = _words(host, pid)
+    argv = _argv(host, pid)
     program = host.link("/proc/%d/exe" % pid) or ""
     unit = _unit_of(host, pid)
     # systemd listens itself for a service that it starts on demand
-    named = _at(host, socket_path) if pid == 1 else _places_of(host, socket_path, words, program, unit)
+    named = _at(host, socket_path) if pid == 1 else _places_of(host, socket_path, argv, program, unit)
     if not named or runtime not in (AUTO, named[0].name):
         return None
     place = named[0]
@@ -174,19 +174,19 @@ def _behind(host: Host, socket_path: str, runtime: str, config_file: str) -> Opt
         # what listens is cri-dockerd, or nobody yet: the daemon with the configuration is another process
         service = _installed(host, [place], config_file)
         return service if service is not None and service.active else None
-    return _service(host, place, socket_path, pid, words, program, unit, config_file)
+    return _service(host, place, socket_path, pid, argv, program, unit, config_file)
 
 
 def _places_of(
-    host: Host, socket_path: str, words: Sequence[str], program: str, unit: str
+    host: Host, socket_path: str, argv: Sequence[str], program: str, unit: str
 ) -> List[KnownRuntime]:
     """By its unit, else by its paths, else by its socket, else by its program."""
-    names = {os.path.basename(words[0]) if words else "", os.path.basename(program)}
-    told = [program, *words]
+    names = {os.path.basename(argv[0]) if argv else "", os.path.basename(program)}
+    told = [program, *argv]
     tests = (
         [place for place in KNOWN_RUNTIMES if unit in place.units],
         [place for place in KNOWN_RUNTIMES
-         if any(word.startswith(folder) for folder in place.folders for word in told)],
+         if any(word.startswith(directory) for directory in place.directories for word in told)],
         _at(host, socket_path),
         [place for place in KNOWN_RUNTIMES if place.program in names and not place.distribution],
     )
@@ -194,7 +194,7 @@ def _places_of(
 
 
 def _service(
-    host: Host, place: KnownRuntime, socket_path: str, pid: int, words: Sequence[str], program: str, unit: str,
+    host: Host, place: KnownRuntime, socket_path: str, pid: int, argv: Sequence[str], program: str, unit: str,
     config_file: str,
 ) -> Optional[Service]:
     binary = program.replace(" (deleted)", "")
@@ -202,13 +202,13 @@ def _service(
     release = _release(answered) or _release(host.run([binary, "--version"], check=False).stdout)
     if release is None:
         return None
-    root = config_file or option(words, *place.options) or place.root
+    root = config_file or option(argv, *place.options) or place.root
     if not root.startswith("/"):
         root = os.path.normpath(os.path.join(host.link("/proc/%d/cwd" % pid) or "/", root))
     return Service(
         backend=place.backend, distribution=place.distribution, unit=unit or place.units[0], active=True, pid=pid,
         started=started_at(host, pid), binary=binary, release=release, root=root, socket=socket_path,
-        arguments=tuple(words),
+        arguments=tuple(argv),
     )
 
 
@@ -232,7 +232,7 @@ def _of_unit(
     host: Host, place: KnownRuntime, name: str, unit: Mapping[str, str], config_file: str
 ) -> Optional[Service]:
     pid = int(unit.get("MainPID") or "0")
-    words = _words(host, pid) if pid else []
+    argv = _argv(host, pid) if pid else []
     program = (host.link("/proc/%d/exe" % pid) or "").replace(" (deleted)", "") if pid else ""
     binary = program or host.which(place.program) or ""
     release = _release(host.run([binary, "--version"], check=False).stdout) if binary else None
@@ -241,12 +241,12 @@ def _of_unit(
     return Service(
         backend=place.backend, distribution=place.distribution, unit=name, active=unit.get("ActiveState") == "active",
         pid=pid, started=started_at(host, pid), binary=binary, release=release,
-        root=config_file or option(words, *place.options) or place.root, socket=place.sockets[0],
-        arguments=tuple(words),
+        root=config_file or option(argv, *place.options) or place.root, socket=place.sockets[0],
+        arguments=tuple(argv),
     )
 
 
-def _words(host: Host, pid: int) -> List[str]:
+def _argv(host: Host, pid: int) -> List[str]:
     return (host.read("/proc/%d/cmdline" % pid) or "").rstrip("\0").split("\0")
 
 

@@ -3,7 +3,7 @@
 """Which low-level runtimes the container runtime of this host starts containers with: NVIDIA's has to call the same.
 
 A bare name in config.toml is looked up in the PATH of whoever starts the container, which is the runtime's daemon and
-may lack the folder: CRI-O's packages keep theirs in /usr/libexec/crio, k3s and RKE2 in a folder of each release.
+may lack the directory: CRI-O's packages keep theirs in /usr/libexec/crio, k3s and RKE2 in a directory of each release.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .backends.crio import configuration as crio
 from .detection import find
 from .model import Service, environment
 
-# (a release's own folder, the same by a name that stays when it is upgraded)
+# (a release's own directory, the same by a name that stays when it is upgraded)
 _RELEASES = (
     (re.compile(r"^(.*/k3s)/data/[0-9a-f]{64}/bin/"), r"\1/data/current/bin/"),
     (re.compile(r"^(.*/rke2)/data/[^/]+/bin/"), r"\1/bin/"),
@@ -60,9 +60,9 @@ def _program(handler: Any, name: str) -> str:
 def _located(host: Host, program: str, service: Service) -> Optional[str]:
     if program.startswith("/"):
         return program if host.is_executable(program) else None
-    for folder in environment(host, service.pid).get("PATH", "").split(":"):
-        path = os.path.join(folder, program)
-        if folder.startswith("/") and host.is_executable(path):
+    for directory in environment(host, service.pid).get("PATH", "").split(":"):
+        path = os.path.join(directory, program)
+        if directory.startswith("/") and host.is_executable(path):
             return path
     return host.which(program)
 

@@ -116,7 +116,7 @@ def _apply_step(
             **_address(service), "handlers": list(policy.entries) if policy.present else [],
             "ours": list(policy.entries),
         },
-        after=tuple(requires),
+        depends_on=tuple(requires),
     )
 
 

@@ -37,7 +37,7 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
 def forget(host: Host, journal: Journal, step: Step) -> None:
     """End a removal that was killed before its record was gone."""
     if not host.exists(step.subject):
-        _remove_folders(host, journal, step.subject)
+        _remove_directories(host, journal, step.subject)
     journal.forget_original(step.subject)
 
 
@@ -63,7 +63,7 @@ def _change(host: Host, journal: Journal, step: Step, text: Optional[str]) -> No
 def _put(host: Host, journal: Journal, step: Step, text: Optional[str]) -> None:
     if text is None:
         host.remove(step.subject)
-        _remove_folders(host, journal, step.subject)
+        _remove_directories(host, journal, step.subject)
     else:
         like = step.parameters.get("like")
         host.write(step.subject, text, ownership=host.ownership(like) if like else None)
@@ -138,18 +138,18 @@ def undo(host: Host, journal: Journal) -> Tuple[List[str], List[str]]:
 def _put_back(host: Host, journal: Journal, path: str, entry: Dict[str, Any]) -> None:
     if entry["text"] is None:
         host.remove(path)
-        _remove_folders(host, journal, path)
+        _remove_directories(host, journal, path)
         journal.forget_original(path)
     else:
         host.put_back(path, entry["text"].encode("utf-8", "surrogateescape"), Ownership(**entry["owner"]))
 
 
-def _remove_folders(host: Host, journal: Journal, path: str) -> None:
+def _remove_directories(host: Host, journal: Journal, path: str) -> None:
     """Directories that only came with a file of ours go with it."""
     for original in journal.originals(MEMORY):
         if original.path == path:
-            for folder in reversed(original.folders):
-                host.remove_empty_dir(folder)
+            for directory in reversed(original.folders):
+                host.remove_empty_dir(directory)
 
 
 def _undoing(journal: Journal) -> Dict[str, Dict[str, Any]]:

@@ -138,7 +138,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     removable: Dict[str, str] = {}
     restore: Tuple[Step, ...] = ()
     if not policy.present:
-        ours = provenance.brought(host, journal, "toolkit", database_now)
+        ours = provenance.installed_by_us(host, journal, "toolkit", database_now)
         removable = {name: ours[name] for name in database.removable(host, database_now, ours)}
         restore = tuple(step for step in restore_steps("toolkit", host, journal) if step.subject != catalogue.AUTH)
     return Observation(

@@ -116,19 +116,19 @@ def _package_refusals(observation: Observation, policy: Policy, facts: HostFacts
 
 
 def _transaction_refusals(observation: Observation, version: str) -> List[Refusal]:
-    done = observation.transaction
-    if done is None:
+    planned = observation.transaction
+    if planned is None:
         return []
-    names = done.held or (tuple(sorted(name for name, have in observation.held.items() if have != version))
-                          if done.problem else ())
+    names = planned.held or (tuple(sorted(name for name, have in observation.held.items() if have != version))
+                             if planned.problem else ())
     if names:
         return [_held(names, observation, "container toolkit %s in their place" % version)]
-    if done.problem:
-        return [unsolvable(done, observation.unread, "container toolkit %s" % version)]
-    lost = [name for name in done.removes if name not in catalogue.PACKAGES]
+    if planned.problem:
+        return [unsolvable(planned, observation.unread, "container toolkit %s" % version)]
+    lost = [name for name in planned.removes if name not in catalogue.PACKAGES]
     if lost:
         return [removes_others(lost)]
-    return _tool_refusals(observation) + no_space(observation.space, done, {})
+    return _tool_refusals(observation) + no_space(observation.space, planned, {})
 
 
 def _tool_refusals(observation: Observation) -> List[Refusal]:
@@ -228,7 +228,7 @@ def _keep(wanted: str, requires: Tuple[str, ...]) -> Step:
         subject=catalogue.CONFIGURATION,
         why="The packages' post-install script writes this file anew, without its comments.",
         change={"before": wanted, "after": wanted},
-        after=requires,
+        depends_on=requires,
     )
 
 
@@ -239,7 +239,7 @@ def _put_back(wanted: str, requires: Tuple[str, ...]) -> Step:
         subject=catalogue.CONFIGURATION,
         why="The file gets its comments back.",
         change={"before": wanted, "after": wanted},
-        after=requires,
+        depends_on=requires,
     )
 
 
@@ -255,16 +255,16 @@ def _runtimes(observation: Observation, policy: Policy) -> List[str]:
 def _package_steps(
     observation: Observation, policy: Policy, wanted: Optional[str], requires: Tuple[str, ...]
 ) -> List[Step]:
-    version, done = version_after(observation, policy), observation.transaction
-    if done is None:
+    version, planned = version_after(observation, policy), observation.transaction
+    if planned is None:
         return []
-    before, after = done.change
+    before, after = planned.change
     steps = [_keep(wanted, requires)] if wanted is not None and _keeps(observation) else []
     steps.append(packages_step(
         NAME, "container toolkit %s" % version, before, after,
         "The packages of the toolkit need each other in one exact version. Their scripts reload systemd.",
-        requires=requires + tuple(step.id for step in steps), manager="apt", request=dict(done.request),
-        update_cache=True, allow_downgrade=done.allow_downgrade))
+        requires=requires + tuple(step.id for step in steps), manager="apt", request=dict(planned.request),
+        update_cache=True, allow_downgrade=planned.allow_downgrade))
     return steps
 
 
@@ -292,9 +292,9 @@ def _removal(observation: Observation) -> List[Step]:
     return steps + restore
 
 
-def facts_after(observation: Observation, policy: Policy, facts: HostFacts, done: Plan) -> HostFacts:
+def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
     """The host's toolkit once the plan is done."""
-    if done.refusals or policy.source == "preinstalled" and policy.present:
+    if planned.refusals or policy.source == "preinstalled" and policy.present:
         return facts
     if not policy.present:
         return facts.but(toolkit="") if "nvidia-container-toolkit-base" in observation.removable else facts

@@ -23,8 +23,8 @@ def is_rewritten(host: Host, text: str, kept: str) -> bool:
         return True
     if host.which("nvidia-ctk") is None:
         return False
-    with host.scratch() as folder:
-        path = "%s/%s" % (folder, RELATIVE)
+    with host.scratch() as directory:
+        path = "%s/%s" % (directory, RELATIVE)
         host.write(path, kept)
         made = host.run(["nvidia-ctk", "--quiet", "config", "--config-file=" + path], check=False)
     return made.rc == 0 and made.stdout == text
@@ -38,11 +38,11 @@ def objection(host: Host, text: str) -> str:
     program = host.which("nvidia-container-runtime")
     if program is None:
         return ""
-    with host.scratch() as folder:
-        path = "%s/%s" % (folder, RELATIVE)
+    with host.scratch() as directory:
+        path = "%s/%s" % (directory, RELATIVE)
         host.write(path, with_settings(path, text, {DEBUG: "/dev/null"}))
         judged = host.run([program, "--version"], check=False,
-                          env={"NVIDIA_CTK_CONFIG_FILE_PATH": path, "XDG_CONFIG_HOME": folder})
+                          env={"NVIDIA_CTK_CONFIG_FILE_PATH": path, "XDG_CONFIG_HOME": directory})
     # A host that has no low-level runtime yet makes it fail too, which says nothing of the file
     if judged.rc == 0 or NO_RUNTIME in judged.stderr:
         return ""

@@ -263,5 +263,5 @@ def _memory_complaints(gpu: NvmlGpu) -> List[str]:
     return complaints
 
 
-def _skipped(name: str, ground: str) -> Check:
-    return Check(name, SKIPPED, "not judged: %s failed" % ground, "mend %s first" % ground)
+def _skipped(name: str, prerequisite: str) -> Check:
+    return Check(name, SKIPPED, "not judged: %s failed" % prerequisite, "mend %s first" % prerequisite)

@@ -11,7 +11,7 @@ from ..core.refusal import Refusal
 from .checks import FAILED, PASSED, Check
 
 # The GPU Operator's validator (cmd/nvidia-validator): its operands wait for these files
-STATUS_FOLDER = "/run/nvidia/validations"
+STATUS_DIRECTORY = "/run/nvidia/validations"
 STATUS_FILES: Dict[str, Tuple[str, ...]] = {
     "driver-ready": ("gpus_on_bus", "driver_versions", "gpus_answer", "memory_health", "fabric", "device_nodes"),
     "toolkit-ready": ("cdi_spec", "runtime_handler"),
@@ -41,7 +41,7 @@ def raise_if_unhealthy(checks: Sequence[Check], subject: str) -> None:
 def status_changes(host: Host, checks: Sequence[Check]) -> Dict[str, Optional[str]]:
     """{status file: its text, or None where it has to go} of those that do not say what the checks have found."""
     passed = {check.name for check in checks if check.status == PASSED}
-    wanted = {"%s/%s" % (STATUS_FOLDER, name): _OURS[name] if passed.issuperset(needed) else None
+    wanted = {"%s/%s" % (STATUS_DIRECTORY, name): _OURS[name] if passed.issuperset(needed) else None
               for name, needed in STATUS_FILES.items()}
     return {path: text for path, text in wanted.items() if host.read(path) != text}
 
@@ -58,13 +58,13 @@ def write_status_files(host: Host, checks: Sequence[Check]) -> List[str]:
 
 
 def remove_status_files(host: Host, check_mode: bool) -> List[str]:
-    """Take back the status files that say what ours say, and the folders that are empty then; return their names."""
-    paths = {"%s/%s" % (STATUS_FOLDER, name): text for name, text in _OURS.items()}
+    """Take back the status files that say what ours say, and directories that are empty then; return their names."""
+    paths = {"%s/%s" % (STATUS_DIRECTORY, name): text for name, text in _OURS.items()}
     found = [path for path, text in paths.items() if host.read(path) == text]
     if not check_mode:
         for path in found:
             host.remove(path)
         if found:
-            host.remove_empty_dir(STATUS_FOLDER)
-            host.remove_empty_dir(STATUS_FOLDER.rsplit("/", 1)[0])
+            host.remove_empty_dir(STATUS_DIRECTORY)
+            host.remove_empty_dir(STATUS_DIRECTORY.rsplit("/", 1)[0])
     return found

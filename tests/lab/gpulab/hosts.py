@@ -31,7 +31,7 @@ SANDBOX_IMAGE = "registry.k8s.io/pause:3.10"
 SSH_SECONDS = 60.0
 ADMIN, ADMIN_ID = "admin", 1000
 
-# By runtime: the folder beside a host's files that holds its images, where the host sees it, and the runtime's socket.
+# By runtime: the directory beside a host's files that holds its images, where the host sees it, and its socket.
 STORES: Dict[str, Tuple[str, str, str]] = {
     "containerd": ("containerd", "/var/lib/containerd", "/run/containerd/containerd.sock"),
     "cri-o": ("containers", "/var/lib/containers", "/run/crio/crio.sock"),

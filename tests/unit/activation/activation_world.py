@@ -100,7 +100,7 @@ class World(world.World):
                           for name, unit in self.units.items()}
 
     def suppose(self, policy: Policy) -> None:
-        if policy.pods_leave:
+        if policy.assume_pods_evicted:
             self.programs = tuple(holder for holder in self.programs if not holder.pod)
 
     def boot(self) -> None:

@@ -32,7 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy im
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cdi import boot as cdi_boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, UVM_NODES, HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 
@@ -135,7 +135,7 @@ class TestExchange:
 
 
 class TestHost:
-    def test_nodes_go_with_the_folder_that_held_them(self, tmp_path: Path) -> None:
+    def test_nodes_go_with_the_directory_that_held_them(self, tmp_path: Path) -> None:
         nodes = ("/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap1")
         for name in nodes + ("/dev/null",):
             (tmp_path / name[1:]).parent.mkdir(parents=True, exist_ok=True)
@@ -153,12 +153,12 @@ class TestHost:
             9: ("bash", "0::/user.slice\n", "/dev/null"),
         }
         for pid, (command, groups, device) in processes.items():
-            folder = tmp_path / "proc" / str(pid)
-            (folder / "fd").mkdir(parents=True)
-            (folder / "comm").write_text(command + "\n")
-            (folder / "cgroup").write_text(groups)
-            os.symlink(device, folder / "fd" / "3")
-            os.symlink(device, folder / "fd" / "4")
+            directory = tmp_path / "proc" / str(pid)
+            (directory / "fd").mkdir(parents=True)
+            (directory / "comm").write_text(command + "\n")
+            (directory / "cgroup").write_text(groups)
+            os.symlink(device, directory / "fd" / "3")
+            os.symlink(device, directory / "fd" / "4")
         assert observation._holders(Host(str(tmp_path))) == ((
             Holder(7, "nvidia-persiste", ("/dev/nvidia0",), unit=PERSISTENCED),
             Holder(8, "gpu-app", ("/dev/nvidia1",), pod="8f0f5c0e-0000-4000-8000-123456789abc"),
@@ -181,7 +181,7 @@ class TestHost:
         seen = observation._use(host)
         assert seen.opened == {"nvidia": 2, "nvidia_uvm": 1, "nvidia_drm": 1}
         assert seen.unexplained() == {"nvidia_drm": 3}
-        assert planner._busy(seen, replace(PRESENT, pods_leave=True)) == [
+        assert planner._busy(seen, replace(PRESENT, assume_pods_evicted=True)) == [
             "a process (pid 7) has /dev/dri/card0, /dev/nvidia-uvm, /dev/nvidia0, /dev/nvidiactl open",
             "kernel module zfs_gds uses nvidia", "nvidia_drm is used by a console or a display"]
 
@@ -194,15 +194,15 @@ class TestHost:
         self, tmp_path: Path, listed: str, made: int, built: Any
     ) -> None:
         class Kmod(Host):
-            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
-                return Done(argv, 0, "version: 595.91.07\n", "")
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+                return CommandResult(argv, 0, "version: 595.91.07\n", "")
 
         host, there = Kmod(str(tmp_path)), driver("595.91.07")
-        folder = "/lib/modules/%s/" % there.kernel
-        host.write(folder + "modules.dep", "updates/dkms/nvidia.ko:\n" + listed)
+        directory = "/lib/modules/%s/" % there.kernel
+        host.write(directory + "modules.dep", "updates/dkms/nvidia.ko:\n" + listed)
         for name, when in (("nvidia.ko", 0), ("nvidia-fs.ko.xz", made)):
-            host.write(folder + "updates/dkms/" + name, "")
-            os.utime(host.path(folder + "updates/dkms/" + name), (1000 + when, 1000 + when))
+            host.write(directory + "updates/dkms/" + name, "")
+            os.utime(host.path(directory + "updates/dkms/" + name), (1000 + when, 1000 + when))
         assert observation._built_after(host, there, "nvidia_fs") == built
 
     def test_loaded_modules_and_their_use(self, tmp_path: Path) -> None:
@@ -263,10 +263,10 @@ def test_a_unit_that_systemd_has_not_read_yet_is_known_by_its_file(
     tmp_path: Path, answers: Dict[Tuple[str, ...], str], enabled: Any
 ) -> None:
     class Systemd(Host):
-        def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+        def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
             if argv[1] == "is-enabled":
-                return Done(argv, 1, answers[tuple(argv[2:])], "")
-            return Done(argv, 0, "\n\n".join("Id=%s\nLoadState=%s\nActiveState=inactive" % (
+                return CommandResult(argv, 1, answers[tuple(argv[2:])], "")
+            return CommandResult(argv, 0, "\n\n".join("Id=%s\nLoadState=%s\nActiveState=inactive" % (
                 name, "loaded" if name == PERSISTENCED else "not-found") for name in argv[4:]), "")
 
     host = Systemd(str(tmp_path))
@@ -281,10 +281,11 @@ def test_a_unit_that_systemd_has_not_read_yet_is_known_by_its_file(
 def test_a_unit_that_cannot_be_enabled_is_not_to_be(tmp_path: Path, more: str, steps: List[str]) -> None:
     """Ubuntu's nvidia-persistenced.service, which a udev rule starts: 'enable' of it ends with 0 and does nothing."""
     class Systemd(Host):
-        def run(self, argv: Any, *words: Any, **options: Any) -> Done:
+        def run(self, argv: Any, *words: Any, **options: Any) -> CommandResult:
             if argv[1] == "is-enabled":
                 return super().run([argv[0], "--root=" + self.root, *argv[1:]], *words, **options)
-            return Done(argv, 0, "Id=%s\nLoadState=loaded\nActiveState=active\nSubState=running\n" % PERSISTENCED, "")
+            said = "Id=%s\nLoadState=loaded\nActiveState=active\nSubState=running\n" % PERSISTENCED
+            return CommandResult(argv, 0, said, "")
 
     host = Systemd(str(tmp_path))
     host.write("/usr/lib/systemd/system/" + PERSISTENCED,
@@ -305,9 +306,9 @@ def test_a_unit_that_cannot_be_enabled_is_not_to_be(tmp_path: Path, more: str, s
 ])
 def test_whether_a_unit_runs(tmp_path: Path, said: str, state: Service) -> None:
     class Systemd(Host):
-        def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+        def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
             if argv[1] == "is-enabled":
-                return Done(argv, 0, "enabled\n", "")
-            return Done(argv, 0, "Id=%s\nLoadState=loaded\n%s\n" % (FABRIC_MANAGER, said), "")
+                return CommandResult(argv, 0, "enabled\n", "")
+            return CommandResult(argv, 0, "Id=%s\nLoadState=loaded\n%s\n" % (FABRIC_MANAGER, said), "")
 
     assert observation._services(Systemd(str(tmp_path))) == {FABRIC_MANAGER: state}

@@ -146,7 +146,7 @@ FRESH = observation.Observation(
 NO_UNITS = tuple((unit, False, False, False) for unit in observation.REFRESH_UNITS)
 BARE = replace(FRESH, spec=None, driver="", toolkit="", generated=False, units=NO_UNITS, loaded="", files={},
                boot_enabled=False)
-WISH = policy.Policy(True, True)
+POLICY = policy.Policy(True, True)
 
 
 def the(action: str, plan: Plan) -> Step:
@@ -156,22 +156,22 @@ def the(action: str, plan: Plan) -> Step:
 
 def test_what_the_toolkits_unit_writes_meanwhile_makes_no_other_plan() -> None:
     """It may at any moment between an approval and its run: after a boot, and whenever a driver or a toolkit comes."""
-    approved = the(planner.GENERATE, planner.plan(BARE, WISH, FACTS))
+    approved = the(planner.GENERATE, planner.plan(BARE, POLICY, FACTS))
     seen = replace(FRESH, spec=read_spec(as_yaml(too_early(*CONTROL_NODES[1:]))))
-    assert the(planner.GENERATE, planner.plan(seen, WISH, FACTS)).promise() == approved.promise()
+    assert the(planner.GENERATE, planner.plan(seen, POLICY, FACTS)).promise() == approved.promise()
 
 
 @pytest.mark.parametrize("brought, state, is_ours", [
     ({"nvidia-container-toolkit": PackageChange(None, "1.20.1-1")}, "absent", True),
     ({"nvidia-container-toolkit": PackageChange(None, "1.20.1-1")}, "present", False), ({}, "absent", False)])
 def test_what_units_of_our_toolkit_wrote_goes_with_it(
-    tmp_path: Path, brought: Dict[str, PackageChange], state: str, is_ours: bool
+    tmp_path: Path, installed_by_us: Dict[str, PackageChange], state: str, is_ours: bool
 ) -> None:
     """A boot in the middle of an uninstallation: its units are still there, and ours is gone."""
     host = Host(str(tmp_path))
     host.write(PATH, as_yaml(specification()))
     journal = Journal(host)
-    journal.set_packages("toolkit", brought)
+    journal.set_packages("toolkit", installed_by_us)
     assert observation.observe(host, journal, policy.Policy(state == "present", True), HostFacts()).generated == is_ours
 
 
@@ -180,10 +180,10 @@ def test_what_units_of_our_toolkit_wrote_goes_with_it(
 def test_our_unit_generates_at_boot_whatever_the_toolkits_does(units: Any, toolkit: str) -> None:
     """Also where an administrator has masked the toolkit's, and where there is none."""
     seen = replace(FRESH, toolkit=toolkit, units=units, files={}, boot_enabled=False)
-    unit, rule, enabled = planner.plan(seen, WISH, FACTS.but(toolkit=toolkit)).steps
+    unit, rule, enabled = planner.plan(seen, POLICY, FACTS.but(toolkit=toolkit)).steps
     assert (unit.subject, rule.subject, enabled.subject) == (boot.UNIT_FILE, boot.RULE_FILE, boot.UNIT)
     assert "cdi generate" in unit.change["after"]
-    step = the("file.write", planner.plan(seen, replace(WISH, refresh_at_boot=False), FACTS.but(toolkit=toolkit)))
+    step = the("file.write", planner.plan(seen, replace(POLICY, refresh_at_boot=False), FACTS.but(toolkit=toolkit)))
     assert "cdi generate" not in step.change["after"] and "create-dev-char-symlinks" in step.change["after"]
 
 
@@ -214,7 +214,7 @@ def test_our_unit_writes_what_the_toolkits_would_in_its_environment() -> None:
 
 
 def test_gpus_in_mig_mode_without_devices_are_waited_for() -> None:
-    made = planner.plan(replace(FRESH, spec=None, undivided=True), WISH, FACTS)
+    made = planner.plan(replace(FRESH, spec=None, undivided=True), POLICY, FACTS)
     assert made.steps == ()
     assert "waits for MIG devices" in made.notes[-1]
     assert not made.complete, "that nothing is generated does not mean that the specification is there"
@@ -236,18 +236,18 @@ def test_links_are_judged_by_the_numbers_of_the_nodes(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     numbers = {"/dev/nvidia0": "195:0", "/dev/nvidiactl": "195:255", "/dev/nvidia-uvm": "511:0"}
     character_devices(host, numbers)
-    folder = tmp_path / "dev/char"
-    folder.mkdir()
+    directory = tmp_path / "dev/char"
+    directory.mkdir()
     assert links.unlinked(host) == ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm")
     for name, target in (("195:0", "../nvidia0"), ("195:255", "../nvidiactl"), ("510:0", "../nvidia-uvm"),
                          ("195:7", "../nvidia7"), ("1:3", "../null")):
-        (folder / name).symlink_to(target)
+        (directory / name).symlink_to(target)
     assert links.unlinked(host) == ("/dev/nvidia-uvm",)
     assert links.misleading(host) == ("/dev/char/510:0",)
 
     calls: List[Any] = []
     host.run = lambda argv, **_more: calls.append(list(argv))  # type: ignore
-    (step,) = planner.plan(replace(FRESH, unlinked=("/dev/nvidia-uvm",)), WISH, FACTS).steps
+    (step,) = planner.plan(replace(FRESH, unlinked=("/dev/nvidia-uvm",)), POLICY, FACTS).steps
     executors.EXECUTORS[step.action](host, Journal(host), step)
     assert calls == [["nvidia-ctk", "--quiet", "system", "create-dev-char-symlinks", "--create-all"],
                      ["nvidia-ctk", "--quiet", "system", "create-dev-char-symlinks"]]
@@ -256,7 +256,7 @@ def test_links_are_judged_by_the_numbers_of_the_nodes(tmp_path: Path) -> None:
 
     gone = planner.plan(replace(FRESH, generated=False, links=links.ours(host)), policy.Policy(False, True), FACTS)
     executors.EXECUTORS[planner.UNLINK](host, Journal(host), the(planner.UNLINK, gone))
-    assert sorted(path.name for path in folder.iterdir()) == ["1:3"]
+    assert sorted(path.name for path in directory.iterdir()) == ["1:3"]
     assert Journal(host).recall("cdi") == {}
 
 
@@ -301,7 +301,7 @@ def test_a_hook_of_another_toolkit_is_seen() -> None:
     assert read_spec(as_yaml(specification())).hooks == ("/usr/bin/nvidia-cdi-hook",)
 
 
-def test_a_second_file_conflicts_in_the_same_folder_alone(tmp_path: Path) -> None:
+def test_a_second_file_conflicts_in_the_same_directory_alone(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     text = as_yaml(specification())
     for path in ("/etc/cdi/nvidia.yaml", "/var/run/cdi/copy.json", PATH):
@@ -311,7 +311,7 @@ def test_a_second_file_conflicts_in_the_same_folder_alone(tmp_path: Path) -> Non
     assert list(others) == ["/etc/cdi/nvidia.yaml", "/var/run/cdi/copy.json"]
     assert observation.conflicting(PATH, read_spec(text), others) == ("/var/run/cdi/copy.json",)
     seen = replace(FRESH, elsewhere=tuple(others), conflicting=("/var/run/cdi/copy.json",))
-    made = planner.plan(seen, WISH, FACTS)
+    made = planner.plan(seen, POLICY, FACTS)
     assert [kept.subject for kept in made.kept] == ["/etc/cdi/nvidia.yaml"] and "stay in use" in made.kept[0].why
     assert [note for note in made.notes if "copy.json" in note and "none of them" in note] == list(made.notes)
 
@@ -324,7 +324,7 @@ def test_units_are_enabled_without_a_reload_of_systemd(tmp_path: Path) -> None:
             calls.append(words)
 
     host = Recorder(str(tmp_path))
-    enabled = the("service.enable", planner.plan(BARE, WISH, FACTS))
+    enabled = the("service.enable", planner.plan(BARE, POLICY, FACTS))
     dict(generic_executors(), **executors.EXECUTORS)[enabled.action](host, Journal(host), enabled)
     assert calls == [("enable", "--no-reload", "nvidia-cdi-refresh.path")]
 
@@ -336,7 +336,7 @@ def test_the_environment_of_the_refresh_unit_is_respected(tmp_path: Path) -> Non
                                                 'NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES="uuid"\nPATH=/x\n')
     assert observation.spec_path(host) == "/etc/cdi/nvidia.json"
     assert observation.refresh_environment(host) == {"NVIDIA_CTK_CDI_GENERATE_DEVICE_NAME_STRATEGIES": "uuid"}
-    step = the(planner.GENERATE, planner.plan(replace(FRESH, path="/etc/cdi/nvidia.json", spec=None), WISH, FACTS))
+    step = the(planner.GENERATE, planner.plan(replace(FRESH, path="/etc/cdi/nvidia.json", spec=None), POLICY, FACTS))
     assert step.subject == "/etc/cdi/nvidia.json"
 
 
@@ -353,7 +353,7 @@ def too_early(*gone: str) -> Dict[str, Any]:
 def test_a_specification_from_before_the_nodes_is_renewed(gone: Tuple[str, ...]) -> None:
     """After a power cut the toolkit's unit writes it at the boot, and the nodes come with the next run."""
     seen = replace(FRESH, spec=read_spec(as_yaml(too_early(*gone))))
-    (step,) = planner.plan(seen, WISH, FACTS).steps
+    (step,) = planner.plan(seen, POLICY, FACTS).steps
     assert (step.action, step.change["before"]["fresh"]) == ("cdi.generate", False)
     assert "it lacks " + ", ".join(gone) in step.why
 
@@ -361,14 +361,14 @@ def test_a_specification_from_before_the_nodes_is_renewed(gone: Tuple[str, ...])
 def test_the_nodes_without_which_cuda_fails_are_wanted_wherever_they_are() -> None:
     """Where nobody has made them, the step makes them."""
     seen = replace(FRESH, spec=read_spec(as_yaml(too_early(*CONTROL_NODES[1:]))))
-    (step,) = planner.plan(seen, WISH, FACTS.but(control_nodes=("/dev/nvidiactl",))).steps
+    (step,) = planner.plan(seen, POLICY, FACTS.but(control_nodes=("/dev/nvidiactl",))).steps
     assert step.why.endswith("it lacks /dev/nvidia-uvm, /dev/nvidia-uvm-tools.")
 
 
 def test_what_changes_in_words_alone_is_the_same_promise() -> None:
     early = replace(FRESH, spec=read_spec(as_yaml(too_early("/dev/nvidia-uvm"))))
-    before = planner.plan(early, WISH, FACTS.but(driver_changes=True)).steps
-    after = planner.plan(replace(early, reasons=("it lacks /dev/nvidia-uvm, /usr/lib/x.so.580.178.04",)), WISH, FACTS)
+    before = planner.plan(early, POLICY, FACTS.but(driver_changes=True)).steps
+    after = planner.plan(replace(early, reasons=("it lacks /dev/nvidia-uvm, /usr/lib/x.so.580.178.04",)), POLICY, FACTS)
     assert [(step.id, step.change) for step in before] == [(step.id, step.change) for step in after.steps]
 
 
@@ -482,7 +482,7 @@ def test_units_that_we_enabled_are_remembered_before_they_are(tmp_path: Path) ->
             raise GpuOpsError("cdi.any", "killed", "", "")
 
     host, run = Host(str(tmp_path)), dict(generic_executors(), **executors.EXECUTORS)
-    enable = the("service.enable", planner.plan(BARE, WISH, FACTS))
+    enable = the("service.enable", planner.plan(BARE, POLICY, FACTS))
     with pytest.raises(GpuOpsError):
         run[enable.action](Dying(str(tmp_path)), Journal(host), enable)
     assert Journal(host).recall("cdi") == {"enabled": [enable.subject]}
@@ -495,7 +495,7 @@ def test_a_specification_of_a_run_that_is_killed_is_ours_to_remove_and_one_that_
     toolkit.prints.write_text(as_yaml(specification()))
     toolkit.host.write("/usr/bin/nvidia-ctk", "#!/bin/sh\ncase $* in *list*) echo %s;; *) exec cat %s; esac\n" % (
         " ".join("nvidia.com/gpu=" + name for name in DEVICES), toolkit.prints))
-    generate = the(planner.GENERATE, planner.plan(BARE, WISH, FACTS))
+    generate = the(planner.GENERATE, planner.plan(BARE, POLICY, FACTS))
     path = toolkit.host.path(generate.subject)
 
     class Killed(BaseException):

@@ -55,13 +55,13 @@ class State:
 class Api:
     """One server on a free port of the loopback address, with a kubeconfig that leads to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         self.state = State()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self.state))
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
         self.url = "http://127.0.0.1:%d" % self._server.server_address[1]
-        self.kubeconfig = folder / "kubeconfig"
+        self.kubeconfig = directory / "kubeconfig"
         self.kubeconfig.write_text(json.dumps(kubeconfig(self.url)))
 
     def close(self) -> None:

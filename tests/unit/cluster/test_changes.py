@@ -9,12 +9,12 @@ import pytest
 from cluster_api import Api
 from cluster_objects import h100_node, pod
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Access, ApiError, Cluster
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import Eviction, read_gpu_pods
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodeWish
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.overview import (
-    overview,
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.observation import (
+    observe,
     wait_for_resources,
     wait_for_rollout,
 )
@@ -38,46 +38,46 @@ class Time:
 
 
 @pytest.fixture
-def cluster(api: Api) -> Cluster:
-    return Cluster(Access(kubeconfig=str(api.kubeconfig)))
+def cluster(api: Api) -> Client:
+    return Client(Connection(kubeconfig=str(api.kubeconfig)))
 
 
 class TestNode:
-    def test_check_mode_asks_the_server_and_changes_nothing(self, api: Api, cluster: Cluster) -> None:
+    def test_check_mode_asks_the_server_and_changes_nothing(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
-        assert change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=True)["changed"]
+        assert change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=True)["changed"]
         assert "unschedulable" not in api.state.nodes[0]["spec"]
         assert api.state.requests[-1].query == {"dryRun": "All"}
 
-    def test_a_second_run_sends_no_patch(self, api: Api, cluster: Cluster) -> None:
+    def test_a_second_run_sends_no_patch(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
-        assert change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)["changed"]
-        assert not change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)["changed"]
+        assert change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)["changed"]
+        assert not change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)["changed"]
         assert api.count("PATCH", NODE) == 1
 
-    def test_a_change_in_between_is_seen(self, api: Api, cluster: Cluster) -> None:
+    def test_a_change_in_between_is_seen(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
         api.state.conflicts = 2
-        assert change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)["changed"]
+        assert change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)["changed"]
         assert api.count("PATCH", NODE) == 3
 
-    def test_endless_conflicts_end(self, api: Api, cluster: Cluster) -> None:
+    def test_endless_conflicts_end(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
         api.state.conflicts = 99
         with pytest.raises(ApiError, match="modified"):
-            change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)
+            change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)
 
-    def test_a_host_that_is_no_node(self, cluster: Cluster) -> None:
+    def test_a_host_that_is_no_node(self, cluster: Client) -> None:
         with pytest.raises(GpuOpsError, match="has no node gpu-1"):
-            change_node(cluster, "gpu-1", NodeWish(cordoned=True), dry_run=False)
+            change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)
 
 
 class TestEviction:
     @staticmethod
-    def plan(cluster: Cluster, force: bool = False) -> EvictionPlan:
+    def plan(cluster: Client, force: bool = False) -> EvictionPlan:
         return plan_eviction(read_gpu_pods(cluster, "gpu-1"), force=force, delete_emptydir_data=False)
 
-    def test_only_gpu_pods_of_this_node_go(self, api: Api, cluster: Cluster) -> None:
+    def test_only_gpu_pods_of_this_node_go(self, api: Api, cluster: Client) -> None:
         api.state.pods = [pod("a"), pod("web", gpus=0), pod("elsewhere", node_name="gpu-2"),
                           pod("agent", owner="DaemonSet")]
         result = Eviction(cluster).run(self.plan(cluster), timeout=10)
@@ -87,14 +87,14 @@ class TestEviction:
         eviction = next(request for request in api.state.requests if request.method == "POST")
         assert eviction.body["deleteOptions"]["preconditions"] == {"uid": "uid-a"}
 
-    def test_a_disruption_budget_is_asked_again_until_it_allows(self, api: Api, cluster: Cluster) -> None:
+    def test_a_disruption_budget_is_asked_again_until_it_allows(self, api: Api, cluster: Client) -> None:
         time = Time()
         api.state.pods = [pod("a"), pod("b")]
         api.state.budget_blocks = {"b": 3}
         assert Eviction(cluster, None, time.clock, time.sleep).run(self.plan(cluster), timeout=60)["changed"]
         assert api.state.pods == [] and time.now > 0
 
-    def test_a_budget_that_never_allows_is_named(self, api: Api, cluster: Cluster) -> None:
+    def test_a_budget_that_never_allows_is_named(self, api: Api, cluster: Client) -> None:
         time = Time()
         api.state.pods = [pod("a")]
         api.state.budget_blocks = {"a": 999}
@@ -103,7 +103,7 @@ class TestEviction:
         assert "team/a" in refused.value.found and "budget a needs 1 healthy pods" in refused.value.found
         assert len(api.state.pods) == 1
 
-    def test_a_pod_that_does_not_end_is_named(self, api: Api, cluster: Cluster) -> None:
+    def test_a_pod_that_does_not_end_is_named(self, api: Api, cluster: Client) -> None:
         time = Time()
         api.state.pods = [pod("a")]
         api.state.terminating = {"a"}
@@ -111,20 +111,20 @@ class TestEviction:
             Eviction(cluster, None, time.clock, time.sleep).run(self.plan(cluster), timeout=30)
         assert api.count("POST", "/api/v1/namespaces/team/pods/a/eviction") == 1
 
-    def test_check_mode_asks_the_server_and_evicts_nothing(self, api: Api, cluster: Cluster) -> None:
+    def test_check_mode_asks_the_server_and_evicts_nothing(self, api: Api, cluster: Client) -> None:
         api.state.pods = [pod("a"), pod("b")]
         api.state.budget_blocks = {"b": 1}
         result = Eviction(cluster).preview(self.plan(cluster))
         assert result["changed"] and [each["pod"] for each in result["blocked"]] == ["team/b"]
         assert len(api.state.pods) == 2
 
-    def test_a_free_node_is_unchanged(self, api: Api, cluster: Cluster) -> None:
+    def test_a_free_node_is_unchanged(self, api: Api, cluster: Client) -> None:
         assert not Eviction(cluster).run(self.plan(cluster), timeout=1)["changed"]
 
 
 class TestOverview:
-    def read(self, cluster: Cluster, contents: bool = True) -> Any:
-        return overview(cluster, None, "gpuops", "nvidia", contents)
+    def read(self, cluster: Client, contents: bool = True) -> Any:
+        return observe(cluster, None, "gpuops", "nvidia", contents)
 
     def lists(self, api: Api) -> None:
         for path in ("pods", "configmaps", "secrets", "services", "persistentvolumeclaims", "replicationcontrollers"):
@@ -134,12 +134,12 @@ class TestOverview:
         for path in ("jobs", "cronjobs"):
             api.state.objects["/apis/batch/v1/namespaces/gpuops/" + path] = {"items": []}
 
-    def test_an_empty_cluster(self, cluster: Cluster) -> None:
+    def test_an_empty_cluster(self, cluster: Client) -> None:
         seen = self.read(cluster)
         assert seen["nodes"] == [] and seen["operator_refusal"] is None
         assert not seen["namespace"]["exists"] and not seen["runtime_class"]["exists"]
 
-    def test_what_lives_in_the_namespace(self, api: Api, cluster: Cluster) -> None:
+    def test_what_lives_in_the_namespace(self, api: Api, cluster: Client) -> None:
         self.lists(api)
         api.state.objects["/api/v1/namespaces/gpuops"] = {
             "metadata": {"name": "gpuops", "labels": {"app.kubernetes.io/managed-by": "gpuops"}}}
@@ -150,12 +150,12 @@ class TestOverview:
         seen = self.read(cluster)["namespace"]
         assert seen["ours"] and seen["occupants"] == ["ConfigMap/theirs", "Pod/bare"]
 
-    def test_a_policy_of_the_operator_is_seen(self, api: Api, cluster: Cluster) -> None:
+    def test_a_policy_of_the_operator_is_seen(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
         api.state.objects["/apis/nvidia.com/v1/clusterpolicies"] = {"items": [{"metadata": {"name": "cluster-policy"}}]}
         assert "cluster-policy" in self.read(cluster)["operator_refusal"]["found"]
 
-    def test_the_gate_waits_and_then_names_what_is_missing(self, api: Api, cluster: Cluster) -> None:
+    def test_the_gate_waits_and_then_names_what_is_missing(self, api: Api, cluster: Client) -> None:
         time = Time()
         api.state.nodes = [h100_node(capacity={"nvidia.com/gpu": "7"})]
         with pytest.raises(GpuOpsError, match="offers nvidia.com/gpu=7, not 8"):
@@ -169,7 +169,7 @@ class TestOverview:
         wait_for_resources(cluster, {"gpu-1": {"nvidia.com/gpu": 8}}, 10, time.clock, heal)
         assert len(waits) == 1
 
-    def test_the_rollout_waits_and_then_says_what_the_kubelet_says(self, api: Api, cluster: Cluster) -> None:
+    def test_the_rollout_waits_and_then_says_what_the_kubelet_says(self, api: Api, cluster: Client) -> None:
         time = Time()
         path = "/apis/apps/v1/namespaces/gpuops/daemonsets/plugin"
         status = {"observedGeneration": 2, "desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberReady": 0}

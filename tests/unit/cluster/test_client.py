@@ -12,16 +12,16 @@ from cluster_api import TOKEN, Answer, Api, kubeconfig
 from cluster_objects import h100_node
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import (
-    Access,
     ApiError,
-    Cluster,
+    Client,
+    Connection,
     secrets,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 
-def connect(api: Api, **options: Any) -> Cluster:
-    return Cluster(Access(kubeconfig=str(api.kubeconfig), **options))
+def connect(api: Api, **options: Any) -> Client:
+    return Client(Connection(kubeconfig=str(api.kubeconfig), **options))
 
 
 def test_a_list_is_read_page_by_page(api: Api) -> None:
@@ -39,7 +39,7 @@ def test_three_ways_in(api: Api, how: str) -> None:
         "dictionary": {"kubeconfig": kubeconfig(api.url)},
         "host and token": {"host": api.url + "/", "api_key": TOKEN},
     }
-    assert Cluster(Access(**options[how])).items("/api/v1/nodes") == []
+    assert Client(Connection(**options[how])).items("/api/v1/nodes") == []
 
 
 def test_impersonation_names_user_and_every_group(api: Api) -> None:
@@ -51,7 +51,7 @@ def test_impersonation_names_user_and_every_group(api: Api) -> None:
 
 def test_wrong_credentials_name_server_and_source(api: Api) -> None:
     with pytest.raises(ApiError) as refused:
-        Cluster(Access(kubeconfig=str(api.kubeconfig), api_key="wrong")).items("/api/v1/nodes")
+        Client(Connection(kubeconfig=str(api.kubeconfig), api_key="wrong")).items("/api/v1/nodes")
     assert refused.value.status == 401
     assert api.url in refused.value.found and str(api.kubeconfig) in refused.value.remedy
 
@@ -67,7 +67,7 @@ def test_an_unreachable_server_is_named_with_its_kubeconfig(tmp_path: Path) -> N
         closed.bind(("127.0.0.1", 0))
         url = "http://127.0.0.1:%d" % closed.getsockname()[1]
     with pytest.raises(GpuOpsError) as unreachable:
-        Cluster(Access(kubeconfig=kubeconfig(url), context="test")).items("/api/v1/nodes")
+        Client(Connection(kubeconfig=kubeconfig(url), context="test")).items("/api/v1/nodes")
     assert url in unreachable.value.found and "context test" in unreachable.value.found
 
 
@@ -82,7 +82,7 @@ def test_a_wrong_kubeconfig(tmp_path: Path, content: Any, words: str) -> None:
     if content is not None:
         path.write_text(content)
     with pytest.raises(GpuOpsError) as refused:
-        Cluster(Access(kubeconfig=str(path)))
+        Client(Connection(kubeconfig=str(path)))
     assert str(path) in refused.value.found and words in refused.value.found
     assert "K8S_AUTH_KUBECONFIG" in refused.value.remedy
 
@@ -100,14 +100,14 @@ def test_a_server_that_is_no_api_server(tmp_path: Path, api: Api) -> None:
 
 def test_secrets_are_not_in_messages(api: Api) -> None:
     with pytest.raises(ApiError) as refused:
-        Cluster(Access(host=api.url, api_key="very-secret")).items("/api/v1/nodes")
+        Client(Connection(host=api.url, api_key="very-secret")).items("/api/v1/nodes")
     assert "very-secret" not in str(refused.value)
 
 
 def test_secrets_are_those_of_every_way_in() -> None:
-    access = Access(
+    access = Connection(
         kubeconfig=kubeconfig("https://192.0.2.1:6443"), api_key="a-key", password="a-password",
         proxy="http://someone:a-proxys@192.0.2.2:3128",
         proxy_headers={"basic_auth": "someone:a-header", "user_agent": "x"})
     assert sorted(secrets(access)) == sorted(["a-key", "a-password", "a-proxys", "someone:a-header", TOKEN])
-    assert secrets(Access(kubeconfig="/etc/kubernetes/admin.conf", proxy="http://192.0.2.2:3128")) == ()
+    assert secrets(Connection(kubeconfig="/etc/kubernetes/admin.conf", proxy="http://192.0.2.2:3128")) == ()

@@ -21,8 +21,8 @@ LIST = "/api/v1/nodes"
 class Inventory:
     """A configuration file and the command line that reads it."""
 
-    def __init__(self, folder: Path, api: Api) -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, api: Api) -> None:
+        self.directory = directory
         self.api = api
 
     def run(
@@ -30,20 +30,20 @@ class Inventory:
         environment: Optional[Dict[str, str]] = None, name: str = "test.gpu_nodes.yml",
     ) -> "subprocess.CompletedProcess[str]":
         given = {"plugin": "gpuops.nvidia.gpu_nodes", "kubeconfig": str(self.api.kubeconfig), **(options or {})}
-        path = self.folder / name
+        path = self.directory / name
         path.write_text(json.dumps({key: value for key, value in given.items() if value is not None}))
         return subprocess.run(
             [sys.executable, "-m", "ansible.cli.inventory", "-i", str(path), "--list", *(flags or [])],
             env={
                 "PATH": os.environ["PATH"],
-                "HOME": str(self.folder),
-                "ANSIBLE_HOME": str(self.folder / "ansible"),
+                "HOME": str(self.directory),
+                "ANSIBLE_HOME": str(self.directory / "ansible"),
                 "ANSIBLE_COLLECTIONS_PATH": str(collections_root()),
                 "ANSIBLE_INVENTORY_UNPARSED_FAILED": "true",
                 "ANSIBLE_DEPRECATION_WARNINGS": "false",
                 **(environment or {}),
             },
-            cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
+            cwd=self.directory, capture_output=True, text=True, timeout=120, check=False,
         )
 
     def read(self, *arguments: Any, **options: Any) -> Dict[str, Any]:
@@ -141,7 +141,7 @@ def test_strict_names_a_mistake(inventory: Inventory) -> None:
 class TestCache:
     def options(self, inventory: Inventory) -> Dict[str, Any]:
         return {"cache": True, "cache_plugin": "ansible.builtin.jsonfile",
-                "cache_connection": str(inventory.folder / "cache"), "cache_timeout": 3600}
+                "cache_connection": str(inventory.directory / "cache"), "cache_timeout": 3600}
 
     def test_a_second_run_asks_nobody(self, inventory: Inventory) -> None:
         first = inventory.read(self.options(inventory))
@@ -167,7 +167,7 @@ class TestCache:
     def test_without_cache_nothing_is_stored(self, inventory: Inventory) -> None:
         inventory.read({**self.options(inventory), "cache": False})
         inventory.read({**self.options(inventory), "cache": False})
-        assert inventory.api.count("GET", LIST) == 2 and not (inventory.folder / "cache").exists()
+        assert inventory.api.count("GET", LIST) == 2 and not (inventory.directory / "cache").exists()
 
 
 class TestAccess:

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Makes this folder's small capability importable."""
+"""Makes this directory's small capability importable."""
 from __future__ import annotations
 
 import os
@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture
 def memory(tmp_path: Path) -> Iterator[Path]:
     """A scratch root in memory where the machine has that: for what waits for the disk ten thousand times."""
-    folder = "/dev/shm"
-    if not os.access(folder, os.W_OK):
+    directory = "/dev/shm"
+    if not os.access(directory, os.W_OK):
         yield tmp_path
         return
-    with tempfile.TemporaryDirectory(prefix="gpuops-test-", dir=folder) as scratch:
+    with tempfile.TemporaryDirectory(prefix="gpuops-test-", dir=directory) as scratch:
         yield Path(scratch)

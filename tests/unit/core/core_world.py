@@ -78,16 +78,16 @@ def furnish(root: Path) -> None:
         path.write_bytes(data)
         path.chmod(mode)
     (root / LINKED.lstrip("/")).symlink_to("linked")
-    for folder in ("var/lib", "run"):
-        (root / folder).mkdir(parents=True)
+    for directory in ("var/lib", "run"):
+        (root / directory).mkdir(parents=True)
 
 
 def tree(root: Path, *left_out: str) -> Dict[str, Any]:
-    """Every file, folder and link below a root, with mode and owner; without what lies in the folders left out."""
+    """Every file, directory and link below a root, with mode and owner; without those below what is left out."""
     found: Dict[str, Any] = {}
     for path in sorted(root.rglob("*")):
         name = path.relative_to(root).as_posix()
-        if any(name == folder or name.startswith(folder + "/") for folder in left_out):
+        if any(name == directory or name.startswith(directory + "/") for directory in left_out):
             continue
         seen = path.lstat()
         if stat.S_ISLNK(seen.st_mode):

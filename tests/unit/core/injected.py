@@ -83,20 +83,20 @@ class Bench:
         before.mkdir()
         furnish(before)
         user = tree(before)
-        for name, wish in WISHES.items():
+        for name, policy in WISHES.items():
             after = self.copy(before, "after")
-            self.apply(after, wish)
+            self.apply(after, policy)
             undisturbed = tree(after, *PASSING)
             for number, cut in enumerate(CUTS):
                 key = "%s, %s" % (name, "changing" if cut.classes == CHANGING else "reading")
-                self.calls[key] = self.count(self.copy(before, "work"), wish, cut)
+                self.calls[key] = self.count(self.copy(before, "work"), policy, cut)
                 for call in range(1 + number % self.every, self.calls[key] + 1, self.every):
                     root = self.copy(before, "work")
-                    told = self.disturbed(root, wish, cut, call)
+                    told = self.disturbed(root, policy, cut, call)
                     where = "%s, %s call %d" % (name, cut.name, call)
                     if told:
                         self.problems.append("%s: %s" % (where, told))
-                    self.judge(root, wish, undisturbed, user, where)
+                    self.judge(root, policy, undisturbed, user, where)
                     self.experiments += 1
             before = self.copy(after, "before %s" % name)
 
@@ -107,17 +107,17 @@ class Bench:
         return target
 
     @staticmethod
-    def apply(root: Path, wish: Dict[str, Any]) -> None:
-        apply_alone(run(str(root), **wish), HostLock(Host(str(root)), "", "x"), 0)
+    def apply(root: Path, policy: Dict[str, Any]) -> None:
+        apply_alone(run(str(root), **policy), HostLock(Host(str(root)), "", "x"), 0)
 
-    def count(self, root: Path, wish: Dict[str, Any], cut: Cut) -> int:
+    def count(self, root: Path, policy: Dict[str, Any], cut: Cut) -> int:
         self.shim.gpuops_arm(str(root).encode(), cut.classes, COUNT, 0, 0)
-        self.apply(root, wish)
+        self.apply(root, policy)
         seen = int(self.shim.gpuops_seen())
         self.shim.gpuops_arm(b"", 0, COUNT, 0, 0)
         return seen
 
-    def disturbed(self, root: Path, wish: Dict[str, Any], cut: Cut, call: int) -> str:
+    def disturbed(self, root: Path, policy: Dict[str, Any], cut: Cut, call: int) -> str:
         """'' when the process died as it should, ended well or told what is wrong; else its traceback."""
         told = self.scratch / "told"
         told.write_text("")
@@ -126,7 +126,7 @@ class Bench:
             end = TRACEBACK
             try:
                 self.shim.gpuops_arm(str(root).encode(), cut.classes, cut.action, call, cut.error)
-                self.apply(root, wish)
+                self.apply(root, policy)
                 end = ENDED_WELL
             except GpuOpsError:
                 end = REFUSED
@@ -138,13 +138,13 @@ class Bench:
         wanted = (-signal.SIGKILL,) if cut.action in (KILL_BEFORE, KILL_AFTER) else (ENDED_WELL, REFUSED)
         return "" if status in wanted else "it ended with %d: %s" % (status, told.read_text())
 
-    def judge(self, root: Path, wish: Dict[str, Any], undisturbed: Dict[str, Any], user: Dict[str, Any],
+    def judge(self, root: Path, policy: Dict[str, Any], undisturbed: Dict[str, Any], user: Dict[str, Any],
               where: str) -> None:
         try:
             once_more = self.copy(root, "uninstalled")
             self.apply(once_more, WISHES["uninstall"])
             self.compare(where + ", uninstalled at once", tree(once_more, "var/lib/gpuops", "run/gpuops"), user)
-            self.apply(root, wish)
+            self.apply(root, policy)
             self.compare(where + ", run again", tree(root, *PASSING), undisturbed)
             if Journal(Host(str(root))).unfinished("texts"):
                 self.problems.append(where + ": a step is still open")

@@ -102,14 +102,14 @@ def mutations(plan: Plan) -> Dict[str, Callable[[], Plan]]:
         found["%d reversible" % number] = lambda number=number, step=step: with_step(
             plan, number, reversible=not step.reversible)
         found["%d after, more" % number] = lambda number=number, step=step: with_step(
-            plan, number, after=(*step.after, "another"))
+            plan, number, depends_on=(*step.depends_on, "another"))
         for level in Disruption:
             if level > step.disruption:
                 found["%d %s" % (number, level.name)] = lambda number=number, level=level: with_step(
                     plan, number, disruption=level)
-        for gone in step.after:
+        for gone in step.depends_on:
             found["%d not after %s" % (number, gone)] = lambda number=number, step=step, gone=gone: with_step(
-                plan, number, after=tuple(each for each in step.after if each != gone))
+                plan, number, depends_on=tuple(each for each in step.depends_on if each != gone))
         if number:
             order = (*plan.steps[:number - 1], step, plan.steps[number - 1], *plan.steps[number + 1:])
             found["%d earlier" % number] = lambda order=order: replace(plan, steps=order)
@@ -155,9 +155,10 @@ def test_every_single_change_of_what_was_promised_is_refused(plan: Plan) -> None
 def test_what_is_done_already_may_be_missing(plan: Plan, data: Any) -> None:
     left = [step for step in plan.steps if data.draw(st.booleans())]
     ids = {step.id for step in left}
-    now = tuple(replace(step, after=tuple(name for name in step.after if name in ids or data.draw(st.booleans())),
-                        change={side: fewer(value, data.draw) for side, value in step.change.items()},
-                        disruption=Disruption(data.draw(st.integers(0, step.disruption)))) for step in left)
+    now = tuple(replace(
+        step, depends_on=tuple(name for name in step.depends_on if name in ids or data.draw(st.booleans())),
+        change={side: fewer(value, data.draw) for side, value in step.change.items()},
+        disruption=Disruption(data.draw(st.integers(0, step.disruption)))) for step in left)
     requirements = tuple(each for each in plan.requirements if data.draw(st.booleans()))
     assert differences(replace(plan, steps=now, requirements=requirements), through_json(plan)) == ()
 

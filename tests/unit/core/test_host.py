@@ -140,7 +140,7 @@ def test_what_a_killed_write_left_is_replaced_by_the_next_one(tmp_path: Path) ->
     assert host.read("/etc/a") == "second"
 
 
-def test_nothing_unfinished_lies_in_a_folder_of_drop_ins(tmp_path: Path) -> None:
+def test_nothing_unfinished_lies_in_a_directory_of_drop_ins(tmp_path: Path) -> None:
     host = Host(str(tmp_path))
     seen = []
     host.write("/etc/crio/crio.conf.d/99-a.conf", "x", check=seen.append)
@@ -233,7 +233,7 @@ class TestErrors:
                     lambda: host.stat("/secret/a"), lambda: host.ownership("/secret/a"), lambda: host.glob("/secret/*"),
                     lambda: host.write("/open/a", "y"), lambda: host.remove("/open/a"),
                     lambda: host.remove("/secret/a"), lambda: host.remove_empty_dir("/open"),
-                    lambda: host.append("/open/b", "y"), lambda: host.make_folder("/open/c", 0o700),
+                    lambda: host.append("/open/b", "y"), lambda: host.make_directory("/open/c", 0o700),
                     lambda: host.make_link("/open/l", "a"), lambda: host.write("/open/deep/er/a", "y")):
             kind, text = elsewhere(act, lambda: os.setuid(NOBODY))
             assert kind == "HostFailed" and "Permission denied" in text and "`become: true`" in text
@@ -288,8 +288,8 @@ def test_modes_are_those_meant_whatever_the_umask(tmp_path: Path, umask: int) ->
     try:
         host.write("/etc/deep/er/a", "x")
         host.append("/etc/log", "x", mode=0o640)
-        host.make_folder("/run/ours", 0o700)
-        host.make_folder("/run/theirs", 0o755)
+        host.make_directory("/run/ours", 0o700)
+        host.make_directory("/run/theirs", 0o755)
         shown = host.run(["sh", "-c", "umask"]).stdout.strip()
     finally:
         os.umask(before)
@@ -420,10 +420,10 @@ def test_a_lock_that_is_held_outside_of_our_namespace_is_held(tmp_path: Path) ->
     assert told == "-1"
 
 
-def test_a_folder_of_drop_ins_that_is_mounted_from_the_same_file_system(tmp_path: Path) -> None:
-    """rename(2) crosses no mount; what is written beside has to lie in the folder then."""
-    for folder in ("etc/a b.d", "elsewhere"):
-        (tmp_path / folder).mkdir(parents=True)
+def test_a_directory_of_drop_ins_that_is_mounted_from_the_same_file_system(tmp_path: Path) -> None:
+    """rename(2) crosses no mount; what is written beside has to lie in the directory then."""
+    for directory in ("etc/a b.d", "elsewhere"):
+        (tmp_path / directory).mkdir(parents=True)
     isolated(["--mount"], """
 import subprocess
 subprocess.run(["mount", "--bind", sys.argv[1] + "/elsewhere", sys.argv[1] + "/etc/a b.d"], check=True)

@@ -34,10 +34,10 @@ def host(tmp_path: Path) -> Host:
 
 @pytest.fixture
 def former(host: Host) -> Host:
-    folder = Path(host.path(records.FOLDER))
-    folder.mkdir(parents=True, mode=0o755)
+    directory = Path(host.path(records.DIRECTORY))
+    directory.mkdir(parents=True, mode=0o755)
     for name in ("journal.jsonl", "originals.json", "packages.json", "memory.json"):
-        shutil.copyfile(FORMER / name, folder / name)
+        shutil.copyfile(FORMER / name, directory / name)
     return host
 
 
@@ -52,9 +52,9 @@ def content(host: Host, path: str, data: bytes) -> None:
 
 
 def files(host: Host) -> Dict[str, Any]:
-    folder = Path(host.path(records.FOLDER))
-    return {path.relative_to(folder).as_posix(): (path.read_bytes(), path.stat().st_mode & 0o7777)
-            for path in folder.rglob("*") if path.is_file()}
+    directory = Path(host.path(records.DIRECTORY))
+    return {path.relative_to(directory).as_posix(): (path.read_bytes(), path.stat().st_mode & 0o7777)
+            for path in directory.rglob("*") if path.is_file()}
 
 
 class TestLines:
@@ -117,7 +117,7 @@ class TestSize:
 
 
 class TestOriginals:
-    def test_bytes_mode_owner_attributes_and_folders_come_back(self, host: Host) -> None:
+    def test_bytes_mode_owner_attributes_and_directories_come_back(self, host: Host) -> None:
         content(host, "/etc/a", b"# caf\xe9\n")
         os.chmod(host.path("/etc/a"), 0o4750)
         if os.geteuid() == 0:
@@ -219,10 +219,10 @@ class TestReaders:
             finally:
                 writer.kill()
                 writer.join()
-            shutil.rmtree(former.path(records.FOLDER))
-            Path(former.path(records.FOLDER)).mkdir()
+            shutil.rmtree(former.path(records.DIRECTORY))
+            Path(former.path(records.DIRECTORY)).mkdir()
             for name in ("journal.jsonl", "originals.json", "packages.json", "memory.json"):
-                shutil.copyfile(FORMER / name, Path(former.path(records.FOLDER)) / name)
+                shutil.copyfile(FORMER / name, Path(former.path(records.DIRECTORY)) / name)
 
 
 def keep_and_forget(host: Host) -> None:
@@ -260,7 +260,7 @@ class TestSchema:
             former = Host(former.root)
         assert sorted(name for name in files(former) if not name.startswith("originals/")) == [
             "journal.jsonl", "state.json"]
-        assert former.mode(records.FOLDER) == 0o700
+        assert former.mode(records.DIRECTORY) == 0o700
 
     def test_reading_it_changes_nothing(self, former: Host) -> None:
         before = files(former)
@@ -303,7 +303,7 @@ class TestSchema:
 
     @pytest.mark.parametrize("text", [b"{", b"[]", b'{"/etc/a": {"content": "x"}}'])
     def test_a_damaged_record_of_the_release_before_is_told(self, host: Host, text: bytes) -> None:
-        content(host, records.FOLDER + "/originals.json", text)
+        content(host, records.DIRECTORY + "/originals.json", text)
         with pytest.raises(GpuOpsError, match="cannot be understood"):
             Journal(host).keep_original("files", "/etc/a")
 
@@ -329,5 +329,5 @@ def test_the_record_is_for_root_alone_whatever_the_umask(host: Host, umask: int)
         journal.note("started", step(), "p")
     finally:
         os.umask(before)
-    assert host.mode(records.FOLDER) == host.mode(records.ORIGINALS) == 0o700
+    assert host.mode(records.DIRECTORY) == host.mode(records.ORIGINALS) == 0o700
     assert {mode for _data, mode in files(host).values()} == {0o600}

@@ -48,7 +48,7 @@ def test_root_alone_may_read_it_whatever_the_umask(host: Host) -> None:
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert [stat.S_IMODE(folder.stat().st_mode) for folder in path.parents[:2]] == [0o700, 0o700]
+    assert [stat.S_IMODE(directory.stat().st_mode) for directory in path.parents[:2]] == [0o700, 0o700]
 
 
 def test_the_newest_are_kept_and_one_that_is_kept_again_is_new(host: Host) -> None:
@@ -57,7 +57,7 @@ def test_the_newest_are_kept_and_one_that_is_kept_again_is_new(host: Host) -> No
         kept.keep(host, plan("/etc/%d" % number))
     kept.keep(host, plan("/etc/0"))
     kept.keep(host, plan("/etc/last"))
-    left = [path for path in Path(host.path(kept.FOLDER)).iterdir() if path.suffix == ".json"]
+    left = [path for path in Path(host.path(kept.DIRECTORY)).iterdir() if path.suffix == ".json"]
     assert len(left) == kept.NEWEST
     assert kept.approved(host, first) == plan("/etc/0")
 

@@ -37,7 +37,7 @@ steps = st.builds(
     change=changes,
     parameters=st.dictionaries(words, words, max_size=2),
     reversible=st.booleans(),
-    after=st.lists(words, max_size=2).map(tuple),
+    depends_on=st.lists(words, max_size=2).map(tuple),
 )
 plans = st.builds(
     Plan,
@@ -69,14 +69,14 @@ def test_every_plan_can_be_shown(plan: Plan) -> None:
 
 @given(st.lists(steps, max_size=6, unique_by=lambda step: step.id), st.sampled_from(Disruption))
 def test_nothing_above_the_allowed_level_is_done(many: list[Step], allowed: Disruption) -> None:
-    to_do, put_off = split_by_disruption(many, allowed)
-    assert sorted(step.id for step in to_do + put_off) == sorted(step.id for step in many)
+    to_do, deferred = split_by_disruption(many, allowed)
+    assert sorted(step.id for step in to_do + deferred) == sorted(step.id for step in many)
     assert all(step.disruption <= allowed for step in to_do)
 
 
 def test_a_step_waits_with_the_one_it_comes_after() -> None:
     first = Step("driver", "module.load", "nvidia", "", Disruption.reboot)
-    second = Step("driver", "service.start", "persistenced", "", after=(first.id,))
+    second = Step("driver", "service.start", "persistenced", "", depends_on=(first.id,))
     third = Step("driver", "file.write", "/etc/x", "")
     assert split_by_disruption([first, second, third], Disruption.gpu_reset) == ((third,), (first, second))
 

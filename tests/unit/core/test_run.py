@@ -137,7 +137,7 @@ def test_the_journal_holds_exactly_the_plan(host: Host) -> None:
     assert tuple(done) == foretold.plan.steps
 
 
-def test_absent_gives_back_bytes_modes_and_folders(host: Host) -> None:
+def test_absent_gives_back_bytes_modes_and_directories(host: Host) -> None:
     before = everything(host)
     run(host, text="new").apply()
     run(host, text="newer").apply()
@@ -170,7 +170,7 @@ def test_what_cannot_be_replaced_is_refused_before_the_first_write(host: Host, a
 
 def test_what_disturbs_too_much_is_put_off(host: Host) -> None:
     outcome = run(host, text="new", allowed=Disruption.service_restart).apply()
-    assert [step.subject for step in outcome.put_off] == ["/etc/deep/er/two"]
+    assert [step.subject for step in outcome.deferred] == ["/etc/deep/er/two"]
     assert host.read("/etc/deep/er/two") is None
 
 
@@ -344,7 +344,7 @@ def ending(kind: str) -> Any:
 
 def test_a_reboot_comes_after_the_steps_and_is_reported(host: Host) -> None:
     outcome = run(host, ending("reboot"), allowed=Disruption.runtime_restart, text="new").apply()
-    assert (len(outcome.applied), outcome.put_off, outcome.plan.reboot_required) == (3, (), True)
+    assert (len(outcome.applied), outcome.deferred, outcome.plan.reboot_required) == (3, (), True)
     again = run(host, ending("reboot"), text="new").apply()
     assert (again.applied, again.plan.reboot_required) == ([], True)
 
@@ -381,7 +381,7 @@ def test_what_was_changed_and_cannot_be_written_down_is_told_as_changed(host: Ho
     def write(host: Host, journal: Journal, step: Step) -> None:
         host.write(step.subject, step.change["after"])
         host.remove("/var/lib/gpuops/journal.jsonl")
-        host.make_folder("/var/lib/gpuops/journal.jsonl", 0o700)
+        host.make_directory("/var/lib/gpuops/journal.jsonl", 0o700)
 
     with pytest.raises(GpuOpsError, match="journal.jsonl cannot be written") as failure:
         run(host, writing_by(write), text="new").apply()

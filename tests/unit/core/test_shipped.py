@@ -38,10 +38,10 @@ ASKED = RUN.replace("shipped.run('gpu_info')", (
 
 @pytest.fixture
 def payload(tmp_path: Path) -> Path:
-    folder = tmp_path / "payload" / UTILS
-    folder.mkdir(parents=True)
+    directory = tmp_path / "payload" / UTILS
+    directory.mkdir(parents=True)
     for name in PAYLOAD:
-        shutil.copy(REPOSITORY / "plugins" / "module_utils" / name, folder)
+        shutil.copy(REPOSITORY / "plugins" / "module_utils" / name, directory)
     return tmp_path / "payload"
 
 
@@ -110,20 +110,20 @@ def sent(host: Host, archive: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def folder(host: Host) -> Path:
-    return Path(host.path(shipped.FOLDER))
+def directory(host: Host) -> Path:
+    return Path(host.path(shipped.DIRECTORY))
 
 
 def test_what_a_writer_has_kept_is_taken_from_then_on(
     payload: Path, host: Host, sent: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     libraries.keep(host)
-    kept = folder(host) / sent.name
+    kept = directory(host) / sent.name
     compiled = Path(shipped.compiled(str(kept)))
     first = compiled.stat()
     assert kept.read_bytes() == sent.read_bytes()
     assert [path.stat().st_mode & 0o777 for path in (kept.parent, kept, compiled)] == [0o700, 0o600, 0o600]
-    for used in ("/root/.ansible/tmp", shipped.FOLDER):
+    for used in ("/root/.ansible/tmp", shipped.DIRECTORY):
         monkeypatch.setenv(shipped.VARIABLE, "%s/%s" % (used, sent.name))
         libraries.keep(host)
         assert compiled.stat() == first
@@ -135,7 +135,7 @@ def test_what_a_writer_has_kept_is_taken_from_then_on(
 
 @pytest.mark.parametrize("left", [0, 5000])
 def test_what_a_power_cut_has_left_of_it_is_replaced(host: Host, sent: Path, left: int) -> None:
-    kept = folder(host) / sent.name
+    kept = directory(host) / sent.name
     kept.parent.mkdir(parents=True, mode=0o777)
     kept.write_bytes(sent.read_bytes()[:left])
     libraries.keep(host)
@@ -146,7 +146,7 @@ def test_what_a_power_cut_has_left_of_it_is_replaced(host: Host, sent: Path, lef
 def test_what_did_not_come_whole_is_not_kept(host: Host, sent: Path, left: int) -> None:
     sent.write_bytes(sent.read_bytes()[:left])
     libraries.keep(host)
-    assert not folder(host).exists()
+    assert not directory(host).exists()
 
 
 def test_what_this_python_cannot_compile_is_kept_as_it_is(
@@ -159,12 +159,12 @@ def test_what_this_python_cannot_compile_is_kept_as_it_is(
     sent.rename(named)
     monkeypatch.setenv(shipped.VARIABLE, "/root/.ansible/tmp/%s" % named.name)
     libraries.keep(host)
-    assert list(folder(host).iterdir()) == [folder(host) / named.name]
+    assert list(directory(host).iterdir()) == [directory(host) / named.name]
 
 
 def test_it_does_not_take_the_last_room(host: Host, sent: Path) -> None:
     """A record of what is changed needs it more."""
-    kept_in = folder(host).parent
+    kept_in = directory(host).parent
     private = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
     mount = ["mount", "-t", "tmpfs", "-o", "size=%d" % (libraries.ROOM // 2), "tmpfs", str(kept_in)]
     if subprocess.run([*private, *mount], check=False).returncode:
@@ -184,25 +184,25 @@ def test_it_does_not_take_the_last_room(host: Host, sent: Path) -> None:
 def test_what_nobody_has_used_for_long_goes(host: Host, sent: Path) -> None:
     """Each release, each controller with other libraries and each Python has an archive of its own."""
     libraries.keep(host)
-    ours = set(folder(host).iterdir())
-    younger = folder(host) / "0123456789abcdef0123.zip"
-    older = folder(host) / "0123456789abcdef0123-a70d0d0a.zip"
-    torn = folder(host) / ".ansible_tmp0a1b2c3d.zip"
+    ours = set(directory(host).iterdir())
+    younger = directory(host) / "0123456789abcdef0123.zip"
+    older = directory(host) / "0123456789abcdef0123-a70d0d0a.zip"
+    torn = directory(host) / ".ansible_tmp0a1b2c3d.zip"
     for path in (younger, older, torn):
         path.write_bytes(b"x")
     for path in (older, torn, *ours):
         os.utime(path, (path.stat().st_atime - libraries.UNUSED_SECONDS - 60,) * 2)
     libraries.keep(host)
-    assert set(folder(host).iterdir()) == {*ours, younger}
+    assert set(directory(host).iterdir()) == {*ours, younger}
 
 
 def test_nothing_is_kept_where_nothing_is_ours(host: Host, sent: Path) -> None:
     libraries.keep(host)
     Journal(host).set_packages("toolkit", {})
     libraries.keep(host)
-    assert not folder(host).exists()
+    assert not directory(host).exists()
     libraries.keep(host)
-    assert not folder(host).exists()
+    assert not directory(host).exists()
 
 
 def test_a_call_goes_on_when_its_archive_is_changed_or_cleared_away(payload: Path, archive: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_call_goes_on_when_its_archive_is_changed_or_cleared_away(payload: Pat
 
 def test_what_is_compiled_counts_only_whole(payload: Path, host: Host, sent: Path) -> None:
     libraries.keep(host)
-    (compiled,) = folder(host).glob("*-*.zip")
+    (compiled,) = directory(host).glob("*-*.zip")
     whole = compiled.read_bytes()
     script = RUN.replace("shipped.run('gpu_info')", "print(shipped.hold(sys.argv[2], private=True))")
     for content, is_good in ((whole, True), (whole[:5000], False), (b"", False),
@@ -237,12 +237,12 @@ def test_a_fifo_is_not_waited_for(payload: Path, archive: Path) -> None:
     assert result(payload, str(archive))["libraries_missing"]
 
 
-@pytest.mark.parametrize("folder_mode, mode, taken", [
+@pytest.mark.parametrize("directory_mode, mode, taken", [
     (0o700, 0o600, True), (0o755, 0o644, True), (0o777, 0o600, False), (0o770, 0o600, False), (0o700, 0o666, False),
     (0o700, 0o660, False),
 ])
 def test_what_others_may_write_is_not_imported(
-    payload: Path, archive: Path, folder_mode: int, mode: int, taken: bool
+    payload: Path, archive: Path, directory_mode: int, mode: int, taken: bool
 ) -> None:
     """Who could put it there would be root: it has no hash to be known by."""
     main = tuple("%s/mains/%s.pyc" % (UTILS, name) for name in ("__init__", "gpu_info"))
@@ -257,7 +257,7 @@ def test_what_others_may_write_is_not_imported(
     compiled = Path(shipped.compiled(str(beside / archive.name)))
     compiled.write_bytes(shipped.sealed(planted.getvalue()[:-len(shipped.SEAL)]))
     compiled.chmod(mode)
-    beside.chmod(folder_mode)
+    beside.chmod(directory_mode)
     told = called(payload, RUN, **{shipped.VARIABLE: str(beside / archive.name)})
     assert told == "planted\n" if taken else json.loads(told)["observation"]
 
@@ -275,7 +275,7 @@ def test_a_payload_of_ours_is_that_one_file() -> None:
 def test_the_name_of_the_archive_is_its_content() -> None:
     content, path = made()
     assert (content, path) == made()
-    assert path == "%s/%s.zip" % (shipped.FOLDER, hashlib.sha256(content).hexdigest()[:20])
+    assert path == "%s/%s.zip" % (shipped.DIRECTORY, hashlib.sha256(content).hexdigest()[:20])
 
 
 def test_a_library_that_nobody_has_is_told() -> None:

@@ -48,7 +48,7 @@ def policy(**changes: Any) -> Policy:
         "state": "present", "source": "nvidia_repository", "version": "580.178.04", "kernel_module": "auto",
         "flavour": "headless", "repository_url": "http://mirror/debian12/x86_64", "repository_key": KEY,
         "repository_key_fingerprint": "", "fabric_manager": "auto", "extra_packages": [], "kernel_headers": True,
-        "lock": True, "secure_boot": "require_signed",
+        "hold": True, "secure_boot": "require_signed",
     }
     given.update(changes)
     return policy_of(given)
@@ -74,16 +74,16 @@ class World(world.World):
     kernels: Tuple[Kernel, ...] = (Kernel("6.1.0-50-amd64"),)
     versions: Tuple[str, ...] = VERSIONS
     headers_offered: bool = True
-    brought: Dict[str, str] = field(default_factory=dict)
+    installed_by_us: Dict[str, str] = field(default_factory=dict)
     archives: Tuple[str, ...] = ()
     script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
-            installed=dict(self.installed), kernels=self.kernels, brought=dict(self.brought),
+            installed=dict(self.installed), kernels=self.kernels, installed_by_us=dict(self.installed_by_us),
             files=self.state(OUR_FILES), originals=dict(self.originals),
-            removable=tuple(self.brought) if wanted.state == "absent" else ())
+            removable=tuple(self.installed_by_us) if wanted.state == "absent" else ())
         seen = replace(seen, **self.more)
         if wanted.state != "absent" and index_needed(seen, wanted, there):
             return replace(seen, offer=self._offer(seen, wanted, there), archives=self.archives)
@@ -117,7 +117,7 @@ class World(world.World):
 
     @property
     def is_touched(self) -> bool:
-        return super().is_touched or bool(self.brought)
+        return super().is_touched or bool(self.installed_by_us)
 
     def of_others(self) -> Dict[str, Any]:
         return {**super().of_others(), "packages": dict(self.installed)}
@@ -140,10 +140,10 @@ class World(world.World):
             assert step.change["before"][name] == self.installed.get(name), "%s says another version" % name
             if version is None:
                 del self.installed[name]
-                self.brought.pop(name, None)
+                self.installed_by_us.pop(name, None)
                 continue
-            if name not in there or name in self.brought:
-                self.brought[name] = version
+            if name not in there or name in self.installed_by_us:
+                self.installed_by_us[name] = version
             self.installed[name] = version
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or "linux-headers-" + kernel.release in self.installed)
@@ -163,7 +163,7 @@ class World(world.World):
     def packages_remove(self, step: Step) -> Disruption:
         for name in step.change["after"]:
             assert step.change["before"][name] == self.installed.pop(name)
-            self.brought.pop(name)
+            self.installed_by_us.pop(name)
         self.kernels = tuple(replace(kernel, module="", license="", headers=False) for kernel in self.kernels)
         self._tell()
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none

@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observati
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy as ActivationPolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import executors, kernels, planner
@@ -196,8 +196,8 @@ Certificate:
         enrolled = self.ENROLLED
 
         class Mokutil(Host):
-            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
-                return Done(argv, 0, enrolled, "")
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+                return CommandResult(argv, 0, enrolled, "")
 
         host = Mokutil(str(tmp_path))
         vendor = Module("/x.ko", VERSION, "NVIDIA", "Canonical Ltd. Kernel Module Signing", "c1")
@@ -220,12 +220,12 @@ Certificate:
         class Signed(Host):
             """Two kernels with a module each, signed by the enrolled key and by one of its name."""
 
-            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
                 if argv[0] == "modinfo":
-                    return Done(argv, 0, "version: %s\nsigner: DKMS module signing key\nsig_key: %s\n" % (
+                    return CommandResult(argv, 0, "version: %s\nsigner: DKMS module signing key\nsig_key: %s\n" % (
                         VERSION, "0A:1B:2C:3D" if RUNNING in argv[1] else "77"), "")
                 asked.append(" ".join(argv))
-                return Done(argv, 0, enrolled, "")
+                return CommandResult(argv, 0, enrolled, "")
 
         host = Signed(str(tmp_path))
         host.write("/usr/bin/mokutil", "", mode=0o755)
@@ -240,9 +240,9 @@ Certificate:
 
     def test_the_key_that_dkms_is_told_to_sign_with_counts(self, tmp_path: Path) -> None:
         class Mokutil(Host):
-            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
-                return Done(argv, 0, "%s is %s\n" % (argv[2], "already enrolled" if argv[2].startswith("/var")
-                                                     else "not enrolled"), "")
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+                return CommandResult(argv, 0, "%s is %s\n" % (argv[2], "already enrolled" if argv[2].startswith("/var")
+                                                              else "not enrolled"), "")
 
         host = Mokutil(str(tmp_path))
         assert not kernels.signing_key_enrolled(host)
@@ -267,21 +267,21 @@ class Dkms(Host):
         self.said: List[str] = []
         self.statuses = 0
 
-    def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+    def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
         if argv[0] == "modinfo":
-            return Done(argv, 0, (self.read(argv[1]) or "") + "signer: %s\n" % self.signer, "")
+            return CommandResult(argv, 0, (self.read(argv[1]) or "") + "signer: %s\n" % self.signer, "")
         if list(argv) == ["dkms", "status"]:
             self.statuses += 1
-            return Done(argv, 0, self.status, "")
+            return CommandResult(argv, 0, self.status, "")
         self.said.append(" ".join(argv))
         assert argv[0] == "dkms"
         if argv[1] == "add":
             self.status += "%s: added\n" % argv[2]
         if argv[1] == "install" and argv[4] in self.good:
-            folder = "/lib/modules/%s/" % argv[4]
-            self.write(folder + "updates/dkms/nvidia.ko", "version: %s\n" % argv[2].split("/")[1])
-            self.write(folder + "modules.dep", "updates/dkms/nvidia.ko:\n")
-        return Done(argv, self.rc, "", "Error! Your kernel headers for kernel %s cannot be found\n" % argv[-1])
+            directory = "/lib/modules/%s/" % argv[4]
+            self.write(directory + "updates/dkms/nvidia.ko", "version: %s\n" % argv[2].split("/")[1])
+            self.write(directory + "modules.dep", "updates/dkms/nvidia.ko:\n")
+        return CommandResult(argv, self.rc, "", "Error! Your kernel headers for kernel %s cannot be found\n" % argv[-1])
 
     def build(self, release: str, **parameters: Any) -> Dict[str, Any]:
         """Carry out the step that builds for a kernel; what is remembered afterwards."""

@@ -77,12 +77,12 @@ class TestConverged:
         st.lists(st.sampled_from([OLDER, NEWEST]), unique=True),
     )
     def test_the_planner_is_content_with_its_own_result(
-        self, version: str, module: str, system: tuple, lock: bool, full: bool, fabric: str, others: list
+        self, version: str, module: str, system: tuple, hold: bool, full: bool, fabric: str, others: list
     ) -> None:
         kernels = sorted([RUNNING, *others])
         world = World(kernels=tuple(Kernel(release, release == OLDER) for release in kernels))
         there = facts(A100, os_id=system[0], os_version=system[1], fabric=fabric, boot_kernel=kernels[-1])
-        wanted = policy(version=version, kernel_module=module, lock=lock, flavour="full" if full else "headless")
+        wanted = policy(version=version, kernel_module=module, hold=hold, flavour="full" if full else "headless")
         plan = made(world, wanted, there)
         assert not plan.refusals
         world.apply(plan)
@@ -115,7 +115,7 @@ class TestConverged:
 
 class TestAbsent:
     def test_the_kernel_that_runs_stays(self) -> None:
-        world = World(brought={"linux-image-" + RUNNING: "1", "dkms": "3"}, installed={"dkms": "3"})
+        world = World(installed_by_us={"linux-image-" + RUNNING: "1", "dkms": "3"}, installed={"dkms": "3"})
         plan = made(world, policy(state="absent"), facts(A100))
         (step,) = plan.steps
         assert step.change["after"] == {"dkms": None}
@@ -232,18 +232,18 @@ class TestRefusals:
         assert "apt-mark unhold libnvidia-ml1" in text
 
     def test_held_packages_of_ours_are_not_removed(self) -> None:
-        world = World(installed={"dkms": "3"}, brought={"dkms": "3"}, more={"held": {"dkms": "3"}})
+        world = World(installed={"dkms": "3"}, installed_by_us={"dkms": "3"}, more={"held": {"dkms": "3"}})
         assert "apt-mark unhold dkms" in refused(made(world, policy(state="absent"), facts(A100)))
 
     @pytest.mark.parametrize("state", ["present", "absent"])
     def test_a_host_without_python3_apt(self, state: str) -> None:
-        world = World(installed={"dkms": "3"}, brought={"dkms": "3"}, more={"bindings": False})
+        world = World(installed={"dkms": "3"}, installed_by_us={"dkms": "3"}, more={"bindings": False})
         assert "apt-get install python3-apt" in refused(made(world, policy(state=state), facts(A100)))
 
     def test_a_file_system_without_room(self) -> None:
         seen = World().observe(policy(), facts(A100))
-        folders = {space.SYSTEM: 1, space.ARCHIVES: 2, space.BOOT: 3}
-        room = space.Space(folders, dict.fromkeys(folders, 40 * space.MIB), 50 * space.MIB)
+        directories = {space.SYSTEM: 1, space.ARCHIVES: 2, space.BOOT: 3}
+        room = space.Space(directories, dict.fromkeys(directories, 40 * space.MIB), 50 * space.MIB)
         text = refused(planner.plan(replace(seen, offer=replace(seen.offer, space=room)), policy(), facts(A100)))
         assert "40 MiB free for /boot" in text and "50 MiB for this transaction" in text
         full = replace(seen, offer=replace(seen.offer, space=room))

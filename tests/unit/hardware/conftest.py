@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Makes this folder's PCI trees importable."""
+"""Makes this directory's PCI trees importable."""
 from __future__ import annotations
 
 import sys

@@ -22,23 +22,23 @@ class Tree:
         override: str = "", physical: str = "", vpd: bytes = b"",
     ) -> Tree:
         """physical: address of the physical function that this one is a virtual function of."""
-        folder = self.root / DEVICES / address
-        folder.mkdir(parents=True)
+        directory = self.root / DEVICES / address
+        directory.mkdir(parents=True)
         for name, text in (("vendor", "0x" + vendor), ("device", "0x" + device), ("class", "0x" + device_class),
                            ("subsystem_vendor", "0x10de"), ("subsystem_device", "0x1463"), ("numa_node", "0"),
                            ("driver_override", override or "(null)")):
-            (folder / name).write_text(text + "\n")
+            (directory / name).write_text(text + "\n")
         if driver:
-            (folder / "driver").symlink_to("../../drivers/" + driver)
+            (directory / "driver").symlink_to("../../drivers/" + driver)
         if physical:
-            (folder / "physfn").symlink_to("../" + physical)
+            (directory / "physfn").symlink_to("../" + physical)
         if vpd:
-            (folder / "vpd").write_bytes(vpd)
+            (directory / "vpd").write_bytes(vpd)
         return self
 
     def load(self, module: str, version: str = "") -> Tree:
-        folder = self.root / "sys/module" / module
-        folder.mkdir(parents=True)
+        directory = self.root / "sys/module" / module
+        directory.mkdir(parents=True)
         if version:
-            (folder / "version").write_text(version + "\n")
+            (directory / "version").write_text(version + "\n")
         return self

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import HostFailed
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import boot
 
 OLD, NEW = "6.1.0-49-amd64", "6.1.0-50-amd64"
@@ -65,25 +65,25 @@ function load_video {
 """
 
 
-def entry(title: str, name: str, release: str, folder: str = "/boot", indent: str = "") -> str:
+def entry(title: str, name: str, release: str, directory: str = "/boot", indent: str = "") -> str:
     lines = (
         "menuentry '%s' --class debian --class gnu-linux --class gnu --class os $menuentry_id_option '%s' {"
         % (title, name),
         "\tload_video", "\tinsmod gzio", "\tif [ x$grub_platform = xxen ]; then insmod xzio; insmod lzopio; fi",
         "\tinsmod part_gpt", "\tsearch --no-floppy --fs-uuid --set=root " + DISK,
         "\techo\t'Loading Linux %s ...'" % release,
-        "\tlinux\t%s/vmlinuz-%s root=UUID=%s ro  quiet" % (folder, release, DISK),
-        "\techo\t'Loading initial ramdisk ...'", "\tinitrd\t%s/initrd.img-%s" % (folder, release), "}")
+        "\tlinux\t%s/vmlinuz-%s root=UUID=%s ro  quiet" % (directory, release, DISK),
+        "\techo\t'Loading initial ramdisk ...'", "\tinitrd\t%s/initrd.img-%s" % (directory, release), "}")
     return "".join(indent + line + "\n" for line in lines)
 
 
-def menu(system: str = "Debian GNU/Linux", folder: str = "/boot", newest: str = NEW, older: str = OLD) -> str:
+def menu(system: str = "Debian GNU/Linux", directory: str = "/boot", newest: str = NEW, older: str = OLD) -> str:
     advanced = "".join(entry("%s, with Linux %s%s" % (system, release, mode and " (%s mode)" % mode),
-                             "gnulinux-%s-%s-%s" % (release, mode or "advanced", DISK), release, folder, "\t")
+                             "gnulinux-%s-%s-%s" % (release, mode or "advanced", DISK), release, directory, "\t")
                        for release in (newest, older) for mode in ("", "recovery"))
     return (
         "### BEGIN /etc/grub.d/10_linux ###\nfunction gfxmode {\n\tset gfxpayload=\"${1}\"\n}\n"
-        + entry(system, "gnulinux-simple-" + DISK, newest, folder)
+        + entry(system, "gnulinux-simple-" + DISK, newest, directory)
         + "submenu 'Advanced options for %s' $menuentry_id_option 'gnulinux-advanced-%s' {\n%s}\n\n"
         % (system, DISK, advanced)
         + "### END /etc/grub.d/10_linux ###\n### BEGIN /etc/grub.d/20_memtest86+ ###\n"
@@ -324,12 +324,13 @@ class TestEntries:
 class Kmod(Host):
     """A host whose modinfo answers as kmod 30 does: this machine may have none."""
 
-    def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+    def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
         assert argv[0] == "modinfo"
-        return Done(argv, 0, "filename:       %s\nversion:        580.178.04\nlicense:        Dual MIT/GPL\n"
-                    "license:        another\n"
-                    "vermagic:       6.1.0-50-amd64 SMP preempt mod_unload modversions \nsig_id:         PKCS#7\n"
-                    "signer:         DKMS module signing key\nsig_key:        0A:1B:2C\n" % argv[1], "")
+        said = "filename:       %s\nversion:        580.178.04\nlicense:        Dual MIT/GPL\n" \
+               "license:        another\n" \
+               "vermagic:       6.1.0-50-amd64 SMP preempt mod_unload modversions \nsig_id:         PKCS#7\n" \
+               "signer:         DKMS module signing key\nsig_key:        0A:1B:2C\n"
+        return CommandResult(argv, 0, said % argv[1], "")
 
 
 class TestModule:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nouveau_world import World
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
@@ -52,7 +52,7 @@ def planned(seen: Observation, policy: Policy = PRESENT) -> List[Tuple[str, str]
 class Tools(Host):
     """A scratch root whose programs are run from there."""
 
-    def run(self, argv: Any, *words: Any, **options: Any) -> Done:
+    def run(self, argv: Any, *words: Any, **options: Any) -> CommandResult:
         return super().run([self.path(self.which(argv[0]) or argv[0]), *argv[1:]], *words, **options)
 
 
@@ -135,8 +135,8 @@ class TestHost:
     ) -> None:
         """Without, nouveau comes back at each boot, and each run asks for another reboot."""
         class Tools(Host):
-            def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
-                return Done(argv, 0, listed % KERNEL, "")
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+                return CommandResult(argv, 0, listed % KERNEL, "")
 
         host = Tools(host.root)
         (tmp_path / "usr/sbin/update-initramfs").touch(mode=0o755)
@@ -155,7 +155,7 @@ class TestHost:
 
     @pytest.mark.parametrize("instead", ["", "# bumblebee is gone\n"])
     def test_a_blacklist_that_an_administrator_switched_off_does_not_count(self, host: Host, instead: str) -> None:
-        """A file of the same name in an earlier folder is read in its place (modprobe.d(5))."""
+        """A file of the same name in an earlier directory is read in its place (modprobe.d(5))."""
         host.write("/usr/lib/modprobe.d/nvidia.conf", "blacklist nouveau\noptions nouveau modeset=0\n")
         assert planned(observation.observe(host, Journal(host), PRESENT, HostFacts())) == []
         host.write("/etc/modprobe.d/nvidia.conf", instead)

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Makes this folder's scratch hosts importable, and hands them out."""
+"""Makes this directory's scratch hosts importable, and hands them out."""
 from __future__ import annotations
 
 import sys

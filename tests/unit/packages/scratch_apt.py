@@ -50,11 +50,11 @@ def keyring(name: str) -> Keyring:
     return Keyring(name)
 
 
-def build(folder: Path, name: str, version: str, depends: str = "", conflicts: str = "", script: str = "",
+def build(directory: Path, name: str, version: str, depends: str = "", conflicts: str = "", script: str = "",
           size: int = 1, files: Optional[Mapping[str, bytes]] = None,
           scripts: Optional[Mapping[str, str]] = None) -> Path:
     """A tiny package; script is its preinst; files and scripts have more of its files and of its scripts."""
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made)
         (tree / "DEBIAN").mkdir()
@@ -69,7 +69,7 @@ def build(folder: Path, name: str, version: str, depends: str = "", conflicts: s
         for name_of_it, text in {**({"preinst": script} if script else {}), **(scripts or {})}.items():
             (tree / "DEBIAN" / name_of_it).write_text("#!/bin/sh\n%s\n" % text)
             (tree / "DEBIAN" / name_of_it).chmod(0o755)
-        target = folder / ("%s_%s_all.deb" % (name, version.replace(":", "%3a")))
+        target = directory / ("%s_%s_all.deb" % (name, version.replace(":", "%3a")))
         subprocess.run(["dpkg-deb", "--root-owner-group", "-b", made, str(target)], check=True, capture_output=True)
     return target
 
@@ -77,13 +77,13 @@ def build(folder: Path, name: str, version: str, depends: str = "", conflicts: s
 class Repository:
     """A flat signed repository at url. requests: every GET as 'CODE path', in order."""
 
-    def __init__(self, folder: Path, key: str = "one", password: str = "") -> None:
-        self.folder = folder
+    def __init__(self, directory: Path, key: str = "one", password: str = "") -> None:
+        self.directory = directory
         self.key = keyring(key)
         self.requests: List[str] = []
         self._published = time.time() - 10000
         self.authorized = "Basic " + base64.b64encode(password.encode()).decode() if password else ""
-        folder.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
         self.url = "http://127.0.0.1:%d/" % self._server.server_port
@@ -100,7 +100,7 @@ class Repository:
 
         class Handler(http.server.SimpleHTTPRequestHandler):
             def __init__(self, *words: Any, **more: Any) -> None:
-                super().__init__(*words, directory=str(outer.folder), **more)
+                super().__init__(*words, directory=str(outer.directory), **more)
 
             def do_GET(self) -> None:
                 if outer.authorized and self.headers.get("Authorization") != outer.authorized:
@@ -117,26 +117,26 @@ class Repository:
         return Handler
 
     def add(self, name: str, version: str, **more: Any) -> None:
-        build(self.folder, name, version, **more)
+        build(self.directory, name, version, **more)
         self.publish()
 
     def publish(self, valid_until: str = "", backports: bool = False) -> None:
-        packages = subprocess.run(["dpkg-scanpackages", "-m", "."], cwd=self.folder, capture_output=True, text=True,
+        packages = subprocess.run(["dpkg-scanpackages", "-m", "."], cwd=self.directory, capture_output=True, text=True,
                                   check=True).stdout
-        (self.folder / "Packages").write_text(packages)
-        (self.folder / "Packages.gz").write_bytes(gzip.compress(packages.encode(), mtime=0))
+        (self.directory / "Packages").write_text(packages)
+        (self.directory / "Packages.gz").write_bytes(gzip.compress(packages.encode(), mtime=0))
         lines = ["Date: " + email.utils.formatdate(usegmt=True)]
         lines += ["Valid-Until: " + valid_until] if valid_until else []
         lines += ["NotAutomatic: yes", "ButAutomaticUpgrades: yes"] if backports else []
         lines += ["SHA256:"]
         for name in ("Packages", "Packages.gz"):
-            data = (self.folder / name).read_bytes()
+            data = (self.directory / name).read_bytes()
             lines.append(" %s %d %s" % (hashlib.sha256(data).hexdigest(), len(data), name))
-        (self.folder / "InRelease").write_text(self.key.clearsign("\n".join(lines) + "\n"))
+        (self.directory / "InRelease").write_text(self.key.clearsign("\n".join(lines) + "\n"))
         # A web server tells versions of a file by the second
         self._published += 10
         for name in ("InRelease", "Packages", "Packages.gz"):
-            os.utime(self.folder / name, (self._published, self._published))
+            os.utime(self.directory / name, (self._published, self._published))
 
     def fetched(self, name: str, code: int = 200) -> int:
         """How often a file was sent."""
@@ -149,11 +149,11 @@ class Root:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        for folder in ("etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/auth.conf.d", "etc/apt/keyrings",
-                       "etc/apt/apt.conf.d", "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers",
-                       "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "usr", "boot",
-                       "run", "tmp"):
-            (path / folder).mkdir(parents=True, exist_ok=True)
+        for directory in ("etc/apt/sources.list.d", "etc/apt/preferences.d", "etc/apt/auth.conf.d", "etc/apt/keyrings",
+                          "etc/apt/apt.conf.d", "var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers",
+                          "var/lib/apt/lists/partial", "var/cache/apt/archives/partial", "var/log/apt", "usr", "boot",
+                          "run", "tmp"):
+            (path / directory).mkdir(parents=True, exist_ok=True)
         for name in ("var/lib/dpkg/status", "var/lib/dpkg/available", "etc/apt/sources.list"):
             (path / name).touch()
         self.host = Host(str(path))

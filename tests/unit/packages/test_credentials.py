@@ -37,8 +37,8 @@ FACTS = HostFacts(hostname="gpu1", os_id="debian", os_version="12", arch="x86_64
 def closed(tmp_path: Path) -> Iterator[Repository]:
     with Repository(tmp_path / "closed", password="apt:" + SECRET) as running:
         for name in ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe"):
-            build(running.folder, name, "580.178.04-1")
-        (running.folder / "key.asc").write_text(running.key.public)
+            build(running.directory, name, "580.178.04-1")
+        (running.directory / "key.asc").write_text(running.key.public)
         running.publish()
         yield running
 

@@ -36,12 +36,12 @@ def driver(tmp_path: Path) -> Iterator[Repository]:
                 ("nvidia-driver-cuda", "libcuda1 (= %s)" % version), ("nvidia-fabricmanager", ""),
                 ("libcuda1", "libnvidia-ptxjitcompiler1 (= %s)" % version), ("libnvidia-ptxjitcompiler1", ""),
             ):
-                build(running.folder, name, version, depends=depends,
+                build(running.directory, name, version, depends=depends,
                       conflicts="nvidia-kernel-dkms" if "open" in name else "")
-            build(running.folder, "nvidia-kernel-dkms", version, conflicts="nvidia-kernel-open-dkms")
-        build(running.folder, "nvlsm", NEWEST)
-        build(running.folder, "tool-of-ours", WANTED)
-        (running.folder / "key.asc").write_text(running.key.public)
+            build(running.directory, "nvidia-kernel-dkms", version, conflicts="nvidia-kernel-open-dkms")
+        build(running.directory, "nvlsm", NEWEST)
+        build(running.directory, "tool-of-ours", WANTED)
+        (running.directory / "key.asc").write_text(running.key.public)
         running.publish()
         yield running
 
@@ -59,7 +59,7 @@ def planned(root: Root, driver: Repository, facts: HostFacts = FACTS, **changes:
     return plan
 
 
-def brought(root: Root, driver: Repository, packages: Dict[str, str]) -> None:
+def installed_by_us(root: Root, driver: Repository, packages: Dict[str, str]) -> None:
     """Packages of the repository are there, and no entry but ours may name it."""
     root.trust(driver)
     root.apt("update")
@@ -75,12 +75,12 @@ def packages_of(plan: Plan) -> Dict[str, Any]:
 def test_what_is_whole_is_left_alone(root: Root, driver: Repository) -> None:
     wanted = packages_of(planned(root, driver, extra_packages=["tool-of-ours"]))
     assert wanted["nvlsm"] == NEWEST and wanted["libcuda1"] == wanted["tool-of-ours"] == WANTED
-    brought(root, driver, wanted)
+    installed_by_us(root, driver, wanted)
     assert packages_of(planned(root, driver, extra_packages=["tool-of-ours"])) == {}
 
 
 def test_a_part_that_is_missing_comes_without_moving_the_rest(root: Root, driver: Repository) -> None:
-    brought(root, driver, dict.fromkeys((
+    installed_by_us(root, driver, dict.fromkeys((
         "nvidia-driver-cuda", "libcuda1", "libnvidia-ptxjitcompiler1", "nvidia-kernel-open-dkms",
         "nvidia-persistenced", "nvidia-modprobe"), WANTED))
     followers = ("libcuda1", "libnvidia-ptxjitcompiler1")
@@ -91,8 +91,8 @@ def test_a_part_that_is_missing_comes_without_moving_the_rest(root: Root, driver
 def test_the_kernel_that_runs_keeps_what_it_needs(root: Root, repository: Repository) -> None:
     """Ubuntu's have their modules in a package of their own: apt takes the kernel with it."""
     image, modules = "linux-image-" + KERNEL, "linux-modules-" + KERNEL
-    build(repository.folder, modules, "6.1-1")
-    build(repository.folder, image, "6.1-1", depends=modules)
+    build(repository.directory, modules, "6.1-1")
+    build(repository.directory, image, "6.1-1", depends=modules)
     repository.add("dkms", "3")
     root.trust(repository)
     root.apt("update")
@@ -108,9 +108,9 @@ def test_the_kernel_that_runs_keeps_what_it_needs(root: Root, repository: Reposi
 def test_what_nothing_of_the_driver_needs_moves_with_it(root: Root, driver: Repository) -> None:
     """IMEX of another version than the driver does not start. What the repository has not stays."""
     for name, version in (("nvidia-imex", WANTED), ("nvidia-imex", NEWEST), ("nvidia-settings", NEWEST)):
-        build(driver.folder, name, version)
+        build(driver.directory, name, version)
     driver.publish()
-    brought(root, driver, {**dict.fromkeys(WHOLE, NEWEST), "nvidia-imex": NEWEST, "nvidia-settings": NEWEST})
+    installed_by_us(root, driver, {**dict.fromkeys(WHOLE, NEWEST), "nvidia-imex": NEWEST, "nvidia-settings": NEWEST})
     root.host.run(["apt-mark", *database.own(root.host), "auto", "nvidia-imex"])
     step = next(step for step in planned(root, driver).steps if step.action == "packages.install")
     assert step.change["after"]["nvidia-imex"] == WANTED and "nvidia-settings" not in step.change["after"]
@@ -119,9 +119,9 @@ def test_what_nothing_of_the_driver_needs_moves_with_it(root: Root, driver: Repo
 
 def test_firmware_of_a_driver_before_is_no_part_of_this_one(root: Root, driver: Repository) -> None:
     """Ubuntu names it by version: it stays until somebody removes it, and needs no index again and again."""
-    build(driver.folder, "nvidia-firmware-580-580.126.09", "580.126.09-1")
+    build(driver.directory, "nvidia-firmware-580-580.126.09", "580.126.09-1")
     driver.publish()
-    brought(root, driver, {**WHOLE, "nvidia-firmware-580-580.126.09": "580.126.09-1"})
+    installed_by_us(root, driver, {**WHOLE, "nvidia-firmware-580-580.126.09": "580.126.09-1"})
     key, sources = [step for step in planned(root, driver).steps if step.action == "file.write"]
     for step in (key, sources):
         root.host.write(step.subject, step.change["after"])
@@ -130,18 +130,18 @@ def test_firmware_of_a_driver_before_is_no_part_of_this_one(root: Root, driver: 
     assert driver.requests == []
 
 
-@pytest.mark.parametrize("folder", ["var/cache/apt/archives", "srv/archives"])
+@pytest.mark.parametrize("directory", ["var/cache/apt/archives", "srv/archives"])
 def test_what_is_staged_need_not_be_fetched_where_it_is_installed(
-    root: Root, driver: Repository, folder: str
+    root: Root, driver: Repository, directory: str
 ) -> None:
     """Wherever apt keeps what it fetches: what was staged would otherwise be staged for ever."""
-    root.write("etc/apt/apt.conf.d/50places", 'Dir::Cache::archives "%s/%s/";\n' % (root.path, folder))
-    (root.path / folder / "partial").mkdir(parents=True, exist_ok=True)
-    brought(root, driver, {name: version for name, version in WHOLE.items() if name != "nvidia-fabricmanager"})
-    for path in (root.path / folder).glob("*.deb"):
+    root.write("etc/apt/apt.conf.d/50places", 'Dir::Cache::archives "%s/%s/";\n' % (root.path, directory))
+    (root.path / directory / "partial").mkdir(parents=True, exist_ok=True)
+    installed_by_us(root, driver, {name: version for name, version in WHOLE.items() if name != "nvidia-fabricmanager"})
+    for path in (root.path / directory).glob("*.deb"):
         path.unlink()
     assert "packages.download" in [step.action for step in planned(root, driver, state="staged").steps]
-    (root.path / folder / ("nvidia-fabricmanager_%s_all.deb" % WANTED)).touch()
+    (root.path / directory / ("nvidia-fabricmanager_%s_all.deb" % WANTED)).touch()
     assert "packages.download" not in [step.action for step in planned(root, driver, state="staged").steps]
 
 
@@ -151,6 +151,6 @@ def test_the_other_kernel_module_of_the_version_takes_the_place_of_the_first(
 ) -> None:
     ampere = FACTS.but(gpus=(Gpu("0000:01:00.0", "20b2"),), fabric="")
     names = {"open": "nvidia-kernel-open-dkms", "proprietary": "nvidia-kernel-dkms"}
-    brought(root, driver, packages_of(planned(root, driver, ampere, kernel_module=first)))
+    installed_by_us(root, driver, packages_of(planned(root, driver, ampere, kernel_module=first)))
     assert packages_of(planned(root, driver, ampere, kernel_module=second)) == {
         names[first]: None, names[second]: WANTED}

@@ -36,7 +36,7 @@ KEYRING = "/etc/apt/keyrings/ours.asc"
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[Repository]:
     with Repository(tmp_path / "other", key="two") as running:
-        build(running.folder, "dkms", "3")
+        build(running.directory, "dkms", "3")
         running.publish()
         yield running
 
@@ -44,7 +44,7 @@ def other(tmp_path: Path) -> Iterator[Repository]:
 @pytest.fixture(autouse=True)
 def filled(repository: Repository) -> None:
     for version in ("1.0-1", "2.0-1~rc1", "2.0-1"):
-        build(repository.folder, "driver", version, depends="dkms", size=2048)
+        build(repository.directory, "driver", version, depends="dkms", size=2048)
     repository.publish()
 
 
@@ -112,7 +112,7 @@ def test_lists_that_the_apt_of_a_killed_reader_still_reads_are_waited_for(root: 
     """Without its lists' lock apt leaves them as they were: a plan of yesterday."""
     with index(root.host, [ours(repository)]):
         pass
-    build(repository.folder, "driver", "3.0-1", depends="dkms")
+    build(repository.directory, "driver", "3.0-1", depends="dkms")
     repository.publish()
     with held(root.path / (LISTS.lstrip("/") + "/state/lists/lock")) as holder:
         assert holder.stdin is not None
@@ -124,16 +124,16 @@ def test_lists_that_the_apt_of_a_killed_reader_still_reads_are_waited_for(root: 
 
 
 @contextmanager
-def small(folder: Path, *options: str) -> Iterator[None]:
-    """A file system of so much room on a folder."""
-    folder.mkdir(exist_ok=True)
-    mount = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(folder)]
+def small(directory: Path, *options: str) -> Iterator[None]:
+    """A file system of so much room on a directory."""
+    directory.mkdir(exist_ok=True)
+    mount = ["mount", "-t", "tmpfs", "-o", ",".join(options), "none", str(directory)]
     if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
         pytest.skip("nothing can be mounted here")
     try:
         yield
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
 
 
 @pytest.mark.parametrize("room, said", [
@@ -197,7 +197,7 @@ def test_an_expired_source_of_somebody_else_is_left_out_and_named(
 ) -> None:
     root.trust(other)
     other.publish(valid_until=email.utils.formatdate(time.time() - 86400, usegmt=True))
-    build(repository.folder, "dkms", "2")
+    build(repository.directory, "dkms", "2")
     repository.publish()
     with index(root.host, [ours(repository)], beside_system=True) as opened:
         assert opened.simulate({"driver": "2.0-1"}).installs == {"driver": "2.0-1", "dkms": "2"}
@@ -233,7 +233,7 @@ def test_entries_that_apt_does_not_understand_are_an_error(root: Root, repositor
 class TestSimulation:
     @pytest.fixture(autouse=True)
     def configured(self, root: Root, repository: Repository) -> None:
-        build(repository.folder, "dkms", "3", size=1024)
+        build(repository.directory, "dkms", "3", size=1024)
         repository.publish()
         root.trust(repository)
         root.apt("update")
@@ -261,7 +261,7 @@ class TestSimulation:
         assert done.held == ("driver",) and "Held packages were changed" in done.problem
 
     def test_packages_that_go_have_their_version(self, root: Root, repository: Repository) -> None:
-        build(repository.folder, "rival", "1", conflicts="driver")
+        build(repository.directory, "rival", "1", conflicts="driver")
         repository.publish()
         root.install("driver=1.0-1")
         with index(root.host, [], beside_system=True) as opened:
@@ -276,8 +276,8 @@ class TestCredentials:
     @pytest.fixture
     def closed(self, tmp_path: Path) -> Iterator[Repository]:
         with Repository(tmp_path / "closed", password="apt:" + self.PASSWORD) as running:
-            build(running.folder, "driver", "1.0-1")
-            (running.folder / "key.asc").write_text(running.key.public)
+            build(running.directory, "driver", "1.0-1")
+            (running.directory / "key.asc").write_text(running.key.public)
             running.publish()
             yield running
 

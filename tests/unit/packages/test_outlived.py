@@ -59,8 +59,8 @@ def call(root: Root, token: str, timeout: float = 0, **more: Any) -> Outcome:
 
 def test_the_step_is_open_and_the_host_locked_until_apt_has_ended(root: Root, repository: Repository) -> None:
     go_on = root.path / "tmp/go-on"
-    build(repository.folder, "libdriver", "1.0")
-    build(repository.folder, "driver", "1.0", depends="libdriver",
+    build(repository.directory, "libdriver", "1.0")
+    build(repository.directory, "driver", "1.0", depends="libdriver",
           script="until [ -e %s ]; do sleep 0.1; done" % go_on)
     repository.publish()
     root.trust(repository)

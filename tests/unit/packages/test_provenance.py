@@ -40,7 +40,7 @@ def packages(repository: Repository, root: Root) -> None:
         ("docker-ce", "27", "containerd.io"), ("containerd.io", "1.7", ""), ("linux-image-6.1.0-50-amd64", "6.1.1", ""),
         ("builder", "1", "dkms"),
     ):
-        build(repository.folder, name, version, depends=depends)
+        build(repository.directory, name, version, depends=depends)
     repository.publish()
     root.trust(repository)
     root.apt("update")
@@ -84,14 +84,14 @@ def settled(root: Root, step: Step, opened: Mapping[str, Any], event: str = "don
 
 
 def ours(root: Root) -> Dict[str, str]:
-    return provenance.brought(root.host, Journal(root.host), "driver", root.packages())
+    return provenance.installed_by_us(root.host, Journal(root.host), "driver", root.packages())
 
 
 def test_the_week_of_an_administrator(root: Root, repository: Repository) -> None:
     """apt fails on Monday; he installs docker-ce and a kernel on Tuesday; we succeed on Wednesday; ours alone goes."""
     monday = planned(root, FIRST)
     opened = started(root, monday)
-    library = repository.folder / "libdriver_1.0_all.deb"
+    library = repository.directory / "libdriver_1.0_all.deb"
     library.rename(library.with_suffix(".gone"))
     assert transacted(root, monday) != 0
     assert settled(root, monday, opened, "failed") == {}
@@ -347,7 +347,7 @@ def test_without_logs_nothing_is_ours(root: Root) -> None:
 
 def test_lists_that_lack_what_was_planned_stop_it_before_the_hand_over(root: Root, repository: Repository) -> None:
     step = planned(root, FIRST)
-    (repository.folder / "driver_1.0_all.deb").unlink()
+    (repository.directory / "driver_1.0_all.deb").unlink()
     repository.publish()
     with pytest.raises(GpuOpsError, match="package lists have no driver=1.0"):
         BOOKS.opened(root.host, step)
@@ -385,7 +385,7 @@ def test_lists_that_a_power_cut_has_torn_are_fetched_again(root: Root, content: 
 def test_of_two_that_serve_somebodys_package_one_stays(root: Root, repository: Repository) -> None:
     """Each can go, both cannot; and what he needs otherwise makes apt be asked for each."""
     for name, depends in (("first", ""), ("second", ""), ("third", ""), ("his", "first | second"), ("more", "third")):
-        build(repository.folder, name, "1", depends=depends)
+        build(repository.directory, name, "1", depends=depends)
     repository.publish()
     root.apt("update")
     root.install("first", "second", "third", "his", "more")

@@ -62,7 +62,7 @@ MEDDLED = replace(FETCHING, executors={PACKAGES_DOWNLOAD: fetch_for_nothing})
 
 @pytest.fixture(autouse=True)
 def configured(root: Root, repository: Repository) -> None:
-    build(repository.folder, "driver", "1.0")
+    build(repository.directory, "driver", "1.0")
     repository.publish()
     root.trust(repository)
 

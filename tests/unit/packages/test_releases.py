@@ -34,11 +34,11 @@ def releases(root: Root, tmp_path: Path) -> Iterator[Releases]:
     with Repository(tmp_path / "stable") as stable, Repository(tmp_path / "backports", key="two") as backports:
         for each, version, kernel in ((stable, STABLE, STABLE_KERNEL), (backports, BACKPORT, BACKPORT_KERNEL)):
             for name in (ANCHOR, "nvidia-smi", "libcuda1"):
-                build(each.folder, name, version, depends="nvidia-support-of-it (= %s)" % version)
+                build(each.directory, name, version, depends="nvidia-support-of-it (= %s)" % version)
             for name in ("nvidia-support-of-it", "nvidia-persistenced", "nvidia-modprobe"):
-                build(each.folder, name, version)
+                build(each.directory, name, version)
             for name in ("linux-image-amd64", "linux-headers-amd64"):
-                build(each.folder, name, kernel)
+                build(each.directory, name, kernel)
             each.publish(backports=each is backports)
         root.trust(stable, "stable")
         root.trust(backports, "backports")
@@ -69,7 +69,7 @@ def test_a_driver_of_backports_stays_where_it_is_installed(root: Root, releases:
     there = comes(root, version="550")
     root.install(*("%s=%s" % item for item in there.items()))
     assert comes(root, version="") == {}
-    build(releases.backports.folder, ANCHOR, "550.200.01-1~bpo12+1")
+    build(releases.backports.directory, ANCHOR, "550.200.01-1~bpo12+1")
     releases.backports.publish(backports=True)
     root.apt("remove", "nvidia-smi")
     assert comes(root, version="") == {"nvidia-smi": BACKPORT}
@@ -85,7 +85,7 @@ def test_headers_follow_the_kernel(root: Root, kernel: str) -> None:
 def test_a_version_that_an_administrator_forbids_is_not_the_newest_for_us(
     root: Root, releases: Releases
 ) -> None:
-    build(releases.stable.folder, ANCHOR, "535.247.01-1")
+    build(releases.stable.directory, ANCHOR, "535.247.01-1")
     releases.stable.publish()
     root.write("etc/apt/preferences.d/mine", "Package: nvidia-*\nPin: version 535.247.*\nPin-Priority: -1\n")
     assert comes(root)[ANCHOR] == STABLE

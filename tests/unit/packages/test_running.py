@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import 
     ("var/cache/apt/archives/lock", ("--download-only", "-y", "install", "driver")),
 ])
 def test_a_held_lock_is_waited_for(root: Root, repository: Repository, lock: str, words: "tuple[str, ...]") -> None:
-    build(repository.folder, "driver", "1")
+    build(repository.directory, "driver", "1")
     repository.publish()
     root.trust(repository)
     root.apt("update")

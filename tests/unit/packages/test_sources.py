@@ -61,7 +61,7 @@ def test_the_toolkit_comes_from_our_entry_where_somebodys_is_switched_off(
 ) -> None:
     """Nobody else's entry brings the packages then: taken for one, the repository would have none."""
     for name in catalogue.PACKAGES:
-        build(repository.folder, name, "1.20.1-1")
+        build(repository.directory, name, "1.20.1-1")
     repository.publish()
     root.host.write("/usr/bin/apt-get", "", mode=0o755)
     root.write("/etc/apt/keyrings/nvidia.asc", repository.key.public)

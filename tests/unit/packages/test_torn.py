@@ -50,10 +50,10 @@ def driver(tmp_path: Path) -> Iterator[Repository]:
                 ("nvidia-driver-cuda", "libcuda1 (= %s-1)" % version), ("libcuda1", ""),
             ):
                 files = {"usr/src/%s-%s/%d.c" % (name, version, number): b"x" * 20000 for number in range(9)}
-                build(running_repository.folder, name, version + "-1", depends=depends, files=files)
-        build(running_repository.folder, "dkms", "3")
-        build(running_repository.folder, "tool-of-his", "1")
-        (running_repository.folder / "key.asc").write_text(running_repository.key.public)
+                build(running_repository.directory, name, version + "-1", depends=depends, files=files)
+        build(running_repository.directory, "dkms", "3")
+        build(running_repository.directory, "tool-of-his", "1")
+        (running_repository.directory / "key.asc").write_text(running_repository.key.public)
         running_repository.publish()
         yield running_repository
 
@@ -71,8 +71,8 @@ class Host:
         self.root = root
         self.driver = driver
         modules = root.path / "lib/modules" / KERNEL
-        for folder in ("build", "kernel"):
-            (modules / folder).mkdir(parents=True)
+        for directory in ("build", "kernel"):
+            (modules / directory).mkdir(parents=True)
         (modules / "build/Makefile").touch()
 
     def planned(self, version: str = OLD, state: str = "present") -> Plan:
@@ -127,11 +127,11 @@ class Host:
     def _killing(self, victim: str) -> Sequence[str]:
         if not victim:
             return ()
-        folder = self.root.path / "tmp/killer"
-        folder.mkdir(exist_ok=True)
-        (folder / "dpkg-deb").write_text(KILLER.format(victim=victim, size=100000))
-        (folder / "dpkg-deb").chmod(0o755)
-        return "-o", "DPkg::Path=%s:/usr/sbin:/usr/bin:/sbin:/bin" % folder
+        directory = self.root.path / "tmp/killer"
+        directory.mkdir(exist_ok=True)
+        (directory / "dpkg-deb").write_text(KILLER.format(victim=victim, size=100000))
+        (directory / "dpkg-deb").chmod(0o755)
+        return "-o", "DPkg::Path=%s:/usr/sbin:/usr/bin:/sbin:/bin" % directory
 
     def account(self) -> None:
         """As a run begins: what an earlier one has left open is booked."""
@@ -151,7 +151,7 @@ class Host:
         return sorted(str(path.relative_to(self.root.path)) for path in (self.root.path / "usr").rglob("*"))
 
     def ours(self) -> Dict[str, str]:
-        return provenance.brought(self.root.host, Journal(self.root.host), "driver", self.root.packages())
+        return provenance.installed_by_us(self.root.host, Journal(self.root.host), "driver", self.root.packages())
 
 
 def undisturbed(host: Host, version: str) -> Dict[str, str]:
@@ -238,7 +238,7 @@ def test_a_torn_package_of_somebody_else_is_refused_before_anything_changes(host
 
 def withdraw(host: Host, *names: str) -> None:
     for name in names:
-        for path in host.driver.folder.glob(name + "_*"):
+        for path in host.driver.directory.glob(name + "_*"):
             path.unlink()
     host.driver.publish()
 

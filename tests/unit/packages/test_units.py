@@ -25,7 +25,7 @@ DAEMON = "gpu-persistenced.service"
 @pytest.fixture(autouse=True)
 def daemons(repository: Repository, root: Root) -> None:
     for name, unit in (("daemon", DAEMON), ("of-his", "his.service")):
-        build(repository.folder, name, "1", files={"lib/systemd/system/" + unit: UNIT},
+        build(repository.directory, name, "1", files={"lib/systemd/system/" + unit: UNIT},
               scripts={"postinst": POSTINST.format(unit), "postrm": POSTRM.format(unit)})
     repository.publish()
     root.trust(repository)
@@ -36,8 +36,8 @@ def daemons(repository: Repository, root: Root) -> None:
 
 
 def links(root: Root) -> List[str]:
-    folder = root.path / "etc/systemd/system"
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_symlink())
+    directory = root.path / "etc/systemd/system"
+    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_symlink())
 
 
 def record(root: Root, unit: str = DAEMON) -> Path:

@@ -22,9 +22,9 @@ LOCAL = {"ansible_connection": "local", "ansible_python_interpreter": sys.execut
 class Controller:
     """A directory to start ansible-playbook in, and what it was told."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.here = folder / "here"
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.here = directory / "here"
         self.here.mkdir()
         self.told = ""
 
@@ -35,12 +35,13 @@ class Controller:
     ) -> "subprocess.CompletedProcess[str]":
         """Run a playbook; variables are those of the group 'all', as an inventory has them."""
         children = {name: {"hosts": dict.fromkeys(members, {})} for name, members in (groups or {}).items()}
-        inventory = self.folder / "inventory.json"
+        inventory = self.directory / "inventory.json"
         inventory.write_text(json.dumps({"all": {
             "hosts": {name: {} for name in hosts}, "vars": {**LOCAL, **(variables or {})}, "children": children}}))
         return subprocess.run(
             [sys.executable, "-m", "ansible.cli.playbook", "--inventory", str(inventory), playbook, *options],
-            env={"PATH": os.environ["PATH"], "HOME": str(self.folder), "ANSIBLE_HOME": str(self.folder / "ansible"),
+            env={"PATH": os.environ["PATH"], "HOME": str(self.directory),
+                 "ANSIBLE_HOME": str(self.directory / "ansible"),
                  "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_LOCALHOST_WARNING": "false",
                  "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_NOCOLOR": "true", "LC_ALL": "C.UTF-8",
                  **(environment or {})},
@@ -48,7 +49,7 @@ class Controller:
 
     def tasks(self, tasks: Sequence[Mapping[str, Any]], *options: str, **given: Any) -> List[List[Result]]:
         """[the results of a task, host after host] of a play of these tasks, whatever comes of it."""
-        path = self.folder / "play.json"
+        path = self.directory / "play.json"
         path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": list(tasks)}]))
         environment = {"ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json", **given.pop("environment", {})}
         done = self.play(str(path), *options, environment=environment, **given)
@@ -57,8 +58,8 @@ class Controller:
 
     def payloads(self, task: Mapping[str, Any], **play: Any) -> List[bytes]:
         """What came to the host as a module, for a task that may fail there."""
-        remote = self.folder / "remote"
-        path = self.folder / "play.json"
+        remote = self.directory / "remote"
+        path = self.directory / "play.json"
         path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, **play,
                                      "tasks": [{**task, "ignore_errors": True}]}]))
         done = self.play(str(path), "-vvv", environment={

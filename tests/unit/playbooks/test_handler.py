@@ -25,7 +25,7 @@ CLASSES = {
 
 def told(controller: Controller, names: Dict[str, str], variables: Dict[str, str]) -> Dict[str, Any]:
     """{role: what its expression is inside the role}, with variables of an inventory."""
-    play = controller.folder / "names.json"
+    play = controller.directory / "names.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
         task for role, expression in names.items() for task in (
             {"ansible.builtin.import_role": {"name": "gpuops.nvidia." + role}, "when": False},

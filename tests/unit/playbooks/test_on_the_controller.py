@@ -41,7 +41,7 @@ def test_every_delegated_task_says_so_in_variables_as_only_these_beat_those_of_t
 
 def test_become_of_the_inventory_stays_on_the_hosts(controller: Controller, api: Api) -> None:
     api.state.nodes = [node("host-1")]
-    play = controller.folder / "play.yml"
+    play = controller.directory / "play.yml"
     play.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": [
         {"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "{{ item }}"},
          "loop": ["check", "cordon", "drain", "label", "unlabel", "uncordon"]}]}]))

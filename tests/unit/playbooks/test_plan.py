@@ -34,7 +34,7 @@ def planned(controller: Controller, *options: str, **gpu_plan: Any) -> Dict[str,
 
 
 def shown(controller: Controller, *options: str, environment: Any = None, **task: Any) -> str:
-    play = controller.folder / "play.yml"
+    play = controller.directory / "play.yml"
     play.write_text(yaml.safe_dump([{"hosts": "all", "gather_facts": False, "tasks": [
         {"name": "Plan", PLAN: {**POLICY, "show": True}, **task}]}]))
     done = controller.play(str(play), *options, environment=environment)
@@ -48,7 +48,7 @@ def a_plan(**more: Any) -> Dict[str, Any]:
 
 
 class TestSaved:
-    def test_a_relative_folder_is_one_of_the_caller_and_is_made(self, controller: Controller) -> None:
+    def test_a_relative_directory_is_one_of_the_caller_and_is_made(self, controller: Controller) -> None:
         result = planned(controller, save_to="plans/today")
         saved = controller.here / "plans" / "today" / "host-1.json"
         assert result["saved_as"] == str(saved)
@@ -56,19 +56,19 @@ class TestSaved:
 
     def test_only_its_owner_can_read_it(self, controller: Controller) -> None:
         planned(controller, save_to="plans")
-        folder = controller.here / "plans"
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-        assert [(path.name, stat.S_IMODE(path.stat().st_mode)) for path in folder.iterdir()] == [
+        directory = controller.here / "plans"
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+        assert [(path.name, stat.S_IMODE(path.stat().st_mode)) for path in directory.iterdir()] == [
             ("host-1.json", 0o600)]
 
     def test_the_home_of_the_caller_is_known(self, controller: Controller) -> None:
-        assert planned(controller, save_to="~/plans")["saved_as"] == str(controller.folder / "plans" / "host-1.json")
+        assert planned(controller, save_to="~/plans")["saved_as"] == str(controller.directory / "plans" / "host-1.json")
 
     def test_check_mode_saves_nothing(self, controller: Controller) -> None:
         assert "saved_as" not in planned(controller, "--check", save_to="plans")
         assert list(controller.here.iterdir()) == []
 
-    def test_a_folder_that_cannot_be_is_named(self, controller: Controller) -> None:
+    def test_a_directory_that_cannot_be_is_named(self, controller: Controller) -> None:
         (controller.here / "file").write_text("")
         result = planned(controller, save_to="file")
         assert result["failed"] and "%s/file/host-1.json" % controller.here in result["found"]
@@ -79,7 +79,7 @@ class TestBrief:
         self, controller: Controller
     ) -> None:
         result = planned(controller, brief=True, save_to="plans")
-        assert {"digest", "put_off", "disruption", "converged", "gpus", "refusals"} <= set(result)
+        assert {"digest", "deferred", "disruption", "converged", "gpus", "refusals"} <= set(result)
         assert not {"plan", "text", "observation"} & set(result)
         saved = json.loads((controller.here / "plans" / "host-1.json").read_text())
         assert digest(Plan.from_dict(saved).promise()) == result["digest"]
@@ -158,7 +158,7 @@ def test_a_user_without_root_gets_no_plan(controller: Controller, unprivileged: 
 
 def test_a_host_is_asked_in_one_command(controller: Controller) -> None:
     """With pipelining: no directory is made there, which would fail where a disk is full, before code has to come."""
-    play = controller.folder / "play.json"
+    play = controller.directory / "play.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [{"gpuops.nvidia.gpu_info": {}}]}]))
     done = controller.play(str(play), "-vvv", variables={"ansible_pipelining": True})
     assert done.returncode == 0, done.stdout

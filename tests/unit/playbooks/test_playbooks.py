@@ -27,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
-from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import left_for_later, told_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, told_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import SOURCES, options_of
 
 PLAYBOOKS = sorted(path.stem for path in (REPOSITORY / "playbooks").glob("*.yml"))
@@ -112,14 +112,14 @@ def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
 def refused(controller: Controller, plan: Plan, **variables: Any) -> List[str]:
     """What site says of a host with this plan before it takes it out of service; what it puts off comes last."""
     planned = {"refusals": [refusal.to_dict() for refusal in plan.refusals],
-               **told_of(plan, tuple(put_off(plan, variables)))}
-    play = controller.folder / "refuse.json"
+               **told_of(plan, tuple(deferred(plan, variables)))}
+    play = controller.directory / "refuse.json"
     play.write_text(json.dumps([{
         "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
         "vars": {"gpu_planned": planned}, "tasks": [
             {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")},
             {"ansible.builtin.debug": {"msg": "out={{ gpu_takes_node_out | bool }} put off="
-                                              "{{ gpu_put_off | map(attribute='id') | join(',') }}"}}]}]))
+                                              "{{ gpu_deferred | map(attribute='id') | join(',') }}"}}]}]))
     done = controller.play(str(play), variables=variables, environment={
         "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"})
     return [result["msg"] for told in json.loads(done.stdout)["plays"] for task in told["tasks"]
@@ -127,14 +127,14 @@ def refused(controller: Controller, plan: Plan, **variables: Any) -> List[str]:
             and not result.get("skipped")]
 
 
-def put_off(plan: Plan, variables: Mapping[str, Any]) -> Iterator[Any]:
+def deferred(plan: Plan, variables: Mapping[str, Any]) -> Iterator[Any]:
     """What the writers leave of a plan, with what the variables allow each of them."""
     for module, source in SOURCES.items():
         if module != "gpu_validation":
             options, _misspelt = options_of(module, {}, variables, Templar(DataLoader()))
             part = Plan(steps=tuple(step for step in plan.steps if step.capability == source.capability),
                         requirements=tuple(each for each in plan.requirements if each.capability == source.capability))
-            yield from left_for_later(part, Disruption[options["allowed_disruption"]])
+            yield from deferred_of(part, Disruption[options["allowed_disruption"]])
 
 
 def test_what_several_capabilities_refuse_is_said_once(controller: Controller) -> None:
@@ -295,7 +295,7 @@ def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller, how
     gone = how == "it does not answer any more"
     begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
                       if "its change begins" in task["name"] or "block" in task)
-    play = controller.folder / "batches.json"
+    play = controller.directory / "batches.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "tasks": [
         {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "go_on.yml")},
         begins,
@@ -317,7 +317,7 @@ def test_no_batch_follows_one_in_which_a_host_failed(controller: Controller, how
 def test_batches_follow_while_all_is_well(controller: Controller) -> None:
     begins, change = (task for play in plays("site") if "serial" in play for task in play["tasks"]
                       if "its change begins" in task["name"] or "block" in task)
-    play = controller.folder / "batches.json"
+    play = controller.directory / "batches.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "serial": 2, "strategy": strategy, "tasks": [
         {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "go_on.yml")},
         begins, change["block"][-1]]} for strategy in ("free", "linear")]))

@@ -68,7 +68,7 @@ def test_every_variable_of_a_role_is_an_option_of_its_modules(name: str) -> None
 def test_a_module_takes_every_option_that_its_role_has(module: str) -> None:
     capability = next(each for each in CAPABILITIES if each.name == SOURCES[module].capability)
     left = set(capability.arguments) - set(options_of(module))
-    assert left <= {"pods_leave"}
+    assert left <= {"assume_pods_evicted"}
     capability.policy_of({name: options_of(module)[name] for name in capability.arguments if name not in left}
                          | dict.fromkeys(left))
 
@@ -133,11 +133,11 @@ def test_a_variable_with_a_slip_in_its_name_is_found(variables: Dict[str, Any], 
 
 def test_a_plan_has_every_capability_with_the_variables_of_its_role() -> None:
     options, _misspelt = role_variables.options_of_plan(
-        {"activation": {"pods_leave": True}, "validation": {}, "show": True},
+        {"activation": {"assume_pods_evicted": True}, "validation": {}, "show": True},
         {"container_runtime_handler": "gpu", "gpu_allowed_disruption": "none"}, Templar(DataLoader()))
     assert {capability.name for capability in CAPABILITIES} | {"validation", "show"} == set(options)
     assert options["runtime"]["handler"] == options["validation"]["handler"] == "gpu"
-    assert options["activation"]["pods_leave"] is True and options["activation"]["persistence"] is True
+    assert options["activation"]["assume_pods_evicted"] is True and options["activation"]["persistence"] is True
     assert {given["allowed_disruption"] for name, given in options.items()
             if name not in ("validation", "show")} == {"none"}
 

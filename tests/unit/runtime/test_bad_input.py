@@ -17,7 +17,7 @@ import tomlkit
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import (
     applying,
     model,
@@ -52,13 +52,13 @@ class Box(Host):
         self.commands: List[Tuple[str, ...]] = []
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def run(self, argv: Any, *args: Any, **options: Any) -> Done:
+    def run(self, argv: Any, *args: Any, **options: Any) -> CommandResult:
         self.commands.append(tuple(argv))
         if argv[-2:] != ["config", "dump"]:
-            return Done(tuple(argv), 0, "", "")
+            return CommandResult(tuple(argv), 0, "", "")
         files = configuration.load(Host(), argv[2], self.release[0])
         dumped = {"plugins": {files.cri_id: files.cri()}}
-        return Done(tuple(argv), 0, tomlkit.dumps(dumped), "")
+        return CommandResult(tuple(argv), 0, tomlkit.dumps(dumped), "")
 
     def append(self, name: str, text: str, mode: int = 0o600) -> None:
         super().append(name, text, mode)
@@ -142,8 +142,8 @@ BROKEN = (
         ("a wanted handler", "[%s.containerd.runtimes]\nnvidia = 1\n" % CRI2, ":3: nvidia = 1"),
         ("a handler's type", "[%s.containerd.runtimes.runc]\nruntime_type = 1\n" % CRI2, ":3: runtime_type = 1"),
         ("a handler's options", "[%s.containerd.runtimes.runc]\noptions = 'x'\n" % CRI2, ":3: options = \"x\""),
-        ("folders", "[%s]\ncdi_spec_dirs = '/etc/cdi'\n" % CRI2, ":3: cdi_spec_dirs = \"/etc/cdi\""),
-        ("a folder", "[%s]\ncdi_spec_dirs = [1]\n" % CRI2, ":3: cdi_spec_dirs = another type"),
+        ("directories", "[%s]\ncdi_spec_dirs = '/etc/cdi'\n" % CRI2, ":3: cdi_spec_dirs = \"/etc/cdi\""),
+        ("a directory", "[%s]\ncdi_spec_dirs = [1]\n" % CRI2, ":3: cdi_spec_dirs = another type"),
     )),
     ("an import that is not there", {ROOT: "version = 2\nimports = ['gone.toml']\n"},
      ROOT + ":2 imports /etc/containerd/gone.toml, which is not there"),
@@ -180,7 +180,7 @@ def test_an_option_that_stops_a_run(world: World, options: Dict[str, Any], found
     assert world.refusal(**options).found == found
 
 
-def test_a_file_that_is_a_folder(world: World) -> None:
+def test_a_file_that_is_a_directory(world: World) -> None:
     Path(world.host.path(ROOT)).mkdir(parents=True)
     assert world.refusal().found == ROOT + " cannot be read: Is a directory"
 
@@ -225,7 +225,7 @@ def test_a_file_that_another_process_changes_between_plan_and_write(world: World
     assert caught.value.found == ROOT + ": another program has changed it since it was read"
     assert "run again" in caught.value.remedy and "nothing of this run was left behind" in caught.value.remedy
     assert world.host.read(ROOT) == V2 + "# another hand\n"
-    assert not world.host.exists(writer.DROP_IN_FOLDER)
+    assert not world.host.exists(writer.DROP_IN_DIRECTORY)
     world.host.meanwhile = lambda: None
     assert world.run()
     assert "# another hand" in (world.host.read(ROOT) or "")

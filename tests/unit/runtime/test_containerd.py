@@ -28,7 +28,7 @@ RUNC = "[%s.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n"
        "[%s.containerd.runtimes.runc.options]\nsystemdCgroup = true\nBinaryName = '/usr/local/bin/runc'\n"
 
 
-def wish(**changes: Any) -> policy.Policy:
+def policy_with(**changes: Any) -> policy.Policy:
     parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
     return policy.policy_of(dict(parameters, **changes))
 
@@ -45,7 +45,7 @@ def edits(
     config: configuration.Configuration, release: Tuple[int, int], ours: Optional[str] = None, systemd: bool = False,
     **changes: Any
 ) -> Dict[str, Optional[str]]:
-    made = writer.present_edits(config, ours, ROOT, wish(**changes), release, systemd)
+    made = writer.present_edits(config, ours, ROOT, policy_with(**changes), release, systemd)
     return {edit.path: edit.after for edit in made}
 
 
@@ -101,7 +101,7 @@ class TestEdits:
         }}
         assert toml.parse("", made[ROOT] or "")["imports"] == [writer.DROP_IN_IMPORT]
 
-    def test_a_root_that_imports_the_folder_stays_as_it_is(self, tmp_path: Path) -> None:
+    def test_a_root_that_imports_the_directory_stays_as_it_is(self, tmp_path: Path) -> None:
         config = files(tmp_path, {ROOT: "version = 2\nimports = ['conf.d/*.toml']\n"}, 2)
         assert list(edits(config, (2, 0))) == [writer.DROP_IN]
 
@@ -165,7 +165,7 @@ class TestEdits:
          'runtime_type = "io.containerd.kata.v2"'),
     ])
     def test_a_foreign_handler_is_the_same_or_named(self, entry: Dict[str, Any], told: str) -> None:
-        assert writer.difference_from(entry, wish().handler_binary) == told
+        assert writer.difference_from(entry, policy_with().handler_binary) == told
 
 
 class TestObstacles:
@@ -174,7 +174,7 @@ class TestObstacles:
 
     def found(self, tmp_path: Path) -> str:
         host = Host(str(tmp_path))
-        planned = work_out(Containerd(), host, Journal(host), wish(), self.SERVICE)
+        planned = work_out(Containerd(), host, Journal(host), policy_with(), self.SERVICE)
         assert planned.refusal is not None
         assert planned.edits == ()
         return str(planned.refusal.found)
@@ -184,7 +184,7 @@ class TestObstacles:
                          "/opt/a.toml": "version = 2\ndisabled_plugins = ['cri']\n"}, 2)
         assert self.found(tmp_path) == "/opt/a.toml:2: disabled_plugins names cri"
 
-    def test_a_link_into_a_folder_that_others_may_write_to_is_refused(self, tmp_path: Path) -> None:
+    def test_a_link_into_a_directory_that_others_may_write_to_is_refused(self, tmp_path: Path) -> None:
         files(tmp_path, {"/shared/config.toml": "version = 2\n"}, 2)
         (tmp_path / "etc/containerd").mkdir(parents=True)
         (tmp_path / "etc/containerd/config.toml").symlink_to(tmp_path / "shared/config.toml")
@@ -209,8 +209,8 @@ class TestObstacles:
         read = []
         for version in range(1, 6):
             files(tmp_path, {ROOT: "version = %d\n" % version}, release[0])
-            observation = Containerd().observe(host, Journal(host), wish(), service)
-            refusals = planner.plan(observation, wish(), HostFacts()).refusals
+            observation = Containerd().observe(host, Journal(host), policy_with(), service)
+            refusals = planner.plan(observation, policy_with(), HostFacts()).refusals
             read += [] if refusals else [version]
             assert {refusal.code for refusal in refusals} <= {
                 "runtime.containerd_format_1", "runtime.containerd_format_unknown"}
@@ -240,34 +240,35 @@ class TestPlanner:
     def test_the_edit_shows_no_text_of_others_and_the_restart_comes_last(self, tmp_path: Path) -> None:
         files(tmp_path, {ROOT: "version = 2\n[%s]\npassword = 's3cret'\n" % CRI2}, 1)
         host = Host(str(tmp_path))
-        made = planner.plan(Containerd().observe(host, Journal(host), wish(), self.SERVICE), wish(), self.FACTS)
+        seen = Containerd().observe(host, Journal(host), policy_with(), self.SERVICE)
+        made = planner.plan(seen, policy_with(), self.FACTS)
         assert [step.action for step in made.steps] == ["runtime_config.edit", "runtime.restart"]
         assert "s3cret" not in str(made.to_dict())
-        assert made.steps[1].after == (made.steps[0].id,)
+        assert made.steps[1].depends_on == (made.steps[0].id,)
         assert made.disruption is Disruption.runtime_restart
 
     def test_a_pending_restart_is_planned_without_an_edit(self, tmp_path: Path) -> None:
-        made = planner.plan(replace(self.converged(tmp_path), pending=True), wish(), self.FACTS)
+        made = planner.plan(replace(self.converged(tmp_path), pending=True), policy_with(), self.FACTS)
         assert [step.action for step in made.steps] == ["runtime.restart"]
 
     def test_a_converged_host_has_nothing_to_do(self, tmp_path: Path) -> None:
-        assert planner.plan(self.converged(tmp_path), wish(), self.FACTS).steps == ()
+        assert planner.plan(self.converged(tmp_path), policy_with(), self.FACTS).steps == ()
 
     def converged(self, tmp_path: Path) -> model.Observation:
         made = edits(files(tmp_path, {ROOT: "version = 2\n"}, 1), self.SERVICE.release)
         files(tmp_path, {ROOT: made[ROOT] or ""}, 1)
         host = Host(str(tmp_path))
-        return Containerd().observe(host, Journal(host), wish(), replace(self.SERVICE, started=time.time() + 60))
+        return Containerd().observe(host, Journal(host), policy_with(), replace(self.SERVICE, started=time.time() + 60))
 
     def test_what_stands_against_any_change_refuses_before_any_step(self) -> None:
         refusal = Refusal("runtime.any", "found", "wanted", "remedy")
-        made = planner.plan(model.Observation(self.SERVICE, (refusal,)), wish(), self.FACTS)
+        made = planner.plan(model.Observation(self.SERVICE, (refusal,)), policy_with(), self.FACTS)
         assert (made.steps, made.refusals) == ((), (refusal,))
 
     def test_without_containerd_only_its_removal_is_done(self) -> None:
         seen = model.Observation(None)
-        assert planner.plan(seen, wish(), self.FACTS).refusals
-        assert not planner.plan(seen, wish(state="absent"), self.FACTS).refusals
+        assert planner.plan(seen, policy_with(), self.FACTS).refusals
+        assert not planner.plan(seen, policy_with(state="absent"), self.FACTS).refusals
 
 
 @pytest.mark.parametrize("changes", [
@@ -276,4 +277,4 @@ class TestPlanner:
 ])
 def test_contradictory_options_are_refused(changes: Dict[str, str]) -> None:
     with pytest.raises(GpuOpsError):
-        wish(**changes)
+        policy_with(**changes)

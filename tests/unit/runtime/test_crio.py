@@ -29,7 +29,7 @@ PROGRAM = "/usr/bin/nvidia-container-runtime"
 
 
 def conf(tmp_path: Path, started: daemon.Daemon = STARTED, **files: str) -> configuration.Configuration:
-    """Files by name, '__' for '.', 'd_' in front of those of the folder."""
+    """Files by name, '__' for '.', 'd_' in front of those of the directory."""
     for name, text in files.items():
         name = name.replace("__", ".")
         path = tmp_path / "etc/crio" / ("crio.conf.d/" + name[2:] if name.startswith("d_") else name)
@@ -38,7 +38,7 @@ def conf(tmp_path: Path, started: daemon.Daemon = STARTED, **files: str) -> conf
     return configuration.load(Host(str(tmp_path)), daemon=started)
 
 
-def wish(**changes: Any) -> policy.Policy:
+def policy_with(**changes: Any) -> policy.Policy:
     parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
     return policy.policy_of(dict(parameters, **changes))
 
@@ -49,7 +49,7 @@ def handler(path: str, name: str = "nvidia", **more: str) -> str:
 
 
 def written(config: configuration.Configuration, **changes: Any) -> Dict[str, Any]:
-    text = writer.wanted_text(config, wish(**changes), {})
+    text = writer.wanted_text(config, policy_with(**changes), {})
     return toml.parse("ours", text)["crio"]["runtime"] if text else {}
 
 
@@ -90,9 +90,9 @@ def test_the_default_comes_only_when_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize("default_handler", [False, True])
 def test_written_twice_is_written_once(tmp_path: Path, default_handler: bool) -> None:
     config = conf(tmp_path, d_10__conf=PACKAGED)
-    text = writer.wanted_text(config, wish(default_handler=default_handler), {})
+    text = writer.wanted_text(config, policy_with(default_handler=default_handler), {})
     there = config.but({writer.DROP_IN: text})
-    assert writer.wanted_text(there, wish(default_handler=default_handler), {}) == text
+    assert writer.wanted_text(there, policy_with(default_handler=default_handler), {}) == text
     assert writer.without_ours(there) == config
 
 
@@ -108,42 +108,42 @@ def test_what_others_say_already_is_not_said_again(tmp_path: Path) -> None:
     with_monitor(tmp_path)
     config = conf(tmp_path, **{"d_99-nvidia__toml": handler(PROGRAM)})
     assert config.monitor == "/usr/bin/conmon"
-    assert writer.wanted_text(config, wish(), {}) is None
-    assert writer.conflict(config, wish()) == ("", "")
+    assert writer.wanted_text(config, policy_with(), {}) is None
+    assert writer.conflict(config, policy_with()) == ("", "")
 
 
 def test_the_leftover_of_nvidia_ctk_without_a_monitor_is_named_and_can_be_taken_over(tmp_path: Path) -> None:
     config = conf(tmp_path, **{"d_10-crio__conf": PACKAGED, "d_99-nvidia__toml": handler(PROGRAM, runtime_type="oci")})
-    path, told = writer.conflict(config, wish())
+    path, told = writer.conflict(config, policy_with())
     assert path.endswith("99-nvidia.toml") and "no monitor_path" in told
-    texts = writer.wanted(config, wish(adopt=True), {})
+    texts = writer.wanted(config, policy_with(adopt=True), {})
     assert texts[writer.DROP_IN] is None
     after = config.but(texts)
     assert after.files[-1].path.endswith(writer.LATE_NAME)
     assert after.handlers()["nvidia"]["monitor_path"] == "/usr/libexec/crio/conmon"
-    assert writer.wanted(after, wish(adopt=True), {}) == texts
-    assert config.but(writer.wanted(after, wish(state="absent"), {})) == config
+    assert writer.wanted(after, policy_with(adopt=True), {}) == texts
+    assert config.but(writer.wanted(after, policy_with(state="absent"), {})) == config
 
 
 def test_the_late_name_is_left_when_the_leftover_is_gone(tmp_path: Path) -> None:
     config = conf(tmp_path, **{"d_10-crio__conf": PACKAGED, "d_99-nvidia__toml": handler("/opt/other")})
-    after = config.but(writer.wanted(config, wish(adopt=True), {}))
-    without = after.but({config.folder + "/99-nvidia.toml": None})
-    texts = writer.wanted(without, wish(adopt=True), {})
+    after = config.but(writer.wanted(config, policy_with(adopt=True), {}))
+    without = after.but({config.directory + "/99-nvidia.toml": None})
+    texts = writer.wanted(without, policy_with(adopt=True), {})
     assert texts[writer.DROP_IN] is not None
-    assert texts[config.folder + "/" + writer.LATE_NAME] is None
+    assert texts[config.directory + "/" + writer.LATE_NAME] is None
 
 
 def test_a_file_that_is_read_after_any_name_of_ours_is_not_overruled(tmp_path: Path) -> None:
     config = conf(tmp_path, d_zzzz__conf=handler("/opt/other"))
-    assert writer.conflict(config, wish(adopt=True))[0].endswith("zzzz.conf")
+    assert writer.conflict(config, policy_with(adopt=True))[0].endswith("zzzz.conf")
 
 
 def test_an_earlier_differing_handler_is_taken_over_under_the_usual_name(tmp_path: Path) -> None:
     config = conf(tmp_path, **{"d_50-site__conf": handler("/opt/other"), "d_10__conf": PACKAGED})
-    assert writer.conflict(config, wish())[0].endswith("50-site.conf")
-    assert writer.conflict(config, wish(adopt=True)) == ("", "")
-    assert writer.wanted(config, wish(adopt=True), {})[writer.DROP_IN] is not None
+    assert writer.conflict(config, policy_with())[0].endswith("50-site.conf")
+    assert writer.conflict(config, policy_with(adopt=True)) == ("", "")
+    assert writer.wanted(config, policy_with(adopt=True), {})[writer.DROP_IN] is not None
 
 
 @pytest.mark.parametrize(("text", "told"), [
@@ -152,18 +152,18 @@ def test_an_earlier_differing_handler_is_taken_over_under_the_usual_name(tmp_pat
     ("[crio.runtime.runtimes.nvidia]\ninherit_default_runtime = true\n", "inherit_default_runtime"),
 ])
 def test_a_differing_leftover_is_named_with_its_file(tmp_path: Path, text: str, told: str) -> None:
-    path, what = writer.conflict(conf(tmp_path, **{"d_99-nvidia__conf": text}), wish())
+    path, what = writer.conflict(conf(tmp_path, **{"d_99-nvidia__conf": text}), policy_with())
     assert path.endswith("99-nvidia.conf")
     assert told in what
 
 
 def test_a_default_that_is_read_after_ours_is_named(tmp_path: Path) -> None:
     config = conf(tmp_path, d_zz__bak="[crio.runtime]\ndefault_runtime = 'runc'\n")
-    assert writer.conflict(config, wish()) == ("", "")
-    assert writer.conflict(config, wish(default_handler=True))[0].endswith("zz.bak")
-    assert writer.conflict(config, wish(default_handler=True, adopt=True)) == ("", "")
-    late = config.folder + "/" + writer.LATE_NAME
-    assert writer.wanted(config, wish(default_handler=True, adopt=True), {})[late] is not None
+    assert writer.conflict(config, policy_with()) == ("", "")
+    assert writer.conflict(config, policy_with(default_handler=True))[0].endswith("zz.bak")
+    assert writer.conflict(config, policy_with(default_handler=True, adopt=True)) == ("", "")
+    late = config.directory + "/" + writer.LATE_NAME
+    assert writer.wanted(config, policy_with(default_handler=True, adopt=True), {})[late] is not None
 
 
 def test_the_low_level_runtimes_are_the_absolute_paths_of_the_service(tmp_path: Path) -> None:
@@ -218,10 +218,10 @@ def test_the_command_line_overrules_every_file(tmp_path: Path) -> None:
     assert config.handlers()["nvidia"] == {"runtime_path": "/opt/x", "runtime_root": "/run/x"}
     assert config.handlers()["kata"]["runtime_type"] == "vm"
     assert config.runtime()["default_runtime"] == "kata"
-    assert writer.conflict(config, wish(adopt=True)) == (
+    assert writer.conflict(config, policy_with(adopt=True)) == (
         configuration.COMMAND_LINE, "the handler 'nvidia' with runtime_path = \"/opt/x\"")
     config = conf(tmp_path, daemon.started_as(["crio", "--default-runtime", "crun"], {}, "/"))
-    assert writer.conflict(config, wish(default_handler=True, adopt=True))[0] == configuration.COMMAND_LINE
+    assert writer.conflict(config, policy_with(default_handler=True, adopt=True))[0] == configuration.COMMAND_LINE
     assert started.overrides() == ["--default-runtime=kata", "--runtimes=nvidia:/opt/x:/run/x,kata:/k:/run/k:vm"]
 
 
@@ -253,7 +253,7 @@ settings_of = st.sampled_from([
 
 
 @st.composite
-def folders(draw: Any) -> configuration.Configuration:
+def directories(draw: Any) -> configuration.Configuration:
     files = []
     for name in sorted(draw(st.lists(names, unique=True)), key=lambda name: name.split("/")):
         entries = draw(st.lists(handlers, max_size=3, unique_by=lambda text: text.split("\n")[0].split(".")[-1]))
@@ -262,25 +262,25 @@ def folders(draw: Any) -> configuration.Configuration:
         text = draw(comments) + "".join(entry + draw(comments) for entry in entries) + draw(settings_of)
         path = "/etc/crio/" + name
         files.append(configuration.File(path, text, toml.parse(path, text)))
-    return configuration.Configuration(configuration.ROOT, configuration.FOLDER, tuple(files), STARTED,
+    return configuration.Configuration(configuration.ROOT, configuration.DIRECTORY, tuple(files), STARTED,
                                        draw(st.sampled_from(["", "/usr/bin/conmon"])))
 
 
-wishes = st.builds(wish, adopt=st.booleans(), default_handler=st.booleans(),
+wishes = st.builds(policy_with, adopt=st.booleans(), default_handler=st.booleans(),
                    handlers=st.sampled_from([{}, {"nvidia-cdi": ""}]))
 
 
 @settings(max_examples=150, deadline=None)
-@given(folders(), wishes)
+@given(directories(), wishes)
 def test_applied_and_removed_gives_the_bytes_back(before: configuration.Configuration, wanted: Any) -> None:
     after = before.but(writer.wanted(before, wanted, {}))
     assert [file for file in before.files if file not in after.files] == []
     assert len(after.files) <= len(before.files) + 1
-    assert after.but(writer.wanted(after, wish(state="absent"), {})) == before
+    assert after.but(writer.wanted(after, policy_with(state="absent"), {})) == before
 
 
 @settings(max_examples=150, deadline=None)
-@given(folders(), wishes)
+@given(directories(), wishes)
 def test_applied_twice_is_applied_once_and_in_effect(before: configuration.Configuration, wanted: Any) -> None:
     texts = writer.wanted(before, wanted, {})
     after = before.but(texts)
@@ -289,14 +289,14 @@ def test_applied_twice_is_applied_once_and_in_effect(before: configuration.Confi
         assert writer.conflict(after, wanted) == ("", "")
         for name, program in wanted.entries.items():
             assert writer.difference_from(after.handlers()[name], program, after) in (
-                "", "no monitor_path, although conmon is in no folder of CRI-O's PATH: it would not start again")
+                "", "no monitor_path, although conmon is in no directory of CRI-O's PATH: it would not start again")
         assert not wanted.default_handler or after.runtime()["default_runtime"] == "nvidia"
         others = {name: entry for name, entry in after.handlers().items() if name not in wanted.entries}
         assert others == {name: entry for name, entry in before.handlers().items() if name not in wanted.entries}
 
 
 @settings(max_examples=150, deadline=None)
-@given(folders(), wishes)
+@given(directories(), wishes)
 def test_another_hand_in_our_file_or_after_it_is_seen(before: configuration.Configuration, wanted: Any) -> None:
     texts = writer.wanted(before, wanted, {})
     after = before.but(texts)
@@ -304,5 +304,5 @@ def test_another_hand_in_our_file_or_after_it_is_seen(before: configuration.Conf
         if text is not None:
             edited = after.but({path: text + "# by hand\n"})
             assert writer.wanted(edited, wanted, {})[path] == text
-    last = after.but({configuration.FOLDER + "/zzzz-other.toml": handler("/opt/third")})
+    last = after.but({configuration.DIRECTORY + "/zzzz-other.toml": handler("/opt/third")})
     assert writer.conflict(last, wanted)[0] != ""

@@ -25,13 +25,13 @@ PACKAGED = "".join(
     "[crio.runtime.runtimes.%s]\nruntime_path = '/usr/libexec/crio/%s'\nmonitor_path = '%s'\n" % (name, name, CONMON)
     for name in ("crun", "runc")
 )
-PACKAGES_FILE = configuration.FOLDER + "/10-crio.conf"
+PACKAGES_FILE = configuration.DIRECTORY + "/10-crio.conf"
 # `crio config`: files merged, one value a line, the built-in handler beside others; refuses and spoils on demand
 STUB = """#!%s
 import json, os, sys, tomllib
-root, folder = sys.argv[2], sys.argv[4]
+root, directory = sys.argv[2], sys.argv[4]
 runtime, runtimes = {}, {"crun": {"runtime_root": "/run/crun"}}
-for path in [root] + sorted(os.path.join(top, name) for top, _, names in os.walk(folder) for name in names):
+for path in [root] + sorted(os.path.join(top, name) for top, _, names in os.walk(directory) for name in names):
     with open(path, "rb") as handle:
         data = tomllib.load(handle).get("crio", {}).get("runtime", {})
     runtimes.update(data.pop("runtimes", {}))
@@ -204,7 +204,7 @@ def test_a_removal_ends_when_the_daemon_has_forgotten(world: World, client: Any)
 
 
 def test_what_others_say_is_refused_or_taken_over(world: World) -> None:
-    leftover = configuration.FOLDER + "/99-nvidia.toml"
+    leftover = configuration.DIRECTORY + "/99-nvidia.toml"
     world.put(leftover, "[crio.runtime.runtimes.nvidia]\nruntime_path = '/usr/bin/nvidia-container-runtime'\n")
     refusal = world.work_out().refusal
     assert refusal is not None
@@ -216,7 +216,7 @@ def test_what_others_say_is_refused_or_taken_over(world: World) -> None:
     world.host.remove(leftover)
     assert [(edit.path.rsplit("/", 1)[1], edit.after is None) for edit in world.edits()] == [
         (writer.DROP_IN_NAME, False), (writer.LATE_NAME, True)]
-    world.put(configuration.FOLDER + "/zzzz.conf", "[crio.runtime.runtimes.nvidia]\nruntime_path = '/opt/x'\n")
+    world.put(configuration.DIRECTORY + "/zzzz.conf", "[crio.runtime.runtimes.nvidia]\nruntime_path = '/opt/x'\n")
     refusal = world.work_out(adopt=True).refusal
     assert refusal is not None and "rename the file" in refusal.remedy
 
@@ -270,7 +270,7 @@ OTHER = "[crio.runtime.runtimes.other]\nruntime_path = '/usr/libexec/crio/runc'\
 def test_a_crio_that_would_not_start_again_is_left_alone(world: World, text: str, told: str) -> None:
     """Whatever somebody else has written since CRI-O was started: our restart is not to bring it to light."""
     world.make(world.edits())
-    world.put(configuration.FOLDER + "/40-other.conf", text)
+    world.put(configuration.DIRECTORY + "/40-other.conf", text)
     for options in ({"state": "absent"}, {"handlers": {"nvidia-cdi": ""}}):
         found = world.refusal(**options)
         assert bool(found) is bool(told)
@@ -297,7 +297,7 @@ def test_a_default_whose_program_is_to_come_is_planned_but_not_started_with(worl
      % CONMON, "cgroup refused"),
 ])
 def test_the_judge_has_the_last_word(world: World, text: str, told: str) -> None:
-    world.put(configuration.FOLDER + "/20.conf", text)
+    world.put(configuration.DIRECTORY + "/20.conf", text)
     assert told in world.refusal()
 
 
@@ -314,16 +314,16 @@ def test_what_cannot_be_configured_is_refused(
     assert not world.refusal(state="absent")
 
 
-def test_links_are_no_files_of_ours_and_no_folders_of_crios(world: World, tmp_path: Path) -> None:
-    folder = tmp_path / "root" / configuration.FOLDER.lstrip("/")
-    ours = folder / writer.DROP_IN_NAME
+def test_links_are_no_files_of_ours_and_no_directories_of_crios(world: World, tmp_path: Path) -> None:
+    directory = tmp_path / "root" / configuration.DIRECTORY.lstrip("/")
+    ours = directory / writer.DROP_IN_NAME
     ours.symlink_to("../elsewhere.conf")
     for state in ("present", "absent"):
         assert "is a link to ../elsewhere.conf, which is no file" in world.refusal(state=state)
     world.put("/etc/crio/elsewhere.conf", "")
     assert world.refusal().endswith("99-gpuops-nvidia.conf is a link to ../elsewhere.conf")
     ours.unlink()
-    (folder / "20-site").symlink_to("/etc")
+    (directory / "20-site").symlink_to("/etc")
     assert "20-site is a link to /etc, which is no file" in world.refusal()
 
 
@@ -338,7 +338,7 @@ def test_a_converged_host_costs_a_question_and_no_program(
 
 
 def test_a_stray_file_is_told_and_a_broken_one_stops_a_restart(world: World) -> None:
-    stray = configuration.FOLDER + "/10-crio.conf.~"
+    stray = configuration.DIRECTORY + "/10-crio.conf.~"
     world.put(stray, "")
     reading = world.work_out().observation.reading
     notes: List[str] = list(backend.Crio().notes(world.service(), reading, wanted(), ()))

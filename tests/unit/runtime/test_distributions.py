@@ -14,7 +14,7 @@ from typing import Optional, Tuple
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import detection, model
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backend import Backend
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.containerd import (
@@ -34,8 +34,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy impor
 
 BINARY = "/usr/bin/nvidia-container-runtime"
 PRESENT = Policy(True, "nvidia", BINARY, False, True, "")
-FOLDER = "/srv/k3s/agent/etc/containerd"
-ROOT = FOLDER + "/config.toml"
+DIRECTORY = "/srv/k3s/agent/etc/containerd"
+ROOT = DIRECTORY + "/config.toml"
 SYSTEMD = False
 CRI3 = "plugins.'io.containerd.cri.v1.runtime'"
 RENDERED = (
@@ -43,13 +43,13 @@ RENDERED = (
     "[" + CRI3 + ".containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n"
     "[" + CRI3 + ".containerd.runtimes.runc.options]\n  SystemdCgroup = true\n"
 )
-IMPORTS = 'imports = ["%s/config-v3.toml.d/*.toml"]\n' % FOLDER
+IMPORTS = 'imports = ["%s/config-v3.toml.d/*.toml"]\n' % DIRECTORY
 DETECTED = (
     "[" + CRI3 + ".containerd.runtimes.'nvidia']\n  runtime_type = \"io.containerd.runc.v2\"\n"
     "[" + CRI3 + ".containerd.runtimes.'nvidia'.options]\n  BinaryName = \"%s\"\n  SystemdCgroup = true\n"
 )
-DROP_IN = FOLDER + "/config-v3.toml.d/99-gpuops-nvidia.toml"
-TEMPLATE = FOLDER + "/config-v3.toml.tmpl"
+DROP_IN = DIRECTORY + "/config-v3.toml.d/99-gpuops-nvidia.toml"
+TEMPLATE = DIRECTORY + "/config-v3.toml.tmpl"
 
 
 def service_of(distribution: str, root: str = ROOT, release: Tuple[int, int] = (2, 1)) -> Service:
@@ -102,7 +102,7 @@ def test_a_detected_handler_of_the_operator_is_named(tmp_path: Path) -> None:
         change_of(host, service_of("rke2"))
 
 
-def test_where_the_rendered_file_imports_a_folder_the_file_goes_there(tmp_path: Path) -> None:
+def test_where_the_rendered_file_imports_a_directory_the_file_goes_there(tmp_path: Path) -> None:
     host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS))
     change = change_of(host, service_of("k3s"))
     assert [edit.path for edit in change.edits] == [DROP_IN]
@@ -201,7 +201,7 @@ def test_a_default_of_others_that_is_another_is_overruled_where_that_can_be(
 
 def test_the_command_line_is_read_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = "ExecStart={ path=/usr/local/bin/k3s ; argv[]=/usr/local/bin/k3s server --token x ; ignore_errors=no ; }\n"
-    monkeypatch.setattr(Host, "run", lambda *_, **__: Done((), 0, told, ""))
+    monkeypatch.setattr(Host, "run", lambda *_, **__: CommandResult((), 0, told, ""))
     assert rancher._command_line(Host(str(tmp_path)), service_of("k3s")) == [
         "/usr/local/bin/k3s", "server", "--token", "x"]
 
@@ -217,7 +217,7 @@ def test_a_foreign_handler_is_taken_over_by_a_drop_in_alone(tmp_path: Path) -> N
 
 
 def test_a_foreign_handler_that_is_read_later_is_named(tmp_path: Path) -> None:
-    later = FOLDER + "/config-v3.toml.d/zz.toml"
+    later = DIRECTORY + "/config-v3.toml.d/zz.toml"
     host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS), (later, "version = 3\n" + DETECTED % "/opt/x"))
     with pytest.raises(GpuOpsError, match="zz.toml:2 defines the handler 'nvidia'"):
         change_of(host, service_of("k3s"))
@@ -255,7 +255,7 @@ def test_an_old_k3s_knows_no_base(tmp_path: Path) -> None:
     host = host_of(tmp_path, (ROOT, rendered))
     with pytest.raises(GpuOpsError, match='config.toml.tmpl:1: .*containerd 1.6 knows no template "base"'):
         change_of(host, service_of("k3s", release=(1, 6)))
-    host.write(FOLDER + "/config.toml.tmpl", rendered)
+    host.write(DIRECTORY + "/config.toml.tmpl", rendered)
     assert change_of(host, service_of("k3s", release=(1, 6))).edits
 
 
@@ -268,7 +268,7 @@ def test_the_default_goes_into_the_distributions_own_configuration(tmp_path: Pat
 
 K0S_ROOT = "/etc/k0s/containerd.toml"
 MANAGED = "# k0s_managed=true\nversion = %d\nimports = [\"%s\"]\n"
-K0S_FILE = k0s.FOLDER + "/99-gpuops-nvidia.toml"
+K0S_FILE = k0s.DIRECTORY + "/99-gpuops-nvidia.toml"
 
 
 def test_k0s_takes_a_file_of_the_format_of_its_containerd(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_k0s_takes_a_foreign_handler_over(
     theirs = ("version = %d\n[%s.containerd.runtimes.nvidia]\nruntime_type = \"io.containerd.runc.v2\"\n"
               "[%s.containerd.runtimes.nvidia.options]\nbinaryName = \"/opt/x\"\n" % (version, section, section))
     host = host_of(tmp_path, (K0S_ROOT, MANAGED % (version, merged_file or "/etc/k0s/containerd.d/*.toml")),
-                   (k0s.FOLDER + "/50-site.toml", theirs), *([(merged_file, theirs)] if merged_file else []))
+                   (k0s.DIRECTORY + "/50-site.toml", theirs), *([(merged_file, theirs)] if merged_file else []))
     service, told = service_of("k0s", K0S_ROOT, release), replace(PRESENT, adopt=True)
     with pytest.raises(GpuOpsError, match="50-site.toml defines the handler 'nvidia' with binaryName"):
         change_of(host, service)
@@ -328,7 +328,7 @@ def test_k0s_takes_a_foreign_handler_over(
     assert change_of(host, service, told).edits == ()
     gone, = change_of(host, service, replace(told, present=False)).edits
     assert (gone.path, gone.after) == (K0S_FILE, None)
-    host.write(k0s.FOLDER + "/99-site.toml", theirs)
+    host.write(k0s.DIRECTORY + "/99-site.toml", theirs)
     with pytest.raises(GpuOpsError, match="99-site.toml defines the handler 'nvidia' and is read after"):
         change_of(host, service, told)
 
@@ -339,7 +339,7 @@ def test_k0s_is_waited_for_until_containerd_is_another_process(
     host, service = host_of(tmp_path, (K0S_FILE, "version = 3\n")), service_of("k0s", K0S_ROOT)
     monkeypatch.setattr(Backend, "answer", lambda *_: model.Answer("", frozenset({"nvidia"}), frozenset({"c"})))
     monkeypatch.setattr(k0s, "peer_pid", lambda _path: 7)
-    changed = os.stat(host.path(k0s.FOLDER)).st_mtime
+    changed = os.stat(host.path(k0s.DIRECTORY)).st_mtime
     for started, ready in ((changed - 1, False), (changed + 1, True)):
         monkeypatch.setattr(k0s, "started_at", lambda *_, at=started: at)
         answer = backend.Containerd().answer(host, service)
@@ -348,7 +348,7 @@ def test_k0s_is_waited_for_until_containerd_is_another_process(
 
 def test_an_old_file_that_k0s_would_die_of_is_named(tmp_path: Path) -> None:
     host = host_of(tmp_path, (K0S_ROOT, "# k0s_managed=true\nversion = 3\n"),
-                   (k0s.FOLDER + "/nvidia.toml", "version = 2\n"))
+                   (k0s.DIRECTORY + "/nvidia.toml", "version = 2\n"))
     with pytest.raises(GpuOpsError, match="nvidia.toml is of format version 2"):
         change_of(host, service_of("k0s", K0S_ROOT))
 
@@ -360,15 +360,15 @@ def test_a_k0s_file_that_the_user_manages_is_refused(tmp_path: Path) -> None:
 
 
 def test_microk8s_takes_it_in_its_template(tmp_path: Path) -> None:
-    folder = "/var/snap/microk8s/current/args"
+    directory = "/var/snap/microk8s/current/args"
     section = 'plugins."io.containerd.grpc.v1.cri"'
     text = ("version = 2\n[%s.containerd]\n  default_runtime_name = \"${RUNTIME}\"\n"
             "[%s.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n" % (section, section))
-    host = host_of(tmp_path, (folder + "/containerd.toml", text.replace("${RUNTIME}", "runc")),
-                   (folder + "/containerd-template.toml", text))
-    service = service_of("microk8s", folder + "/containerd.toml", (1, 7))
+    host = host_of(tmp_path, (directory + "/containerd.toml", text.replace("${RUNTIME}", "runc")),
+                   (directory + "/containerd-template.toml", text))
+    service = service_of("microk8s", directory + "/containerd.toml", (1, 7))
     edit, = change_of(host, service).edits
-    assert edit.path == folder + "/containerd-template.toml" and (edit.after or "").startswith("version = 2\n")
+    assert edit.path == directory + "/containerd-template.toml" and (edit.after or "").startswith("version = 2\n")
     host.write(edit.path, edit.after or "")
     host.write(service.root, (edit.after or "").replace("${RUNTIME}", "runc"))
     assert change_of(host, service).edits == ()
@@ -377,14 +377,15 @@ def test_microk8s_takes_it_in_its_template(tmp_path: Path) -> None:
 
 
 def test_microk8s_gives_a_handler_of_its_addon_back(tmp_path: Path) -> None:
-    folder = "/var/snap/microk8s/current/args"
+    directory = "/var/snap/microk8s/current/args"
     handler = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia'
     text = ("version = 2\n[%s]\n  runtime_type = \"${RUNTIME_TYPE}\"\n  [%s.options]\n"
             "    BinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\" # addon\n" % (handler, handler))
     rendered = text.replace("${RUNTIME_TYPE}", "io.containerd.runc.v2")
-    host = host_of(tmp_path, (folder + "/containerd.toml", rendered), (folder + "/containerd-template.toml", text),
-                   (folder + "/kubelet", "--cgroup-driver=systemd\n"))
-    service, told = service_of("microk8s", folder + "/containerd.toml", (1, 7)), replace(PRESENT, adopt=True)
+    host = host_of(tmp_path, (directory + "/containerd.toml", rendered),
+                   (directory + "/containerd-template.toml", text),
+                   (directory + "/kubelet", "--cgroup-driver=systemd\n"))
+    service, told = service_of("microk8s", directory + "/containerd.toml", (1, 7)), replace(PRESENT, adopt=True)
     with pytest.raises(GpuOpsError, match="containerd-template.toml:2 defines the handler 'nvidia' with BinaryName"):
         change_of(host, service)
     edit, = change_of(host, service, told).edits
@@ -396,10 +397,10 @@ def test_microk8s_gives_a_handler_of_its_addon_back(tmp_path: Path) -> None:
 
 
 def test_microk8s_detects_nothing_itself(tmp_path: Path) -> None:
-    folder = "/var/snap/microk8s/current/args"
-    host = host_of(tmp_path, (folder + "/containerd.toml", "version = 2\n"),
-                   (folder + "/containerd-template.toml", "version = 2\n"), (BINARY, "#!/bin/sh\n"))
-    edit, = change_of(host, service_of("microk8s", folder + "/containerd.toml", (1, 7))).edits
+    directory = "/var/snap/microk8s/current/args"
+    host = host_of(tmp_path, (directory + "/containerd.toml", "version = 2\n"),
+                   (directory + "/containerd-template.toml", "version = 2\n"), (BINARY, "#!/bin/sh\n"))
+    edit, = change_of(host, service_of("microk8s", directory + "/containerd.toml", (1, 7))).edits
     assert BINARY in (edit.after or "")
 
 

@@ -374,10 +374,10 @@ def test_the_daemon_is_asked_over_its_socket(tmp_path: Path) -> None:
         daemon.shutdown()
 
 
-def test_live_restore_may_be_a_flag_and_folders_of_cdi_are_looked_at(tmp_path: Path) -> None:
+def test_live_restore_may_be_a_flag_and_directories_of_cdi_are_looked_at(tmp_path: Path) -> None:
     service = replace(SERVICE, release=(27, 5), active=True, arguments=("dockerd", "--live-restore"))
-    for folders, notes in (('["/etc/cdi"]', 1), ('["/etc/cdi", "/run/cdi"]', 0)):
-        host = host_with(tmp_path, '{"cdi-spec-dirs": %s}' % folders)
+    for directories, notes in (('["/etc/cdi"]', 1), ('["/etc/cdi", "/run/cdi"]', 0)):
+        host = host_with(tmp_path, '{"cdi-spec-dirs": %s}' % directories)
         with running(host, {"c"}):
             edits, told = planned_for(host, PRESENT, service)
         assert edits and len(told) == notes

@@ -50,7 +50,7 @@ if words[-1] == "dump":
     print(tomlkit.dumps(toml(words[1])))
 elif words[-1] == "config":
     data = toml(words[1])
-    for top, _folders, names in os.walk(words[3]):
+    for top, _directories, names in os.walk(words[3]):
         for name in sorted(names):
             merge(data, toml(os.path.join(top, name)))
     print(tomlkit.dumps(data))
@@ -70,7 +70,7 @@ RUNTIMES: Dict[str, Tuple[str, str, str, Tuple[int, int], Dict[str, str]]] = {
         RENDERED + "config.toml": IMPORTS % (RENDERED + "config-v3.toml.d") + RUNC}),
     "k3s with a template": ("containerd", "k3s", RENDERED + "config.toml", (2, 0), {RENDERED + "config.toml": RUNC}),
     "k0s": ("containerd", "k0s", "/etc/k0s/containerd.toml", (2, 2), {
-        "/etc/k0s/containerd.toml": k0s.MAGIC + "\n" + IMPORTS % k0s.FOLDER + RUNC}),
+        "/etc/k0s/containerd.toml": k0s.MAGIC + "\n" + IMPORTS % k0s.DIRECTORY + RUNC}),
     "microk8s": ("containerd", "microk8s", SNAP + "containerd.toml", (2, 2), {
         SNAP + "containerd.toml": RUNC, SNAP + "containerd-template.toml": RUNC}),
     "crio": ("crio", "", "/etc/crio/crio.conf", (1, 34), {"/etc/crio/crio.conf": CRIO, "/usr/bin/conmon": ""}),

@@ -62,7 +62,7 @@ runtime_path = "/usr/libexec/crio/runc"
     assert low_level.in_use(host) == ("/usr/libexec/crio/crun", "/usr/libexec/crio/runc")
 
 
-def test_a_folder_of_one_release_is_named_by_what_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_one_release_is_named_by_what_lasts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     release = "/var/lib/rancher/k3s/data/%s/bin" % ("0f" * 32)
     host = containerd_host(tmp_path, monkeypatch, "version = 2\n", release + "/runc")
     host.write("/proc/42/environ", "PATH=%s\0" % release)

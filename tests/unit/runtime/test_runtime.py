@@ -18,7 +18,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run, plan_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError, HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host, Ownership
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host, Ownership
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step, digest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime import (
@@ -191,8 +191,8 @@ class Daemons(Host):
 
     behind: Dict[str, Tuple[int, str, str, Tuple[str, ...]]] = {}
 
-    def run(self, argv: Any, *args: Any, **options: Any) -> Done:
-        return Done(tuple(argv), 0, "x version 2.1.3\n" if "--version" in argv else "", "")
+    def run(self, argv: Any, *args: Any, **options: Any) -> CommandResult:
+        return CommandResult(tuple(argv), 0, "x version 2.1.3\n" if "--version" in argv else "", "")
 
     def link(self, name: str) -> Optional[str]:
         for pid, _unit, program, _arguments in self.behind.values():
@@ -368,17 +368,17 @@ class Machine(Host):
         self._change()
         super().remove_empty_dir(name)
 
-    def systemctl(self, *words: str, timeout: float = 180) -> Done:
+    def systemctl(self, *words: str, timeout: float = 180) -> CommandResult:
         self._change()
         self.commands.append(words)
-        return Done(words, 0, "", "")
+        return CommandResult(words, 0, "", "")
 
     def unit(self, name: str) -> Dict[str, str]:
         return {"ActiveState": "active"}
 
-    def run(self, argv: Any, *args: Any, **options: Any) -> Done:
+    def run(self, argv: Any, *args: Any, **options: Any) -> CommandResult:
         self.commands.append(tuple(argv))
-        return Done(tuple(argv), 0, "", "")
+        return CommandResult(tuple(argv), 0, "", "")
 
 
 SERVES = model.Answer("", frozenset({"nvidia", "runc"}), frozenset({"c1"}))
@@ -586,7 +586,7 @@ class TestExecutors:
     def test_what_a_killed_run_wrote_and_the_daemon_came_up_with_is_not_undone_later(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def killed(*_words: str, **_options: Any) -> Done:
+        def killed(*_words: str, **_options: Any) -> CommandResult:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:

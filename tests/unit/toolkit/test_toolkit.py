@@ -11,7 +11,7 @@ import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Done, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Kept, Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
@@ -41,7 +41,7 @@ SAFE = {
 }
 
 
-def wish(**changes: Any) -> policy.Policy:
+def policy_with(**changes: Any) -> policy.Policy:
     parameters = {name: option.get("default") for name, option in policy.ARGUMENTS.items()}
     return policy.policy_of(dict(parameters, **changes))
 
@@ -109,9 +109,9 @@ class WithToolkit(Host):
     def which(self, program: str) -> Optional[str]:
         return "/usr/bin/nvidia-ctk" if program == "nvidia-ctk" else super().which(program)
 
-    def run(self, argv: Any, *_words: Any, **_options: Any) -> Done:
+    def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
         assert list(argv[:3]) == ["nvidia-ctk", "--quiet", "config"]
-        return Done(argv, 0, self.rewriting, "")
+        return CommandResult(argv, 0, self.rewriting, "")
 
 
 def actions(made: Any) -> List[str]:
@@ -166,7 +166,7 @@ def test_a_file_that_changed_after_the_plan_is_not_written(tmp_path: Path) -> No
 def test_what_cannot_be_is_refused(
     seen: observation.Observation, changes: Dict[str, Any], facts: HostFacts, told: str
 ) -> None:
-    made = planned(seen, wish(**changes), facts)
+    made = planned(seen, policy_with(**changes), facts)
     assert made.steps == ()
     assert told in made.refusals[0].found
 
@@ -177,11 +177,11 @@ def test_what_cannot_be_is_refused(
 ])
 def test_contradictory_options_are_refused(changes: Dict[str, Any]) -> None:
     with pytest.raises(GpuOpsError):
-        wish(**changes)
+        policy_with(**changes)
 
 
 def test_a_vulnerable_version_is_accepted_when_the_risk_is() -> None:
-    assert wish(version="1.18.0", allow_vulnerable=True).version == "1.18.0"
+    assert policy_with(version="1.18.0", allow_vulnerable=True).version == "1.18.0"
 
 
 def test_a_broken_file_is_named_with_its_line() -> None:
@@ -196,7 +196,7 @@ def test_the_file_comes_back_as_it_was(tmp_path: Path) -> None:
     text = "# mine\n[nvidia-container-runtime]\nmode = 'legacy'\n"
     host.write(catalogue.CONFIGURATION, text)
     (step,) = planned(
-        converged(configuration=text, settings=dict(configuration.read_settings("f", text))), wish(), FACTS
+        converged(configuration=text, settings=dict(configuration.read_settings("f", text))), policy_with(), FACTS
     ).steps
     write_file(host, journal, step)
     assert host.read(catalogue.CONFIGURATION) != text
@@ -216,7 +216,7 @@ def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) 
     host.write(catalogue.CONFIGURATION, COMMENTED)
     seen = bare(installed=dict.fromkeys(catalogue.PACKAGES, installed), configuration=COMMENTED,
                 settings=configuration.read_settings("f", COMMENTED))
-    made = planned(seen, wish(), FACTS)
+    made = planned(seen, policy_with(), FACTS)
     write, kept, packages, back = made.steps[-4:]
     assert [step.action for step in (write, kept, packages, back)] == [
         "file.write", "settings.keep", "packages.install", "settings.put_back"]
@@ -228,7 +228,7 @@ def test_comments_are_carried_over_the_packages(installed: Any, tmp_path: Path) 
     waiting = journal.recall("toolkit")[observation.KEPT]
     half = replace(seen, configuration=host.read(catalogue.CONFIGURATION), kept=waiting,
                    settings=configuration.read_settings("f", waiting))
-    again = planned(half, wish(), FACTS).steps
+    again = planned(half, policy_with(), FACTS).steps
     assert [step.action for step in again[-2:]] == ["packages.install", "settings.put_back"]
     assert "settings.keep" not in [step.action for step in again]
     assert again[-1].change == back.change
@@ -250,7 +250,7 @@ def test_an_edit_after_a_killed_run_stays(tmp_path: Path) -> None:
 
     host.write(catalogue.CONFIGURATION, edited)
     seen = converged(superseded=True, configuration=edited, settings=configuration.read_settings("f", edited))
-    made = planned(seen, wish(), FACTS)
+    made = planned(seen, policy_with(), FACTS)
     assert [step.action for step in made.steps] == ["file.write", "settings.put_back"]
     assert made.kept == (Kept(catalogue.CONFIGURATION, made.kept[0].why),) and "carried over" in made.kept[0].why
     for step in made.steps:
@@ -261,7 +261,7 @@ def test_an_edit_after_a_killed_run_stays(tmp_path: Path) -> None:
 
     upgrade = replace(seen, installed=dict.fromkeys(catalogue.PACKAGES, "1.19.1-1"),
                       offered=dict.fromkeys(catalogue.PACKAGES, OFFERED))
-    assert [step.action for step in planned(upgrade, wish(), FACTS).steps][-4:] == [
+    assert [step.action for step in planned(upgrade, policy_with(), FACTS).steps][-4:] == [
         "file.write", "settings.keep", "packages.install", "settings.put_back"]
 
 
@@ -275,8 +275,8 @@ def test_an_edit_while_the_packages_come_stays(tmp_path: Path) -> None:
 
 
 def test_further_settings_are_written_by_either_way_of_naming() -> None:
-    dotted = wish(settings={"nvidia-container-runtime.log-level": "debug"})
-    assert dotted == wish(settings={"nvidia-container-runtime": {"log-level": "debug"}})
+    dotted = policy_with(settings={"nvidia-container-runtime.log-level": "debug"})
+    assert dotted == policy_with(settings={"nvidia-container-runtime": {"log-level": "debug"}})
     (step,) = planned(converged(), dotted, FACTS).steps
     assert covers(step.change["after"], {("nvidia-container-runtime", "log-level"): "debug"})
     seen = converged(settings={**SAFE, ("nvidia-container-runtime", "log-level"): "debug"})
@@ -294,7 +294,7 @@ def test_further_settings_are_written_by_either_way_of_naming() -> None:
 ])
 def test_a_setting_that_the_toolkit_does_not_know_is_refused(settings: Dict[str, Any], told: str) -> None:
     with pytest.raises(GpuOpsError) as caught:
-        wish(settings=settings)
+        policy_with(settings=settings)
     assert told in str(caught.value)
 
 
@@ -305,7 +305,7 @@ def test_a_value_of_another_type_in_the_file_is_refused_and_an_unknown_key_is_na
         configuration.read_settings("f", "nvidia-container-runtime = 'runc'\n")
     assert configuration.unknown_keys("f", "disable-require = true\n[features]\nspelt-wrong = true\n") == (
         "features.spelt-wrong",)
-    (note,) = planned(converged(unknown=("features.spelt-wrong",)), wish(), FACTS).notes
+    (note,) = planned(converged(unknown=("features.spelt-wrong",)), policy_with(), FACTS).notes
     assert "ignores" in note
 
 
@@ -315,21 +315,22 @@ class WithRuntime(Host):
     def which(self, program: str) -> Optional[str]:
         return "/usr/bin/" + program
 
-    def run(self, argv: Any, *_words: Any, **options: Any) -> Done:
+    def run(self, argv: Any, *_words: Any, **options: Any) -> CommandResult:
         text = self.read(options["env"]["NVIDIA_CTK_CONFIG_FILE_PATH"]) or ""
         assert 'debug = "/dev/null"' in text
-        return Done(argv, 1, "", 'level=error msg="error loading config: (1, 1): no"' if "bad" in text
-                    else 'level=error msg="no runtime binary found from candidate list"')
+        return CommandResult(argv, 1, "", 'level=error msg="error loading config: (1, 1): no"' if "bad" in text
+                             else 'level=error msg="no runtime binary found from candidate list"')
 
 
 def test_what_the_real_runtime_says_of_the_new_file_stops_the_change(tmp_path: Path) -> None:
     host, bad = WithRuntime(str(tmp_path)), "# bad\n"
     to_change = {**SAFE, ("nvidia-container-runtime", "mode"): "auto"}
-    (refusal,) = judge(host, converged(configuration=bad, settings=to_change), wish(), Plan())
+    (refusal,) = judge(host, converged(configuration=bad, settings=to_change), policy_with(), Plan())
     assert "(1, 1): no" in refusal.found
-    assert judge(host, converged(settings=to_change), wish(), Plan()) == ()
-    assert judge(host, converged(configuration=bad), wish(), Plan()) == (), "a file that stays is somebody's own"
-    assert judge(host, bare(configuration=bad, settings=to_change), wish(), Plan()) == (), "another version reads it"
+    assert judge(host, converged(settings=to_change), policy_with(), Plan()) == ()
+    assert judge(host, converged(configuration=bad), policy_with(), Plan()) == (), "a file that stays is somebody's own"
+    another = bare(configuration=bad, settings=to_change)
+    assert judge(host, another, policy_with(), Plan()) == (), "another version reads it"
 
 
 def test_the_words_of_the_real_runtime_are_told(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ OFFERED = ("1.20.1-1", "1.20.0-1", "1.19.1-1", "1.18.0-1")
 class World(world.World):
     """
     installed: {package: version, None if it is not there}.
-    brought:   those that came with our transactions.
+    installed_by_us:   those that came with our transactions.
     elsewhere: a sources file of somebody else that names the repository, '' if none.
     runtimes:  low-level runtimes that the container runtime uses.
     programs:  those that are there.
@@ -40,7 +40,7 @@ class World(world.World):
     capability = CAPABILITY
 
     installed: Dict[str, Optional[str]] = field(default_factory=lambda: dict.fromkeys(PACKAGES))
-    brought: Dict[str, str] = field(default_factory=dict)
+    installed_by_us: Dict[str, str] = field(default_factory=dict)
     elsewhere: str = ""
     runtimes: Tuple[str, ...] = ("/usr/sbin/runc",)
     programs: Tuple[str, ...] = ("/usr/sbin/runc",)
@@ -72,7 +72,7 @@ class World(world.World):
                              if name in self.programs),
             restore=() if policy.present else tuple(
                 restore_step("toolkit", path, self.files.get(path), before) for path, before in self.originals.items()),
-            removable={} if policy.present else dict(self.brought),
+            removable={} if policy.present else dict(self.installed_by_us),
             transaction=self._transaction(policy, offered) if asked else None)
 
     def _transaction(self, policy: Policy, offered: Any) -> Optional[Simulation]:
@@ -85,7 +85,7 @@ class World(world.World):
 
     @property
     def is_touched(self) -> bool:
-        return super().is_touched or bool(self.brought)
+        return super().is_touched or bool(self.installed_by_us)
 
     def of_others(self) -> Dict[str, Any]:
         """A package that was there stays, in the version of the others."""
@@ -117,15 +117,15 @@ class World(world.World):
     def packages_install(self, step: Step) -> None:
         for name, version in step.change["after"].items():
             assert step.change["before"][name] == self.installed[name], "%s says another version" % name
-            if self.installed[name] is None or name in self.brought:
-                self.brought[name] = version
+            if self.installed[name] is None or name in self.installed_by_us:
+                self.installed_by_us[name] = version
             self.installed[name] = version
         self.files[CONFIGURATION] = rewritten(self.files.get(CONFIGURATION, ""))
         self._tell()
 
     def packages_remove(self, step: Step) -> None:
         for name in step.change["after"]:
-            assert step.change["before"][name] == self.installed[name] == self.brought.pop(name)
+            assert step.change["before"][name] == self.installed[name] == self.installed_by_us.pop(name)
             self.installed[name] = None
         self._tell()
 

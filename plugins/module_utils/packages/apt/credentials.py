@@ -18,7 +18,7 @@ from ...core.plan import Step
 from ...core.steps import Executor, restore_step
 from ..model import Credentials
 
-FOLDER = "/etc/apt/auth.conf.d"
+DIRECTORY = "/etc/apt/auth.conf.d"
 MASK = "********"
 MODE = 0o600
 WRITE = "credentials.write"

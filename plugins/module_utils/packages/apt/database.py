@@ -115,17 +115,17 @@ def own(host: Host) -> List[str]:
 
 def archives(host: Host) -> Tuple[str, ...]:
     """Names of the package files that apt has fetched."""
-    return tuple(name for name in host.list(archives_folder(host)) if name.endswith(".deb"))
+    return tuple(name for name in host.list(archives_directory(host)) if name.endswith(".deb"))
 
 
-def archives_folder(host: Host) -> str:
+def archives_directory(host: Host) -> str:
     """Where apt keeps the package files that it fetches (apt.conf(5), Dir::Cache::archives)."""
-    told = host.run(["apt-config", *own(host), "shell", "FOLDER", "Dir::Cache::archives/d"], check=False).stdout
-    named = re.match(r"FOLDER='(.*)'$", told.strip())
-    folder = named.group(1) if named else host.path(ARCHIVES)
-    if host.root != "/" and folder.startswith(host.root):
-        folder = folder[len(host.root):]
-    return folder.rstrip("/")
+    told = host.run(["apt-config", *own(host), "shell", "DIRECTORY", "Dir::Cache::archives/d"], check=False).stdout
+    named = re.match(r"DIRECTORY='(.*)'$", told.strip())
+    directory = named.group(1) if named else host.path(ARCHIVES)
+    if host.root != "/" and directory.startswith(host.root):
+        directory = directory[len(host.root):]
+    return directory.rstrip("/")
 
 
 def discard_torn_lists(host: Host) -> bool:
@@ -141,13 +141,13 @@ def discard_torn_lists(host: Host) -> bool:
     return bool(caches or torn)
 
 
-def removable(host: Host, packages: Mapping[str, Package], brought: Iterable[str]) -> Tuple[str, ...]:
+def removable(host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
     """Those of our packages that can go without taking a package with them that is not ours.
 
     A dependency that our transaction brought in may serve a package that somebody installed since. What never came to
     be configured goes too: nothing can depend on it, so apt is not asked about it.
     """
-    there = {name for name in brought if name in packages and packages[name].there}
+    there = {name for name in installed_by_us if name in packages and packages[name].there}
     ours = sorted(name for name in there if packages[name].installed)
     unfinished = sorted(there.difference(ours))
     if ours and not _removed_with(host, ours) <= there:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError, HostFailed
-from ...core.host import Done, Host
+from ...core.host import CommandResult, Host
 from ...core.waiting import wait_for
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys, running
@@ -98,7 +98,7 @@ class Index:
         self._repositories = repositories
         self.unread: Tuple[str, ...] = ()
 
-    def run(self, program: str, *words: str) -> Done:
+    def run(self, program: str, *words: str) -> CommandResult:
         """A program of apt (apt-get, apt-cache) on these lists and the installed packages of the host."""
         return self._host.run([program, *self._options, *words], check=False, timeout=TIMEOUT_SECONDS)
 
@@ -201,8 +201,8 @@ def index(host: Host, repositories: Sequence[Repository], beside_system: bool = 
     Raises GpuOpsError that names the repository when one of ours cannot be reached or is not signed by its key.
     """
     with host.scratch() as scratch, _lists(host, scratch) as lists:
-        for folder in ("log", "sources.d", "preferences.d", "auth.d"):
-            os.makedirs(os.path.join(scratch, folder))
+        for directory in ("log", "sources.d", "preferences.d", "auth.d"):
+            os.makedirs(os.path.join(scratch, directory))
         _put_sources(lists, scratch, repositories)
         _put_credentials(host, scratch, repositories)
         if beside_system:
@@ -292,7 +292,7 @@ def parse_policy(output: str) -> Dict[str, Preference]:
     return found
 
 
-def unreadable(uri: str, done: Done, told: Sequence[str]) -> GpuOpsError:
+def unreadable(uri: str, done: CommandResult, told: Sequence[str]) -> GpuOpsError:
     lines = [line for line in told or done.stderr.splitlines() if line.startswith(("E:", "W:"))]
     return GpuOpsError(
         "packages.repository_unreadable",
@@ -308,31 +308,31 @@ def unreadable(uri: str, done: Done, told: Sequence[str]) -> GpuOpsError:
 
 @contextlib.contextmanager
 def _lists(host: Host, scratch: str) -> Iterator[str]:
-    """The folder of our lists, for us alone as long as the context lasts."""
-    folder = host.path(LISTS)
+    """The directory of our lists, for us alone as long as the context lasts."""
+    directory = host.path(LISTS)
     with contextlib.ExitStack() as stack:
         try:
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            lock = stack.enter_context(open(folder + "/lock", "a+", encoding="ascii"))
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+            lock = stack.enter_context(open(directory + "/lock", "a+", encoding="ascii"))
         except OSError:
             # Whoever is not root reads his own lists and forgets them
-            folder = scratch + "/lists"
+            directory = scratch + "/lists"
         else:
-            _lock(lock.fileno(), folder)
-            if host.free(LISTS) + _held_by(folder) < ROOM_BYTES:
-                folder = scratch + "/lists"
+            _lock(lock.fileno(), directory)
+            if host.free(LISTS) + _held_by(directory) < ROOM_BYTES:
+                directory = scratch + "/lists"
         for name in ("state/lists/partial", "cache/archives/partial", "keys"):
-            os.makedirs(os.path.join(folder, name), exist_ok=True)
-        yield folder
+            os.makedirs(os.path.join(directory, name), exist_ok=True)
+        yield directory
 
 
-def _held_by(folder: str) -> int:
-    """Bytes that the files of a folder take."""
+def _held_by(directory: str) -> int:
+    """Bytes that the files of a directory take."""
     return sum(512 * os.lstat(os.path.join(above, name)).st_blocks
-               for above, _folders, names in os.walk(folder) for name in names)
+               for above, _directories, names in os.walk(directory) for name in names)
 
 
-def _lock(descriptor: int, folder: str) -> None:
+def _lock(descriptor: int, directory: str) -> None:
     def lock() -> bool:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -344,9 +344,9 @@ def _lock(descriptor: int, folder: str) -> None:
     if not ours:
         raise GpuOpsError(
             "packages.lists_locked",
-            found="another run has been reading package indexes in %s for %d s" % (folder, TIMEOUT_SECONDS),
+            found="another run has been reading package indexes in %s for %d s" % (directory, TIMEOUT_SECONDS),
             wanted="the lists for one run at a time",
-            remedy="see what it waits for (`fuser %s/lock`), and run again" % folder,
+            remedy="see what it waits for (`fuser %s/lock`), and run again" % directory,
         )
 
 
@@ -364,15 +364,15 @@ def _put_sources(lists: str, scratch: str, repositories: Sequence[Repository]) -
 
 
 def _put_credentials(host: Host, scratch: str, repositories: Sequence[Repository]) -> None:
-    """Ours, and those of others on the host; the scratch folder is its owner's alone."""
+    """Ours, and those of others on the host; the scratch directory is its owner's alone."""
     ours = [credentials.text(each.uri, each.credentials) for each in repositories if each.credentials]
     if ours:
         _put("%s/auth.d/%s.conf" % (scratch, OWN), "".join(ours))
-    _copy(host, credentials.FOLDER, scratch + "/auth.d", (".conf",))
+    _copy(host, credentials.DIRECTORY, scratch + "/auth.d", (".conf",))
 
 
 def _copy(host: Host, origin: str, target: str, endings: Tuple[str, ...] = ("",)) -> None:
-    """The files of others in a folder of apt."""
+    """The files of others in a directory of apt."""
     for name in host.list(origin):
         path = "%s/%s" % (origin, name)
         if name.startswith(OURS) or not name.endswith(endings) or host.is_dir(path):
@@ -389,7 +389,7 @@ def _is_failure(line: str) -> bool:
         r"|not available|NO_PUBKEY|error occurred during the signature verification)", line))
 
 
-def _objection(done: Done) -> str:
+def _objection(done: CommandResult) -> str:
     """Unmet dependencies, then apt's errors."""
     lines = done.stdout.splitlines()
     unmet = [" ".join(line.split()) for line in lines if re.search(r" : .*(Depends|Conflicts)", line)]

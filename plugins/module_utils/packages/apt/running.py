@@ -10,9 +10,9 @@ from typing import Callable, List, Match, Optional, Sequence
 from urllib.parse import quote
 
 from ...core.errors import GpuOpsError
-from ...core.host import CommandFailed, Done, Host
+from ...core.host import CommandFailed, CommandResult, Host
 from ...core.waiting import wait_for
-from .database import archives_folder, own
+from .database import archives_directory, own
 
 LOCK_SECONDS = 600
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
@@ -26,7 +26,7 @@ _SHELL = 'cd "$1" && shift && { echo $$ >pid; "$@" >log 2>&1; echo $? >ended.new
 
 
 def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float = LOCK_SECONDS, check: bool = True
-            ) -> Done:
+            ) -> CommandResult:
     """apt-get on the host's own state.
 
     DPkg::Lock::Timeout makes apt wait for dpkg's locks alone: at the lock of the lists and of the archives it fails at
@@ -48,7 +48,7 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
 
 def kept(host: Host, name: str, version: str) -> List[str]:
     """Files of a package among those that apt keeps, whatever is in them."""
-    return _kept(host, archives_folder(host), name, version)
+    return _kept(host, archives_directory(host), name, version)
 
 
 def archive(host: Host, name: str, version: str) -> Optional[str]:
@@ -57,17 +57,17 @@ def archive(host: Host, name: str, version: str) -> Optional[str]:
     apt checks what is there before it takes it: a power cut leaves empty files. Of a version that no list has any more
     it knows nothing; then the file counts that can be unpacked.
     """
-    folder = archives_folder(host)
-    done = host.run(["env", "-C", host.path(folder), "apt-get", *own(host), "-q", "download",
+    directory = archives_directory(host)
+    done = host.run(["env", "-C", host.path(directory), "apt-get", *own(host), "-q", "download",
                      "%s=%s" % (name, version)], check=False, timeout=1800, env=QUIET)
-    for path in _kept(host, folder, name, version):
+    for path in _kept(host, directory, name, version):
         if done.rc == 0 or host.run(["dpkg-deb", "--contents", host.path(path)], check=False).rc == 0:
             return host.path(path)
     return None
 
 
-def _kept(host: Host, folder: str, name: str, version: str) -> List[str]:
-    return host.glob("%s/%s_%s_*.deb" % (folder, name.split(":")[0], quote(version, safe="+~.")))
+def _kept(host: Host, directory: str, name: str, version: str) -> List[str]:
+    return host.glob("%s/%s_%s_*.deb" % (directory, name.split(":")[0], quote(version, safe="+~.")))
 
 
 def dpkg(host: Host) -> List[str]:
@@ -82,7 +82,7 @@ def has_bindings(host: Host) -> bool:
                for python in dict.fromkeys((sys.executable, "/usr/bin/python3", "/usr/bin/python")))
 
 
-def configure(host: Host, argv: Sequence[str], timeout: float, lock_seconds: float = LOCK_SECONDS) -> Done:
+def configure(host: Host, argv: Sequence[str], timeout: float, lock_seconds: float = LOCK_SECONDS) -> CommandResult:
     """dpkg --configure, in a session of its own: when time is up, the waiting ends and not dpkg.
 
     A dpkg that is killed leaves packages half configured, and its children (DKMS, update-initramfs) half written files.
@@ -90,12 +90,12 @@ def configure(host: Host, argv: Sequence[str], timeout: float, lock_seconds: flo
     return unlocked(lambda: _in_own_session(host, argv, timeout), lock_seconds)
 
 
-def unlocked(act: Callable[[], Done], lock_seconds: float = LOCK_SECONDS) -> Done:
+def unlocked(act: Callable[[], CommandResult], lock_seconds: float = LOCK_SECONDS) -> CommandResult:
     """What a program of apt or dpkg ended with, asked again for as long as another one holds its lock.
 
     Raises GpuOpsError that names the holder when the lock is not free in time.
     """
-    def locked(done: Done) -> Optional[Match[str]]:
+    def locked(done: CommandResult) -> Optional[Match[str]]:
         return _LOCKED.search(done.stderr or done.stdout) if done.rc != 0 else None
 
     done, _free = wait_for(act, lambda done: locked(done) is None, lock_seconds, _PAUSE)
@@ -105,15 +105,15 @@ def unlocked(act: Callable[[], Done], lock_seconds: float = LOCK_SECONDS) -> Don
     return done
 
 
-def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
-    folder = "%s/%d" % (CONFIGURING, time.monotonic_ns())
-    host.write(folder + "/log", "", mode=0o600)
-    host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(folder), *argv], env=QUIET)
+def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> CommandResult:
+    directory = "%s/%d" % (CONFIGURING, time.monotonic_ns())
+    host.write(directory + "/log", "", mode=0o600)
+    host.run(["setsid", "--fork", "sh", "-c", _SHELL, "sh", host.path(directory), *argv], env=QUIET)
     told: List[int] = []
 
     def ended() -> Optional[str]:
-        status = host.read(folder + "/ended")
-        process = "" if told or status is not None else host.read(folder + "/pid") or ""
+        status = host.read(directory + "/ended")
+        process = "" if told or status is not None else host.read(directory + "/pid") or ""
         if process.endswith("\n"):
             # If this process is killed, the host's lock is not free before that one has ended
             host.tell_command(int(process))
@@ -126,17 +126,17 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> Done:
             "packages.configuring_takes_long",
             found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
             wanted="packages that configure in time",
-            remedy="see what it does (%s/log on this host), wait until it has ended, and run again" % folder,
-            cmd=list(argv), stdout=host.read(folder + "/log") or "",
+            remedy="see what it does (%s/log on this host), wait until it has ended, and run again" % directory,
+            cmd=list(argv), stdout=host.read(directory + "/log") or "",
         )
-    done = Done(tuple(argv), int(status or "1"), host.read(folder + "/log") or "", "")
+    done = CommandResult(tuple(argv), int(status or "1"), host.read(directory + "/log") or "", "")
     for name in ("log", "ended", "pid"):
-        host.remove("%s/%s" % (folder, name))
-    host.remove_empty_dir(folder)
+        host.remove("%s/%s" % (directory, name))
+    host.remove_empty_dir(directory)
     return done
 
 
-def _held(told: str, seconds: float, done: Done) -> GpuOpsError:
+def _held(told: str, seconds: float, done: CommandResult) -> GpuOpsError:
     return GpuOpsError(
         "packages.manager_locked",
         found="%s; waited %.0f s" % (told.strip(), seconds),

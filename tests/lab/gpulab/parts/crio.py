@@ -62,7 +62,7 @@ def _build_store(job: Job) -> None:
     scratch = job.out / ".run"
     images = job.part("images")
     for reference, archive in sorted(json.loads((images / "index.json").read_text()).items()):
-        # The storage library leaves its folder mounted
+        # The storage library leaves its directory mounted
         job.run(["unshare", "--mount", "--propagation", "private", job.part(PROGRAMS) / "bin/copyimg",
                  "--root", store, "--runroot", scratch, "--storage-driver", "overlay",
                  "--signature-policy", FILES / "etc/crio/policy.json",

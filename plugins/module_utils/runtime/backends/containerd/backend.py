@@ -121,7 +121,7 @@ class Containerd(Backend[Files]):
         answer = super().answer(host, service)
         if answer.problem or service.distribution != "k0s" or not k0s.is_waited_for(host, service):
             return answer
-        return replace(answer, problem="k0s has not restarted containerd since %s changed" % k0s.FOLDER)
+        return replace(answer, problem="k0s has not restarted containerd since %s changed" % k0s.DIRECTORY)
 
     def running_handlers(self, status: CriStatus) -> Optional[FrozenSet[str]]:
         """1.x tells them in the configuration that it shows, 2.x in the status itself as well."""

@@ -60,9 +60,9 @@ def overrides(known: Mapping[str, Any], cri_id: str, policy: Policy) -> Tables:
 
 
 def check_read_last(texts: Mapping[str, str], ours: str, handler: str, cri_id: str) -> None:
-    """Files of a folder are read by their names: a later one that defines the handler would win over ours.
+    """Files of a directory are read by their names: a later one that defines the handler would win over ours.
 
-    texts: {path: text} of the folder's files.
+    texts: {path: text} of the directory's files.
     """
     for path, text in texts.items():
         section = toml.parse(path, text).get("plugins", {}).get(cri_id, {})

@@ -169,8 +169,8 @@ def merged(sections: Sequence[Mapping[str, Any]], major: int) -> Dict[str, Any]:
 
 def is_imported(configuration: Configuration, path: str) -> bool:
     """Whether the root file's imports reach a file that may not be there yet."""
-    folder = os.path.dirname(configuration.files[0].path) if configuration.files else ""
-    return any(fnmatch.fnmatch(path, os.path.join(folder, pattern)) for pattern in configuration.imports)
+    directory = os.path.dirname(configuration.files[0].path) if configuration.files else ""
+    return any(fnmatch.fnmatch(path, os.path.join(directory, pattern)) for pattern in configuration.imports)
 
 
 def handlers(cri: Mapping[str, Any]) -> Dict[str, Any]:

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The judge before a change: containerd itself reads a scratch copy of the configuration, before and after.
 
-The change of the effective configuration has to be ours alone. The scratch copy is one folder, root alone may read it.
+The change of the effective configuration has to be ours alone. The scratch copy is a directory of root alone.
 """
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Tup
 
 
 def _dump(host: Host, binary: str, files: Sequence[Tuple[str, str]], root: str) -> Dict[str, Any]:
-    """The files flattened into one folder: the root imports copies of the others, in the order of their reading."""
+    """The files flattened into one directory: the root imports copies of the others, in the order of their reading."""
     with host.scratch() as scratch:
         copies = [os.path.join(scratch, "%03d.toml" % number) for number in range(len(files))]
         for number, (_path, text) in enumerate(files):

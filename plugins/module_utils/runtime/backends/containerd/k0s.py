@@ -3,7 +3,7 @@
 """k0s: /etc/k0s/containerd.toml is its own as long as its first line says so; files in /etc/k0s/containerd.d join in.
 
 Up to 1.35, with containerd 1.7, k0s merges them into a file of its own; from 1.36, with containerd 2.x, its root file
-imports them. It watches the folder and restarts containerd itself (pkg/component/worker/containerd of k0s).
+imports them. It watches the directory and restarts containerd itself (pkg/component/worker/containerd of k0s).
 """
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from .change import (
 from .configuration import CRI2, Configuration, handlers, merged
 from .writer import Tables, apply_tables, differing, wanted_tables
 
-FOLDER = "/etc/k0s/containerd.d"
-DROP_IN = "%s/%s.toml" % (FOLDER, FILE)
+DIRECTORY = "/etc/k0s/containerd.d"
+DROP_IN = "%s/%s.toml" % (DIRECTORY, FILE)
 MAGIC = "# k0s_managed=true"
 
 Data = Mapping[str, Any]
@@ -41,7 +41,7 @@ Data = Mapping[str, Any]
 class Beside:
     """
     ours:   text of our file, None where there is none.
-    others: {path: text} of the folder's other files, in the order in which they are read.
+    others: {path: text} of the directory's other files, in the order in which they are read.
     """
 
     ours: Optional[str]
@@ -52,7 +52,7 @@ class Beside:
 
 
 def read(host: Host) -> Beside:
-    others = (path for path in host.glob(FOLDER + "/*.toml") if path != DROP_IN)
+    others = (path for path in host.glob(DIRECTORY + "/*.toml") if path != DROP_IN)
     return Beside(host.read(DROP_IN), {path: host.read(path) or "" for path in others})
 
 
@@ -70,8 +70,8 @@ def change(
 
 def is_waited_for(host: Host, service: Service) -> bool:
     """Whether the process behind the socket is older than the last file that came or went."""
-    folder = host.stat(FOLDER)
-    return folder is not None and started_at(host, peer_pid(host.path(service.socket))) < folder.st_mtime
+    directory = host.stat(DIRECTORY)
+    return directory is not None and started_at(host, peer_pid(host.path(service.socket))) < directory.st_mtime
 
 
 def _tables(
@@ -135,7 +135,7 @@ def _check_managed(service: Service, configuration: Configuration) -> None:
     if [line for line in configuration.files[0].text.splitlines() if line][:1] != [MAGIC]:
         raise GpuOpsError(
             "runtime.k0s_not_managing",
-            found="%s does not start with '%s': k0s leaves it alone, and %s with it" % (service.root, MAGIC, FOLDER),
+            found="%s does not start with '%s': k0s leaves it alone, and %s with it" % (service.root, MAGIC, DIRECTORY),
             wanted="a configuration that k0s manages",
             remedy="take the file away and restart k0s, or add the handler to it by hand",
         )

@@ -42,9 +42,9 @@ class Beside:
 
 
 def read(host: Host, service: Service) -> Beside:
-    folder = os.path.dirname(service.root)
-    template = os.path.join(folder, TEMPLATE)
-    kubelet = host.read(os.path.join(folder, KUBELET)) or ""
+    directory = os.path.dirname(service.root)
+    template = os.path.join(directory, TEMPLATE)
+    kubelet = host.read(os.path.join(directory, KUBELET)) or ""
     return Beside(template, host.read(template), re.search(r"(?m)^--cgroup-driver[= ]systemd\b", kubelet) is not None)
 
 

@@ -66,9 +66,9 @@ class Layout:
     options: str
 
     @classmethod
-    def of(cls, service: Service, version: int, words: List[str]) -> Layout:
+    def of(cls, service: Service, version: int, argv: List[str]) -> Layout:
         stem = os.path.join(os.path.dirname(service.root), "config-v3.toml" if version >= 3 else "config.toml")
-        options = option(words, "--config", "-c") or "/etc/rancher/%s/config.yaml" % service.distribution
+        options = option(argv, "--config", "-c") or "/etc/rancher/%s/config.yaml" % service.distribution
         return cls("%s.d/%s.toml" % (stem, FILE), stem + ".tmpl", options)
 
     @property
@@ -83,7 +83,7 @@ class Beside:
     layout:  where what joins lies.
     ours:    {path: text} of the files that we may write, None where there is none.
     options: (path, text) of the service's own configuration files, in the order in which they are read.
-    joining: {path: text} of the files in the folder of our drop-in.
+    joining: {path: text} of the files in the directory of our drop-in.
     flag:    the default handler that the service's command line names, '' for none.
     found:   {handler: program} of those that the next start of the service finds.
     """
@@ -105,15 +105,15 @@ class Beside:
 
 
 def read(host: Host, service: Service, configuration: Configuration) -> Beside:
-    words = _command_line(host, service)
-    layout = Layout.of(service, configuration.version, words)
+    argv = _command_line(host, service)
+    layout = Layout.of(service, configuration.version, argv)
     more = [path for suffix in ("yaml", "yml") for path in host.glob("%s.d/*.%s" % (layout.options, suffix))]
     return Beside(
         layout=layout,
         ours={path: host.read(path) for path in (layout.drop_in, layout.template, layout.default)},
         options=tuple((path, host.read(path) or "") for path in (layout.options, *sorted(more))),
         joining={path: host.read(path) or "" for path in host.glob(os.path.dirname(layout.drop_in) + "/*.toml")},
-        flag=option(words, "--default-runtime"),
+        flag=option(argv, "--default-runtime"),
         found=found(host, service),
     )
 
@@ -147,9 +147,11 @@ def brings(service: Service, configuration: Configuration, beside: Beside, polic
 
 def found(host: Host, service: Service) -> Dict[str, str]:
     """{handler: program} of those that the next start of the service defines itself."""
-    folders = (SEARCHED_FIRST, *environment(host, service.pid).get("PATH", PATH).split(":"))
-    programs = {name: next((place for place in ("%s/%s" % (folder, program) for folder in folders if folder)
-                            if host.is_executable(place)), "") for name, program in DETECTED.items()}
+    directories = (SEARCHED_FIRST, *environment(host, service.pid).get("PATH", PATH).split(":"))
+    programs = {
+        name: next((place for place in ("%s/%s" % (directory, program) for directory in directories if directory)
+                    if host.is_executable(place)), "")
+        for name, program in DETECTED.items()}
     return {name: program for name, program in programs.items() if program}
 
 

@@ -17,11 +17,11 @@ from .configuration import Configuration, handlers, is_imported
 Tables = Dict[toml.Path, Dict[str, Any]]
 
 RUNC_TYPE = "io.containerd.runc.v2"
-DROP_IN_FOLDER = "/etc/containerd/conf.d"
-DROP_IN = DROP_IN_FOLDER + "/99-gpuops-nvidia.toml"
+DROP_IN_DIRECTORY = "/etc/containerd/conf.d"
+DROP_IN = DROP_IN_DIRECTORY + "/99-gpuops-nvidia.toml"
 # A pattern, because containerd does not start when a file that is imported by its name is gone; a narrow one, because
-# files that lie in the folder unread must not come into effect by our change.
-DROP_IN_IMPORT = DROP_IN_FOLDER + "/99-gpuops-*.toml"
+# files that lie in the directory unread must not come into effect by our change.
+DROP_IN_IMPORT = DROP_IN_DIRECTORY + "/99-gpuops-*.toml"
 DROP_IN_HEADER = "# Managed by gpuops.nvidia: the handler for NVIDIA GPUs.\n"
 ROOT_HEADER = "# Written by gpuops.nvidia: there was no configuration file.\n"
 
@@ -30,7 +30,7 @@ ROOT_HEADER = "# Written by gpuops.nvidia: there was no configuration file.\n"
 # them on.
 CDI_ANNOTATIONS = "cdi.k8s.io/*"
 
-DEFAULT_SPEC_FOLDERS = ["/etc/cdi", "/var/run/cdi"]
+DEFAULT_SPEC_DIRECTORIES = ["/etc/cdi", "/var/run/cdi"]
 
 # Names of runc's options (api/types/runc/options of containerd); containerd takes them in any case, so two spellings
 # of one option would contradict each other
@@ -246,9 +246,9 @@ def _cdi_settings(cri: Mapping[str, Any], release: Tuple[int, int]) -> Dict[str,
     settings: Dict[str, Any] = {}
     if cri.get("enable_cdi", release >= (2, 0)) is not True:
         settings["enable_cdi"] = True
-    folders = cri.get("cdi_spec_dirs", DEFAULT_SPEC_FOLDERS)
-    if DEFAULT_SPEC_FOLDERS[1] not in folders and "/run/cdi" not in folders:
-        settings["cdi_spec_dirs"] = [*folders, DEFAULT_SPEC_FOLDERS[1]]
+    directories = cri.get("cdi_spec_dirs", DEFAULT_SPEC_DIRECTORIES)
+    if DEFAULT_SPEC_DIRECTORIES[1] not in directories and "/run/cdi" not in directories:
+        settings["cdi_spec_dirs"] = [*directories, DEFAULT_SPEC_DIRECTORIES[1]]
     return settings
 
 

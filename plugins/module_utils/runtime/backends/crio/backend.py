@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""CRI-O as a backend: one file of ours in its folder, and a restart, over which containers go on."""
+"""CRI-O as a backend: one file of ours in its directory, and a restart, over which containers go on."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
@@ -29,7 +29,7 @@ class Files:
     """
     configuration: what the running daemon reads.
     links:         {path: target} of those that stand in the place of a file of ours.
-    read_only:     whether the folder cannot be written.
+    read_only:     whether the directory cannot be written.
     built_in:      CRI-O's own handlers, which its program alone tells; asked for only where no file defines one to
                    take over from.
     """
@@ -58,7 +58,7 @@ class Crio(Backend[Files]):
         links = {path: host.link(path) for path in our_paths(configuration)}
         reading = Files(
             configuration, {path: target for path, target in links.items() if target is not None},
-            host.is_read_only(host.resolve(configuration.folder)))
+            host.is_read_only(host.resolve(configuration.directory)))
         if policy.present and not has_source(configuration) and _obstacle(service, reading, policy) is None:
             reading = replace(reading, built_in=judge.built_in(host, service.binary, configuration))
         return Observation(
@@ -166,7 +166,7 @@ def _with_program(host: Host, configuration: Configuration) -> Set[str]:
 def _obstacle(service: Service, reading: Files, policy: Policy) -> Optional[Refusal]:
     configuration = reading.configuration
     if reading.read_only:
-        return on_read_only_file_system(configuration.folder)
+        return on_read_only_file_system(configuration.directory)
     for path, target in reading.links.items():
         return Refusal("runtime.linked", "%s is a link to %s" % (path, target), "a file of ours, or none",
                        "take the link away; what it leads to is not ours")
@@ -193,7 +193,7 @@ def _foreign_value(configuration: Configuration, policy: Policy) -> Optional[Ref
     else:
         option = "adopt"
         remedy = ("take that out of the file (it may be a leftover of the GPU Operator, of nvidia-ctk or a backup: "
-                  "CRI-O reads every file of the folder whatever it is called), choose another `handler`, or let "
+                  "CRI-O reads every file of the directory whatever it is called), choose another `handler`, or let "
                   "`adopt` take it over")
     return Refusal(
         "runtime.crio_foreign_value", "%s has %s" % (source, value),
@@ -209,7 +209,7 @@ def _no_monitor(configuration: Configuration) -> Optional[Refusal]:
         "runtime.crio_without_monitor", "conmon is in none of %s, and no handler of type %s names another" % (
             ", ".join(configuration.daemon.path), " or ".join(each for each in OCI if each)),
         "the monitor of containers, which CRI-O needs for a handler to start with",
-        "install conmon, or name it: `monitor_path = ...` in a handler runc below %s" % configuration.folder)
+        "install conmon, or name it: `monitor_path = ...` in a handler runc below %s" % configuration.directory)
 
 
 def _notes(configuration: Configuration) -> Tuple[str, ...]:

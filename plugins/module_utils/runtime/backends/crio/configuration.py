@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """CRI-O's configuration as the daemon reads it: crio.conf, every file below crio.conf.d, then its command line.
 
-Rules of pkg/config of CRI-O: the folder is walked in lexical order whatever a file is called (a stray backup counts
+Rules of pkg/config of CRI-O: the directory is walked in lexical order whatever a file is called (a stray backup counts
 too); a later value replaces an earlier one; an entry of crio.runtime.runtimes is replaced whole.
 """
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...model import Service, environment
 from .daemon import Daemon, started_as
 
 ROOT = "/etc/crio/crio.conf"
-FOLDER = "/etc/crio/crio.conf.d"
+DIRECTORY = "/etc/crio/crio.conf.d"
 COMMAND_LINE = "the command line of CRI-O"
 MONITOR = "conmon"
 # What CRI-O's packages bring for low-level runtimes, where no file names the runtime
@@ -54,7 +54,7 @@ class Configuration:
     """
 
     root: str
-    folder: str
+    directory: str
     files: Tuple[File, ...]
     daemon: Daemon = Daemon()
     monitor: str = ""
@@ -103,11 +103,11 @@ class Configuration:
             for path, text in ((path, texts[path]) for path in names) if text is not None))
 
 
-def load(host: Host, root: str = ROOT, folder: str = FOLDER, daemon: Optional[Daemon] = None) -> Configuration:
+def load(host: Host, root: str = ROOT, directory: str = DIRECTORY, daemon: Optional[Daemon] = None) -> Configuration:
     """Read what CRI-O reads, in its order. Raises GpuOpsError that names a broken file's line."""
     daemon = daemon or Daemon()
     files: List[File] = []
-    for path in [root, *_below(host, folder)]:
+    for path in [root, *_below(host, directory)]:
         text = None if host.is_dir(path) else host.read(path)
         if text is not None:
             files.append(File(path, text, toml.parse(path, text)))
@@ -115,11 +115,11 @@ def load(host: Host, root: str = ROOT, folder: str = FOLDER, daemon: Optional[Da
             raise GpuOpsError(
                 "runtime.link_to_no_file",
                 found="%s is a link to %s, which is no file" % (path, host.link(path)),
-                wanted="files below %s: CRI-O does not start with anything else there" % folder,
+                wanted="files below %s: CRI-O does not start with anything else there" % directory,
                 remedy="take the link away, or put the file there that it is for; nothing was changed",
             )
     places = ("%s/%s" % (place.rstrip("/"), MONITOR) for place in daemon.path if place.startswith("/"))
-    return Configuration(root, folder, tuple(files), daemon,
+    return Configuration(root, directory, tuple(files), daemon,
                          next((place for place in places if host.is_executable(place)), ""))
 
 
@@ -129,7 +129,7 @@ def load_of(host: Host, service: Service) -> Configuration:
                         host.link("/proc/%d/cwd" % service.pid) or "/")
     told = daemon.absolute(daemon.option("config"))
     root = told if service.root == ROOT and told else service.root
-    return load(host, root or ROOT, daemon.absolute(daemon.option("config-dir")) or FOLDER, daemon)
+    return load(host, root or ROOT, daemon.absolute(daemon.option("config-dir")) or DIRECTORY, daemon)
 
 
 def low_level_runtimes(configuration: Configuration) -> Tuple[str, ...]:
@@ -145,11 +145,11 @@ def low_level_runtimes(configuration: Configuration) -> Tuple[str, ...]:
     return tuple(dict.fromkeys(path for path in paths if os.path.basename(path) in DEFAULT_HANDLERS))
 
 
-def _below(host: Host, folder: str) -> List[str]:
-    """Every file below a folder, names of each level in lexical order. A link to a folder is no folder to CRI-O."""
+def _below(host: Host, directory: str) -> List[str]:
+    """Every file below a directory, names of each level in lexical order. To CRI-O a link to one is no directory."""
     found: List[str] = []
-    for name in host.list(folder):
-        path = os.path.join(folder, name)
+    for name in host.list(directory):
+        path = os.path.join(directory, name)
         if host.is_dir(path) and host.link(path) is None:
             found.extend(_below(host, path))
         else:

@@ -30,7 +30,7 @@ PARTS = ("name", "runtime_path", "runtime_root", "runtime_type", "privileged_wit
 class Daemon:
     """
     options:   {option: its values} of those that decide over our files.
-    path:      folders in which it looks for programs.
+    path:      directories in which it looks for programs.
     directory: its working directory, to which relative paths belong.
     """
 
@@ -58,13 +58,13 @@ class Daemon:
         return {entry.pop("name"): dict(entry) for entry in entries}
 
 
-def started_as(words: Sequence[str], variables: Mapping[str, str], directory: str) -> Daemon:
+def started_as(argv: Sequence[str], variables: Mapping[str, str], directory: str) -> Daemon:
     """words: its command line; variables: its environment."""
     found: Dict[str, List[str]] = {}
     names = {name: name for name in OPTIONS}
     names.update({short: name for name, (short, _variable) in OPTIONS.items() if short})
     waiting = ""
-    for word in words[1:]:
+    for word in argv[1:]:
         if waiting:
             found.setdefault(waiting, []).append(word)
             waiting = ""

@@ -3,7 +3,7 @@
 """The judge before a change: CRI-O itself reads a scratch copy of the configuration, before and after.
 
 The change of the effective configuration has to be ours alone. The copy is never made beside the files: CRI-O reads
-whatever lies in its folder. Root alone may read the scratch copy.
+whatever lies in its directory. Root alone may read the scratch copy.
 """
 from __future__ import annotations
 
@@ -54,19 +54,20 @@ def judge(
 def effective(host: Host, binary: str, configuration: Configuration) -> Dict[Path, Any]:
     """What `crio config` makes of the files: {path: value} of everything that is not CRI-O's own default."""
     with host.scratch() as scratch:
-        root, folder = os.path.join(scratch, "crio.conf"), os.path.join(scratch, "crio.conf.d")
-        os.mkdir(folder)
+        root, directory = os.path.join(scratch, "crio.conf"), os.path.join(scratch, "crio.conf.d")
+        os.mkdir(directory)
         _put(root, "")
-        _put(os.path.join(folder, "~" + PROBE),
+        _put(os.path.join(directory, "~" + PROBE),
              toml.render_tables({RUNTIMES + (PROBE,): {"runtime_path": binary, "runtime_type": "oci"}}))
         for file in configuration.files:
             if file.path == configuration.root:
                 _put(root, file.text)
             else:
-                _put(os.path.join(folder, os.path.relpath(file.path, configuration.folder)), file.text)
-        done = host.run([binary, "--config", root, "--config-dir", folder, *configuration.daemon.overrides(), "config"],
+                _put(os.path.join(directory, os.path.relpath(file.path, configuration.directory)), file.text)
+        overrides = configuration.daemon.overrides()
+        done = host.run([binary, "--config", root, "--config-dir", directory, *overrides, "config"],
                         check=False)
-        told = done.stderr.replace(folder, configuration.folder).replace(root, configuration.root)
+        told = done.stderr.replace(directory, configuration.directory).replace(root, configuration.root)
     if done.rc != 0:
         raise GpuOpsError(
             "runtime.crio_refuses",

@@ -44,7 +44,7 @@ def has_program(host: Host, configuration: Configuration, name: str, entry: Dict
     told = str(entry.get("runtime_path") or "")
     if told:
         return host.stat(configuration.daemon.absolute(told)) is not None
-    return any(host.is_executable("%s/%s" % (folder.rstrip("/"), name)) for folder in configuration.daemon.path)
+    return any(host.is_executable("%s/%s" % (directory.rstrip("/"), name)) for directory in configuration.daemon.path)
 
 
 def _monitor_fault(host: Host, configuration: Configuration, entry: Dict[str, Any]) -> str:
@@ -54,5 +54,5 @@ def _monitor_fault(host: Host, configuration: Configuration, entry: Dict[str, An
     if told and host.stat(configuration.daemon.absolute(told)) is None:
         return "the monitor %s, which is not there" % told
     if not told and not configuration.monitor:
-        return "no monitor_path, although conmon is in no folder of its PATH"
+        return "no monitor_path, although conmon is in no directory of its PATH"
     return ""

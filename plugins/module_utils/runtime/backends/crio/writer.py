@@ -12,10 +12,10 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ... import toml
 from ...policy import Policy
-from .configuration import COMMAND_LINE, FOLDER, Configuration
+from .configuration import COMMAND_LINE, DIRECTORY, Configuration
 
 DROP_IN_NAME = "99-gpuops-nvidia.conf"
-DROP_IN = "%s/%s" % (FOLDER, DROP_IN_NAME)
+DROP_IN = "%s/%s" % (DIRECTORY, DROP_IN_NAME)
 # Read after leftovers such as 99-nvidia.toml; only where an entry is taken over (adopt) that would win otherwise
 LATE_NAME = "zzz-gpuops-nvidia.conf"
 NAMES = (DROP_IN_NAME, LATE_NAME)
@@ -33,7 +33,7 @@ OCI = ("", "oci")
 
 
 def our_paths(configuration: Configuration) -> Tuple[str, ...]:
-    return tuple("%s/%s" % (configuration.folder, name) for name in NAMES)
+    return tuple("%s/%s" % (configuration.directory, name) for name in NAMES)
 
 
 def without_ours(configuration: Configuration) -> Configuration:
@@ -95,7 +95,7 @@ def monitor_of(known: Mapping[str, Any], base: Configuration) -> str:
              if isinstance(each, dict) and each.get("runtime_type", "") in OCI and each.get("monitor_path")]
     if not named:
         return ""
-    # A name without a folder is one that CRI-O itself looks up in PATH
+    # A name without a directory is one that CRI-O itself looks up in PATH
     return base.monitor if "/" not in named[0] else base.daemon.absolute(named[0])
 
 
@@ -120,7 +120,7 @@ def difference_from(found: Any, program: str, base: Configuration) -> str:
     if found.get("runtime_type", "") not in OCI:
         return "runtime_type = %s" % toml.render_value(found["runtime_type"])
     if not found.get("monitor_path") and not finds_monitor(base):
-        return "no monitor_path, although conmon is in no folder of CRI-O's PATH: it would not start again"
+        return "no monitor_path, although conmon is in no directory of CRI-O's PATH: it would not start again"
     return ""
 
 

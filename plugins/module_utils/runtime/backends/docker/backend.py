@@ -22,7 +22,7 @@ from .judge import judge
 
 KEYS = ("runtimes", "features", "default-runtime")
 # Where the CDI specification of the node's GPUs is written
-SPEC_FOLDERS = ("/var/run/cdi", "/run/cdi")
+SPEC_DIRECTORIES = ("/var/run/cdi", "/run/cdi")
 # Exit codes of containers that a signal has ended: SIGKILL and SIGTERM
 KILLED = (137, 143)
 
@@ -213,8 +213,8 @@ def _notes(
     if not policy.present and any("runtimes" not in configuration.parse(edit.path, edit.after or "") for edit in edits):
         notes.append("dockerd forgets the runtime at its next start: it takes back none by a reload of a file that "
                      "names no runtimes.")
-    folders = data.get("cdi-spec-dirs")
-    if policy.present and policy.cdi and folders is not None and not {*folders} & {*SPEC_FOLDERS}:
+    directories = data.get("cdi-spec-dirs")
+    if policy.present and policy.cdi and directories is not None and not {*directories} & {*SPEC_DIRECTORIES}:
         notes.append("%s: cdi-spec-dirs does not name %s, where specifications of GPUs are."
-                     % (service.root, SPEC_FOLDERS[0]))
+                     % (service.root, SPEC_DIRECTORIES[0]))
     return tuple(notes)

@@ -125,11 +125,11 @@ def flag_conflicts(arguments: Sequence[str], wanted: Sequence[Setting]) -> List[
     ]
 
 
-def without_flag(words: Sequence[str], flag: str) -> List[str]:
+def without_flag(argv: Sequence[str], flag: str) -> List[str]:
     """A command line's words without a flag and its value."""
     kept: List[str] = []
     skip = False
-    for word in words:
+    for word in argv:
         if not skip and word != flag and not word.startswith(flag + "="):
             kept.append(word)
         skip = word == flag

@@ -7,7 +7,7 @@ from typing import Any, Dict
 
 import pytest
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.workloads import pod_troubles, rolled_out
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.readiness import pod_troubles, rolled_out
 
 
 def daemonset(**status: int) -> Dict[str, Any]:

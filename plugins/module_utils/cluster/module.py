@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict
 from ansible.module_utils.basic import AnsibleModule, env_fallback
 
 from ..core.errors import GpuOpsError
-from .client import Access, Cluster, auth_argument_spec, secrets
+from .client import Client, Connection, auth_argument_spec, secrets
 
-Work = Callable[[Cluster, Dict[str, Any], bool], Dict[str, Any]]
+Work = Callable[[Client, Dict[str, Any], bool], Dict[str, Any]]
 
 
 def run_cluster_module(arguments: Dict[str, Any], work: Work) -> None:
@@ -21,10 +21,10 @@ def run_cluster_module(arguments: Dict[str, Any], work: Work) -> None:
     if isinstance(module.params["kubeconfig"], str):
         # Only a kubeconfig given as a dictionary holds secrets; errors must be able to name the file.
         module.no_log_values.discard(module.params["kubeconfig"])
-    access = Access.from_options(module.params)
+    access = Connection.from_options(module.params)
     module.no_log_values.update(secrets(access))
     try:
-        result = work(Cluster(access), module.params, module.check_mode)
+        result = work(Client(access), module.params, module.check_mode)
     except GpuOpsError as error:
         module.fail_json(**error.result())
     for note in result.pop("warnings", ()):

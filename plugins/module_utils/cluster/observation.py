@@ -8,9 +8,9 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..core.errors import GpuOpsError
 from ..core.waiting import wait_for
-from .client import Cluster
+from .client import Client
 from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
-from .workloads import pod_troubles, rolled_out
+from .readiness import pod_troubles, rolled_out
 
 PAUSE_SECONDS = 2.0
 
@@ -35,8 +35,8 @@ OCCUPANTS = {
 EVERY_NAMESPACE_HAS = ("kube-root-ca.crt", "openshift-service-ca.crt")
 
 
-def overview(
-    cluster: Cluster, selector: Optional[str], namespace: str, runtime_class: str, contents: bool
+def observe(
+    cluster: Client, selector: Optional[str], namespace: str, runtime_class: str, contents: bool
 ) -> Dict[str, Any]:
     """One look at the cluster; contents asks what else lives in the namespace."""
     nodes = cluster.items("/api/v1/nodes", labelSelector=selector)
@@ -53,7 +53,7 @@ def overview(
 
 
 def wait_for_resources(
-    cluster: Cluster,
+    cluster: Client,
     expected: Mapping[str, Mapping[str, int]],
     timeout: float,
     clock: Callable[[], float] = time.monotonic,
@@ -74,7 +74,7 @@ def wait_for_resources(
 
 
 def wait_for_rollout(
-    cluster: Cluster,
+    cluster: Client,
     namespace: str,
     workloads: Sequence[str],
     timeout: float,
@@ -89,12 +89,12 @@ def wait_for_rollout(
         raise _not_rolled_out(cluster, namespace, waiting, timeout)
 
 
-def _workload(cluster: Cluster, namespace: str, name: str) -> Dict[str, Any]:
+def _workload(cluster: Client, namespace: str, name: str) -> Dict[str, Any]:
     kind, _separator, bare = name.partition("/")
     return cluster.find("/apis/apps/v1/namespaces/%s/%ss/%s" % (namespace, kind.lower(), bare)) or {}
 
 
-def _not_rolled_out(cluster: Cluster, namespace: str, waiting: Sequence[str], timeout: float) -> GpuOpsError:
+def _not_rolled_out(cluster: Client, namespace: str, waiting: Sequence[str], timeout: float) -> GpuOpsError:
     pods = cluster.items("/api/v1/namespaces/%s/pods" % namespace)
     lines = []
     for name in waiting:
@@ -109,7 +109,7 @@ def _not_rolled_out(cluster: Cluster, namespace: str, waiting: Sequence[str], ti
     )
 
 
-def _namespace(cluster: Cluster, name: str, contents: bool) -> Dict[str, Any]:
+def _namespace(cluster: Client, name: str, contents: bool) -> Dict[str, Any]:
     found = cluster.find("/api/v1/namespaces/" + name)
     # A namespace that is going away cannot take new objects and counts as gone.
     leaving = bool(found and (found.get("metadata") or {}).get("deletionTimestamp"))
@@ -122,7 +122,7 @@ def _namespace(cluster: Cluster, name: str, contents: bool) -> Dict[str, Any]:
     }
 
 
-def _occupants(cluster: Cluster, namespace: str) -> List[str]:
+def _occupants(cluster: Client, namespace: str) -> List[str]:
     found = []
     for path, kind in OCCUPANTS.items():
         for item in cluster.items(path % namespace):
@@ -134,7 +134,7 @@ def _occupants(cluster: Cluster, namespace: str) -> List[str]:
     return sorted(found)
 
 
-def _runtime_class(cluster: Cluster, name: str) -> Dict[str, Any]:
+def _runtime_class(cluster: Client, name: str) -> Dict[str, Any]:
     found = cluster.find("/apis/node.k8s.io/v1/runtimeclasses/" + name)
     return {
         "name": name,
