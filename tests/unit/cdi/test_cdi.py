@@ -161,7 +161,7 @@ def test_what_the_toolkits_unit_writes_meanwhile_makes_no_other_plan() -> None:
     assert the(planner.GENERATE, planner.plan(seen, POLICY, FACTS)).promise() == approved.promise()
 
 
-@pytest.mark.parametrize("brought, state, is_ours", [
+@pytest.mark.parametrize("installed_by_us, state, is_ours", [
     ({"nvidia-container-toolkit": PackageChange(None, "1.20.1-1")}, "absent", True),
     ({"nvidia-container-toolkit": PackageChange(None, "1.20.1-1")}, "present", False), ({}, "absent", False)])
 def test_what_units_of_our_toolkit_wrote_goes_with_it(
