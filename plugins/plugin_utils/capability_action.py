@@ -38,7 +38,6 @@ PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "nonintera
 class CapabilityAction(ActionBase):
     """Base of the action plugins; the task's own module is run."""
 
-    TRANSFERS_FILES = True
     _libraries = ""
     # What the task asks for, with options from variables where it says so
     _options: Dict[str, Any] = {}

@@ -204,7 +204,8 @@ def owed(world: World, policy: Any, foretold: Mapping[str, Any], where: str) -> 
     earlier: List[str] = []
     for part in (*plan.steps, *plan.requirements):
         assert part.id not in earlier, where + "two parts are called " + part.id
-        assert set(getattr(part, "depends_on", ())) <= set(earlier), where + part.id + " comes after what is not before it"
+        before = set(getattr(part, "depends_on", ()))
+        assert before <= set(earlier), where + part.id + " comes after what is not before it"
         earlier.append(part.id)
     observation = world.observe(policy, world.facts)
     later = world.capability.facts_after(observation, policy, facts, plan)

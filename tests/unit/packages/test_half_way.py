@@ -48,7 +48,7 @@ def driver(tmp_path: Path) -> Iterator[Repository]:
 
 def planned(root: Root, driver: Repository, facts: HostFacts = FACTS, **changes: Any) -> Plan:
     given: Dict[str, Any] = {name: option.get("default") for name, option in ARGUMENTS.items()}
-    given.update(version="580.178.04", kernel_headers=False, lock=False, repository_url=driver.url,
+    given.update(version="580.178.04", kernel_headers=False, hold=False, repository_url=driver.url,
                  repository_key=driver.url + "key.asc", repository_key_fingerprint=driver.key.fingerprint, **changes)
     (root.path / "lib/modules" / KERNEL / "build").mkdir(parents=True, exist_ok=True)
     (root.path / "lib/modules" / KERNEL / "build/Makefile").touch()

@@ -48,7 +48,7 @@ def releases(root: Root, tmp_path: Path) -> Iterator[Releases]:
 
 def comes(root: Root, **changes: Any) -> Dict[str, str]:
     given: Dict[str, Any] = {name: option.get("default") for name, option in ARGUMENTS.items()}
-    wanted = policy_of({**given, "source": "distribution", "lock": False, **changes})
+    wanted = policy_of({**given, "source": "distribution", "hold": False, **changes})
     (root.path / "lib/modules" / KERNEL / "build").mkdir(parents=True, exist_ok=True)
     (root.path / "lib/modules" / KERNEL / "build/Makefile").touch()
     (root.path / "lib/modules" / KERNEL / "kernel").mkdir(exist_ok=True)

@@ -77,7 +77,7 @@ class Host:
 
     def planned(self, version: str = OLD, state: str = "present") -> Plan:
         given: Dict[str, Any] = {name: option.get("default") for name, option in ARGUMENTS.items()}
-        given.update(version=version, state=state, kernel_headers=False, lock=False, repository_url=self.driver.url,
+        given.update(version=version, state=state, kernel_headers=False, hold=False, repository_url=self.driver.url,
                      repository_key=self.driver.url + "key.asc",
                      repository_key_fingerprint=self.driver.key.fingerprint)
         wanted = policy_of(given)

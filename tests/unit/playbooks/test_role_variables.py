@@ -112,7 +112,7 @@ def test_modules_share_a_variable_each_in_its_own_words(
 @pytest.mark.parametrize("variables, says", [
     ({"gpu_driver_source": "nvidea"}, "gpu_driver_source"),
     ({"gpu_driver_reboot_timeout": "a while"}, "gpu_driver_reboot_timeout"),
-    ({"gpu_driver_version": text("{{ nowhere }}")}, "variable gpu_driver_version cannot be worked out"),
+    ({"gpu_driver_version": text("{{ nowhere }}")}, "variable `gpu_driver_version` cannot be worked out"),
 ])
 def test_what_is_wrong_is_told_by_the_name_of_the_variable(variables: Dict[str, Any], says: str) -> None:
     with pytest.raises(GpuOpsError) as refused:
