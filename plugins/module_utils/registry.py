@@ -20,6 +20,7 @@ from .core.journal import Journal
 from .core.lock import HostLock
 from .core.module import WRITER_ARGUMENTS, run_writer
 from .core.plan import Disruption, Plan, Requirement, Step, digest, render, split_by_disruption
+from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
 from .hardware.node import host_facts, host_facts_and_health
 from .hardware.report import read_host
@@ -69,8 +70,10 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     With 'keep', a plan that has something to be done stays on the host: 'kept_as'.
     """
     waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
+    starting = await_startup(host)
     now = facts = read_facts(host)
-    total = Plan(host=facts.hostname)
+    notes = ("Not all of the host has started yet: %s." % ", ".join(starting),) if starting else ()
+    total = Plan(host=facts.hostname, notes=notes)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     deferred: List[Part] = []
     for capability in CAPABILITIES:

@@ -129,9 +129,9 @@ class RoleVariables:
         for name in self.specified:
             try:
                 value = self.templar.template(self.task_vars.get(name, self.defaults.get(name)))
-            except OMITTED:
-                continue
             except ansible.errors.AnsibleError as error:
+                if isinstance(error, OMITTED):
+                    continue
                 raise GpuOpsError(
                     "variables.not_worked_out",
                     found="variable `%s` cannot be worked out: %s" % (name, error),

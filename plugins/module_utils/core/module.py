@@ -16,6 +16,7 @@ from .host import Host
 from .lock import HostLock
 from .plan import Disruption, render
 from .secrets import masked, passwords
+from .startup import await_startup
 
 # Why a module wants to be root
 TO_WRITE = "it changes drivers, services and files of the system"
@@ -97,6 +98,7 @@ def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]
     same run, or until that has ended.
     """
     with lock.held(timeout) as waited:
+        await_startup(run.host)
         outcome = run.apply()
         if outcome.awaiting is not None or outcome.left_at_work:
             lock.hand_over()

@@ -232,9 +232,9 @@ def _offer(
             if catalogue.upstream(version) != target.version}
     if observation.torn and request:
         opened.suppose_unpacked(away)
-    transaction = _simulated(
+    transaction = None if not request else _simulated(
         opened, replace(observation, unfinished={**observation.unfinished, **away}), target, request,
-                             _half_way(opened, observation, target), automatic, versions) if request else None
+        _half_way(opened, observation, target), automatic, versions)
     comes = {} if transaction is None else transaction.change[1]
     left = [name for name in observation.torn if name in away or name not in comes]
     return Offer(versions=versions, key=key, transaction=transaction,

@@ -10,6 +10,7 @@ from ..cdi.spec import Spec, read_spec
 from ..core.facts import CONTROL_NODES, HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
+from ..core.startup import await_startup
 from ..hardware.node import host_facts
 from ..hardware.nvml import reading_of
 from ..hardware.report import service_state
@@ -25,6 +26,7 @@ def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, 
     host = Host()
     if parameters["state"] == "absent":
         return {"changed": bool(remove_status_files(host, check_mode)), "checks": []}
+    await_startup(host)
     evidence = gather(host, parameters)
     checks = run_chain(evidence)
     changed = bool(parameters["status_files"]) and not check_mode and bool(write_status_files(host, checks))

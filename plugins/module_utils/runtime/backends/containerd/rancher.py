@@ -203,7 +203,7 @@ def _missing(base: Configuration, beside: Beside, policy: Policy, joins: bool) -
                 remedy="k3s and RKE2 define it for the program that they find first, such as a leftover of the GPU "
                        "Operator, or somebody's template or drop-in does: take that out, or set `handler_binary` to "
                        "its path" + (", or let `adopt` take it over" if joins else
-                                 "; `adopt` needs a rendered file that imports drop-ins" if policy.adopt else ""),
+                                     "; `adopt` needs a rendered file that imports drop-ins" if policy.adopt else ""),
                 option="adopt" if joins else "handler_binary",
             )
         if difference:

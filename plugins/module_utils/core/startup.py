@@ -1,0 +1,48 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A host that still starts is looked at when it has: what its units are about to do makes every observation a guess.
+
+A login is possible long before: nvidia-persistenced then loads the driver, and the toolkit's unit writes a CDI
+specification, right after somebody has found neither.
+"""
+from __future__ import annotations
+
+import os
+from typing import List
+
+from .errors import GpuOpsError
+from .host import Host
+from .waiting import wait_for
+
+# After that a job that has not ended hangs, or was begun by somebody
+STARTUP_SECONDS = 600
+LIMIT_SECONDS = 180.0
+PAUSE_SECONDS = 0.5
+
+
+def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
+    """Wait until systemd has started what it starts at boot; units that still start when the time is over.
+
+    What waits for the unit that this process belongs to is not waited for: a run may be part of the startup itself.
+    """
+    if not 0 <= _age(host) < STARTUP_SECONDS:
+        return []
+    return wait_for(lambda: _starting(host), lambda starting: not starting, limit, PAUSE_SECONDS)[0]
+
+
+def _age(host: Host) -> float:
+    """Seconds since process 1 started: that of a container may be younger than its machine. -1 where nothing tells."""
+    started, up = host.process_started(1), (Host().read("/proc/uptime") or "").split()
+    return float(up[0]) - int(started) / os.sysconf("SC_CLK_TCK") if started and up else -1
+
+
+def _starting(host: Host) -> List[str]:
+    """Units whose start is under way (systemctl(1), list-jobs: job, unit, type, state), without our own."""
+    try:
+        jobs = host.run(["systemctl", "list-jobs", "--no-legend", "--plain"], check=False, timeout=30).stdout
+    except GpuOpsError:
+        return []
+    ours = {part for line in (Host().read("/proc/self/cgroup") or "").splitlines() for part in line.split("/")}
+    words = [line.split() for line in jobs.splitlines()]
+    return sorted(each[1] for each in words
+                  if len(each) == 4 and each[2] == "start" and each[3] == "running" and each[1] not in ours)

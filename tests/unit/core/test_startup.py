@@ -1,0 +1,72 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A host that has just booted is asked once its units have started; no other host waits."""
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, List, Sequence
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import startup
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, CommandResult, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.startup import await_startup
+
+PERSISTENCED = "12 nvidia-persistenced.service start running\n13 multi-user.target start waiting\n"
+REFRESH = "14 nvidia-cdi-refresh.service start running\n"
+
+
+class Started(Host):
+    """A host that was started some seconds ago, and whose systemd tells one list of jobs after the other."""
+
+    def __init__(self, root: Path, age: float, lists: Sequence[str]) -> None:
+        super().__init__(str(root))
+        self.age, self.lists, self.asked = age, list(lists), 0
+
+    def process_started(self, pid: int) -> str:
+        assert pid == 1
+        up = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
+        return str(int((up - self.age) * os.sysconf("SC_CLK_TCK")))
+
+    def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+        assert list(argv[:2]) == ["systemctl", "list-jobs"]
+        self.asked += 1
+        return CommandResult(tuple(argv), 0, self.lists.pop(0) if len(self.lists) > 1 else self.lists[0], "")
+
+
+def test_units_that_start_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(startup, "PAUSE_SECONDS", 0.01)
+    host = Started(tmp_path, 5, [PERSISTENCED + REFRESH, REFRESH, ""])
+    assert await_startup(host) == [] and host.asked == 3
+
+
+def test_one_that_hangs_is_told_when_the_time_is_over(tmp_path: Path) -> None:
+    assert await_startup(Started(tmp_path, 5, [PERSISTENCED]), limit=0) == ["nvidia-persistenced.service"]
+
+
+@pytest.mark.parametrize("jobs", ["", "13 multi-user.target start waiting\n",
+                                  "9 systemd-udev-trigger.service stop running\n", "No jobs running.\n"])
+def test_what_waits_for_this_run_or_stops_is_not_waited_for(tmp_path: Path, jobs: str) -> None:
+    host = Started(tmp_path, 5, [jobs])
+    assert await_startup(host) == [] and host.asked == 1
+
+
+def test_our_own_unit_is_not_waited_for(tmp_path: Path) -> None:
+    names: List[str] = [part for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+                        for part in line.split("/") if part]
+    host = Started(tmp_path, 5, ["".join("7 %s start running\n" % name for name in names[-1:])])
+    assert await_startup(host) == []
+
+
+def test_a_host_that_runs_for_long_is_not_asked(tmp_path: Path) -> None:
+    host = Started(tmp_path, startup.STARTUP_SECONDS + 60, [PERSISTENCED])
+    assert await_startup(host) == [] and host.asked == 0
+
+
+def test_a_host_without_systemd_is_started(tmp_path: Path) -> None:
+    class Bare(Started):
+        def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+            raise CommandFailed("host.any", "systemctl cannot be started", "a program", "install it")
+
+    assert await_startup(Bare(tmp_path, 5, [])) == []
