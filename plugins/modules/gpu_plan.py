@@ -23,6 +23,7 @@ options:
       - A variable that is set nowhere counts as its role's default, though no role takes part in the play.
     type: bool
     default: false
+  # Made from the modules' names by tests/gates/documentation.py
   nouveau:
     description: Options of M(gpuops.nvidia.nouveau). Left out, the capability is not planned.
     type: dict
@@ -41,6 +42,7 @@ options:
   cdi:
     description: Options of M(gpuops.nvidia.cdi_spec). Left out, the capability is not planned.
     type: dict
+  # End of what is made
   approved_plan:
     description:
       - An approved plan, whole, as this module returned it in RV(plan).

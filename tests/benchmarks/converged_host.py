@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a host costs on which nothing is to be done: gpuops.nvidia.site against ansible.builtin tasks alone.
+"""What a host costs on which nothing is to be done: gpuops.nvidia.site, an earlier commit of it, builtin tasks, a ping.
 
-Brings up a laboratory host, lets site converge it, and runs both playbooks on it in turn. See README.md.
+Brings up a laboratory, lets site converge a host of its own for each commit, and runs all ways in turn. See README.md.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -15,8 +16,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
@@ -27,118 +29,199 @@ import yaml  # noqa: E402
 from workspace import collections_root, venv  # noqa: E402
 
 from gpulab.lab import Lab  # noqa: E402
+from gpulab.topology import parse  # noqa: E402
 
-HOST = "gpu"
 TASKS = HERE / "builtin_tasks.yml"
-PLAYBOOKS = {"gpuops.nvidia.site": "gpuops.nvidia.site", "ansible.builtin": str(TASKS)}
+SITE = ("ansible-playbook", "gpuops.nvidia.site")
+NOW, BEFORE, BUILTIN, PING = "site", "site before", "builtin tasks", "ping"
+# Of what a run costs, what is compared beside the calls
+MEASURED = {"seconds": "the wall time", "cpu_seconds": "the controller's processor time"}
+# What the design promises of a host that needs nothing
+CALLS = 1
+TIMES_FASTER = 2.0
+Runs = Dict[str, List[Dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to look after a host that needs nothing.
+
+    host:        a host of its own for each release, since each keeps its own code there once it has changed something.
+    command:     a program of Ansible and its words.
+    collections: directory of the collections that it finds.
+    """
+
+    host: str
+    command: Tuple[str, ...]
+    collections: Path
+
+
+def ways(before: str, directory: Path) -> Dict[str, Way]:
+    """before: the commit of the earlier site, '' for none; its worktree lies in the directory."""
+    ours = collections_root()
+    found = {NOW: Way("gpu", SITE, ours)}
+    if before:
+        found[BEFORE] = Way("gpu-before", SITE, directory)
+    found[BUILTIN] = Way("gpu", ("ansible-playbook", str(TASKS)), ours)
+    found[PING] = Way("gpu", ("ansible", "gpu", "--module-name", "ansible.builtin.ping"), ours)
+    return found
+
+
+@contextlib.contextmanager
+def worktree(commit: str, directory: Path) -> Iterator[None]:
+    """The collection as a commit has it, where Ansible looks for it below a directory."""
+    if not commit:
+        yield
+        return
+    target = str(content(directory))
+    git = ["git", "-C", str(REPOSITORY), "worktree"]
+    subprocess.run([*git, "add", "--detach", target, commit], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run([*git, "remove", "--force", target], check=True)
+
+
+def content(collections: Path) -> Path:
+    return collections / "ansible_collections" / "gpuops" / "nvidia"
 
 
 class Bench:
-    """A converged host and the two ways to look after it."""
+    """Converged hosts and the ways to look after them."""
 
-    def __init__(self, lab: Lab, directory: Path) -> None:
-        self.lab = lab
+    def __init__(self, inventory: Path, directory: Path, compared: Mapping[str, Way]) -> None:
+        self.inventory = inventory
         self.directory = directory
-        self.variables = directory / "variables.json"
-        self.write_variables({})
+        self.ways = compared
 
-    def write_variables(self, more: Mapping[str, Any]) -> None:
-        policy = yaml.safe_load((REPOSITORY / "tests" / "lab" / "policy.yml").read_text())
+    def write_variables(self, way: Way, more: Mapping[str, Any]) -> None:
+        policy = yaml.safe_load((content(way.collections) / "tests" / "lab" / "policy.yml").read_text())
         # The part of site that concerns the host; the cluster's has no counterpart in the builtin tasks.
         del policy["gpu_cluster_kubeconfig"]
-        self.variables.write_text(json.dumps({**policy, **more}))
+        self.variables(way).write_text(json.dumps({**policy, **more}))
 
-    def run(self, playbook: str) -> Dict[str, Any]:
-        """One run: wall time, calls that went to the host, tasks that changed something."""
-        calls, output = self.directory / "calls.json", self.directory / "output"
+    def variables(self, way: Way) -> Path:
+        return self.directory / (way.host + ".json")
+
+    def run(self, name: str) -> Dict[str, Any]:
+        """One run: wall time, the controller's processor time, calls that went to the host, changes."""
+        way, calls, output = self.ways[name], self.directory / "calls.json", self.directory / "output"
         environment = dict(
-            os.environ, ANSIBLE_COLLECTIONS_PATH=str(collections_root()), ANSIBLE_PIPELINING="true",
+            os.environ, ANSIBLE_COLLECTIONS_PATH=str(way.collections), ANSIBLE_PIPELINING="true",
             ANSIBLE_CALLBACK_PLUGINS=str(REPOSITORY / "tests" / "lab" / "callback_plugins"),
-            ANSIBLE_CALLBACKS_ENABLED="remote_calls", REMOTE_CALLS_FILE=str(calls), ANSIBLE_NOCOLOR="true",
+            ANSIBLE_CALLBACKS_ENABLED="remote_calls", ANSIBLE_LOAD_CALLBACK_PLUGINS="true",
+            REMOTE_CALLS_FILE=str(calls), ANSIBLE_NOCOLOR="true",
             ANSIBLE_HOME=str(self.directory / "ansible"), ANSIBLE_DEPRECATION_WARNINGS="false")
-        command = [venv() / "bin" / "ansible-playbook", "--inventory", self.lab.inventory, "--limit", HOST,
-                   "--extra-vars", "@%s" % self.variables, playbook]
+        command = [str(venv() / "bin" / way.command[0]), *way.command[1:], "--inventory", str(self.inventory),
+                   "--limit", way.host, "--extra-vars", "@%s" % self.variables(way)]
         with output.open("w") as handle:
             started = time.monotonic()
-            done = subprocess.run([str(word) for word in command], env=environment, cwd=self.directory, stdout=handle,
-                                  stderr=handle, stdin=subprocess.DEVNULL, check=False)
+            process = subprocess.Popen(command, env=environment, cwd=self.directory, stdout=handle, stderr=handle,
+                                       stdin=subprocess.DEVNULL)
+            # Of this child and those that it has waited for; a connection that is kept open is none of them
+            _pid, status, used = os.wait4(process.pid, 0)
             seconds = time.monotonic() - started
-        if done.returncode != 0:
-            raise SystemExit("%s failed:\n%s" % (playbook, output.read_text()[-4000:]))
-        changed = re.search(r"changed=(\d+)", output.read_text())
-        made = json.loads(calls.read_text())[HOST]
-        return {"seconds": round(seconds, 3), "calls": made, "changed": int(changed.group(1)) if changed else -1}
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise SystemExit("%s failed:\n%s" % (name, output.read_text()[-4000:]))
+        changed = sum(int(number) for number in re.findall(r"changed=(\d+)", output.read_text()))
+        return {"seconds": round(seconds, 3), "cpu_seconds": round(used.ru_utime + used.ru_stime, 3),
+                "calls": json.loads(calls.read_text())[way.host], "changed": changed}
 
-    def converge(self) -> None:
-        """Let site converge the host, and give its outcome to the builtin tasks as their variables."""
-        self.run(PLAYBOOKS["gpuops.nvidia.site"])
+    def converge(self, lab: Lab) -> None:
+        """Let each site converge its host, and give the outcome to the builtin tasks as their variables."""
+        for name in (NOW, BEFORE):
+            if name in self.ways:
+                self.write_variables(self.ways[name], {})
+                self.run(name)
+
+        def say(*argv: str) -> str:
+            return str(lab.ssh(self.ways[BUILTIN].host, list(argv)).stdout)
+
         files = sorted(set(re.findall(r"files\['([^']+)'\]", TASKS.read_text())))
-        listed = self._say("dpkg-query", "--show", "--showformat", "${Package}=${Version}\n").splitlines()
+        listed = say("dpkg-query", "--show", "--showformat", "${Package}=${Version}\n").splitlines()
         anchor = next(line for line in listed if line.startswith("nvidia-driver-cuda="))
         version = anchor.partition("=")[2]
         driver = [anchor] + [line for line in listed if line.endswith("=" + version) and line != anchor]
         toolkit = [line for line in listed if re.match(r"(lib)?nvidia-container", line)]
-        self.write_variables({"files": {path: self._say("cat", path) for path in files},
-                              "driver_packages": driver, "toolkit_packages": toolkit})
+        self.write_variables(self.ways[BUILTIN], {
+            "files": {path: say("cat", path) for path in files}, "driver_packages": driver,
+            "toolkit_packages": toolkit})
 
-    def _say(self, *argv: str) -> str:
-        return str(self.lab.ssh(HOST, list(argv)).stdout)
-
-    def compare(self, rounds: int) -> Dict[str, List[Dict[str, Any]]]:
-        """Both playbooks in turn, so that the machine's other work falls on both; the first round only warms up."""
-        runs: Dict[str, List[Dict[str, Any]]] = {name: [] for name in PLAYBOOKS}
+    def compare(self, rounds: int) -> Runs:
+        """All ways in turn, so that the machine's other work falls on all; the first round only warms up."""
+        runs: Runs = {name: [] for name in self.ways}
         for number in range(rounds + 1):
-            for name, playbook in PLAYBOOKS.items():
-                run = self.run(playbook)
+            for name in self.ways:
+                run = self.run(name)
                 if run["changed"]:
-                    raise SystemExit("%s changed %d things on a converged host: the two do not aim at one state"
+                    raise SystemExit("%s changed %d things on a converged host: they do not aim at one state"
                                      % (name, run["changed"]))
-                print("%s %-20s %6.2f s  %2d calls" % (
-                    "warm-up" if number == 0 else "run %3d" % number, name, run["seconds"], len(run["calls"])))
+                print("%s %-13s %6.2f s  %5.2f s of the controller  %2d calls" % (
+                    "warm-up" if number == 0 else "run %3d" % number, name, run["seconds"], run["cpu_seconds"],
+                    len(run["calls"])))
                 if number:
                     runs[name].append(run)
         return runs
 
 
-def summary(runs: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
-    seconds = [run["seconds"] for run in runs]
-    return {"median_s": round(statistics.median(seconds), 3), "min_s": min(seconds), "max_s": max(seconds),
-            "calls": len(runs[0]["calls"])}
+def summary(runs: Runs) -> Dict[str, Dict[str, Any]]:
+    """{way: medians, calls, and how many times what site costs now}."""
+    own, told = runs[NOW], {}
+    for name, each in runs.items():
+        calls = max(len(run["calls"]) for run in each)
+        told[name] = {
+            "calls": calls,
+            "times_calls": round(calls / max(len(run["calls"]) for run in own), 2),
+            **{of: round(statistics.median(run[of] for run in each), 3) for of in MEASURED},
+            **{"times_" + of: measuring.ratios(own, each, of) for of in MEASURED},
+        }
+    return told
 
 
-def report(result: Mapping[str, Any]) -> str:
-    ours, theirs = (result["summary"][name] for name in PLAYBOOKS)
-    lines = ["%-20s %2d remote calls   median %.2f s   (%.2f to %.2f s)" % (
-        name, each["calls"], each["median_s"], each["min_s"], each["max_s"])
-        for name, each in result["summary"].items()]
-    low, middle, high = result["wall_time_ratio"]
-    lines.append("builtin / site       %.1f times the calls, %.2f times the wall time (%.2f to %.2f, run by run)" % (
-        theirs["calls"] / ours["calls"], middle, low, high))
+def promises(found: Mapping[str, Mapping[str, Any]]) -> Dict[str, bool]:
+    """{what is promised: whether it is kept}; the times are judged by the median of neighbouring runs."""
+    kept = {"%d remote call a host" % CALLS: found[NOW]["calls"] == CALLS}
+    if BEFORE in found:
+        kept["at most half the wall time of before"] = found[BEFORE]["times_seconds"][1] >= TIMES_FASTER
+    return kept
+
+
+def report(found: Mapping[str, Mapping[str, Any]]) -> str:
+    lines = ["%-13s %2d calls  %6.2f s  %5.2f s of the controller" % (
+        name, each["calls"], each["seconds"], each["cpu_seconds"]) for name, each in found.items()]
+    for name, each in found.items():
+        if name != NOW:
+            times = ["%.2f times %s (%.2f to %.2f)" % (each["times_" + of][1], told, each["times_" + of][0],
+                                                       each["times_" + of][2]) for of, told in MEASURED.items()]
+            lines.append("%s / %s: %.1f times the calls, %s" % (name, NOW, each["times_calls"], ", ".join(times)))
+    lines += ["%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises(found).items()]
     return "\n".join(lines)
 
 
 def main() -> None:
-    arguments = measuring.arguments(__doc__, "measured runs of each")
-    lab = Lab("benchmark")
-    lab.up("bare")
-    try:
-        with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as directory:
-            bench = Bench(lab, Path(directory))
-            bench.converge()
+    told = measuring.arguments(__doc__, "measured runs of each", before="commit of the site to compare with too")
+    lab = Lab("benchmark" + os.environ.get("GPUOPS_TEST_LABS", ""))
+    with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as name, worktree(told.before or "", Path(name)):
+        compared = ways(told.before or "", Path(name))
+        hosts = [{"name": host, "board": "a30", "gpus": 2} for host in sorted({way.host for way in compared.values()})]
+        lab.up(parse({"name": "converged-host", "control_plane": False, "hosts": hosts}, __file__))
+        try:
+            bench = Bench(lab.inventory, Path(name), compared)
+            bench.converge(lab)
             load = os.getloadavg()[0]
-            runs = bench.compare(arguments.runs)
-    finally:
-        if not arguments.keep:
-            lab.down()
-    result = {
-        **measuring.circumstances(load),
-        "summary": {name: summary(each) for name, each in runs.items()},
-        "wall_time_ratio": measuring.ratios(*(runs[name] for name in PLAYBOOKS)), "runs": runs,
-    }
+            runs = bench.compare(told.runs)
+        finally:
+            if not told.keep:
+                lab.down()
+    found = summary(runs)
     target = HERE / "results" / "converged_host.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(result, indent=2) + "\n")
-    print(report(result))
+    target.write_text(json.dumps({
+        **measuring.circumstances(load), "before": told.before, "summary": found, "promises": promises(found),
+        "runs": runs}, indent=2) + "\n")
+    print(report(found))
+    if not all(promises(found).values()):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

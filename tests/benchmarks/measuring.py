@@ -11,11 +11,13 @@ from datetime import datetime, timezone
 from typing import Any, Dict, List, Mapping, Sequence
 
 
-def arguments(description: str, runs: str) -> argparse.Namespace:
-    """runs: what one of the --runs is."""
+def arguments(description: str, runs: str, **others: str) -> argparse.Namespace:
+    """runs: what one of the --runs is; others: {an option of this benchmark alone: its help}."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--runs", type=int, default=7, help="%s, at least 5, after a warm-up" % runs)
     parser.add_argument("--keep", action="store_true", help="leave the laboratory up")
+    for name, told_of in others.items():
+        parser.add_argument("--" + name, help=told_of)
     told = parser.parse_args()
     if told.runs < 5:
         parser.error("--runs: medians of fewer than 5 runs say nothing")
@@ -30,7 +32,7 @@ def circumstances(load_before: float) -> Dict[str, Any]:
     }
 
 
-def ratios(own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> List[float]:
+def ratios(own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], of: str = "seconds") -> List[float]:
     """Lowest, median and highest ratio of runs that followed each other: the machine's load changes between pairs."""
-    found = sorted(other["seconds"] / mine["seconds"] for mine, other in zip(own, others))
+    found = sorted(other[of] / mine[of] for mine, other in zip(own, others))
     return [round(ratio, 2) for ratio in (found[0], statistics.median(found), found[-1])]

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What is documented in many places, made from the one that declares it.
 
-Argument specifications and defaults of roles that have their options from modules (role_files.py), tables of variables
+What roles have from modules (role_files.py), what Ansible wants beside a module (module_files.py), tables of variables
 in the roles' READMEs and in docs/variables.md, the keys that results of modules share, and the page of all refusals
 (refusals.py).
 `python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
+import module_files
 import refusals
 import role_files
 import yaml
@@ -31,9 +32,11 @@ END = "<!-- End of what is made -->"
 MARKUP = re.compile(r"\b[BCEIMOPV]\(([^)]*)\)")
 FOLLOWS = re.compile(r"(\w+) \| default\((.*)\)")
 LONGEST_DEFAULT = 120
+# How that of a new role begins
+README = "# gpuops.nvidia.%s\n\n%s.\n\n%s\n%s\n"
 RETURN_END = '"""\n'
 FROM_RESULTS = "# From docs/results.yml"
-WRITERS = ("cdi_spec", "container_runtime", "container_toolkit", "gpu_driver", "gpu_driver_activation", "nouveau")
+WRITERS = module_files.writers()
 # docs.ansible.com, "Return Values", and what the task and its output plugin add
 OF_ANSIBLE = {
     "action", "ansible_facts", "ansible_loop_var", "attempts", "changed", "cmd", "deprecations", "diff", "exception",
@@ -51,7 +54,7 @@ def load(path: Path) -> Dict[str, Any]:
 
 
 def roles() -> List[str]:
-    return sorted(path.parent.parent.name for path in ROLES.glob("*/meta/argument_specs.yml"))
+    return sorted({*role_files.texts(), *(path.parent.parent.name for path in ROLES.glob("*/meta/argument_specs.yml"))})
 
 
 def entry_points(role: str) -> Dict[str, Dict[str, Any]]:
@@ -98,16 +101,23 @@ def pages() -> Dict[str, str]:
     """{path in the repository: text} of every page that is made, in whole or in part."""
     made = {name: text for role in role_files.texts() for name, text in role_files.files(role).items()}
     made.update({"roles/%s/README.md" % role: readme(role) for role in roles()})
+    made.update(module_files.files())
     made[PAGE] = variables_page()
     made[refusals.PAGE] = refusals.page()
     made.update({"plugins/modules/%s.py" % path.stem: module(path) for path in sorted(MODULES.glob("*.py"))})
     return made
 
 
+def description(role: str) -> str:
+    if role in role_files.texts():
+        return str(role_files.texts()[role]["description"])
+    return str(load(ROLES / role / "meta" / "main.yml")["galaxy_info"]["description"])
+
+
 def readme(role: str) -> str:
     """The role's README with its tables as its specification has them; what stands around them is kept."""
     path = ROLES / role / "README.md"
-    text = path.read_text()
+    text = path.read_text() if path.is_file() else README % (role, description(role), BEGIN, END)
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise SystemExit("%s needs one line %r and one line %r: the tables go between them" % (path, BEGIN, END))
     before, rest = text.split(BEGIN)
@@ -131,7 +141,7 @@ def _role_tables(role: str) -> List[str]:
 
 def module(path: Path) -> str:
     """The module with the keys that its result shares with others at the end of its RETURN."""
-    text = path.read_text()
+    text = module_files.planner(path.read_text()) if path.stem == PLANNER else path.read_text()
     start = text.index('RETURN = r"""')
     end = text.index(RETURN_END, start + len('RETURN = r"""'))
     own = text[start:end].split(FROM_RESULTS)[0]
@@ -161,8 +171,7 @@ def variables_page() -> str:
                   *_table(["Variable", "Type", "Default", "Meaning", "Used in"], rows)]
     rows = []
     for role in roles():
-        described = load(ROLES / role / "meta" / "main.yml")["galaxy_info"]["description"]
-        rows.append(["[%s](../roles/%s/README.md)" % (role, role), "`%s_*`" % role, described])
+        rows.append(["[%s](../roles/%s/README.md)" % (role, role), "`%s_*`" % role, description(role)])
     lines += ["", "## Roles", "",
               "Each role has its own variables, which carry its name. A task of a module with `from_variables: true`",
               "takes them without the role.", ""]
@@ -173,7 +182,7 @@ def used_in(names: Iterable[str]) -> Dict[str, str]:
     """{variable: the playbooks and roles whose files name it}."""
     sources = {"`%s`" % path.stem: path.read_text() for path in sorted((REPOSITORY / "playbooks").glob("*.yml"))}
     shared = "\n".join(path.read_text() for path in sorted((REPOSITORY / "playbooks" / "tasks").glob("*.yml")))
-    every_role = {"role `%s`" % role: _code(ROLES / role) for role in roles()}
+    every_role = {"role `%s`" % role: _code(role) for role in roles()}
     users = {}
     for name in names:
         word = re.compile(r"\b%s\b" % name)
@@ -189,9 +198,14 @@ def _many(found: Sequence[str]) -> str:
     return ", ".join([*books, "%d roles" % (len(found) - len(books))])
 
 
-def _code(role: Path) -> str:
+def _code(role: str) -> str:
+    """What a role runs: of what is made the text that will be there."""
     kinds = ("defaults", "tasks", "templates", "vars")
-    return "\n".join(path.read_text() for kind in kinds for path in sorted((role / kind).glob("*")))
+    found = {path.relative_to(REPOSITORY).as_posix(): path.read_text()
+             for kind in kinds for path in (ROLES / role / kind).glob("*")}
+    made = role_files.files(role) if role in role_files.texts() else {}
+    found.update({name: text for name, text in made.items() if name.split("/")[2] in kinds})
+    return "\n".join(found.values())
 
 
 def _options_table(found: Options) -> List[str]:
@@ -250,6 +264,7 @@ def main() -> None:
     for name, text in pages().items():
         path = REPOSITORY / name
         if not path.is_file() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
             print("written: %s" % name)
 

@@ -163,8 +163,10 @@ def _sites(name: str, tree: ast.Module, carriers: Mapping[str, Sequence[str]]) -
                  for target in node.targets if isinstance(target, ast.Name)}
     inside = {id(node): defined.name for defined in tree.body
               if isinstance(defined, ast.ClassDef) and defined.name in carriers for node in ast.walk(defined)}
-    own = {id(node): _assigned(function) for function in ast.walk(tree)
-           if isinstance(function, ast.FunctionDef) for node in ast.walk(function)}
+    own: Dict[int, Dict[str, ast.expr]] = {}
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            own.update(dict.fromkeys(map(id, ast.walk(function)), _assigned(function)))
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the roles of a host take from the documentation of their modules: argument specifications and defaults.
+"""What the roles of a host take from the documentation of their modules: argument specifications, defaults and tasks.
 
 A module's DOCUMENTATION is the one text. docs/roles.yml has what a role says otherwise or beside it.
 """
@@ -21,6 +21,7 @@ from workspace import REPOSITORY, collections_root
 MODULES = REPOSITORY / "plugins" / "modules"
 WRITER = REPOSITORY / "plugins" / "doc_fragments" / "writer.py"
 TEXTS = REPOSITORY / "docs" / "roles.yml"
+EVERY_ROLE = "every_role"
 # Of the options that every writer has, those that are variables: the others are the collection's own, or a playbook's
 OF_EVERY_WRITER = ("allowed_disruption", "approved_plan")
 OPTION = re.compile(r"\bO\((\w+)((?:=[^)]*)?)\)")
@@ -29,7 +30,22 @@ HEAD = ("---\n# SPDX-License-Identifier: GPL-3.0-or-later\n"
         "# Made from docs/roles.yml and the modules' DOCUMENTATION by tests/gates/documentation.py\n")
 WIDTH = 120
 LONGEST = 1000
-ROLE_VARIABLES = "ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables"
+PLUGINS = "ansible_collections.gpuops.nvidia.plugins."
+META = """\
+  license: GPL-3.0-or-later
+  min_ansible_version: "2.16"
+  platforms:
+    - name: Debian
+      versions: [bookworm, trixie]
+    - name: Ubuntu
+      versions: [jammy, noble, resolute]
+dependencies: []
+"""
+TASK = """\
+- name: %s
+  gpuops.nvidia.%s:
+    from_variables: true
+"""
 
 Options = Dict[str, Dict[str, Any]]
 
@@ -50,15 +66,24 @@ def documentation_blocks(path: Path) -> Dict[str, Any]:
 @functools.lru_cache(maxsize=None)
 def texts() -> Dict[str, Dict[str, Any]]:
     """{role: what docs/roles.yml says of it}, for every role that has its options from modules."""
-    return dict(yaml.safe_load(TEXTS.read_text()))
+    return {role: text for role, text in yaml.safe_load(TEXTS.read_text()).items() if role != EVERY_ROLE}
 
 
 @functools.lru_cache(maxsize=None)
 def sources() -> Dict[str, Any]:
     """{module: where its options come from}, as the action plugins know it."""
+    return dict(_plugin("plugin_utils.role_variables").SOURCES)
+
+
+def capability_names() -> List[str]:
+    """In the order in which they are planned."""
+    return [capability.name for capability in _plugin("module_utils.registry").CAPABILITIES]
+
+
+def _plugin(name: str) -> Any:
     sys.path.insert(0, str(collections_root()))
     try:
-        return dict(importlib.import_module(ROLE_VARIABLES).SOURCES)
+        return importlib.import_module(PLUGINS + name)
     finally:
         sys.path.remove(str(collections_root()))
 
@@ -79,7 +104,9 @@ def options(role: str) -> Options:
         mine = _as_variable(module, option, names)
         (of_writers if name.endswith(OF_EVERY_WRITER) else made).setdefault(name, mine)
     made.update(of_writers)
-    for name, differing in (texts()[role].get("variables") or {}).items():
+    every = {"%s_%s" % (role, name): text for name, text in yaml.safe_load(TEXTS.read_text())[EVERY_ROLE].items()}
+    own = texts()[role].get("variables") or {}
+    for name, differing in [*((name, text) for name, text in every.items() if name in made), *own.items()]:
         made[name] = _merged(made.get(name, {}), differing)
     return made
 
@@ -95,7 +122,14 @@ def files(role: str) -> Dict[str, str]:
                    *_described({"description": point["description"]}, " " * 4), "    options:" + anchor,
                    *([] if number else lines)]
     defaults = {name: option["default"] for name, option in specified.items() if "default" in option}
+    tasks = {"roles/%s/tasks/%s.yml" % (role, name): HEAD + TASK % (point["short_description"], point["module"])
+             for name, point in texts()[role]["entry_points"].items() if "module" in point}
     return {
+        **tasks,
+        "roles/%s/meta/main.yml" % role: HEAD + "\n".join([
+            "galaxy_info:", "  author: gpuops.nvidia contributors", "  description: >-",
+            *textwrap.wrap(texts()[role]["description"], WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4,
+                           break_long_words=False, break_on_hyphens=False)]) + "\n" + META,
         "roles/%s/meta/argument_specs.yml" % role: HEAD + "\n".join(["argument_specs:", *points]) + "\n",
         "roles/%s/defaults/main.yml" % role: HEAD + _dumped(defaults),
     }

@@ -76,7 +76,7 @@ def test_only_the_host_door_touches_the_outside_world(room: str, path: Path) -> 
 @pytest.mark.parametrize("room", CAPABILITIES)
 def test_capabilities_are_laid_out_alike(room: str) -> None:
     there = {path.name for path in (UTILS / room).glob("*.py")}
-    assert there >= {"__init__.py", "capability.py", "policy.py", "observation.py", "planner.py", "executors.py"}
+    assert there >= {"__init__.py", "capability.py", "policy.py", "observation.py", "planner.py"}
 
 
 def test_the_registry_knows_every_capability_by_one_name() -> None:

@@ -171,17 +171,17 @@ def test_a_choice_that_is_always_refused_says_so(capability: Any) -> None:
 
 def describing(capability: str, option: str) -> List[Path]:
     """The files that describe an option of a capability: its module's, and the specifications of roles that set it."""
-    modules = {"nouveau": "nouveau", "driver": "gpu_driver", "activation": "gpu_driver_activation",
-               "toolkit": "container_toolkit", "runtime": "container_runtime", "cdi": "cdi_spec"}
-    found = [REPOSITORY / "plugins" / "modules" / (modules[capability] + ".py")]
+    module = next(name for name, source in SOURCES.items() if source.capability == capability)
+    found = [REPOSITORY / "plugins" / "modules" / (module + ".py")]
     for role in ROLES:
-        if "%s_%s" % (role, option) in documentation.options(role) and role == modules[capability]:
+        if "%s_%s" % (role, option) in documentation.options(role) and role == module:
             found.append(REPOSITORY / "roles" / role / "meta" / "argument_specs.yml")
     return found
 
 
 @pytest.mark.parametrize("role, capability", [
-    ("gpu_driver", "driver"), ("container_toolkit", "toolkit"), ("container_runtime", "runtime")])
+    (source.role, source.capability) for module, source in SOURCES.items()
+    if module == source.role and source.capability in options_of_modules()])
 def test_a_role_offers_the_choices_of_its_module(role: str, capability: str) -> None:
     offered = options_of_modules()[capability]
     specified = documentation.options(role)

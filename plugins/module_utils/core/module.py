@@ -14,7 +14,7 @@ from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
 from .lock import HostLock
-from .plan import Disruption, render
+from .plan import Disruption, readable, render
 from .secrets import masked, passwords
 from .startup import await_startup
 
@@ -42,11 +42,11 @@ class Module(AnsibleModule):
 
     def exit_json(self, **result: Any) -> None:
         result.setdefault("invocation", {"module_args": self.params})
-        super().exit_json(**masked(result, self.params))
+        super().exit_json(**readable(masked(result, self.params)))
 
     def fail_json(self, msg: str, **result: Any) -> None:
         self.no_log_values.update(passwords(self.params))
-        super().fail_json(msg, **result)
+        super().fail_json(readable(msg), **readable(result))
 
 
 def run_reader(arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]]) -> None:

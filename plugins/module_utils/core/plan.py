@@ -10,6 +10,7 @@ import difflib
 import enum
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
 
@@ -19,6 +20,9 @@ from .refusal import Refusal
 # v2: requirements, policies and foretold
 # v3: refusals have a code and an option, and no capability; what is kept is apart from notes
 SCHEMA = "gpuops.nvidia/plan/v3"
+
+# Bytes of a file that are no UTF-8, as Host reads them
+_NO_TEXT = re.compile("[\udc80-\udcff]")
 
 REBOOT = "reboot"
 DRIVER = "driver"
@@ -101,7 +105,7 @@ class Step:
 
     def promise(self) -> Dict[str, Any]:
         """What an approval of this step is an approval of: everything that is said of it but the reason."""
-        promised = self.to_dict()
+        promised: Dict[str, Any] = readable(self.to_dict())
         del promised["why"]
         return promised
 
@@ -304,6 +308,17 @@ def part_of(plan: Mapping[str, Any], capability: str) -> Dict[str, Any]:
 def digest(data: Any) -> str:
     """Short stable digest of JSON-able data: 16 hexadecimal digits."""
     return hashlib.sha256(canonical(data).encode()).hexdigest()[:16]
+
+
+def readable(data: Any) -> Any:
+    """The data with bytes that are no UTF-8 as \\xe9: they cannot leave a host, since Ansible refuses such a result."""
+    if isinstance(data, Mapping):
+        return {name: readable(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [readable(value) for value in data]
+    if isinstance(data, str):
+        return _NO_TEXT.sub(lambda found: "\\x%02x" % (ord(found.group()) - 0xDC00), data)
+    return data
 
 
 def canonical(data: Any) -> str:

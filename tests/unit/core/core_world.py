@@ -60,12 +60,16 @@ def plan(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan
                             for path, text in wanted.items() if observation.texts[path] != text))
 
 
+WISHES: Dict[str, Dict[str, Any]] = {"install": {"text": "one\n"}, "upgrade": {"text": "two\n"},
+                                     "uninstall": {"state": "absent"}}
+
 # Wants one text in three files, one of them behind a link, and a fourth file gone.
 TEXTS = Capability("texts", {"text": {"type": "str"}, "state": {"type": "str"}}, dict, observe, plan,
                    {"file.write": write_and_note, "texts.forget": forget})
 
 
 def run(root: str, **parameters: Any) -> Run:
+    """Of one of WISHES, on a scratch root."""
     return Run(TEXTS, parameters, Host(root), lambda _host: HostFacts(hostname="h"))
 
 

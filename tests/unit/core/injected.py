@@ -2,17 +2,19 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Install, upgrade and uninstall with one system call at a time that fails or is the last; run by test_injected.py.
 
-    injected.py SHIM SCRATCH EVERY
+    injected.py SHIM SCRATCH EVERY MODEL [WORD]
 
-Loaded with the shim. Each experiment is a process of its own that runs the real engine, with its lock, on a scratch
-root. After it the same is run again undisturbed: it must end as if nothing had happened, and an uninstall must leave
-what the user had. The answer is JSON: {'calls': {...}, 'experiments': n, 'problems': [...]}. Only every EVERY-th call
-of a kind is tried, each kind from another one on.
+MODEL is the module with run(), furnish() and WISHES of a capability. Loaded with the shim. Each experiment is a process
+of its own that runs the real engine, with its lock, on a scratch root. After it the same is run again undisturbed: it
+must end as if nothing had happened, and an uninstall must leave what the user had. The answer is JSON: {'calls': {...},
+'experiments': n, 'problems': [...]}. Only every EVERY-th call of a kind is tried, each kind from another one on; with a
+WORD only the kinds that begin with it.
 """
 from __future__ import annotations
 
 import ctypes
 import errno
+import importlib
 import json
 import os
 import shutil
@@ -21,17 +23,17 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import workspace
 
 sys.path.insert(0, str(workspace.collections_root()))
 
-from core_world import furnish, run, tree  # noqa: E402
+from core_world import tree  # noqa: E402
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host  # noqa: E402
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone  # noqa: E402
 
@@ -39,8 +41,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import a
 COUNT, KILL_BEFORE, KILL_AFTER, FAIL_ONCE, FAIL_EVER = range(5)
 CHANGING, READING = 1, 2
 
-WISHES: Dict[str, Dict[str, Any]] = {"install": {"text": "one\n"}, "upgrade": {"text": "two\n"},
-                                     "uninstall": {"state": "absent"}}
 # What the record holds beside the state: times, and how often something was tried
 PASSING = ("run/gpuops", "var/lib/gpuops/journal.jsonl")
 ENDED_WELL, REFUSED, TRACEBACK = 0, 3, 4
@@ -68,12 +68,14 @@ CUTS = [
 
 
 class Bench:
-    def __init__(self, shim: str, scratch: Path, every: int) -> None:
+    def __init__(self, shim: str, scratch: Path, every: int, model: Any, cuts: Sequence[Cut]) -> None:
         self.shim = ctypes.CDLL(shim)
         self.shim.gpuops_seen.restype = ctypes.c_long
         self.shim.gpuops_arm.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_int]
         self.scratch = scratch
         self.every = every
+        self.model = model
+        self.cuts = cuts
         self.calls: Dict[str, int] = {}
         self.experiments = 0
         self.problems: List[str] = []
@@ -81,13 +83,13 @@ class Bench:
     def all(self) -> None:
         before = self.scratch / "before"
         before.mkdir()
-        furnish(before)
+        self.model.furnish(before)
         user = tree(before)
-        for name, policy in WISHES.items():
+        for name, policy in self.model.WISHES.items():
             after = self.copy(before, "after")
             self.apply(after, policy)
             undisturbed = tree(after, *PASSING)
-            for number, cut in enumerate(CUTS):
+            for number, cut in enumerate(self.cuts):
                 key = "%s, %s" % (name, "changing" if cut.classes == CHANGING else "reading")
                 self.calls[key] = self.count(self.copy(before, "work"), policy, cut)
                 for call in range(1 + number % self.every, self.calls[key] + 1, self.every):
@@ -106,9 +108,10 @@ class Bench:
         shutil.copytree(root, target, symlinks=True)
         return target
 
-    @staticmethod
-    def apply(root: Path, policy: Dict[str, Any]) -> None:
-        apply_alone(run(str(root), **policy), HostLock(Host(str(root)), "", "x"), 0)
+    def apply(self, root: Path, policy: Dict[str, Any]) -> Run:
+        run: Run = self.model.run(str(root), **policy)
+        apply_alone(run, HostLock(Host(str(root)), "", "x"), 0)
+        return run
 
     def count(self, root: Path, policy: Dict[str, Any], cut: Cut) -> int:
         self.shim.gpuops_arm(str(root).encode(), cut.classes, COUNT, 0, 0)
@@ -142,13 +145,13 @@ class Bench:
               where: str) -> None:
         try:
             once_more = self.copy(root, "uninstalled")
-            self.apply(once_more, WISHES["uninstall"])
+            self.apply(once_more, self.model.WISHES["uninstall"])
             self.compare(where + ", uninstalled at once", tree(once_more, "var/lib/gpuops", "run/gpuops"), user)
-            self.apply(root, policy)
+            again = self.apply(root, policy)
             self.compare(where + ", run again", tree(root, *PASSING), undisturbed)
-            if Journal(Host(str(root))).unfinished("texts"):
+            if again.journal.unfinished(again.capability.name):
                 self.problems.append(where + ": a step is still open")
-            self.apply(root, WISHES["uninstall"])
+            self.apply(root, self.model.WISHES["uninstall"])
             self.compare(where + ", run again and uninstalled", tree(root, "var/lib/gpuops", "run/gpuops"), user)
         except Exception:
             self.problems.append("%s: %s" % (where, traceback.format_exc()))
@@ -161,7 +164,8 @@ class Bench:
 
 
 def main() -> None:
-    bench = Bench(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]))
+    cuts = [cut for cut in CUTS if cut.name.startswith("".join(sys.argv[5:]))]
+    bench = Bench(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), importlib.import_module(sys.argv[4]), cuts)
     bench.all()
     json.dump({"calls": bench.calls, "experiments": bench.experiments, "problems": bench.problems}, sys.stdout)
 

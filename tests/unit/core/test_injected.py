@@ -16,6 +16,7 @@ import workspace
 HERE = Path(__file__).parent
 # 1 is every call, where a machine has the time: seven thousand experiments
 EVERY = os.environ.get("GPUOPS_CUT_EVERY", "37")
+SEARCHED = (Path(workspace.__file__).parent, HERE.parent, HERE.parent / "newcomer")
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def preloaded(shim: Path, *words: str) -> str:
     """What a Python program prints that runs with the shim."""
     done = subprocess.run(
         [sys.executable, *words],
-        env=dict(os.environ, LD_PRELOAD=str(shim), PYTHONPATH=str(Path(workspace.__file__).parent),
+        env=dict(os.environ, LD_PRELOAD=str(shim), PYTHONPATH=os.pathsep.join(map(str, SEARCHED)),
                  PYTHONDONTWRITEBYTECODE="1"),
         capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -75,11 +76,22 @@ def test_a_link_that_cannot_be_read_for_once_stays_a_link(shim: Path, memory: Pa
 
 
 def test_cut_or_refused_at_a_system_call_and_run_again(shim: Path, memory: Path) -> None:
-    told = json.loads(preloaded(shim, str(HERE / "injected.py"), str(shim), str(memory), EVERY))
+    told = json.loads(preloaded(shim, str(HERE / "injected.py"), str(shim), str(memory), EVERY, "core_world"))
     assert not told["problems"], "\n".join(told["problems"][:10])
     # the shim sees the calls: this many at least are made by what is run
     assert min(told["calls"].values()) > 100 and len(told["calls"]) == 6, told["calls"]
     assert told["experiments"] > sum(told["calls"].values()) / int(EVERY)
+
+
+def test_a_capability_that_does_nothing_for_it_is_killed_at_every_system_call_and_run_again(
+    shim: Path, memory: Path
+) -> None:
+    told = json.loads(preloaded(
+        shim, str(HERE / "injected.py"), str(shim), str(memory), "1", "newcomer_world", "killed"))
+    assert not told["problems"], "\n".join(told["problems"][:10])
+    assert min(told["calls"].values()) > 20 and list(told["calls"]) == [
+        "install, changing", "upgrade, changing", "uninstall, changing"], told["calls"]
+    assert told["experiments"] == 2 * sum(told["calls"].values())
 
 
 SAID_LATE = """

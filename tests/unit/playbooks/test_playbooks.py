@@ -79,6 +79,15 @@ def test_the_modules_that_change_hosts_wait_for_each_other_as_long_as_one_variab
         assert defaults == [{"group/gpuops.nvidia.host": {"lock_timeout": "{{ gpu_lock_timeout | default(600) }}"}}]
 
 
+@pytest.mark.parametrize("path", ["tasks/apply.yml", "uninstall.yml"])
+def test_what_a_host_is_planned_with_is_applied_and_taken_back(path: str) -> None:
+    included = re.findall(r"name: gpuops\.nvidia\.(\w+)\n(?:\s+tasks_from: (\w+)\n)?",
+                          (REPOSITORY / "playbooks" / path).read_text())
+    done = "".join((REPOSITORY / "roles" / role / "tasks" / ((point or "main") + ".yml")).read_text()
+                   for role, point in included)
+    assert set(re.findall(r"^ +gpuops\.nvidia\.(\w+):", done, re.MULTILINE)) >= set(SOURCES) - {"gpu_validation"}
+
+
 @pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
 def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controller) -> None:
     done = controller.play("gpuops.nvidia.site", "-e", "gpu_hosts=plain-1,plain-2",

@@ -1,0 +1,11 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The kernel's settings, as a capability."""
+from __future__ import annotations
+
+from ..core.capability import Capability
+from .observation import NAME, observe
+from .planner import plan
+from .policy import ARGUMENTS, policy_of
+
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan)

@@ -1,0 +1,38 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the benchmark of a converged host makes of its runs: ratios of neighbours, and whether promises are kept."""
+from __future__ import annotations
+
+import sys
+from typing import Any, Dict, List
+
+import pytest
+from workspace import REPOSITORY
+
+sys.path.insert(0, str(REPOSITORY / "tests" / "benchmarks"))
+
+import converged_host  # noqa: E402
+from converged_host import BEFORE, NOW, PING, promises, report, summary  # noqa: E402
+
+
+def runs(calls: int, *seconds: float) -> List[Dict[str, Any]]:
+    return [{"seconds": each, "cpu_seconds": each / 2, "calls": ["x"] * calls, "changed": 0} for each in seconds]
+
+
+def test_a_ratio_is_that_of_runs_that_followed_each_other() -> None:
+    found = summary({NOW: runs(1, 2, 4, 8), PING: runs(1, 1, 2, 4)})
+    assert found[PING]["times_seconds"] == [0.5, 0.5, 0.5] and found[PING]["seconds"] == 2
+    assert "ping / site: 1.0 times the calls, 0.50 times the wall time (0.50 to 0.50)" in report(found)
+
+
+@pytest.mark.parametrize("calls, before, kept", [
+    (1, 4.0, [True, True]), (1, 3.9, [True, False]), (2, 4.0, [False, True])])
+def test_a_promise_that_is_not_kept_is_said(calls: int, before: float, kept: List[bool]) -> None:
+    found = summary({NOW: runs(calls, 2, 2, 2), BEFORE: runs(3, before, before, before)})
+    assert list(promises(found).values()) == kept
+    assert ("NOT KEPT" in report(found)) == (not all(kept))
+
+
+def test_nothing_is_promised_of_an_earlier_commit_that_nobody_names() -> None:
+    assert list(promises(summary({NOW: runs(1, 2)}))) == ["1 remote call a host"]
+    assert BEFORE not in converged_host.ways("", REPOSITORY)
