@@ -32,7 +32,7 @@ class NodePolicy:
 
 @dataclass(frozen=True)
 class NodeChange:
-    """The way from the node as it is to the wish."""
+    """The way from the node as it is to the policy."""
 
     before: Dict[str, Any]
     after: Dict[str, Any]
@@ -68,7 +68,7 @@ def our_labels(node: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def plan_node_change(node: Mapping[str, Any], policy: NodePolicy) -> NodeChange:
-    """The patch that fulfils the wish without touching what others set."""
+    """The patch that fulfils the policy without touching what others set."""
     notes: List[str] = []
     labels = dict((node.get("metadata") or {}).get("labels") or {})
     annotations = _annotations(node)

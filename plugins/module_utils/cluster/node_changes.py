@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Writing a wish to a Node, safely beside others who write to it."""
+"""Writing a policy to a Node, safely beside others who write to it."""
 from __future__ import annotations
 
 from typing import Any, Dict
@@ -14,7 +14,7 @@ CONFLICT = 409
 
 
 def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool) -> Dict[str, Any]:
-    """Bring one node to the wish and say what changed."""
+    """Bring one node to the policy and say what changed."""
     path = "/api/v1/nodes/" + name
     for attempt in range(ATTEMPTS):
         node = cluster.find(path)

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a capability is, and the one way from a wish to a verified change.
+"""What a capability is, and the one way from a policy to a verified change.
 
     parameters -> policy -> observe -> plan -> refuse or apply -> journal -> verify
 

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""From a wish to one exact driver: where it comes from, which version, which packages. Pure."""
+"""From a policy to one exact driver: where it comes from, which version, which packages. Pure."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The one way from a wish to a verified change, on a small capability over real files."""
+"""The one way from a policy to a verified change, on a small capability over real files."""
 from __future__ import annotations
 
 import json
