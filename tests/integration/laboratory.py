@@ -192,7 +192,11 @@ class Fleet:
                 if name + ".json" in names else {} for name in ("originals", "packages")}
 
     def fingerprint(self, host: str, *directories: str) -> Tree:
-        """{path: type, mode, owner and content} of everything below directories."""
+        """{path: type, mode, owner and content} of everything below directories.
+
+        It is looked at once the host has started: units that start write files of their own.
+        """
+        self.lab.ssh(host, ["systemctl", "is-system-running", "--wait"], check=False)
         done = self.lab.host(host).ssh(["python3", "-", *(directories or SYSTEM)], feed=_FINGERPRINT)
         return dict(json.loads(done.stdout))
 
