@@ -122,7 +122,7 @@ def test_its_documentation_is_that_of_its_module(collection: Path) -> None:
     assert "| `sysctl_settings_state` | str | `gpu_state`, else `present` | `present` writes the file," in readme
     assert "### sysctl.no_setting\n" in (collection / "docs" / "refusals.md").read_text()
     module = (collection / "plugins" / "modules" / "sysctl_settings.py").read_text()
-    assert "\nput_off:\n" in module.split("RETURN", 1)[1]
+    assert "\ndeferred:\n" in module.split("RETURN", 1)[1]
 
 
 def test_a_second_making_makes_nothing(collection: Path) -> None:
