@@ -123,7 +123,7 @@ def unit_tests(path: str, **environment: str) -> str:
 ALL: Dict[str, Campaign] = {
     "cuts": Campaign("a host cut off while it installs, upgrades and uninstalls: three cuts a case", 67, cut_host,
                      three_cuts),
-    "life": Campaign("six months of an admin's life and our runs in between", 30, directory, life),
+    "life": Campaign("six months of an admin's life and our runs in between", 10, directory, life),
     "controllers": Campaign("two and five controllers at once, %d rounds" % ROUNDS, 1, directory, controllers),
     "calls": Campaign("killed and failing at every system call of an install, upgrade and uninstall", 1, directory,
                       calls),
