@@ -335,4 +335,4 @@ def assert_journal_is_plan(events: Sequence[Mapping[str, Any]], plan: Mapping[st
 
 def _promise(step: Step) -> Step:
     """What a plan promises of a step: all but the words of the reason and the open steps that it waits for."""
-    return {name: value for name, value in step.items() if name not in ("why", "after")}
+    return {name: value for name, value in step.items() if name not in ("why", "depends_on")}
