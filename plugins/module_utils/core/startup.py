@@ -16,6 +16,10 @@ from .waiting import wait_for
 
 # After that a job that has not ended hangs, or was begun by somebody
 STARTUP_SECONDS = 600
+# sd_booted(3): systemd is at work
+BOOTED = "/run/systemd/system"
+# Of this boot, as /run is: it has started, and who comes next need not ask
+STARTED = "/run/gpuops/started"
 LIMIT_SECONDS = 180.0
 PAUSE_SECONDS = 0.5
 
@@ -25,9 +29,13 @@ def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
 
     What waits for the unit that this process belongs to is not waited for: a run may be part of the startup itself.
     """
-    if not 0 <= _age(host) < STARTUP_SECONDS:
+    if not host.is_dir(BOOTED) or not 0 <= _age(host) < STARTUP_SECONDS or host.exists(STARTED):
         return []
-    return wait_for(lambda: _starting(host), lambda starting: not starting, limit, PAUSE_SECONDS)[0]
+    starting, started = wait_for(lambda: _starting(host), lambda starting: not starting, limit, PAUSE_SECONDS)
+    if started and host.is_root():
+        host.make_directory(os.path.dirname(STARTED), 0o700)
+        host.write(STARTED, "")
+    return starting
 
 
 def _age(host: Host) -> float:

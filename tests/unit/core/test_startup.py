@@ -23,6 +23,7 @@ class Started(Host):
     def __init__(self, root: Path, age: float, lists: Sequence[str]) -> None:
         super().__init__(str(root))
         self.age, self.lists, self.asked = age, list(lists), 0
+        (root / "run/systemd/system").mkdir(parents=True)
 
     def process_started(self, pid: int) -> str:
         assert pid == 1
@@ -39,10 +40,12 @@ def test_units_that_start_are_waited_for(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(startup, "PAUSE_SECONDS", 0.01)
     host = Started(tmp_path, 5, [PERSISTENCED + REFRESH, REFRESH, ""])
     assert await_startup(host) == [] and host.asked == 3
+    assert await_startup(host) == [] and host.asked == 3, "it is asked once a boot"
 
 
 def test_one_that_hangs_is_told_when_the_time_is_over(tmp_path: Path) -> None:
-    assert await_startup(Started(tmp_path, 5, [PERSISTENCED]), limit=0) == ["nvidia-persistenced.service"]
+    host = Started(tmp_path, 5, [PERSISTENCED])
+    assert await_startup(host, limit=0) == ["nvidia-persistenced.service"] and not host.exists(startup.STARTED)
 
 
 @pytest.mark.parametrize("jobs", ["", "13 multi-user.target start waiting\n",
@@ -65,8 +68,14 @@ def test_a_host_that_runs_for_long_is_not_asked(tmp_path: Path) -> None:
 
 
 def test_a_host_without_systemd_is_started(tmp_path: Path) -> None:
-    class Bare(Started):
-        def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
-            raise CommandFailed("host.any", "systemctl cannot be started", "a program", "install it")
+    host = Started(tmp_path, 5, [PERSISTENCED])
+    (tmp_path / "run/systemd/system").rmdir()
+    assert await_startup(host) == [] and host.asked == 0
 
-    assert await_startup(Bare(tmp_path, 5, [])) == []
+
+def test_systemd_that_does_not_answer_is_not_waited_for(tmp_path: Path) -> None:
+    class Busy(Started):
+        def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+            raise CommandFailed("host.any", "systemctl has not ended", "an answer", "see what it does")
+
+    assert await_startup(Busy(tmp_path, 5, [])) == []
