@@ -102,6 +102,7 @@ class Observation:
     unloaded:   modules that an earlier run unloaded since the boot and did not load again.
     stopped:    services that an earlier run stopped since the boot and did not start again.
     enabled:    services that an earlier run enabled.
+    ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
     """
 
     modules: Mapping[str, int] = field(default_factory=dict)
@@ -119,6 +120,7 @@ class Observation:
     unloaded: Tuple[str, ...] = ()
     stopped: Tuple[str, ...] = ()
     enabled: Tuple[str, ...] = ()
+    ours: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
         # Process ids come and go without any meaning for the plan.
@@ -150,6 +152,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         unloaded=unloaded,
         stopped=tuple(memory.get("stopped", ())),
         enabled=tuple(memory.get("enabled", ())),
+        ours=any("nvidia" in name and change.before is None
+                 for name, change in journal.packages("driver").items()),
     )
 
 

@@ -346,7 +346,8 @@ def _busy(observation: Observation, policy: Policy) -> List[str]:
 def _absent(observation: Observation, policy: Policy) -> Plan:
     steps: List[Step] = []
     requirements: Tuple[Requirement, ...] = ()
-    if MODULES_FILE in observation.originals and observation.modules:
+    ours = MODULES_FILE in observation.originals or observation.ours
+    if ours and observation.modules:
         busy = _busy(observation, policy)
         if busy:
             requirements = (_reboot("unloaded driver", "The driver cannot be unloaded: %s." % "; ".join(busy),
@@ -356,7 +357,7 @@ def _absent(observation: Observation, policy: Policy) -> Plan:
             steps += _stop_steps(units)
             steps += _unload_steps(observation, "loaded")
             steps += _dead_node_steps(observation, (steps[-1].id,))
-    elif MODULES_FILE in observation.originals:
+    elif ours:
         steps += _dead_node_steps(observation, ())
     steps += [service_step(NAME, "disable", unit, "An earlier run enabled it.", Disruption.none, "enabled", "disabled")
               for unit in observation.enabled if observation.services.get(unit, Service()).enabled]

@@ -43,6 +43,7 @@ class World(world.World):
     modprobe: whether nvidia-modprobe is there.
     programs: who has devices open, beside the driver's own services.
     stopped, unloaded: what an exchange has noted.
+    ours:     whether the driver's packages came through us.
     """
 
     capability = CAPABILITY
@@ -55,6 +56,7 @@ class World(world.World):
     programs: Tuple[Holder, ...] = ()
     stopped: List[str] = field(default_factory=list)
     unloaded: List[str] = field(default_factory=list)
+    ours: bool = False
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         dependants = {name: tuple(other for other in self.modules if NEEDS.get(other) == name)
@@ -73,7 +75,7 @@ class World(world.World):
             services={name: Service(**vars(unit)) for name, unit in self.units.items()}, nodes=self.nodes,
             minors=self.minors, modprobe=self.modprobe, files=self.state((MODULES_FILE, UNIT_FILE)),
             originals=dict(self.originals), unloaded=tuple(self.unloaded), stopped=tuple(self.stopped),
-            enabled=tuple(self.enabled))
+            enabled=tuple(self.enabled), ours=self.ours)
 
     def _holders(self) -> Tuple[Holder, ...]:
         """A service of the driver that runs has a device open."""
@@ -171,6 +173,10 @@ class World(world.World):
         """The driver's packages are there."""
         self.come_true({"driver_installed": version, "driver_boots": version, "driver_userspace": version,
                         "module_installed": module[0] if module else ""})
+
+    def say_ours(self) -> None:
+        """The driver came through us."""
+        self.ours = True
 
     def say_no(self, program: str) -> None:
         assert program == "nvidia-modprobe"

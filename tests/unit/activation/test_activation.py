@@ -33,7 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cdi import boot as c
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 
 PRESENT, ABSENT = Policy(), Policy(state="absent")
@@ -312,3 +312,18 @@ def test_whether_a_unit_runs(tmp_path: Path, said: str, state: Service) -> None:
             return CommandResult(argv, 0, "Id=%s\nLoadState=loaded\n%s\n" % (FABRIC_MANAGER, said), "")
 
     assert observation._services(Systemd(str(tmp_path))) == {FABRIC_MANAGER: state}
+
+
+@pytest.mark.parametrize("packages, ours", [
+    ({"nvidia-kernel-open-dkms": PackageChange(None, "580.178.04-1")}, True),
+    ({"nvidia-kernel-open-dkms": PackageChange("570.1-1", "580.178.04-1")}, False),
+    ({"dkms": PackageChange(None, "3")}, False),
+    ({}, False),
+])
+def test_a_driver_whose_packages_came_through_us_is_ours_to_unload(
+    tmp_path: Path, packages: Dict[str, PackageChange], ours: bool
+) -> None:
+    host = Host(str(tmp_path))
+    journal = Journal(host)
+    journal.set_packages("driver", packages)
+    assert observation.observe(host, journal, PRESENT, HostFacts()).ours is ours
