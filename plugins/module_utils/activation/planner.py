@@ -226,7 +226,9 @@ def _node_steps(
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
         ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
+        # Where nvidia-uvm is not loaded, nothing tells whether its nodes will lead to it (see node.control_nodes)
         missing = [name for name in nodes if reloaded or name not in observation.nodes
+                   or (name in UVM_NODES and "nvidia_uvm" not in observation.modules)
                    or (name in CONTROL_NODES and name not in facts.control_nodes)]
         if missing:
             steps.append(command_step(

@@ -9,7 +9,7 @@ new approval. A capability that had no steps was approved to have none.
 """
 from __future__ import annotations
 
-from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Sequence, Tuple, Union
+from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Sequence, Set, Tuple, Union
 
 from .errors import GpuOpsError
 from .facts import NEVER_READ, HostFacts
@@ -97,27 +97,43 @@ def _of_parts(
 ) -> Iterator[Refusal]:
     known = {part.id: part for part in approved}
     pending = {part.id for part in needed}
+    earlier = _earlier(approved)
     for part in needed:
         what = "requirement" if isinstance(part, Requirement) else "step"
         if part.id not in known:
             yield Refusal("approval.step_not_approved", "%s %s is needed now, and the approved plan has no such %s"
                           % (what, part.id, what), AS_IT_WAS, REMEDY)
             continue
-        broken = _broken(part.promise(), known[part.id].promise(), pending)
+        broken = _broken(part.promise(), known[part.id].promise(), pending, earlier[part.id])
         if broken:
             yield Refusal("approval.step_differs",
                           "%s %s is needed now, and the approved plan has it with another %s"
                           % (what, part.id, ", another ".join(broken)), AS_IT_WAS, REMEDY)
 
 
-def _broken(now: Mapping[str, Any], approved: Mapping[str, Any], pending: AbstractSet[str]) -> List[str]:
-    """Names of what was promised and is not kept."""
+def _earlier(approved: Sequence[Union[Step, Requirement]]) -> Dict[str, Set[str]]:
+    """{id: ids of all that is done before it}: what it depends on, and what those depend on."""
+    earlier: Dict[str, Set[str]] = {}
+    for part in approved:
+        direct = part.depends_on if isinstance(part, Step) else ()
+        earlier[part.id] = {*direct, *(name for each in direct for name in earlier.get(each, ()))}
+    return earlier
+
+
+def _broken(
+    now: Mapping[str, Any], approved: Mapping[str, Any], pending: AbstractSet[str], earlier: AbstractSet[str]
+) -> List[str]:
+    """Names of what was promised and is not kept.
+
+    pending: ids of what is needed now. earlier: of what the approved plan has before this one; where a step in between
+    is gone, it depends on them itself.
+    """
     broken = []
     for name in now:
         if name == "disruption":
             kept = Disruption[now[name]] <= Disruption[approved[name]]
         elif name == "depends_on":
-            kept = set(now[name]) <= set(approved[name]) and set(approved[name]) & pending <= set(now[name])
+            kept = set(now[name]) <= earlier and set(approved[name]) & pending <= set(now[name])
         elif name in ("change", "parameters"):
             kept = set(now[name]) == set(approved[name]) and all(
                 _same_or_less(now[name][key], approved[name][key]) if name == "change" or key in OF_EACH

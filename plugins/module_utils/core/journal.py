@@ -106,7 +106,7 @@ class Journal:
         """Write down an event of a step; it is on the disk when this returns."""
         line = dict(more, time=round(time.time(), 3), event=event, plan=plan, step=step.to_dict())
         state = self._load()
-        others = [each for each in state.data["open"] if each["step"]["id"] != step.id]
+        others = [each for each in state.data["open"] if Step.from_dict(each["step"]).id != step.id]
         closed = len(others) < len(state.data["open"])
         if event == "started":
             state.data["open"] = others + [{key: value for key, value in line.items() if key != "event"}]

@@ -9,6 +9,7 @@ gone is told so, and makes a new plan.
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import Any, Dict, Mapping
 
@@ -21,6 +22,8 @@ from .plan import Plan, canonical, digest
 DIRECTORY = journal.DIRECTORY + "/plans"
 NEWEST = 8
 _NAME = re.compile(r"[0-9a-f]{16}\.json")
+# As Host writes beside
+_HALF_WRITTEN = re.compile(r"\.gpuops-[0-9a-f]{16}\.json")
 
 
 def keep(host: Host, plan: Plan) -> str:
@@ -30,12 +33,21 @@ def keep(host: Host, plan: Plan) -> str:
         host.make_directory(directory, 0o700)
     with host.guard(DIRECTORY + "/.guard"):
         host.write_bytes(path, canonical(plan.to_dict()).encode(), 0o600)
-        others = {name: host.stat("%s/%s" % (DIRECTORY, name))
-                  for name in host.list(DIRECTORY) if _NAME.fullmatch(name)}
-        by_age = sorted((found.st_mtime_ns, name) for name, found in others.items() if found is not None)
-        for _age, name in by_age[:-NEWEST]:
-            host.remove("%s/%s" % (DIRECTORY, name))
+        _forget_oldest(host, os.path.basename(path))
     return path
+
+
+def _forget_oldest(host: Host, kept: str) -> None:
+    """All but the newest few, the one that was kept last among them, and what a killed run left half written.
+
+    Times that are later than its own are of a clock that was wrong, and say nothing of what is new.
+    """
+    names = host.list(DIRECTORY)
+    found = {name: host.stat("%s/%s" % (DIRECTORY, name)) for name in names if _NAME.fullmatch(name)}
+    times = {name: there.st_mtime_ns for name, there in found.items() if there is not None}
+    by_age = sorted(times, key=lambda name: (name == kept, times[name] <= times.get(kept, 0), times[name]))
+    for name in (*by_age[:-NEWEST], *(name for name in names if _HALF_WRITTEN.fullmatch(name))):
+        host.remove("%s/%s" % (DIRECTORY, name))
 
 
 def approved(host: Host, given: Any, capability: str = "") -> Plan:

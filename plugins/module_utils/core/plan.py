@@ -72,7 +72,8 @@ class Step:
 
     @property
     def id(self) -> str:
-        return "%s/%s/%s" % (self.capability, self.action, self.subject)
+        """The same on the host and in a plan that has left it, whatever bytes the subject has."""
+        return str(readable("%s/%s/%s" % (self.capability, self.action, self.subject)))
 
     def to_dict(self) -> Dict[str, Any]:
         return {
@@ -313,7 +314,7 @@ def digest(data: Any) -> str:
 def readable(data: Any) -> Any:
     """The data with bytes that are no UTF-8 as \\xe9: they cannot leave a host, since Ansible refuses such a result."""
     if isinstance(data, Mapping):
-        return {name: readable(value) for name, value in data.items()}
+        return {readable(name): readable(value) for name, value in data.items()}
     if isinstance(data, (list, tuple)):
         return [readable(value) for value in data]
     if isinstance(data, str):

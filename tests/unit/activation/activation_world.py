@@ -39,6 +39,7 @@ class World(world.World):
     others:   {module of another package: driver that it was built after, '' if before the one on disk, None if it is
               not on disk}.
     nodes:    device nodes in /dev.
+    stale:    those of them that lead nowhere: nvidia-uvm has another major at every load.
     minors:   those of the GPUs, () where the loaded driver does not tell.
     modprobe: whether nvidia-modprobe is there.
     programs: who has devices open, beside the driver's own services.
@@ -51,6 +52,7 @@ class World(world.World):
     modules: Dict[str, int] = field(default_factory=dict)
     others: Dict[str, Optional[str]] = field(default_factory=dict)
     nodes: Tuple[str, ...] = ()
+    stale: Tuple[str, ...] = ()
     minors: Tuple[int, ...] = ()
     modprobe: bool = False
     programs: Tuple[Holder, ...] = ()
@@ -119,7 +121,9 @@ class World(world.World):
 
     def _have(self, nodes: Tuple[str, ...]) -> None:
         self.nodes = tuple(dict.fromkeys(self.nodes + nodes))
-        self.facts = self.facts.but(control_nodes=tuple(node for node in CONTROL_NODES if node in self.nodes))
+        self.stale = tuple(node for node in self.stale if node in self.nodes and node not in nodes)
+        self.facts = self.facts.but(control_nodes=tuple(
+            node for node in CONTROL_NODES if node in self.nodes and node not in self.stale))
 
     def _note(self, step: Step, noted: List[str]) -> None:
         if step.subject not in noted:
@@ -131,6 +135,9 @@ class World(world.World):
         assert step.subject not in self.modules, "%s is loaded already" % step.subject
         self.modules[step.subject] = 0
         self.unloaded = [name for name in self.unloaded if name != step.subject]
+        if step.subject == "nvidia_uvm":
+            self.stale = tuple(node for node in UVM_NODES if node in self.nodes)
+            self._have(())
         if step.subject == "nvidia":
             self.minors = tuple(range(len(self.facts.gpus)))
             self.facts = self.facts.but(driver_loaded=self.facts.driver_installed,

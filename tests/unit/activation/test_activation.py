@@ -30,6 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observati
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cdi import boot as cdi_boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
@@ -81,6 +82,15 @@ class TestLoad:
         assert planned(CONVERGED, there) == []
         stale = there.but(control_nodes=tuple(node for node in CONTROL_NODES if node not in UVM_NODES))
         assert planned(CONVERGED, stale) == [("devices.create", "unified memory")]
+
+    def test_modules_that_come_meanwhile_by_themselves_are_no_other_plan(self) -> None:
+        """udev loads nvidia_modeset for the display half of the driver as soon as the packages bring it."""
+        there = driver("580.178.04")
+        bare = replace(CONVERGED, modules={}, nodes=())
+        approved = planner.plan(bare, PRESENT, there)
+        now = replace(bare, modules=dict.fromkeys(("nvidia", "nvidia_modeset"), 0))
+        loaded = there.but(driver_loaded="580.178.04")
+        assert differences(planner.plan(now, PRESENT, loaded), approved) == ()
 
     def test_a_gpu_keeps_its_minor_when_one_before_it_is_taken_away(self, tmp_path: Path) -> None:
         host = Host(str(tmp_path))

@@ -28,6 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Step,
     digest,
     part_of,
+    readable,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
@@ -141,6 +142,26 @@ def test_a_plan_covers_itself_whatever_its_reasons_and_notes(plan: Plan) -> None
                    steps=tuple(replace(step, why="in other words") for step in plan.steps))
     assert differences(told, through_json(plan)) == ()
     assert digest(told.promise()) == digest(plan.promise())
+
+
+def test_bytes_that_are_no_text_are_covered_where_the_plan_has_left_the_host() -> None:
+    first = Step("runtime", "file.edit", "/etc/containerd/conf.d/caf\udce9.toml", "", change={
+        "before": {"caf\udce9": "a\udce9"}, "after": {"caf\udce9": "b\udce9"}})
+    second = Step("runtime", "service.restart", "containerd.service", "", depends_on=(first.id,))
+    plan = Plan(host="h", steps=(first, second))
+    approved = through_json(Plan.from_dict(readable(plan.to_dict())))
+    assert "\udce9" not in str(approved.to_dict()) and digest(approved.promise()) == digest(plan.promise())
+    assert differences(plan, approved) == ()
+    assert differences(replace(plan, steps=(first, replace(second, depends_on=()))), approved)
+
+
+def test_what_is_gone_in_between_leaves_the_order_after_it() -> None:
+    first = Step("driver", "module.load", "a", "")
+    second = Step("driver", "module.load", "b", "", depends_on=(first.id,))
+    third = Step("driver", "module.load", "c", "", depends_on=(second.id,))
+    approved = Plan(host="h", steps=(first, second, third))
+    assert differences(replace(approved, steps=(first, replace(third, depends_on=(first.id,)))), approved) == ()
+    assert differences(replace(approved, steps=(first, replace(second, depends_on=(third.id,)))), approved)
 
 
 @given(plans())

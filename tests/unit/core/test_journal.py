@@ -232,6 +232,20 @@ def keep_and_forget(host: Host) -> None:
 
 
 class TestSchema:
+    def test_an_open_step_of_the_release_before_is_closed_by_this_one(self, tmp_path: Path) -> None:
+        """It said 'after' for what a step depends on, and had the bytes of a subject in the step's id as they are."""
+        host = Host(str(tmp_path))
+        edited = Step("runtime", "file.edit", "/etc/caf\udce9.toml", "It is wanted.", depends_on=("runtime/x/y",))
+        written = dict(edited.to_dict(), id="runtime/file.edit//etc/caf\udce9.toml")
+        written["after"] = written.pop("depends_on")
+        host.write(records.STATE, json.dumps({
+            "schema": 1, "originals": {}, "packages": {}, "memory": {},
+            "open": [{"step": written, "plan": "p", "policy": "q", "time": 1.0}]}))
+        journal = Journal(host)
+        assert [Step.from_dict(event["step"]) for event in journal.unfinished("runtime")] == [edited]
+        journal.note("done", edited, "p")
+        assert journal.unfinished("runtime") == []
+
     def test_what_the_release_before_wrote_is_taken_over(self, former: Host) -> None:
         before = files(former)
         for _again in range(2):

@@ -62,6 +62,21 @@ def test_the_newest_are_kept_and_one_that_is_kept_again_is_new(host: Host) -> No
     assert kept.approved(host, first) == plan("/etc/0")
 
 
+def test_a_clock_that_was_wrong_forgets_no_plan_of_now(host: Host) -> None:
+    for number in range(kept.NEWEST):
+        os.utime(host.path(kept.keep(host, plan("/etc/%d" % number))), (4e9, 4e9))
+    paths = [kept.keep(host, plan("/etc/now/%d" % number)) for number in range(kept.NEWEST)]
+    assert [kept.approved(host, path).steps[0].subject for path in paths] == [
+        "/etc/now/%d" % number for number in range(kept.NEWEST)]
+    assert len(host.glob(kept.DIRECTORY + "/*.json")) == kept.NEWEST
+
+
+def test_what_a_killed_run_left_half_written_goes(host: Host) -> None:
+    host.write(kept.DIRECTORY + "/.gpuops-0123456789abcdef.json", '{"sch')
+    path = kept.keep(host, plan())
+    assert host.list(kept.DIRECTORY) == [".guard", os.path.basename(path)]
+
+
 def test_many_at_once_keep_the_same_plan(host: Host) -> None:
     writers = [FORK.Process(target=kept.keep, args=(host, plan())) for _number in range(16)]
     for writer in writers:
