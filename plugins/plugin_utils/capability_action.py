@@ -26,7 +26,7 @@ from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.packages.apt.transaction import builtin_options
 from .libraries import archive
 from .reader_words import in_variables
-from .role_variables import SOURCES, options_of, options_of_plan, variables_behind
+from .role_variables import SOURCES, options_given, options_of, options_of_plan, variables_behind
 
 APT = "ansible.legacy.apt"
 MOST_ROUNDS = 20
@@ -97,11 +97,11 @@ class CapabilityAction(ActionBase):
         """The result, in whose refusals the variables stand that options came from."""
         if not result.get("refusals") or not boolean(self._task.args.get("from_variables", False)):
             return result
-        module = self._module()
+        module, given = self._module(), self._task.args
         if module in SOURCES:
-            return in_variables(result, variables_behind({module: self._task.args}), SOURCES[module].capability)
-        given = {name: self._task.args.get(source.capability) or {} for name, source in SOURCES.items()}
-        return in_variables(result, variables_behind(given))
+            return in_variables(result, variables_behind({module: given}), SOURCES[module].capability, given)
+        behind = variables_behind({name: options_given(given, name) for name in SOURCES})
+        return in_variables(result, behind, given=given)
 
     def for_host(self) -> Dict[str, Any]:
         """The options that the module on the host gets; a subclass leaves out what only the controller needs."""

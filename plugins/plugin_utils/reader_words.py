@@ -4,24 +4,27 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, Mapping
+from typing import Any, Container, Dict, Mapping
 
 from ..module_utils.core.plan import Plan, render
 from ..module_utils.core.refusal import Refusal, as_result
 
-# Options that the playbooks set for every module
+# Options that the playbooks set for every module; a role that is used alone reads none of these variables
 OF_PLAYBOOKS = {"lock_timeout": "gpu_lock_timeout"}
 
 
 def in_variables(
-    result: Mapping[str, Any], variables: Mapping[str, Mapping[str, str]], capability: str = ""
+    result: Mapping[str, Any], variables: Mapping[str, Mapping[str, str]], capability: str = "",
+    given: Container[str] = (),
 ) -> Dict[str, Any]:
     """The result with variables in place of options.
 
     variables: {capability: {option: variable}}; capability: whose module it is, '' where several are in one result.
+    given: the options that the task or its play give.
     """
     told = dict(result)
-    refusals = [refusal.named({**OF_PLAYBOOKS, **variables.get(capability or refusal.capability, {})})
+    of_playbooks = {option: variable for option, variable in OF_PLAYBOOKS.items() if option in given}
+    refusals = [refusal.named({**of_playbooks, **variables.get(capability or refusal.capability, {})})
                 for refusal in map(Refusal.from_dict, told.get("refusals") or ())]
     if refusals and told.get("failed"):
         told.update(as_result(refusals))

@@ -15,11 +15,13 @@ from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Tuple
 
 import ansible.errors
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.common.validation import check_type_dict
 from ansible.module_utils.common.yaml import yaml_load
 
 from ..module_utils.activation import policy as activation
 from ..module_utils.cdi import policy as cdi
 from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.secrets import without_passwords
 from ..module_utils.driver import policy as driver
 from ..module_utils.nouveau import policy as nouveau
 from ..module_utils.runtime import policy as runtime
@@ -129,16 +131,18 @@ class RoleVariables:
         for name in self.specified:
             try:
                 value = self.templar.template(self.task_vars.get(name, self.defaults.get(name)))
-            except ansible.errors.AnsibleError as error:
+            # Before ansible-core 2.19 what a filter or a test raises comes as it is
+            except Exception as error:
                 if isinstance(error, OMITTED):
                     continue
                 raise GpuOpsError(
                     "variables.not_worked_out",
-                    found="variable `%s` cannot be worked out: %s" % (name, error),
+                    found="variable `%s` cannot be worked out: %s" % (name, without_passwords(str(error))),
                     wanted="a value, or a template of variables that this host has",
                     remedy="correct `%s`, or what it refers to" % name,
                 ) from error
-            if value is not None and value != self.task_vars.get("omit"):
+            value = _without(value, self.task_vars.get("omit"))
+            if value is not None:
                 yield name, value
 
     def _check(self) -> None:
@@ -153,6 +157,22 @@ class RoleVariables:
                 wanted="the variables of role gpuops.nvidia.%s" % self.role,
                 remedy="correct them; roles/%s/README.md describes each" % self.role,
             )
+
+
+def _without(value: Any, omit: Any) -> Any:
+    """The value without what is set to {{ omit }}, at any depth; None where that is all of it.
+
+    Since ansible-core 2.19 templates leave it out themselves; before, it is a word that only a task's own options lose.
+    """
+    if isinstance(value, Mapping):
+        return {key: _without(each, omit) for key, each in value.items() if not _is_omitted(each, omit)}
+    if isinstance(value, (list, tuple)):
+        return [_without(each, omit) for each in value if not _is_omitted(each, omit)]
+    return None if _is_omitted(value, omit) else value
+
+
+def _is_omitted(value: Any, omit: Any) -> bool:
+    return omit is not None and isinstance(value, str) and value == omit
 
 
 def options_of(
@@ -175,8 +195,24 @@ def options_of_plan(
         found = roles[SOURCES[module].role].options(module, () if module == VALIDATION else OF_WRITERS[:1])
         if module == VALIDATION:
             found = {name: value for name, value in found.items() if name in validation.OF_HOST}
-        options[SOURCES[module].capability] = {**found, **(given.get(SOURCES[module].capability) or {})}
+        options[SOURCES[module].capability] = {**found, **options_given(given, module)}
     return options, [slip for variables in roles.values() for slip in variables.misspelt()]
+
+
+def options_given(given: Mapping[str, Any], module: str) -> Mapping[str, Any]:
+    """The options of a module among those of gpu_plan: a dictionary in any form that Ansible takes for one."""
+    name = SOURCES[module].capability
+    try:
+        found: Mapping[str, Any] = check_type_dict(given.get(name) or {})
+    except TypeError as error:
+        raise GpuOpsError(
+            "variables.not_a_dictionary",
+            found="option `%s` of gpu_plan is no dictionary: %s" % (name, without_passwords(str(error))),
+            wanted="the options of the module behind it",
+            remedy="correct `%s`; `ansible-doc` shows the module's options" % name,
+            option=name,
+        ) from error
+    return found
 
 
 def variables_behind(given: Mapping[str, Mapping[str, Any]]) -> Dict[str, Dict[str, str]]:

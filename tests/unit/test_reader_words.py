@@ -36,9 +36,14 @@ def test_a_failure_names_the_variable_behind_the_option(
     capability: str, area: str, option: str, variable: str
 ) -> None:
     failed = dict(GpuOpsError.because([refusal(area, option), refusal("host", "x")], rc=3).result(), failed=True)
-    told = in_variables(failed, VARIABLES, capability)
+    told = in_variables(failed, VARIABLES, capability, {"lock_timeout": 5})
     expected = dict(GpuOpsError.because([refusal(area, variable), refusal("host", "x")], rc=3).result(), failed=True)
     assert told == dict(expected, code="%s.wrong" % area)
+
+
+def test_what_a_playbook_sets_is_none_of_its_variables_where_a_role_is_used_alone() -> None:
+    failed = dict(GpuOpsError.because([refusal("host", "lock_timeout")]).result(), failed=True)
+    assert in_variables(failed, VARIABLES, "driver") == failed
 
 
 def test_a_plan_names_those_of_each_capability() -> None:

@@ -95,6 +95,13 @@ def test_a_variable_that_is_nothing_leaves_the_option_out(value: Any) -> None:
     assert "handler" not in options_of("container_runtime", **variables)
 
 
+def test_what_is_nothing_further_down_is_left_out_too() -> None:
+    """Before ansible-core 2.19 it would be a word, and another one in every run."""
+    settings = {"debug": text("{{ omit }}"), "run": {"path": text("{{ omit }}"), "n": 1}, "l": [text("{{ omit }}"), 2]}
+    found = options_of("container_toolkit", container_toolkit_settings=settings, omit="__omit__")
+    assert found["settings"] == {"run": {"n": 1}, "l": [2]}
+
+
 @pytest.mark.parametrize("module, variables, options", [
     ("nouveau", {"gpu_driver_state": "staged"}, {"state": "present"}),
     ("nouveau", {"gpu_driver_state": "absent"}, {"state": "absent"}),
@@ -113,11 +120,19 @@ def test_modules_share_a_variable_each_in_its_own_words(
     ({"gpu_driver_source": "nvidea"}, "gpu_driver_source"),
     ({"gpu_driver_reboot_timeout": "a while"}, "gpu_driver_reboot_timeout"),
     ({"gpu_driver_version": text("{{ nowhere }}")}, "variable `gpu_driver_version` cannot be worked out"),
+    ({"gpu_driver_version": text("{{ 1 / 0 }}")}, "variable `gpu_driver_version` cannot be worked out"),
+    ({"gpu_driver_version": text("{{ gpu_driver_version }}")}, "variable `gpu_driver_version` cannot be worked out"),
 ])
 def test_what_is_wrong_is_told_by_the_name_of_the_variable(variables: Dict[str, Any], says: str) -> None:
     with pytest.raises(GpuOpsError) as refused:
         options_of("gpu_driver", **variables)
     assert says in refused.value.found
+
+
+def test_a_password_in_what_cannot_be_worked_out_is_not_told() -> None:
+    with pytest.raises(GpuOpsError) as refused:
+        options_of("gpu_driver", gpu_driver_repository_url=text("https://u:s3cret@mirror/{{ 1 + }}"))
+    assert "s3cret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("variables, near", [
@@ -140,6 +155,20 @@ def test_a_plan_has_every_capability_with_the_variables_of_its_role() -> None:
     assert options["activation"]["assume_pods_evicted"] is True and options["activation"]["persistence"] is True
     assert {given["allowed_disruption"] for name, given in options.items()
             if name not in ("validation", "show")} == {"none"}
+
+
+@pytest.mark.parametrize("given", [{"version": "570"}, '{"version": "570"}', "version=570"])
+def test_a_plan_takes_options_in_every_form_of_a_dictionary(given: Any) -> None:
+    options, _misspelt = role_variables.options_of_plan({"driver": given}, {}, Templar(DataLoader()))
+    assert options["driver"]["version"] == "570" and options["driver"]["flavour"] == "headless"
+    assert role_variables.options_given({"driver": given}, "gpu_driver") == {"version": "570"}
+
+
+@pytest.mark.parametrize("given", [["version"], "version", "{broken", 7])
+def test_what_is_no_dictionary_is_refused_by_the_name_of_the_option(given: Any) -> None:
+    with pytest.raises(GpuOpsError) as refused:
+        role_variables.options_of_plan({"driver": given}, {}, Templar(DataLoader()))
+    assert "`driver`" in refused.value.found
 
 
 class TestOnTheController:
