@@ -36,21 +36,22 @@ _ENDS = (".py", ".pyc", "/__init__.py", "/__init__.pyc")
 def run(name: str) -> None:
     """Run the main function of a module, by its name."""
     if sys.version_info[:2] < OLDEST_PYTHON:
-        _fail("Found: Python %s (%s). Wanted: Python %d.%d or newer on the host. Do: set ansible_python_interpreter."
-              % (sys.version.split()[0], sys.executable, *OLDEST_PYTHON))
+        _fail("host.python_too_old", "Python %s (%s)" % (sys.version.split()[0], sys.executable),
+              "Python %d.%d or newer on the host" % OLDEST_PYTHON, "set `ansible_python_interpreter`")
     archive = os.environ.get(VARIABLE, "")
     if archive:
         if not hold(archive):
-            _fail("Found: %s is not on this host, not whole, or not to be read by uid %d. Wanted: the archive that the "
-                  "collection's action plugin ships. Do: see room and rights of that directory (ansible_remote_tmp), "
-                  "and run again." % (archive, os.geteuid()), libraries_missing=True)
+            _fail("host.archive_missing",
+                  "%s is not on this host, not whole, or not to be read by uid %d" % (archive, os.geteuid()),
+                  "the archive that the collection's action plugin ships",
+                  "see room and rights of that directory (`ansible_remote_tmp`), and run again", libraries_missing=True)
         hold(compiled(archive), private=True)
     try:
         main = importlib.import_module("%s.mains.%s" % (PACKAGE, name)).main
     except ImportError as error:
-        _fail("Found: no code of the collection for %s (%s). Wanted: what the collection's action plugin ships to the "
-              "host. Do: run the module through Ansible by its full name, gpuops.nvidia.%s."
-              % (sys.executable, error, name))
+        _fail("host.code_missing", "no code of the collection for %s (%s)" % (sys.executable, error),
+              "what the collection's action plugin ships to the host",
+              "run the module through Ansible by its full name, gpuops.nvidia.%s" % name)
     main()
 
 
@@ -141,7 +142,9 @@ def is_private(found: os.stat_result) -> bool:
     return found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def _fail(msg: str, **result: object) -> NoReturn:
-    """End as a module that fails: what could do it in Ansible's way cannot be imported."""
-    sys.stdout.write(json.dumps(dict(result, failed=True, changed=False, msg=msg)) + "\n")
+def _fail(code: str, found: str, wanted: str, remedy: str, **result: object) -> NoReturn:
+    """End as a module that fails: what could do it in Ansible's way cannot be imported, nor can Refusal."""
+    parts = {"code": code, "found": found, "wanted": wanted, "remedy": remedy, "option": ""}
+    msg = "Found: %s. Wanted: %s. Do: %s. [%s]" % (found, wanted, remedy, code)
+    sys.stdout.write(json.dumps(dict(result, **parts, refusals=[parts], failed=True, changed=False, msg=msg)) + "\n")
     raise SystemExit(1)

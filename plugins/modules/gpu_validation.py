@@ -114,7 +114,7 @@ checks:
       type: str
       returned: always
     status:
-      description: C(passed), C(failed), or C(skipped) where an earlier failure took the ground away.
+      description: C(passed), C(failed), or C(skipped) where an earlier failure took its prerequisite away.
       type: str
       returned: always
     evidence:

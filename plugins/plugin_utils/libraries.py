@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Dict, Iterator, Tuple
 
 from ansible import constants as C
-from ansible.errors import AnsibleActionFail
 
 from ..module_utils import shipped
+from ..module_utils.core.errors import GpuOpsError
 
 LIBRARIES: Dict[str, str] = {"pynvml": "nvidia-ml-py", "tomlkit": "tomlkit"}
 
@@ -55,9 +55,11 @@ def _own() -> Iterator[Tuple[str, Path]]:
 def _sources(module: str) -> Iterator[Tuple[str, Path]]:
     spec = importlib.util.find_spec(module)
     if spec is None or spec.origin is None:
-        raise AnsibleActionFail(
-            "Found: no Python library %s on the controller. Wanted: the library that hosts get from here. "
-            "Do: install %s into the Python that runs Ansible." % (module, LIBRARIES[module])
+        raise GpuOpsError(
+            "host.library_not_on_controller",
+            found="no Python library %s on the controller" % module,
+            wanted="the library that hosts get from here",
+            remedy="install %s into the Python that runs Ansible" % LIBRARIES[module],
         )
     origin = Path(spec.origin)
     if not spec.submodule_search_locations:

@@ -20,14 +20,15 @@ from workspace import REPOSITORY
 PLUGINS = REPOSITORY / "plugins"
 PAGE = "docs/refusals.md"
 PARTS = ("code", "found", "wanted", "remedy", "option")
-# The one form of a refusal, and the error that carries it; errors derived from that are found in the code
-ROOTS = {"Refusal": PARTS, "GpuOpsError": PARTS}
-# They make refusals of refusals
+# The one form of a refusal, and the error that carries it; errors derived from that are found in the code. And what
+# ends a module where neither can be imported (shipped.py)
+ROOTS = {"Refusal": PARTS, "GpuOpsError": PARTS, "_fail": PARTS}
 # A task's message; one that shows a refusal of the host's has found and code from there
 OF_TASK = re.compile(r"Found: (?P<found>.+?)\. Wanted: (?P<wanted>.+?)\. Do: (?P<remedy>.+?)\."
                      r"(?: \[(?P<code>[^\]]+)\])?", re.DOTALL)
 OF_ANOTHER = re.compile(r"\{\{ [\w.]*refusal\.")
 TEMPLATED = re.compile(r"(?:\{\{.*?\}\}|\{%.*?%\})+", re.DOTALL)
+# They make refusals of refusals
 OF_THE_FORM = ("module_utils/core/refusal.py", "module_utils/core/errors.py")
 VALUE = "…"
 PLACEHOLDER = re.compile(r"%(?:%|[-+ #0]*\d*(?:\.\d+)?[sdrfx])|\{(?:path|tried|reason|mount)\}")
@@ -109,7 +110,8 @@ def page() -> str:
             lines += ["## %s" % area, ""]
         lines += ["### %s" % site.code, "", "- Found: %s" % _shown(site.found), "- Wanted: %s" % _shown(site.wanted),
                   "- Do: %s" % _shown(site.remedy)]
-        lines += ["- Option: `%s`" % site.option] if site.option and VALUE not in site.option else []
+        if site.option and VALUE not in site.option:
+            lines += ["- Option: `%s`" % site.option.replace(" / ", "` / `")]
         lines += [""]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -28,7 +28,7 @@ is committed.
     boot
     show PATH                          texts of this file are shown whole
     brief                              reasons and changes of steps are left out
-    tell NAME...                       parameters of steps are shown too; 'after': what a step comes after
+    tell NAME...                       parameters of steps are shown too; 'depends_on': what a step comes after
 
 Further words are those of the capability (say_*() of its World). Of every plan is checked what a capability owes.
 """

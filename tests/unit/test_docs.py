@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -15,6 +16,8 @@ PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 MODULES: List[str] = sorted(path.stem for path in (PLUGINS / "modules").glob("*.py") if path.stem != "__init__")
 FRAGMENT_PREFIX = "gpuops.nvidia."
 LONGEST_MAIN = 60
+# A line of the table of fields in the docstring of a class
+FIELD = re.compile(r"    [a-z_]+(?:, [a-z_]+)*: +(?=\S)")
 
 
 def fragment(name: str) -> Dict[str, Any]:
@@ -93,3 +96,22 @@ def test_the_plugins_hold_no_assert() -> None:
         for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Assert)
     ]
     assert found == []
+
+
+def docstrings() -> Dict[str, str]:
+    """{class: its docstring} of the plugins."""
+    return {"%s:%s" % (path.relative_to(PLUGINS).as_posix(), node.name): ast.get_docstring(node, clean=False) or ""
+            for path in PLUGINS.rglob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ClassDef)}
+
+
+def test_a_class_says_what_it_is_before_it_lists_its_fields() -> None:
+    assert [name for name, text in docstrings().items() if text.startswith("\n")] == []
+
+
+def test_what_fields_are_stands_in_one_column() -> None:
+    crooked = []
+    for name, text in docstrings().items():
+        columns = {match.end() for match in map(FIELD.match, text.splitlines()) if match}
+        crooked += [name] if len(columns) > 1 else []
+    assert crooked == [] and len(docstrings()) > 100

@@ -19,8 +19,8 @@ SITES: List[Site] = refusals.sites()
 CODED = [site for site in SITES if site.code]
 CODE = re.compile(r"[a-z]+\.[a-z][a-z0-9]*(_[a-z0-9]+)*")
 # Whose refusals the files of a directory make; others make those of their own name
-AREAS = {"core": {"host", "approval"}, "hardware": {"host"}, "registry.py": {"plan"},
-         "action": {"validation"}, "plugin_utils": {"approval", "packages", "validation", "variables"},
+AREAS = {"core": {"host", "approval"}, "hardware": {"host"}, "registry.py": {"plan"}, "shipped.py": {"host"},
+         "action": {"validation"}, "plugin_utils": {"approval", "host", "packages", "validation", "variables"},
          "inventory": {"inventory"}, "roles": {"cluster"}, "playbooks": {"playbook"}}
 OF_CONTROLLER = {"approval", "cluster", "host", "inventory", "packages", "plan", "playbook", "validation"}
 
@@ -53,6 +53,14 @@ def test_there_are_refusals_in_every_part() -> None:
 
 def test_each_has_a_code_where_it_is_made() -> None:
     assert [named(site) for site in SITES if not site.code] == []
+
+
+def test_nothing_else_is_written_in_the_form_of_a_refusal() -> None:
+    """It would have no code, and be missing on the page. A variable with a slip in its name is a warning."""
+    written = {path.relative_to(PLUGINS).as_posix() for path in PLUGINS.rglob("*.py")
+               for node in ast.walk(ast.parse(path.read_text()))
+               if isinstance(node, ast.Constant) and str(node.value).startswith("Found: ")}
+    assert written == {"module_utils/core/refusal.py", "module_utils/shipped.py", "plugin_utils/capability_action.py"}
 
 
 def test_no_two_share_a_code() -> None:
@@ -91,7 +99,8 @@ def test_only_the_form_itself_makes_the_keys_of_a_result() -> None:
     makers = {path.relative_to(PLUGINS).as_posix() for path in PLUGINS.rglob("*.py")
               for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Dict)
               if {"found", "wanted", "remedy"} <= {getattr(key, "value", "") for key in node.keys}}
-    assert makers == {"module_utils/core/refusal.py"}
+    # The second one can import nothing
+    assert makers == {"module_utils/core/refusal.py", "module_utils/shipped.py"}
 
 
 @pytest.mark.parametrize("code, expected", [

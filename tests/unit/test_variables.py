@@ -122,6 +122,27 @@ def test_every_specified_option_is_used_by_its_role(role: str) -> None:
             if name not in of_modules and not re.search(r"\b%s\b" % name, used)] == []
 
 
+def module_tasks(data: Any) -> Iterator[Tuple[str, Any]]:
+    """(module, options) of the tasks with a module that has options from variables, those in blocks too."""
+    if isinstance(data, list):
+        for each in data:
+            yield from module_tasks(each)
+    elif isinstance(data, dict):
+        for name, each in data.items():
+            if str(name).rpartition("gpuops.nvidia.")[2] in SOURCES:
+                yield str(name).rpartition(".")[2], each
+            elif name in ("block", "rescue", "always"):
+                yield from module_tasks(each)
+
+
+def test_a_role_gives_its_variables_to_its_modules() -> None:
+    """Without the word they would be checked, documented, and read by nobody. What only takes away needs none."""
+    tasks = [(path.relative_to(REPOSITORY).as_posix(), module, options) for path, text in files(REPOSITORY / "roles")
+             if "tasks" in path.parts for module, options in module_tasks(yaml.safe_load(text))]
+    assert len(tasks) > 10 and [(path, module) for path, module, options in tasks
+                                if options.get("from_variables") is not True and options != {"state": "absent"}] == []
+
+
 def test_every_declared_variable_is_described_and_used() -> None:
     text = "\n".join(text for _path, text in files(PLAYBOOKS, REPOSITORY / "roles"))
     assert [name for name, option in DECLARED.items() if not (option.get("description") and option.get("type"))] == []

@@ -85,7 +85,8 @@ class Service:
 
 @dataclass(frozen=True)
 class Observation:
-    """
+    """What the loaded driver is, who holds it, and what an earlier run has left undone since the boot.
+
     modules:    {loaded module of the driver: use count}.
     dependants: {loaded module of the driver: loaded modules that use it}.
     opened:     {module: how often its devices are open}.

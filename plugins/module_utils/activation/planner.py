@@ -30,7 +30,8 @@ from .policy import Policy
 NAME = "activation"
 LOAD = "module.load"
 REMOVE_NODES = "devices.remove"
-LOADED = ("nvidia", "nvidia_uvm", "nvidia_modeset")
+UVM = "nvidia_uvm"
+LOADED = ("nvidia", UVM, "nvidia_modeset")
 # NVIDIA/nvidia-modprobe: with -u, minors are those of the unified memory device, so the nodes take two calls.
 CONTROL_MINOR = 255
 UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
@@ -226,10 +227,10 @@ def _node_steps(
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
         ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
-        # Where nvidia-uvm is not loaded, nothing tells whether its nodes will lead to it (see node.control_nodes)
         missing = [name for name in nodes if reloaded or name not in observation.nodes
-                   or (name in UVM_NODES and "nvidia_uvm" not in observation.modules)
-                   or (name in CONTROL_NODES and name not in facts.control_nodes)]
+                   or (name in CONTROL_NODES and name not in facts.control_nodes)
+                   # Loaded by this plan, the module may be given another major than these nodes have
+                   or (name in UVM_NODES and UVM not in observation.modules)]
         if missing:
             steps.append(command_step(
                 NAME, "devices.create", subject, argv, "Programs and containers reach the GPUs through these nodes.",

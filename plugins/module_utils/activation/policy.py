@@ -16,11 +16,12 @@ ARGUMENTS: Dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """
-    state:          present loads the installed driver, absent unloads it.
-    persistence:    whether the persistence daemon runs.
-    fabric_manager: auto runs it where the board needs it, absent leaves it alone.
-    assume_pods_evicted:     whether pods that hold GPUs now will have been evicted by then.
+    """Whether the installed driver is to be the loaded one, and which of its services run then.
+
+    state:               present loads the installed driver, absent unloads it.
+    persistence:         whether the persistence daemon runs.
+    fabric_manager:      auto runs it where the board needs it, absent leaves it alone.
+    assume_pods_evicted: whether pods that hold GPUs now will have been evicted by then.
     """
 
     state: str = "present"

@@ -34,7 +34,8 @@ GENERATE_LIMIT = 120.0
 
 @dataclass(frozen=True)
 class Observation:
-    """
+    """The CDI specification, the devices that answered, and what keeps the one true to the other at a boot.
+
     path:            where the specification is, or will be.
     spec:            what it describes, None when it is absent.
     driver:          version of the driver that answered, '' when none did.

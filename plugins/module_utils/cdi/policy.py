@@ -16,7 +16,8 @@ ARGUMENTS: Dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """
+    """What is wanted of the CDI specification, and of what else tells of the devices.
+
     present:         whether a specification of the GPUs is wanted; otherwise ours is removed.
     refresh_at_boot: whether it is to be generated at boot: /var/run is empty then, and the devices may be others.
     device_links:    whether links under /dev/char are to lead to NVIDIA's device nodes, now and after a boot.

@@ -37,7 +37,8 @@ _NAMED = 4
 
 @dataclass(frozen=True)
 class Spec:
-    """
+    """What a CDI specification gives to containers, without the form that it is written in.
+
     kind:    vendor and class of the devices.
     names:   names of the devices.
     nodes:   device nodes.

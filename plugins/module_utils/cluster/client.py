@@ -62,7 +62,7 @@ class Connection:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Connection:
-        """Access from a module's parameters or a plugin's options; empty values count as absent."""
+        """The connection from a module's parameters or a plugin's options; empty values count as absent."""
         names = cls.__dataclass_fields__
         return cls(**{name: options[name] for name in names if options.get(name) not in (None, "", [], {})})
 

@@ -32,7 +32,7 @@ class Observation(Protocol):
 
 
 Policy = TypeVar("Policy")
-Seen = TypeVar("Seen", bound=Observation)
+Observed = TypeVar("Observed", bound=Observation)
 
 
 class Transactions(Protocol):
@@ -77,7 +77,7 @@ def nothing_secret(policy: Any) -> Mapping[str, Executor]:
 
 
 @dataclass(frozen=True)
-class Capability(Generic[Policy, Seen]):
+class Capability(Generic[Policy, Observed]):
     """One thing that is observed, planned and applied as a whole: a value, made of the functions of its package.
 
     What always holds: planning again after the plan was carried out plans nothing, and the host's facts then are those
@@ -100,11 +100,11 @@ class Capability(Generic[Policy, Seen]):
     name: str
     arguments: Mapping[str, Any]
     policy_of: Callable[[Mapping[str, Any]], Policy]
-    observe: Callable[[Host, Journal, Policy, HostFacts], Seen]
-    plan: Callable[[Seen, Policy, HostFacts], Plan]
+    observe: Callable[[Host, Journal, Policy, HostFacts], Observed]
+    plan: Callable[[Observed, Policy, HostFacts], Plan]
     executors: Mapping[str, Executor] = field(default_factory=dict)
-    facts_after: Callable[[Seen, Policy, HostFacts, Plan], HostFacts] = unchanged
-    judge: Callable[[Host, Seen, Policy, Plan], Sequence[Refusal]] = unjudged
+    facts_after: Callable[[Observed, Policy, HostFacts, Plan], HostFacts] = unchanged
+    judge: Callable[[Host, Observed, Policy, Plan], Sequence[Refusal]] = unjudged
     secret_executors: Callable[[Policy], Mapping[str, Executor]] = nothing_secret
     transactions: Transactions = NoTransactions()
     assumptions: Tuple[str, ...] = ()
@@ -114,9 +114,9 @@ class Capability(Generic[Policy, Seen]):
 class Outcome:
     """What a run of a capability did.
 
-    applied:  ids of the steps done in this run, in order.
-    deferred:  steps that disturb more than was allowed, or come after one that does.
-    awaiting: a step that the controller must carry out before the run goes on, None when the run is over.
+    applied:      ids of the steps done in this run, in order.
+    deferred:     steps that disturb more than was allowed, or come after one that does.
+    awaiting:     a step that the controller must carry out before the run goes on, None when the run is over.
     left_at_work: whether the package manager outlives the controller's transaction; the next run accounts for it.
     """
 

@@ -62,36 +62,37 @@ class Gpu:
 
 @dataclass(frozen=True)
 class HostFacts:
-    """
-    hostname:          name of the host.
-    os_id, os_version: ID and VERSION_ID of os-release.
-    arch:              machine as uname prints it.
-    kernel:            release of the running kernel.
-    boot_kernel:       release that the next boot will choose, '' when it cannot be told.
-    gpus:              GPUs on the PCI bus that the host's driver is for.
-    other_gpus:        the others, with the role that takes them away from it.
-    nvswitches:        NVSwitches on the PCI bus that are the host's own.
-    fabric:            what configures the board's NVLink fabric on this host: FABRIC_MANAGER, FABRIC_MANAGER_NVLSM
-                       (with NVIDIA's subnet manager), '' where nothing has to run here.
-    immutable:         why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
-    secure_boot:       whether the firmware enforces signed modules.
-    driver_installed:  version of the driver's kernel module on disk for the running kernel, '' if none.
-    driver_boots:      version of the driver's kernel module on disk for boot_kernel, '' if none.
-    driver_userspace:  version of the installed libnvidia-ml, '' if none.
-    driver_loaded:     version of the loaded module, '' if none.
-    module_installed:  OPEN or PROPRIETARY, what the module on disk is, for boot_kernel where the running kernel has
-                       none; '' if none.
-    module_loaded:     the same of the loaded module, '' if none, and where it does not tell.
-    nouveau_loaded:    whether a driver of the kernel's own is loaded (nouveau, or nova since Linux 6.15), and not for a
-                       display card alone.
-    toolkit:           version of the installed NVIDIA container toolkit, '' if none.
-    control_nodes:     those of CONTROL_NODES that lead to the loaded driver.
+    """What planners share about a host, read or foretold. '' is absent; where it means unknown, the field says so.
+
+    hostname:           name of the host.
+    os_id, os_version:  ID and VERSION_ID of os-release.
+    arch:               machine as uname prints it.
+    kernel:             release of the running kernel.
+    boot_kernel:        release that the next boot will choose, '' when it cannot be told.
+    gpus:               GPUs on the PCI bus that the host's driver is for.
+    other_gpus:         the others, with the role that takes them away from it.
+    nvswitches:         NVSwitches on the PCI bus that are the host's own.
+    fabric:             what configures the board's NVLink fabric on this host: FABRIC_MANAGER, FABRIC_MANAGER_NVLSM
+                        (with NVIDIA's subnet manager), '' where nothing has to run here.
+    immutable:          why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
+    secure_boot:        whether the firmware enforces signed modules.
+    driver_installed:   version of the driver's kernel module on disk for the running kernel, '' if none.
+    driver_boots:       version of the driver's kernel module on disk for boot_kernel, '' if none.
+    driver_userspace:   version of the installed libnvidia-ml, '' if none.
+    driver_loaded:      version of the loaded module, '' if none.
+    module_installed:   OPEN or PROPRIETARY, what the module on disk is, for boot_kernel where the running kernel has
+                        none; '' if none.
+    module_loaded:      the same of the loaded module, '' if none, and where it does not tell.
+    nouveau_loaded:     whether a driver of the kernel's own is loaded (nouveau, or nova since Linux 6.15), and not for
+                        a display card alone.
+    toolkit:            version of the installed NVIDIA container toolkit, '' if none.
+    control_nodes:      those of CONTROL_NODES that lead to the loaded driver.
     low_level_runtimes: absolute paths of the programs that the container runtime starts containers with, the one that
-                       NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
-                       the facts has not asked.
-    driver_changes:    whether packages of the driver change before what is planned with these facts; never read.
-    hung:              the call of NVML that did not answer in time, with its GPU; '' while all answer, and where the
-                       reader of the facts has not asked.
+                        NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
+                        the facts has not asked.
+    driver_changes:     whether packages of the driver change before what is planned with these facts; never read.
+    hung:               the call of NVML that did not answer in time, with its GPU; '' while all answer, and where the
+                        reader of the facts has not asked.
     """
 
     hostname: str = ""

@@ -66,7 +66,7 @@ class Original:
     capability: str
     content: Optional[bytes]
     ownership: Ownership
-    folders: Tuple[str, ...]
+    directories: Tuple[str, ...]
     link: str = ""
     left: bool = False
 
@@ -213,7 +213,7 @@ class Journal:
             self.host.make_link(path, original.link)
         if original.content is None:
             self.host.remove(self.host.resolve(path) if original.link else path)
-            for directory in reversed(original.folders):
+            for directory in reversed(original.directories):
                 self.host.remove_empty_dir(directory)
         elif self.host.read_bytes(path) != original.content or now != wanted:
             self.host.put_back(path, original.content, wanted)
@@ -228,7 +228,7 @@ class Journal:
             capability=kept["capability"],
             content=None if kept["content"] is None else self._content(state, path, kept["content"]),
             ownership=Ownership(kept["mode"], kept["uid"], kept["gid"], kept["label"], kept["attributes"] or {}),
-            folders=tuple(kept["folders"]),
+            directories=tuple(kept["folders"]),
             link=kept["link"] or "",
         )
 

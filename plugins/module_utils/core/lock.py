@@ -43,7 +43,8 @@ PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cach
 
 @dataclass(frozen=True)
 class Lease:
-    """
+    """Who holds the host, and how it is told whether he still works.
+
     token:          the run, the same in all its calls.
     who:            what works on the host, and for whom, for people.
     since:          when the run began, seconds since the epoch.

@@ -19,7 +19,7 @@ class KnownRuntime:
     root:         its root configuration file.
     program:      name of the daemon's program.
     options:      those of its command line that name the root configuration file.
-    directories:      paths that tell this distribution from others with the same socket.
+    directories:  paths that tell this distribution from others with the same socket.
     """
 
     name: str

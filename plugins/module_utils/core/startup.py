@@ -8,7 +8,7 @@ specification, right after somebody has found neither.
 from __future__ import annotations
 
 import os
-from typing import List
+from typing import List, NamedTuple
 
 from .errors import GpuOpsError
 from .host import Host
@@ -24,6 +24,13 @@ LIMIT_SECONDS = 180.0
 PAUSE_SECONDS = 0.5
 
 
+class Jobs(NamedTuple):
+    """Units that are being started, and those whose start waits for another job."""
+
+    running: List[str]
+    waiting: List[str]
+
+
 def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
     """Wait until systemd has started what it starts at boot; units that still start when the time is over.
 
@@ -31,11 +38,20 @@ def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
     """
     if not host.is_dir(BOOTED) or not 0 <= _age(host) < STARTUP_SECONDS or host.exists(STARTED):
         return []
-    starting, started = wait_for(lambda: _starting(host), lambda starting: not starting, limit, PAUSE_SECONDS)
+    quiet = 0
+
+    def ended(jobs: Jobs) -> bool:
+        """Between the end of one job and the begin of those that wait for it systemd may tell of neither: it answers
+        before it begins them. What still waits when it is asked again waits for us."""
+        nonlocal quiet
+        quiet = 0 if jobs.running else quiet + 1
+        return quiet > (1 if jobs.waiting else 0)
+
+    jobs, started = wait_for(lambda: _starting(host), ended, limit, PAUSE_SECONDS)
     if started and host.is_root():
         host.make_directory(os.path.dirname(STARTED), 0o700)
         host.write(STARTED, "")
-    return starting
+    return jobs.running
 
 
 def _age(host: Host) -> float:
@@ -44,13 +60,14 @@ def _age(host: Host) -> float:
     return float(up[0]) - int(started) / os.sysconf("SC_CLK_TCK") if started and up else -1
 
 
-def _starting(host: Host) -> List[str]:
-    """Units whose start is under way (systemctl(1), list-jobs: job, unit, type, state), without our own."""
+def _starting(host: Host) -> Jobs:
+    """Jobs that start a unit (systemctl(1), list-jobs: job, unit, type, state), without our own."""
     try:
         jobs = host.run(["systemctl", "list-jobs", "--no-legend", "--plain"], check=False, timeout=30).stdout
     except GpuOpsError:
-        return []
+        return Jobs([], [])
     ours = {part for line in (Host().read("/proc/self/cgroup") or "").splitlines() for part in line.split("/")}
     words = [line.split() for line in jobs.splitlines()]
-    return sorted(each[1] for each in words
-                  if len(each) == 4 and each[2] == "start" and each[3] == "running" and each[1] not in ours)
+    starts = [each for each in words if len(each) == 4 and each[2] == "start" and each[1] not in ours]
+    running, waiting = (sorted(each[1] for each in starts if each[3] == state) for state in ("running", "waiting"))
+    return Jobs(running, waiting)

@@ -72,7 +72,7 @@ class GpuArchitecture:
 
 
 # Narrow ranges come before the wide ones that enclose them.
-SILICON: Tuple[GpuArchitecture, ...] = (
+GPU_ARCHITECTURES: Tuple[GpuArchitecture, ...] = (
     GpuArchitecture(0x3182, 0x3182, "Blackwell Ultra", frozenset((OPEN,)), 580),
     GpuArchitecture(0x31C2, 0x31C3, "Blackwell Ultra with Grace", frozenset((OPEN,)), 580),
     GpuArchitecture(0x2340, 0x237F, "Grace Hopper", frozenset((OPEN,))),
@@ -87,9 +87,9 @@ SILICON: Tuple[GpuArchitecture, ...] = (
 )
 
 
-def silicon_of(device_id: str) -> GpuArchitecture:
+def architecture_of(device_id: str) -> GpuArchitecture:
     number = int(device_id, 16)
-    return next(row for row in SILICON if row.first <= number <= row.last)
+    return next(row for row in GPU_ARCHITECTURES if row.first <= number <= row.last)
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def choose_module(gpus: Sequence[Gpu], wanted: str, branch: int) -> ModuleChoice
         return ModuleChoice(refusal=refusal)
     allowed = set(EITHER)
     for gpu in gpus:
-        allowed &= silicon_of(gpu.device_id).modules
+        allowed &= architecture_of(gpu.device_id).modules
     if wanted != "auto" and wanted not in allowed:
         return ModuleChoice(refusal=Refusal(
             "driver.kernel_module_not_for_gpu",
@@ -134,7 +134,7 @@ def choose_module(gpus: Sequence[Gpu], wanted: str, branch: int) -> ModuleChoice
 
 
 def _outside_branch(gpus: Sequence[Gpu], branch: int) -> Optional[Refusal]:
-    rows = {silicon_of(gpu.device_id) for gpu in gpus}
+    rows = {architecture_of(gpu.device_id) for gpu in gpus}
     first = max((row.first_branch for row in rows), default=0)
     last = min((row.last_branch for row in rows if row.last_branch), default=0)
     if branch < first:
@@ -159,7 +159,7 @@ def _outside_branch(gpus: Sequence[Gpu], branch: int) -> Optional[Refusal]:
 def _no_common_module(gpus: Sequence[Gpu]) -> Optional[Refusal]:
     allowed = set(EITHER)
     for gpu in gpus:
-        allowed &= silicon_of(gpu.device_id).modules
+        allowed &= architecture_of(gpu.device_id).modules
     if allowed:
         return None
     return Refusal(
@@ -174,11 +174,11 @@ def _named(gpus: Sequence[Gpu], concerns: Callable[[GpuArchitecture], bool]) -> 
     """The GPUs that a limit concerns, with the reason, in the words of a person."""
     addresses: Dict[str, List[str]] = {}
     for gpu in gpus:
-        if concerns(silicon_of(gpu.device_id)):
+        if concerns(architecture_of(gpu.device_id)):
             addresses.setdefault(gpu.device_id, []).append(gpu.address)
     return ", ".join(
         "GPU%s %s (10de:%s, %s: %s)" % ("s" if len(same) > 1 else "", " ".join(same), device_id,
-                                        silicon_of(device_id).generation, _limits(silicon_of(device_id)))
+                                        architecture_of(device_id).generation, _limits(architecture_of(device_id)))
         for device_id, same in addresses.items()
     )
 

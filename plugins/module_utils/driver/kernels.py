@@ -27,7 +27,8 @@ _KEYRING = re.compile(r"\basymmetri (.+?): [0-9a-f]+: ")
 
 @dataclass(frozen=True)
 class Kernel:
-    """
+    """A kernel that can boot, and the driver's module for it.
+
     release: as uname prints it.
     headers: whether modules can be built for it.
     module:  version of the driver's module for it, '' if none.
@@ -91,7 +92,8 @@ def signing_key_enrolled(host: Host) -> bool:
 
 @dataclass(frozen=True)
 class KnownKeys:
-    """
+    """The keys whose signatures the kernel takes.
+
     enrolled: {serial number as Module.key has it: common name} of the keys that the firmware has.
     built_in: names of the keys on the kernel's keyrings.
     """

@@ -42,14 +42,14 @@ _KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".joi
 class Offer:
     """What the repository has, read into a scratch directory.
 
-    error:    why it could not be read, '' when it was.
-    versions: {package: versions} of the names that were asked for.
-    key:      text of the repository's key, '' when it is not ours to write.
+    error:       why it could not be read, '' when it was.
+    versions:    {package: versions} of the names that were asked for.
+    key:         text of the repository's key, '' when it is not ours to write.
     transaction: what apt would do to reach the target, None when there is no target.
-    unread:   other sources of this host that apt cannot read, in its words.
-    space:    room for the transaction, None when there is none.
-    unpacks:  {package: version} of those torn that have to be unpacked again before the transaction.
-    lost:     those torn that the transaction does not replace, and that cannot be had in any version of theirs.
+    unread:      other sources of this host that apt cannot read, in its words.
+    space:       room for the transaction, None when there is none.
+    unpacks:     {package: version} of those torn that have to be unpacked again before the transaction.
+    lost:        those torn that the transaction does not replace, and that cannot be had in any version of theirs.
     """
 
     error: str = ""
@@ -64,29 +64,30 @@ class Offer:
 
 @dataclass(frozen=True)
 class Observation:
-    """
-    installed:       {package: version} of the driver's family, kernels and headers.
-    broken:          packages that dpkg has not finished.
-    unfinished:      {package: version} of the driver's family among them, '' where dpkg knows none.
-    torn:            those of them that dpkg wants unpacked again, whoever brought them.
-    interrupted:     whether dpkg itself was stopped in the middle.
-    ours_unfinished: whether a transaction of ours was stopped.
-    kernels:         bootable kernels.
-    boot:            what boots next, and how that is known.
-    files:           {path: text or None} of the files whose whole content is ours.
-    foreign_sources: other files that name the same repository.
-    leftovers:       files of a driver that no package owns.
-    installed_by_us:         packages that our transactions brought in.
-    originals:       {path: text before us or None}.
-    lists:           index files of our repository in apt's state.
-    archives:        names of package files in apt's cache.
+    """What is there of the driver, whose it is, and what the repository has.
+
+    installed:            {package: version} of the driver's family, kernels and headers.
+    broken:               packages that dpkg has not finished.
+    unfinished:           {package: version} of the driver's family among them, '' where dpkg knows none.
+    torn:                 those of them that dpkg wants unpacked again, whoever brought them.
+    interrupted:          whether dpkg itself was stopped in the middle.
+    ours_unfinished:      whether a transaction of ours was stopped.
+    kernels:              bootable kernels.
+    boot:                 what boots next, and how that is known.
+    files:                {path: text or None} of the files whose whole content is ours.
+    foreign_sources:      other files that name the same repository.
+    leftovers:            files of a driver that no package owns.
+    installed_by_us:      packages that our transactions brought in.
+    originals:            {path: text before us or None}.
+    lists:                index files of our repository in apt's state.
+    archives:             names of package files in apt's cache.
     signing_key_enrolled: whether the key that DKMS signs with is known to the firmware.
-    offer:           what the repository has; None when nothing needs to be known of it.
-    removable:       those of brought that can go without taking others along; () unless they are to go.
-    held:            {package: version} of those of the family, kernels and headers that somebody holds.
-    auth:            our file of credentials, its password masked.
-    given_key:       the key that the policy names by a path on this host, as it will be written; '' otherwise.
-    bindings:        whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
+    offer:                what the repository has; None when nothing needs to be known of it.
+    removable:            those of installed_by_us that can go without taking others along; () unless they are to go.
+    held:                 {package: version} of those of the family, kernels and headers that somebody holds.
+    auth:                 our file of credentials, its password masked.
+    given_key:            the key that the policy names by a path on this host, as it will be written; '' otherwise.
+    bindings:             whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)

@@ -19,12 +19,12 @@ KEY_FILE = "/etc/apt/keyrings/gpuops-nvidia-driver.asc"
 class Origin:
     """The repository, in full.
 
-    url:      directory of the packages, '' for the sources that the host has already.
-    key_text: the key, if the policy carries it.
-    key_url:  where the key is fetched from, '' when it is not.
-    key_file: where the key lies on the host, '' when it does not; apt gets our copy of it, which was checked.
-    fingerprint: of the key, '' if nobody named one.
-    credentials: what the repository asks for, None when it is open.
+    url:             directory of the packages, '' for the sources that the host has already.
+    key_text:        the key, if the policy carries it.
+    key_url:         where the key is fetched from, '' when it is not.
+    key_file:        where the key lies on the host, '' when it does not; apt gets our copy of it, which was checked.
+    fingerprint:     of the key, '' if nobody named one.
+    credentials:     what the repository asks for, None when it is open.
     key_credentials: the same of the place of the key.
     """
 

@@ -40,7 +40,8 @@ _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9+.-]+$")
 
 @dataclass(frozen=True)
 class Policy:
-    """
+    """The driver that is wanted, and where it comes from; nothing in it contradicts itself.
+
     state:                      present, staged (fetched, not installed) or absent.
     source:                     where packages come from.
     version:                    '580.178.04', or a branch '580', or '' for what the source has.

@@ -60,7 +60,8 @@ class Module:
 
 @dataclass(frozen=True)
 class BootState:
-    """
+    """What boots next, and what the running kernel was started with.
+
     kernels:      releases that can boot, oldest first.
     loader:       'grub', 'systemd-boot', or '' where no configuration of one can be read.
     default:      release that the next boot takes; the newest where it can only be guessed, '' without any kernel.

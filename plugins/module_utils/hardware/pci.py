@@ -19,7 +19,8 @@ GPU_CLASSES = ("0300", "0302")
 
 @dataclass(frozen=True)
 class PciDevice:
-    """
+    """A device of NVIDIA's on the PCI bus, as sysfs has it.
+
     address:   'domain:bus:device.function', lower case.
     device_id: four lower-case hexadecimal digits.
     subsystem: 'vendor:device' of the subsystem, '' when sysfs has none.

@@ -28,7 +28,8 @@ _NO_MODESET = re.compile(r"^\s*options\s+nouveau\s+(?:.*\s)?modeset=0\b", re.MUL
 
 @dataclass(frozen=True)
 class Initramfs:
-    """
+    """The initramfs of one kernel, and what it does about nouveau.
+
     kernel:  release that it belongs to.
     path:    its file.
     nouveau: whether it holds such a module, and so may load it before the root file system is there.
@@ -48,7 +49,8 @@ class Initramfs:
 
 @dataclass(frozen=True)
 class Observation:
-    """
+    """Whether nouveau is loaded, and what keeps it from being loaded at the next boot.
+
     text:        our blacklist file, None when it is not there.
     elsewhere:   whether other files say the same, of nova where a kernel has it.
     original:    whether an earlier run of ours wrote the file.

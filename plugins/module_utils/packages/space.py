@@ -20,7 +20,8 @@ _REBUILDS_INITRAMFS = re.compile(r"^(linux-image-\d|nvidia-.*dkms|firmware-nvidi
 
 @dataclass(frozen=True)
 class Space:
-    """
+    """Where a transaction writes, and how much room is there.
+
     device:    {directory: the file system it lies on}, so that directories of one share their room.
     free:      {directory: bytes that can be written there}.
     initramfs: size of the largest one in /boot, 0 where there is none.

@@ -33,7 +33,8 @@ CAPABILITIES = ("driver", "toolkit")
 
 @dataclass(frozen=True)
 class Torn:
-    """
+    """A package that dpkg was unpacking when it was stopped.
+
     ours:     whether a transaction of ours brought it, changed it or was to do so.
     versions: with which it can be unpacked, the one that was being unpacked first; none where no version is known.
     """

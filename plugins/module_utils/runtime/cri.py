@@ -40,7 +40,8 @@ Field = Tuple[int, Union[int, bytes]]
 
 @dataclass(frozen=True)
 class CriStatus:
-    """
+    """What a runtime says of itself over the CRI.
+
     ready:    whether the condition RuntimeReady is true.
     problem:  why it is not, '' when it is.
     handlers: names of the runtime handlers, as far as this version tells them (containerd 2.0, CRI-O 1.30).

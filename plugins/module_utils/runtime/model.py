@@ -16,11 +16,14 @@ RESTART = "restart"
 RELOAD = "reload"
 # The distribution itself picks the files up, such as k0s
 WAIT = "wait"
+# The first line of a file that is wholly ours
+HEADER = "# Managed by gpuops.nvidia: the handler for NVIDIA GPUs.\n"
 
 
 @dataclass(frozen=True)
 class Service:
-    """
+    """A container runtime that was found on the host: its daemon, its program and its root file.
+
     backend:      'containerd', 'crio' or 'docker'.
     distribution: '', or the Kubernetes distribution that brings the runtime: 'k3s', 'rke2', 'k0s', 'microk8s'.
     unit:         the systemd unit to restart.

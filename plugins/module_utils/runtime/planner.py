@@ -11,7 +11,7 @@ from ..core.plan import Disruption, Plan, Step, digest
 from ..core.refusal import Refusal
 from .backend import Backend
 from .backends.known import BACKENDS
-from .model import RELOAD, RESTART, Edit, Observation, Service
+from .model import RELOAD, RESTART, WAIT, Edit, Observation, Service
 from .policy import Policy
 
 NAME = "runtime"
@@ -20,7 +20,7 @@ EDIT = "runtime_config.edit"
 REMOVE = "runtime_config.remove"
 FORGET = "runtime_config.forget"
 # By the verb of Backend.apply_verb
-APPLY = {"restart": "runtime.restart", "reload": "runtime.reload", "wait": "runtime.wait"}
+APPLY = {RESTART: "runtime.restart", RELOAD: "runtime.reload", WAIT: "runtime.wait"}
 
 NO_RUNTIME = Refusal(
     "runtime.none", "no container runtime",
@@ -98,9 +98,9 @@ def _apply_step(
     backend = BACKENDS[service.backend]
     verb = backend.apply_verb(service, edits)
     because = {
-        "restart": "%s reads its configuration at its start. Running containers go on.",
-        "reload": "%s takes its configuration in without a restart.",
-        "wait": "%s is restarted by its distribution, which watches the files.",
+        RESTART: "%s reads its configuration at its start. Running containers go on.",
+        RELOAD: "%s takes its configuration in without a restart.",
+        WAIT: "%s is restarted by its distribution, which watches the files.",
     }[verb] % backend.title
     if verb == RELOAD and observation.reload_ignored:
         verb = RESTART

@@ -34,7 +34,8 @@ BUILT_IN = ("runc", "crun")
 
 @dataclass(frozen=True)
 class Policy:
-    """
+    """The handlers that are wanted of a container runtime.
+
     present:         whether the handlers are wanted; otherwise what we did is undone.
     runtime:         'auto', a kind of runtime or a Kubernetes distribution.
     handler:         name of the main handler, which a RuntimeClass refers to.

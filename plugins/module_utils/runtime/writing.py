@@ -148,7 +148,7 @@ def _remove_directories(host: Host, journal: Journal, path: str) -> None:
     """Directories that only came with a file of ours go with it."""
     for original in journal.originals(MEMORY):
         if original.path == path:
-            for directory in reversed(original.folders):
+            for directory in reversed(original.directories):
                 host.remove_empty_dir(directory)
 
 

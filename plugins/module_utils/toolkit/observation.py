@@ -32,33 +32,35 @@ WRITES_KEPT = 5
 
 @dataclass(frozen=True)
 class Observation:
-    """
-    apt:            whether this host has apt.
-    installed:      version of each package, None when not installed.
-    url:            repository address with the architecture filled in.
-    configured_in:  a sources file of somebody else that names the repository, '' if none.
+    """What is there of the container toolkit, whose it is, and what the repository has.
+
+    apt:               whether this host has apt.
+    installed:         version of each package, None when not installed.
+    url:               repository address with the architecture filled in.
+    configured_in:     a sources file of somebody else that names the repository, '' if none.
     sources, key, pin: text of our files, None when absent.
-    wanted_key:     the key as it has to be on the host; '' when it need not be read.
-    offered:        versions on offer of each package, None when the repository need not be read.
-    configuration:  text of config.toml, None when absent.
-    kept:           text of config.toml that waits to be put back after the packages, None when none does.
-    superseded:     whether a text waited that is not put back, because somebody has edited the file since.
-    created:        whether config.toml was not there before our first change of it.
-    as_made:        whether it is as our last change left it, or as the packages' script completed that (only read
-                    while packages are missing).
-    settings:       values in effect in config.toml, or in the text that waits.
-    unknown:        its keys that the toolkit ignores.
-    runtimes:       absolute paths of the low-level runtimes that the container runtime uses, or that are there.
-    runtimes_ours:  whether the list of runtimes in effect is one that we wrote.
-    executable:     those of the wanted low-level runtimes, or else of the file's, that are there.
-    restore:        steps that put back the files we changed (only read when the toolkit is not wanted).
-    removable:      packages of ours that can go (likewise).
-    transaction:    what apt would do to reach the wanted version, None when there is nothing to do or no such version.
-    unread:         other sources of this host that apt cannot read, in its words.
-    held:           {package: version} of the toolkit's packages that somebody holds.
-    auth:           our file of credentials, its password masked.
-    bindings:       whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
-    space:          room for the transaction, None when there is none.
+    wanted_key:        the key as it has to be on the host; '' when it need not be read.
+    offered:           versions on offer of each package, None when the repository need not be read.
+    configuration:     text of config.toml, None when absent.
+    kept:              text of config.toml that waits to be put back after the packages, None when none does.
+    superseded:        whether a text waited that is not put back, because somebody has edited the file since.
+    created:           whether config.toml was not there before our first change of it.
+    as_made:           whether it is as our last change left it, or as the packages' script completed that (only read
+                       while packages are missing).
+    settings:          values in effect in config.toml, or in the text that waits.
+    unknown:           its keys that the toolkit ignores.
+    runtimes:          absolute paths of the low-level runtimes that the container runtime uses, or that are there.
+    runtimes_ours:     whether the list of runtimes in effect is one that we wrote.
+    executable:        those of the wanted low-level runtimes, or else of the file's, that are there.
+    restore:           steps that put back the files we changed (only read when the toolkit is not wanted).
+    removable:         packages of ours that can go (likewise).
+    transaction:       what apt would do to reach the wanted version, None when there is nothing to do or no such
+                       version.
+    unread:            other sources of this host that apt cannot read, in its words.
+    held:              {package: version} of the toolkit's packages that somebody holds.
+    auth:              our file of credentials, its password masked.
+    bindings:          whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
+    space:             room for the transaction, None when there is none.
     """
 
     apt: bool

@@ -30,7 +30,8 @@ ARGUMENTS: Dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Policy:
-    """
+    """The toolkit that is wanted, its settings, and where it comes from.
+
     present:            whether the toolkit is wanted; otherwise what we did is undone.
     source:             'repository', or 'preinstalled' when the image brings the packages.
     version:            upstream version ('1.20.1') or package version ('1.20.1-1') of all packages.

@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The checks that decide whether a host may take GPU work. Pure: evidence in, results out.
 
-Order matters: a check whose ground is missing says so ('skipped') instead of failing for another check's reason.
+Order matters: a check whose prerequisite is missing says so ('skipped') instead of failing for another check's reason.
 """
 from __future__ import annotations
 

@@ -34,12 +34,13 @@ POD = "8f0f5c0e-0000-4000-8000-123456789abc"
 
 @dataclass
 class World(world.World):
-    """
+    """A host whose driver is loaded and unloaded.
+
     modules:  {loaded module: how often the kernel itself uses it}.
     others:   {module of another package: driver that it was built after, '' if before the one on disk, None if it is
               not on disk}.
     nodes:    device nodes in /dev.
-    stale:    those of them that lead nowhere: nvidia-uvm has another major at every load.
+    stale:    those of them that an earlier load of nvidia-uvm had, which is given another major at each.
     minors:   those of the GPUs, () where the loaded driver does not tell.
     modprobe: whether nvidia-modprobe is there.
     programs: who has devices open, beside the driver's own services.
@@ -135,8 +136,8 @@ class World(world.World):
         assert step.subject not in self.modules, "%s is loaded already" % step.subject
         self.modules[step.subject] = 0
         self.unloaded = [name for name in self.unloaded if name != step.subject]
-        if step.subject == "nvidia_uvm":
-            self.stale = tuple(node for node in UVM_NODES if node in self.nodes)
+        if step.subject == planner.UVM:
+            self.stale = tuple(node for node in self.nodes if node in UVM_NODES)
             self._have(())
         if step.subject == "nvidia":
             self.minors = tuple(range(len(self.facts.gpus)))

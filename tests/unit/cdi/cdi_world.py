@@ -96,8 +96,10 @@ class World(world.World):
         if (before.driver_loaded, before.module_loaded) != (self.facts.driver_loaded, self.facts.module_loaded):
             self.linked = set()
         if self.facts.driver_loaded:
-            self._have((*("/dev/nvidia%d" % number for number, _gpu in enumerate(self.facts.gpus)),
-                        *self.facts.control_nodes))
+            # A node that an earlier load left is there too, and leads nowhere
+            self.nodes = tuple(dict.fromkeys((
+                *self.nodes, *("/dev/nvidia%d" % number for number, _gpu in enumerate(self.facts.gpus)),
+                *self.facts.control_nodes)))
         if self.facts.toolkit != before.toolkit and version_key(self.facts.toolkit) >= planner.UNITS_SINCE:
             for name in REFRESH_UNITS:
                 self.units[name] = replace(self.unit(name), known=True)

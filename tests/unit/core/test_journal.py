@@ -250,8 +250,8 @@ class TestSchema:
         before = files(former)
         for _again in range(2):
             journal = Journal(former)
-            assert {original.path: (original.content, original.folders) for name in ("runtime", "nouveau", "toolkit")
-                    for original in journal.originals(name)} == {
+            originals = [each for name in ("runtime", "nouveau", "toolkit") for each in journal.originals(name)]
+            assert {each.path: (each.content, each.directories) for each in originals} == {
                 "/etc/containerd/config.toml": (b"# caf\xe9, by the admin\nversion = 2\n", ()),
                 "/etc/nvidia-container-runtime/config.toml": (b"# mine\n", ()),
                 "/etc/modprobe.d/deep/er/gpuops.conf": (

@@ -89,6 +89,8 @@ def test_a_python_that_is_too_old_is_told(payload: Path, archive: Path) -> None:
     told = json.loads(called(payload, RUN.replace("import sys;", "import sys; sys.version_info = (3, 8, 18);"),
                              **{shipped.VARIABLE: str(archive)}))
     assert told["failed"] and "Wanted: Python 3.9 or newer on the host" in told["msg"]
+    assert told["code"] == "host.python_too_old" and told["msg"].endswith("[%s]" % told["code"])
+    assert told["refusals"] == [{name: told[name] for name in ("code", "found", "wanted", "remedy", "option")}]
     assert "libraries_missing" not in told
 
 

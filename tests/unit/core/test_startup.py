@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Com
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.startup import await_startup
 
 PERSISTENCED = "12 nvidia-persistenced.service start running\n13 multi-user.target start waiting\n"
+WAITING = "13 multi-user.target start waiting\n"
 REFRESH = "14 nvidia-cdi-refresh.service start running\n"
 
 
@@ -48,11 +49,21 @@ def test_one_that_hangs_is_told_when_the_time_is_over(tmp_path: Path) -> None:
     assert await_startup(host, limit=0) == ["nvidia-persistenced.service"] and not host.exists(startup.STARTED)
 
 
-@pytest.mark.parametrize("jobs", ["", "13 multi-user.target start waiting\n",
-                                  "9 systemd-udev-trigger.service stop running\n", "No jobs running.\n"])
-def test_what_waits_for_this_run_or_stops_is_not_waited_for(tmp_path: Path, jobs: str) -> None:
+@pytest.mark.parametrize("jobs", ["", "9 systemd-udev-trigger.service stop running\n", "No jobs running.\n"])
+def test_what_stops_is_not_waited_for(tmp_path: Path, jobs: str) -> None:
     host = Started(tmp_path, 5, [jobs])
     assert await_startup(host) == [] and host.asked == 1
+
+
+def test_what_waits_for_this_run_is_not_waited_for(tmp_path: Path) -> None:
+    host = Started(tmp_path, 5, [WAITING])
+    assert await_startup(host) == [] and host.asked == 2
+
+
+def test_between_two_jobs_nothing_runs_and_the_next_one_is_waited_for(tmp_path: Path) -> None:
+    """systemd answers on the bus before it begins what an ended job has made ready to begin."""
+    host = Started(tmp_path, 5, [PERSISTENCED, WAITING, REFRESH + WAITING, REFRESH + WAITING, ""])
+    assert await_startup(host) == [] and host.asked == 5
 
 
 def test_our_own_unit_is_not_waited_for(tmp_path: Path) -> None:

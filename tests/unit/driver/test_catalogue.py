@@ -57,7 +57,7 @@ def test_equal_gpus_are_named_together() -> None:
 def test_a_choice_is_one_that_the_silicon_allows(number: int, wanted: str, branch: int) -> None:
     device_id = "%04x" % number
     choice = catalogue.choose_module([Gpu("0000:01:00.0", device_id)], wanted, branch)
-    row = catalogue.silicon_of(device_id)
+    row = catalogue.architecture_of(device_id)
     assert bool(choice.module) != bool(choice.refusal)
     if choice.module:
         assert choice.module in row.modules

@@ -34,7 +34,8 @@ class OpenLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """
+    """What containerd's edits are worked out from.
+
     configuration:  what containerd reads.
     ours:           text of our file beside the root, None where there is none.
     like:           the file that a new one of ours is to be as open as.

@@ -9,18 +9,18 @@ from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ....core.errors import GpuOpsError
 from ... import toml
-from ...model import Edit
+from ...model import HEADER, Edit
 from ...policy import Policy
 from .configuration import Configuration, handlers
 from .writer import Tables, adopting, differing
 
 FILE = "99-gpuops-nvidia"
-HEADER = "# Managed by gpuops.nvidia: the handler for NVIDIA GPUs.\n"
 
 
 @dataclass(frozen=True)
 class Change:
-    """
+    """What is to be written, and what of it containerd will read.
+
     edits:   files to change.
     preview: files as the distribution will have rendered them then: what containerd judges in their place.
     """

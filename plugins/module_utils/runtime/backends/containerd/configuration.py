@@ -55,7 +55,8 @@ class File:
 
 @dataclass(frozen=True)
 class Configuration:
-    """
+    """The root file of containerd and all that it imports, as they are.
+
     files:   in the order in which they are read, the root first; none when there is no root file.
     missing: files that an import names without a pattern and that are not there: the daemon does not start.
     major:   containerd's major version.

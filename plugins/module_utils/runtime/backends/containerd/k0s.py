@@ -39,7 +39,8 @@ Data = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Beside:
-    """
+    """The files that k0s puts into the configuration that it makes.
+
     ours:   text of our file, None where there is none.
     others: {path: text} of the directory's other files, in the order in which they are read.
     """

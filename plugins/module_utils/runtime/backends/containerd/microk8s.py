@@ -28,7 +28,8 @@ KUBELET = "kubelet"
 
 @dataclass(frozen=True)
 class Beside:
-    """
+    """What MicroK8s renders the configuration from.
+
     template:       its path, text: what is in it, None where it is not there.
     systemd_cgroup: whether the kubelet, which is no process of its own here, uses systemd's control groups.
     """

@@ -18,11 +18,10 @@ from ....core.host import Host
 from ....core.plan import digest
 from ... import toml
 from ...detection import option
-from ...model import Edit, Service, environment
+from ...model import HEADER, Edit, Service, environment
 from ...policy import Policy
 from .change import (
     FILE,
-    HEADER,
     Change,
     change_of,
     check_read_last,
@@ -79,7 +78,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Beside:
-    """
+    """What k3s or RKE2 renders the configuration from, and what it finds by itself.
+
     layout:  where what joins lies.
     ours:    {path: text} of the files that we may write, None where there is none.
     options: (path, text) of the service's own configuration files, in the order in which they are read.

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ... import toml
-from ...model import Edit
+from ...model import HEADER, Edit
 from ...policy import Policy
 from .configuration import Configuration, handlers, is_imported
 
@@ -22,7 +22,6 @@ DROP_IN = DROP_IN_DIRECTORY + "/99-gpuops-nvidia.toml"
 # A pattern, because containerd does not start when a file that is imported by its name is gone; a narrow one, because
 # files that lie in the directory unread must not come into effect by our change.
 DROP_IN_IMPORT = DROP_IN_DIRECTORY + "/99-gpuops-*.toml"
-DROP_IN_HEADER = "# Managed by gpuops.nvidia: the handler for NVIDIA GPUs.\n"
 ROOT_HEADER = "# Written by gpuops.nvidia: there was no configuration file.\n"
 
 # Where containerd does not inject CDI devices itself, NVIDIA's runtime does, by the names that the device plugin puts
@@ -152,7 +151,7 @@ def present_edits(
     top: Tables = {(): {}} if base.version else {(): {"version": version}}
     drop_in = None
     if tables and release >= (2, 0):
-        drop_in = DROP_IN_HEADER + "version = %d\n\n" % version + toml.render_tables(tables)
+        drop_in = HEADER + "version = %d\n\n" % version + toml.render_tables(tables)
         tables = {}
         if not is_imported(base, DROP_IN):
             top[()]["imports"] = [*base.imports, DROP_IN_IMPORT]

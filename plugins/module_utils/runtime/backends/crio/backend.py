@@ -26,7 +26,8 @@ SUFFIXES = (".conf", ".toml")
 
 @dataclass(frozen=True)
 class Files:
-    """
+    """What CRI-O's edits are worked out from.
+
     configuration: what the running daemon reads.
     links:         {path: target} of those that stand in the place of a file of ours.
     read_only:     whether the directory cannot be written.

@@ -47,7 +47,8 @@ class File:
 
 @dataclass(frozen=True)
 class Configuration:
-    """
+    """The files of CRI-O and the options of its daemon, which override them.
+
     files:   in the order in which they are read; crio.conf, when it is there, is the first.
     daemon:  how the daemon was started.
     monitor: where the daemon finds conmon in its PATH, '' if it does not.

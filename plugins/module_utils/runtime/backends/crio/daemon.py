@@ -28,7 +28,8 @@ PARTS = ("name", "runtime_path", "runtime_root", "runtime_type", "privileged_wit
 
 @dataclass(frozen=True)
 class Daemon:
-    """
+    """How the daemon was started, as far as that decides over its files.
+
     options:   {option: its values} of those that decide over our files.
     path:      directories in which it looks for programs.
     directory: its working directory, to which relative paths belong.

@@ -11,6 +11,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ... import toml
+from ...model import HEADER
 from ...policy import Policy
 from .configuration import COMMAND_LINE, DIRECTORY, Configuration
 
@@ -19,7 +20,6 @@ DROP_IN = "%s/%s" % (DIRECTORY, DROP_IN_NAME)
 # Read after leftovers such as 99-nvidia.toml; only where an entry is taken over (adopt) that would win otherwise
 LATE_NAME = "zzz-gpuops-nvidia.conf"
 NAMES = (DROP_IN_NAME, LATE_NAME)
-HEADER = "# Managed by gpuops.nvidia: the handler for NVIDIA GPUs.\n"
 # What a handler takes over from the one whose containers it starts; its program and type are NVIDIA's
 INHERITED = ("runtime_root", "monitor_cgroup", "monitor_env", "monitor_exec_cgroup", "allowed_annotations",
              "privileged_without_host_devices", "container_min_memory", "no_sync_log")
