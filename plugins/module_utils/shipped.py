@@ -44,7 +44,8 @@ def run(name: str) -> None:
             _fail("host.archive_missing",
                   "%s is not on this host, not whole, or not to be read by uid %d" % (archive, os.geteuid()),
                   "the archive that the collection's action plugin ships",
-                  "see whether that directory has free space and may be written to (`ansible_remote_tmp`), and run again", libraries_missing=True)
+                  "see whether that directory has free space and may be written to (`ansible_remote_tmp`), and run "
+                  "again", libraries_missing=True)
         hold(compiled(archive), private=True)
     try:
         main = importlib.import_module("%s.mains.%s" % (PACKAGE, name)).main
