@@ -9,6 +9,7 @@ task sees the variable, else as the role's defaults have it. So a play need not 
 from __future__ import annotations
 
 import difflib
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Tuple
@@ -84,6 +85,7 @@ SOURCES: Dict[str, Source] = {
 }
 
 
+@functools.lru_cache(maxsize=None)
 def specified(role: str) -> Mapping[str, Any]:
     """{variable: its specification} of a role."""
     points = yaml_load((ROLES / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]
@@ -108,7 +110,7 @@ class RoleVariables:
         """{option: value} of a module, and of those options that it shares with others."""
         source, found = SOURCES[module], {}
         for option in (*source.options, *others):
-            variable = source.variable(option, set(self.specified))
+            variable = source.variable(option, self.specified.keys())
             if variable in self.values:
                 value = self.values[variable]
                 found[option] = source.read_as.get(option, {}).get(value, value) if isinstance(value, str) else value
@@ -223,7 +225,7 @@ def variables_behind(given: Mapping[str, Mapping[str, Any]]) -> Dict[str, Dict[s
     found: Dict[str, Dict[str, str]] = {}
     for module, own in given.items():
         source = SOURCES[module]
-        names = set(specified(source.role))
+        names = specified(source.role).keys()
         variables = {option: source.variable(option, names) for option in (*source.options, *OF_WRITERS)}
         found[source.capability] = {option: name for option, name in variables.items() if name and option not in own}
     return found

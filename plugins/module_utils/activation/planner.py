@@ -227,8 +227,7 @@ def _node_steps(
         ("unified memory", UVM_NODES, UVM_NODE_COMMAND),
         ("mode setting", MODESET_NODES, MODESET_NODE_COMMAND),
     ):
-        missing = [name for name in nodes if reloaded or name not in observation.nodes
-                   or (name in CONTROL_NODES and name not in facts.control_nodes)
+        missing = [name for name in nodes if reloaded or name not in observation.nodes or facts.lacks(name)
                    # Loaded by this plan, the module may be given another major than these nodes have
                    or (name in UVM_NODES and UVM not in observation.modules)]
         if missing:

@@ -8,13 +8,13 @@ import time
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..core.facts import CONTROL_NODES, CUDA_NODES, HostFacts
+from ..core.facts import CUDA_NODES, HostFacts
 from ..core.host import CommandFailed, Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import restore_steps
 from ..hardware.boot import loaded_kind
-from ..hardware.node import library_version, toolkit_version
+from ..hardware.node import control_nodes, library_version, toolkit_version
 from ..hardware.nvml import NvmlReading, reading_of
 from . import links
 from .boot import OUTPUT, REFRESH_ENVIRONMENT, REFRESH_SERVICE, RULE_FILE, UNIT_FILE, WANTS
@@ -132,13 +132,13 @@ def stale(host: Host, spec: Spec, reading: NvmlReading) -> Tuple[str, ...]:
         reasons.append("it is for driver %s, %s is loaded" % (spec.driver, reading.driver_version))
     if not refresh_environment(host).get(CHOSEN_DEVICES):
         reasons += outdated(spec, [gpu for gpu in reading.gpus if not gpu.error])
-    reasons += unnamed_nodes(spec, [node for node in CONTROL_NODES if host.exists(node)])
+    reasons += unnamed_nodes(spec, control_nodes(host))
     return tuple(reasons or ([] if _undivided(reading) else _compared_with_a_new_one(host, spec)))
 
 
-def unnamed_nodes(spec: Spec, control_nodes: Sequence[str]) -> List[str]:
+def unnamed_nodes(spec: Spec, nodes: Sequence[str]) -> List[str]:
     """A specification that was made before these nodes were: without them every CUDA program fails (999)."""
-    return missing_from(spec, Spec("", (), tuple(dict.fromkeys((*CUDA_NODES, *control_nodes))), ()))
+    return missing_from(spec, Spec("", (), tuple(dict.fromkeys((*CUDA_NODES, *nodes))), ()))
 
 
 def _compared_with_a_new_one(host: Host, spec: Spec) -> List[str]:

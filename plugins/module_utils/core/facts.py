@@ -124,6 +124,10 @@ class HostFacts:
         """These facts with some replaced."""
         return replace(self, **changes)
 
+    def lacks(self, node: str) -> bool:
+        """Whether a device node of the driver's is one of CONTROL_NODES and leads to no driver, there or not."""
+        return node in CONTROL_NODES and node not in self.control_nodes
+
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
 

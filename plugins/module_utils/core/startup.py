@@ -8,6 +8,7 @@ specification, right after somebody has found neither.
 from __future__ import annotations
 
 import os
+import time
 from typing import List, NamedTuple
 
 from .errors import GpuOpsError
@@ -56,8 +57,8 @@ def await_startup(host: Host, limit: float = LIMIT_SECONDS) -> List[str]:
 
 def _age(host: Host) -> float:
     """Seconds since process 1 started: that of a container may be younger than its machine. -1 where nothing tells."""
-    started, up = host.process_started(1), (Host().read("/proc/uptime") or "").split()
-    return float(up[0]) - int(started) / os.sysconf("SC_CLK_TCK") if started and up else -1
+    started = host.process_started(1)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK") if started else -1
 
 
 def _starting(host: Host) -> Jobs:

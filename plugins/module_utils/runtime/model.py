@@ -3,6 +3,7 @@
 """What every container runtime has in common, as data, and what is known of its process."""
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, FrozenSet, Iterable, Mapping, Optional, Protocol, Tuple
@@ -164,7 +165,7 @@ def started_at(host: Host, pid: int) -> float:
     fields = (host.read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
     if len(fields) < 20:
         return 0.0
-    since_boot = int(fields[19]) / CLOCK_TICKS
+    since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + since_boot
 
 
@@ -172,7 +173,3 @@ def environment(host: Host, pid: int) -> Dict[str, str]:
     """Variables that a process was started with; none when there is no process."""
     text = (host.read("/proc/%d/environ" % pid) or "") if pid else ""
     return dict(pair.partition("=")[::2] for pair in text.split("\0") if "=" in pair)
-
-
-# USER_HZ, the unit of times in /proc, which is 100 on every architecture that Linux runs GPUs on
-CLOCK_TICKS = 100

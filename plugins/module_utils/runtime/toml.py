@@ -86,6 +86,17 @@ def parse(path: str, text: str) -> Dict[str, Any]:
     return total
 
 
+def flat(data: Mapping[str, Any], prefix: Path = ()) -> Dict[Path, Any]:
+    """{path: value} of everything in nested tables that is no table itself."""
+    found: Dict[Path, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, dict):
+            found.update(flat(value, prefix + (key,)))
+        else:
+            found[prefix + (key,)] = value
+    return found
+
+
 def line_of(text: str, path: Path) -> int:
     """The line, counted from 1, where a table or key begins; where it is not there, the next thing around it."""
     stands = statements(text)

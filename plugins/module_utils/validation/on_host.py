@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, Tuple
 
 from ..cdi.observation import conflicting, elsewhere, spec_path, stale
 from ..cdi.spec import Spec, read_spec
-from ..core.facts import CONTROL_NODES, HostFacts
+from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.startup import await_startup
@@ -50,8 +50,8 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
     return Evidence(
         facts=facts,
         nvml=nvml,
-        device_nodes=tuple(name for name in host.list("/dev") if name.startswith("nvidia")
-                           and ("/dev/" + name not in CONTROL_NODES or "/dev/" + name in facts.control_nodes)),
+        device_nodes=tuple(name for name in host.list("/dev")
+                           if name.startswith("nvidia") and not facts.lacks("/dev/" + name)),
         cdi_spec=path if spec else "",
         cdi_devices=spec.devices if spec else 0,
         cdi_version=spec.driver if spec else "",

@@ -65,7 +65,7 @@ def effective(
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> List[Tuple[Tuple[str, ...], Any, Any]]:
     """(path, before, after) of every value that differs; a missing value equals an empty one."""
-    old, new = _flat(before), _flat(after)
+    old, new = toml.flat(before), toml.flat(after)
     return [
         (path, old.get(path), new.get(path))
         for path in sorted(set(old) | set(new))
@@ -140,16 +140,6 @@ def _is_ours(path: Tuple[str, ...], old: Any, policy: Policy, ours: Set[str]) ->
         or inner in (("enable_cdi",), ("cdi_spec_dirs",))
         or inner == ("containerd", "default_runtime_name") and (policy.default_handler or old in ours)
     )
-
-
-def _flat(data: Mapping[str, Any], prefix: Tuple[str, ...] = ()) -> Dict[Tuple[str, ...], Any]:
-    found: Dict[Tuple[str, ...], Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            found.update(_flat(value, prefix + (key,)))
-        else:
-            found[prefix + (key,)] = value
-    return found
 
 
 def _shown(path: Tuple[str, ...], value: Any) -> str:

@@ -8,16 +8,16 @@ whatever lies in its directory. Root alone may read the scratch copy.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional
 
 from ....core.errors import GpuOpsError
 from ....core.host import Host
 from ... import toml
 from ...policy import Policy
+from ...toml import Path
 from .configuration import Configuration
 from .writer import without_ours
 
-Path = Tuple[str, ...]
 RUNTIMES: Path = ("crio", "runtime", "runtimes")
 # CRI-O prints its built-in handlers only beside another one
 PROBE = "gpuops-probe"
@@ -76,7 +76,7 @@ def effective(host: Host, binary: str, configuration: Configuration) -> Dict[Pat
             remedy="correct it by hand until `crio config` succeeds; nothing was changed",
             rc=done.rc,
         )
-    values = _flat(toml.parse("crio config", done.stdout))
+    values = toml.flat(toml.parse("crio config", done.stdout))
     return {path: value for path, value in values.items() if path[:4] != RUNTIMES + (PROBE,)}
 
 
@@ -88,16 +88,6 @@ def built_in(host: Host, binary: str, configuration: Configuration) -> Dict[str,
         if path[:3] == RUNTIMES and len(path) == 5 and path[3] not in known.handlers():
             handlers.setdefault(path[3], {})[path[4]] = value
     return handlers
-
-
-def _flat(data: Mapping[str, Any], prefix: Path = ()) -> Dict[Path, Any]:
-    found: Dict[Path, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, dict):
-            found.update(_flat(value, prefix + (key,)))
-        else:
-            found[prefix + (key,)] = value
-    return found
 
 
 def _complaint(told: str) -> str:
