@@ -26,6 +26,7 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
@@ -153,9 +154,7 @@ def evidence(
     """What the step's transaction demonstrably changed, as long as it is so still."""
     named = set(step.change["after"])
     changes: Dict[str, PackageChange] = {}
-    for entry in _entries(host, step):
-        if entry.start in opened["known"]:
-            continue
+    for entry in _newer(_entries(host, step), opened["known"]):
         for name, change in _changes(host, entry).items():
             if name in named:
                 before = changes[name].before if name in changes else opened["there"].get(name, change.before)
@@ -235,6 +234,21 @@ def _entries(host: Host, step: Step) -> List[Entry]:
     asked = set(request) if step.action == "packages.remove" else {"%s=%s" % item for item in request.items()}
     verb = "remove" if step.action == "packages.remove" else "install"
     return [entry for words, entry in parse_history(_logs(host, HISTORY), asked) if verb in words]
+
+
+def _newer(entries: Iterable[Entry], known: Iterable[str]) -> List[Entry]:
+    """Those that were not there when the step was opened.
+
+    known: when those began that were. Several may have begun within a second, so they are counted.
+    """
+    there = Counter(known)
+    newer = []
+    for entry in entries:
+        if there[entry.start]:
+            there[entry.start] -= 1
+        else:
+            newer.append(entry)
+    return newer
 
 
 def _newest(host: Host) -> str:

@@ -218,6 +218,27 @@ def test_what_was_upgraded_is_remembered_with_the_version_before_and_is_not_remo
     assert settled(root, back, opened) == {}, "it is as it was before us"
 
 
+def test_two_transactions_that_ask_for_the_same_within_one_second_are_two(root: Root) -> None:
+    root.install("driver=1.0", "libdriver=1.0")
+    step = planned(root, SECOND)
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+    history = root.path / "var/log/apt/history.log"
+
+    def within_one_second() -> None:
+        """All that there is, as a fast machine would have written it."""
+        begun = re.findall("Start-Date: (.*)", history.read_text())[0]
+        history.write_text(re.sub("Start-Date: .*", "Start-Date: " + begun, history.read_text()))
+
+    within_one_second()
+    back = planned(root, FIRST, allow_downgrade=True)
+    opened = started(root, back)
+    assert transacted(root, back) == 0
+    within_one_second()
+    assert settled(root, back, opened) == {}
+
+
 @pytest.mark.parametrize("clock", ["one second", "set forward meanwhile"])
 def test_what_was_there_before_is_his_whatever_the_times_of_the_logs(root: Root, clock: str) -> None:
     """His installation and our upgrade in one second; and a host without a battery whose clock is set in the midst."""
