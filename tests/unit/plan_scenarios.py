@@ -20,7 +20,8 @@ is committed.
     host [GPU...] [FACT=VALUE...]      another host
     facts FACT=VALUE...                somebody changes it
     foretold FACT=VALUE...             a capability before this one will have done so
-    file PATH [TEXT]                   somebody writes a file, or without a text removes it
+    file PATH [TEXT]                   somebody writes a file, or without a text removes it; a text of more lines
+                                       stands below, each line behind a bar
     unit NAME [enabled] [active] [died]     one that is there, unless it is 'missing'
     policy [OPTION=VALUE...]           options of the module; the others have their defaults
     apply                              all that the plan says is done
@@ -38,6 +39,7 @@ import difflib
 import json
 import os
 import shlex
+from collections import deque
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Type
@@ -52,6 +54,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Pla
 
 REWRITE = "GPUOPS_REWRITE_PLANS"
 DASHES = "----"
+BAR = "|"
 # Texts of more lines are told by their length alone, unless they are to be shown
 SHORT = 3
 
@@ -74,17 +77,23 @@ class Scenario:
     def run(self) -> str:
         """Its text with the plans that are made now."""
         lines: List[str] = []
-        rest = iter(self.text.splitlines())
-        for line in rest:
+        rest = deque(self.text.splitlines())
+        while rest:
+            line = rest.popleft()
             lines.append(line)
             if line == DASHES:
                 lines += self._planned()
-                for expected in rest:
-                    if not expected:
+                while rest:
+                    if not rest.popleft():
                         lines.append("")
                         break
             elif line and not line.startswith("#"):
                 word, *words = shlex.split(line)
+                below = []
+                while rest and rest[0].startswith(BAR):
+                    below.append(rest.popleft())
+                lines += below
+                words += ["".join(each[len(BAR) + 1:] + "\n" for each in below)] if below else []
                 named: Optional[Callable[..., None]] = getattr(self, "_" + word, None) or getattr(
                     self.world, "say_" + word, None)
                 assert named, "%s: no such word: %s" % (self.title, word)
@@ -134,7 +143,8 @@ class Scenario:
 
     def _file(self, path: str, *text: str) -> None:
         if text:
-            self.world.files[path] = " ".join(text).replace("\\n", "\n")
+            told = " ".join(text)
+            self.world.files[path] = told if "\n" in told else told.replace("\\n", "\n")
         else:
             del self.world.files[path]
 
@@ -224,6 +234,8 @@ def owed(world: World, policy: Any, foretold: Mapping[str, Any], where: str) -> 
     needed, done = begun.plan(policy), carried_out(begun, policy)
     again = done.plan(policy)
     assert not again.steps, told + "there is still " + ", ".join(step.id for step in again.steps)
+    lacks = done.shortcoming(policy)
+    assert not lacks, told + lacks
     before, after = read(done.facts), read(booted(done, plan).facts)
     assert read(later) in (before, after), told + "the facts are not those that were told: " + ", ".join(
         "%s %r" % item for item in set(read(later).items()) ^ set(after.items()))

@@ -77,6 +77,10 @@ class World:
     def suppose(self, policy: Any) -> None:
         """What the policy says will have happened when its plan is carried out, has happened."""
 
+    def shortcoming(self, policy: Any) -> str:
+        """What is wanted and not there although the plan for it was carried out, '' if nothing."""
+        return ""
+
     @property
     def is_touched(self) -> bool:
         """Whether a plan of ours was carried out here, in part at least."""
