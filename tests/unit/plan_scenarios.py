@@ -246,6 +246,8 @@ def owed(world: World, policy: Any, foretold: Mapping[str, Any], where: str) -> 
         left = differences(killed.plan(policy), plan)
         assert not left, "%skilled after %d steps, what is left was not approved: %s" % (where, number, left[0].found)
         killed = carried_out(killed, policy)
+        lacks = killed.shortcoming(policy)
+        assert not lacks, "%skilled after %d steps, in the end %s" % (where, number, lacks)
         assert killed == done, "%skilled after %d steps, it ends elsewhere: %s" % (where, number, "; ".join(
             "%s is %r, not %r" % (name, value, vars(done)[name]) for name, value in vars(killed).items()
             if value != vars(done)[name]))

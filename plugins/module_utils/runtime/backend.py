@@ -50,7 +50,7 @@ class Backend(Generic[Read]):
         """
         raise NotImplementedError
 
-    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
+    def apply_verb(self, service: Service, reading: Read, edits: Sequence[Edit]) -> str:
         """Pure: how the daemon learns of these edits: RESTART, RELOAD or WAIT. Without any: of files newer than it."""
         return RESTART
 

@@ -139,16 +139,22 @@ class Answer:
 def pending(host: Host, journal: Journal, service: Service, paths: Iterable[str], effective: str) -> bool:
     """Whether the daemon may run with other files than these: one is newer, and not known to say the same.
 
-    effective: Backend.effective_digest of the files as they are.
+    paths:     the files that the daemon reads.
+    effective: Backend.effective_digest of the files as they are. Of others that we change, such as the template of one
+               that is rendered at the next start, it tells nothing: they are taken in by a start alone.
     """
     if not service.active:
         return False
-    stats = [host.stat(path) for path in paths]
+    read = list(paths)
+    stats = [host.stat(path) for path in read]
     newer = any(stat is not None and stat.st_mtime > service.started for stat in stats)
     memory = recall(journal)
     verified = memory.get("verified", {})
     known = verified.get("pid") == service.pid and verified.get("digest") == effective
-    return (newer or not came_up_with(host, service, memory.get("undo", {}))) and not known
+    changes = memory.get("undo", {})
+    if not came_up_with(host, service, {path: change for path, change in changes.items() if path not in read}):
+        return True
+    return (newer or not came_up_with(host, service, changes)) and not known
 
 
 def came_up_with(host: Host, service: Service, changes: Mapping[str, Mapping[str, Any]]) -> bool:

@@ -96,7 +96,7 @@ def _apply_step(
     policy: Policy, observation: Observation, service: Service, edits: Sequence[Edit], requires: List[str]
 ) -> Step:
     backend = BACKENDS[service.backend]
-    verb = backend.apply_verb(service, edits)
+    verb = backend.apply_verb(service, observation.reading, edits)
     because = {
         RESTART: "%s reads its configuration at its start. Running containers go on.",
         RELOAD: "%s takes its configuration in without a restart.",

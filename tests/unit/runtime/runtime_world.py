@@ -54,6 +54,8 @@ GUARDED = re.compile(r'\{\{ if not \(index \.ExtraRuntimes "([^"]+)"\)\.BinaryNa
 @dataclass
 class Daemon:
     """
+    Two of them are alike although one was started more often; whether it acts upon its files is asked of each.
+
     place:      what is known of it, but for its process.
     version:    of its program.
     words:      of its command line behind the program; of the service's, for k3s and RKE2.
@@ -67,10 +69,10 @@ class Daemon:
     place: KnownRuntime
     version: str
     words: Tuple[str, ...] = ()
-    starts: int = 0
-    begun: Dict[str, str] = field(default_factory=dict)
-    read: Dict[str, str] = field(default_factory=dict)
-    programs: Tuple[str, ...] = ()
+    starts: int = field(default=0, compare=False)
+    begun: Dict[str, str] = field(default_factory=dict, compare=False)
+    read: Dict[str, str] = field(default_factory=dict, compare=False)
+    programs: Tuple[str, ...] = field(default=(), compare=False)
     containers: Tuple[str, ...] = ()
 
     @property
@@ -97,6 +99,15 @@ class Daemon:
         return int(major), int(minor)
 
 
+@dataclass(frozen=True)
+class Former:
+    """A text before our change, that after it, and how often the daemons had been started."""
+
+    text: Optional[str]
+    after: Optional[str]
+    starts: int
+
+
 @dataclass
 class World(world.World):
     """
@@ -105,8 +116,10 @@ class World(world.World):
     links:    {path: what a symbolic link there leads to}.
     open:     directories that others than root may write to.
     frozen:   directories whose file system is mounted read-only.
-    since:    {path that we changed since a daemon last served: how often it had been started then}.
-    memory:   what else is remembered.
+    since:    {path that we changed since a daemon last served: what it was}.
+    handlers: those of the last run that the daemon has proved to serve.
+    verified: its process, and what it served with.
+    ignoring: the process that does not take its files in by a reload.
     """
 
     capability = CAPABILITY
@@ -116,8 +129,10 @@ class World(world.World):
     links: Dict[str, str] = field(default_factory=dict)
     open: List[str] = field(default_factory=list)
     frozen: List[str] = field(default_factory=list)
-    since: Dict[str, int] = field(default_factory=dict)
-    memory: Dict[str, Any] = field(default_factory=dict)
+    since: Dict[str, Former] = field(default_factory=dict, compare=False)
+    handlers: List[str] = field(default_factory=list)
+    verified: Dict[str, Any] = field(default_factory=dict, compare=False)
+    ignoring: int = 0
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         with self.machine(self.files) as host:
@@ -139,15 +154,29 @@ class World(world.World):
             return "%s serves with %s, and its files say %s" % (daemon.unit, serves, told)
         for name, program in policy.entries.items() if policy.present else ():
             # CRI-O leaves a handler out whose program is still to come
-            if told.handlers.get(name) != program and (program in self.programs or daemon.place.backend != "crio"):
-                return "the handler %s is %s" % (name, told.handlers.get(name))
+            found = told.handlers.get(name, "")
+            if found not in (program, os.path.basename(program)) and (program in self.programs or daemon.place.backend != "crio"):
+                return "the handler %s is %s" % (name, found or "not there")
         if policy.present and policy.default_handler and told.default != policy.handler:
             return "the default handler is %s" % told.default
-        return "no CDI device is injected" if policy.present and policy.cdi and told.cdi is False else ""
+        # what k3s and RKE2 render takes no second table of the settings in, so there NVIDIA's runtime injects devices
+        wants_cdi = policy.present and policy.cdi and daemon.place.name not in ("k3s", "rke2")
+        return "no CDI device is injected" if wants_cdi and told.cdi is False else ""
 
     @property
     def is_touched(self) -> bool:
-        return super().is_touched or any(self.memory.values())
+        return super().is_touched or bool(self.handlers)
+
+    @property
+    def starts(self) -> int:
+        return max((daemon.starts for daemon in self.daemons.values()), default=0)
+
+    def of_others(self) -> Dict[str, Any]:
+        """But for what a distribution renders."""
+        rendered = ["/run/k0s/containerd-cri.toml", *(
+            daemon.place.root for daemon in self.daemons.values() if daemon.place.name in ("k3s", "rke2", "microk8s"))]
+        return {**super().of_others(), "files": {
+            path: text for path, text in self.files.items() if path not in rendered}}
 
     def boot(self) -> None:
         super().boot()
@@ -283,7 +312,7 @@ class World(world.World):
         """dockerd takes the runtimes and the default one of a file that names them, and nothing else."""
         daemon = self._daemon(step)
         assert daemon.place.backend == "docker", "%s takes nothing in by a reload" % daemon.unit
-        assert self.memory.get("reload_ignored") != daemon.pid, "%s does not take a reload in" % daemon.unit
+        assert self.ignoring != daemon.pid, "%s does not take a reload in" % daemon.unit
         now = data_of(self.files.get(daemon.place.root))
         read = {**data_of(daemon.read.get(daemon.place.root)), **{
             name: now[name] for name in ("runtimes", "default-runtime") if name in now}}
@@ -306,7 +335,13 @@ class World(world.World):
         assert digest(text) == step.parameters["after"], "%s comes out otherwise" % step.id
         assert not [each for each in self.frozen if path.startswith(each + "/")], "%s: read-only file system" % path
         self.originals.setdefault(step.subject, there)
-        self.since[step.subject] = max(daemon.starts for daemon in self.daemons.values())
+        starts = self.starts
+        if any(former.starts == starts for former in self.since.values()):
+            former = self.since.get(step.subject, Former(there, text, starts))
+            before = former.text if there in (former.text, former.after) else there
+        else:
+            self.since, before = {}, there
+        self.since[step.subject] = Former(before, text, starts)
         self.files.pop(path, None)
         if text is not None:
             self.files[path] = text
@@ -331,8 +366,8 @@ class World(world.World):
         unknown = [name for name in step.parameters["handlers"] if name not in served.handlers]
         assert not unknown or daemon.place.backend == "crio", "%s does not know %s" % (daemon.unit, unknown)
         self.since = {}
-        self.memory = {"handlers": sorted(step.parameters["handlers"]),
-                       "verified": {"pid": daemon.pid, "digest": proved}}
+        self.handlers, self.ignoring = sorted(step.parameters["handlers"]), 0
+        self.verified = {"pid": daemon.pid, "digest": proved}
 
     # what scenarios say
 
@@ -360,7 +395,7 @@ class World(world.World):
 
     def say_reload(self, _is: str, _ignored: str) -> None:
         """'reload is ignored': an earlier run has seen that dockerd does not take its file in by one."""
-        self.memory["reload_ignored"] = self.daemons["docker"].pid
+        self.ignoring = self.daemons["docker"].pid
 
     def say_programs(self, *paths: str) -> None:
         """These are there, and can be executed."""
@@ -504,10 +539,12 @@ class Records(Journal):
                 for path, text in self.world.originals.items()]
 
     def recall(self, capability: str) -> Dict[str, Any]:
-        starts = max((daemon.starts for daemon in self.world.daemons.values()), default=0)
-        undo = {path: {"boot": self.host.boot(), "up": STARTED + (MARGIN if starts == before else -MARGIN)}
-                for path, before in self.world.since.items()}
-        return {**self.world.memory, "undo": undo}
+        there = self.world
+        undo = {path: {"boot": self.host.boot(), "text": former.text,
+                       "up": STARTED + (MARGIN if former.starts == there.starts else -MARGIN)}
+                for path, former in there.since.items()}
+        return {"undo": undo, "handlers": there.handlers, "verified": there.verified,
+                "reload_ignored": there.ignoring}
 
 
 def binary_of(handler: Mapping[str, Any]) -> str:

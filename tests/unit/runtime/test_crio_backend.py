@@ -154,7 +154,7 @@ def test_one_file_as_open_as_the_one_it_takes_from_and_a_restart(world: World) -
     assert (edit.shown_after, dict(edit.parameters)) == (edit.after, {})
     seen = planned.observation
     assert (seen.pending, seen.handlers, seen.cdi) == (False, ("crun", "runc"), True)
-    assert backend.Crio().apply_verb(world.service(), planned.edits) == model.RESTART
+    assert backend.Crio().apply_verb(world.service(), seen.reading, planned.edits) == model.RESTART
     assert backend.Crio().edited("/any", "text", {}) == "text"
 
 

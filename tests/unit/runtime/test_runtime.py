@@ -313,7 +313,7 @@ class Any_(Backend[Text]):
     def edited(self, path: str, text: Optional[str], parameters: Mapping[str, Any]) -> Optional[str]:
         return (text or "").replace(LINE, "") + (LINE if parameters["line"] else "")
 
-    def apply_verb(self, service: model.Service, edits: Any) -> str:
+    def apply_verb(self, service: model.Service, reading: Text, edits: Any) -> str:
         return self.verb
 
     def effective_digest(self, host: Host, service: model.Service) -> str:

@@ -102,7 +102,7 @@ class Containerd(Backend[Files]):
             return rancher.edited(text, parameters["block"])
         return edited(path, text, {tuple(table): values for table, values in parameters["tables"]})
 
-    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
+    def apply_verb(self, service: Service, reading: Files, edits: Sequence[Edit]) -> str:
         return WAIT if service.distribution == "k0s" else RESTART
 
     def effective_digest(self, host: Host, service: Service) -> str:

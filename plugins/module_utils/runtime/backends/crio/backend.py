@@ -102,7 +102,7 @@ class Crio(Backend[Files]):
         """CRI-O's other files are never edited."""
         return text
 
-    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
+    def apply_verb(self, service: Service, reading: Files, edits: Sequence[Edit]) -> str:
         """A reload (SIGHUP) is not enough: CRI-O then shows the new handlers and starts no pod with them.
 
         server.New keeps one copy of the configuration, which a reload changes, and the part that runs containers

@@ -13,7 +13,7 @@ from ....core.journal import Journal
 from ....core.plan import digest
 from ...backend import Backend
 from ...memory import MEMORY, recall
-from ...model import RELOAD, RESTART, Answer, Edit, Observation, Service, pending
+from ...model import RELOAD, RESTART, Answer, Edit, Observation, Service, came_up_with, pending
 from ...policy import Policy
 from . import configuration
 from .configuration import CDI_SINCE, Record, Setting
@@ -32,6 +32,7 @@ class DaemonJson:
     """daemon.json, and what decides over a change of it.
 
     text, data: the file as it is; no text where there is none.
+    served:     the file as it was before a change of ours that the daemon has not taken in yet; else as it is.
     changed:    whether we have changed it before, and original: what it was then, None for no file.
     handlers:   names of runtimes that earlier runs of ours wrote.
     at_risk:    running containers that a restart of the daemon would end.
@@ -39,13 +40,14 @@ class DaemonJson:
 
     text: Optional[str]
     data: Mapping[str, Any]
+    served: Optional[str]
     changed: bool = False
     original: Optional[str] = None
     handlers: Tuple[str, ...] = ()
     at_risk: FrozenSet[str] = frozenset()
 
     def to_dict(self) -> Dict[str, Any]:
-        return {"text": digest(self.text), "changed": self.changed, "original": digest(self.original),
+        return {"text": digest(self.text), "served": digest(self.served), "changed": self.changed, "original": digest(self.original),
                 "handlers": list(self.handlers), "at_risk": sorted(self.at_risk)}
 
 
@@ -64,7 +66,7 @@ class Docker(Backend[DaemonJson]):
         return Observation(
             service=service,
             reading=DaemonJson(
-                text=text, data=data, changed=bool(kept),
+                text=text, data=data, served=_served(host, journal, service, text), changed=bool(kept),
                 original=None if content is None else content.decode("utf-8", "surrogateescape"),
                 handlers=tuple(recall(journal).get("handlers", ())),
                 at_risk=self.answer(host, service).containers if asked else frozenset()),
@@ -79,7 +81,7 @@ class Docker(Backend[DaemonJson]):
         wanted = _wanted(policy, service, base) if policy.present else []
         _check(service, policy, base, wanted)
         edits = _edits(service, policy, reading.text, record, wanted)
-        _check_containers(service, _causes(service, edits), reading.at_risk)
+        _check_containers(service, _causes(service, reading, edits), reading.at_risk)
         return edits
 
     def notes(
@@ -96,8 +98,8 @@ class Docker(Backend[DaemonJson]):
         wanted: List[Setting] = [(tuple(place), value) for place, value in parameters["settings"]]
         return configuration.with_settings(path, base, wanted)[0] if wanted else base
 
-    def apply_verb(self, service: Service, edits: Sequence[Edit]) -> str:
-        return RESTART if _causes(service, edits) else RELOAD
+    def apply_verb(self, service: Service, reading: DaemonJson, edits: Sequence[Edit]) -> str:
+        return RESTART if _causes(service, reading, edits) else RELOAD
 
     def effective_digest(self, host: Host, service: Service) -> str:
         return _digest(configuration.parse(service.root, host.read(service.root) or ""))
@@ -195,10 +197,18 @@ def _shown(service: Service, text: Optional[str]) -> Optional[str]:
     return json.dumps({key: data[key] for key in KEYS if key in data}, indent=4) + "\n"
 
 
-def _causes(service: Service, edits: Sequence[Edit]) -> List[str]:
-    """What of these edits takes a restart."""
-    return [cause for edit in edits
-            for cause in configuration.restart_causes(edit.path, edit.before, edit.after, service.release)]
+def _causes(service: Service, reading: DaemonJson, edits: Sequence[Edit]) -> List[str]:
+    """What takes a restart, of these edits and of a change of ours that the daemon has not taken in yet."""
+    after = edits[-1].after if edits else reading.text
+    return configuration.restart_causes(service.root, reading.served, after, service.release)
+
+
+def _served(host: Host, journal: Journal, service: Service, text: Optional[str]) -> Optional[str]:
+    change = (recall(journal).get("undo") or {}).get(service.root)
+    if change is None or came_up_with(host, service, {service.root: change}):
+        return text
+    served: Optional[str] = change["text"]
+    return served
 
 
 def _keeps_containers(service: Service, data: Mapping[str, Any]) -> bool:
