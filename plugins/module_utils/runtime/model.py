@@ -136,9 +136,12 @@ class Answer:
     containers: FrozenSet[str] = frozenset()
 
 
-def pending(host: Host, journal: Journal, service: Service, paths: Iterable[str], effective: str) -> bool:
+def pending(
+    host: Host, journal: Journal, present: bool, service: Service, paths: Iterable[str], effective: str
+) -> bool:
     """Whether the daemon may run with other files than these: one is newer, and not known to say the same.
 
+    present:   whether handlers are wanted. Where they are to go, the daemon is disturbed for changes of ours alone.
     paths:     the files that the daemon reads.
     effective: Backend.effective_digest of the files as they are. Of others that we change, such as the template of one
                that is rendered at the next start, it tells nothing: they are taken in by a start alone.
@@ -147,7 +150,7 @@ def pending(host: Host, journal: Journal, service: Service, paths: Iterable[str]
         return False
     read = list(paths)
     stats = [host.stat(path) for path in read]
-    newer = any(stat is not None and stat.st_mtime > service.started for stat in stats)
+    newer = present and any(stat is not None and stat.st_mtime > service.started for stat in stats)
     memory = recall(journal)
     verified = memory.get("verified", {})
     known = verified.get("pid") == service.pid and verified.get("digest") == effective

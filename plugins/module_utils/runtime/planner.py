@@ -48,7 +48,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
                      % (backend.title, *service.release))
     if policy.present and not facts.toolkit:
         notes.append("The handler works once the container toolkit is installed.")
-    steps = [_edit_step(edit, policy, service, backend) for edit in edits]
+    steps = [_edit_step(edit, edits, policy, service, backend) for edit in edits]
     if (steps or observation.pending) and service.active:
         steps.append(_apply_step(policy, observation, service, edits, [step.id for step in steps]))
     edited = [edit.path for edit in edits]
@@ -56,7 +56,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     return Plan(steps=tuple(steps), notes=tuple(notes))
 
 
-def _edit_step(edit: Edit, policy: Policy, service: Service, backend: Backend[Any]) -> Step:
+def _edit_step(
+    edit: Edit, edits: Sequence[Edit], policy: Policy, service: Service, backend: Backend[Any]
+) -> Step:
     # before, after: what the executor compares with, so that what is written is what was judged
     parameters: Dict[str, Any] = {
         **_address(service), "present": policy.present, "before": digest(edit.before), "after": digest(edit.after),
@@ -74,21 +76,21 @@ def _edit_step(edit: Edit, policy: Policy, service: Service, backend: Backend[An
         capability=NAME,
         action=action,
         subject=edit.path,
-        why=_why(edit, policy, backend),
+        why=_why(edit, edits, policy, backend),
         change={"before": edit.shown_before, "after": edit.shown_after},
         parameters=parameters,
     )
 
 
-def _why(edit: Edit, policy: Policy, backend: Backend[Any]) -> str:
+def _why(edit: Edit, edits: Sequence[Edit], policy: Policy, backend: Backend[Any]) -> str:
     if not policy.present:
         return "What we wrote there goes; the rest of the file stays."
     if edit.after is None:
         return "It is not needed any more."
-    if not edit.parameters:
-        return "It gives %s the handler '%s' for pods that ask for GPUs." % (backend.title, policy.handler)
-    if edit.before is None:
+    if edit.parameters and edit.before is None and any(not each.parameters for each in edits):
         return "%s reads no other file without it." % backend.title
+    if edit.before is None or not edit.parameters:
+        return "It gives %s the handler '%s' for pods that ask for GPUs." % (backend.title, policy.handler)
     return "Only these lines are ours; the rest of the file stays as it is."
 
 

@@ -139,7 +139,10 @@ class World(world.World):
             return observation.observe(host, Records(host, self), policy, there)
 
     def shortcoming(self, policy: Policy) -> str:
-        """Whether the daemon has what is wanted in effect, and nothing but what its files say."""
+        """Whether the daemon has in effect what its files say, and these say what is wanted.
+
+        Where handlers are to go, those of others may wait for a restart of their own.
+        """
         with self.machine(self.files) as host:
             service = detection.find(host, policy.runtime, policy.config_file)
         daemon = self.daemons[service.distribution or service.backend] if service else None
@@ -150,6 +153,10 @@ class World(world.World):
         if daemon.place.backend == "docker" and "runtimes" not in data_of(self.files.get(daemon.place.root)):
             # a file that names none makes it forget none
             serves = replace(serves, handlers=told.handlers)
+        if not policy.present:
+            serves, told = (replace(each, default=each.default if each.default in policy.entries else "", cdi=None,
+                                    handlers={name: each.handlers.get(name) for name in policy.entries})
+                            for each in (serves, told))
         if serves != told:
             return "%s serves with %s, and its files say %s" % (daemon.unit, serves, told)
         for name, program in policy.entries.items() if policy.present else ():
@@ -417,7 +424,7 @@ class World(world.World):
 class Served:
     """Handlers with their programs, the default one, and whether CDI devices are injected, None where they cannot be."""
 
-    handlers: Mapping[str, str]
+    handlers: Mapping[str, Optional[str]]
     default: str
     cdi: Optional[bool]
 

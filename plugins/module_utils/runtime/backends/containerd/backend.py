@@ -82,7 +82,7 @@ class Containerd(Backend[Files]):
                 open_link=_open_link(host, configuration),
                 read_only=_read_only(host, service, configuration),
                 beside=beside),
-            pending=pending(host, journal, service, [file.path for file in configuration.files],
+            pending=pending(host, journal, policy.present, service, [file.path for file in configuration.files],
                             effective_digest(configuration))
             or distributions.brings(service, configuration, beside, policy),
             handlers=tuple(sorted(handlers(cri))),
@@ -93,6 +93,9 @@ class Containerd(Backend[Files]):
         return _change(service, reading, policy).edits
 
     def judge(self, host: Host, service: Service, reading: Files, policy: Policy) -> None:
+        obstacle = _obstacle(service, reading, policy)
+        if obstacle is not None:
+            raise GpuOpsError.because([obstacle])
         preview = _change(service, reading, policy).preview
         if preview:
             judge(host, service.binary, reading.configuration, preview, policy)
@@ -134,10 +137,14 @@ class Containerd(Backend[Files]):
 
 
 def _change(service: Service, reading: Files, policy: Policy) -> Change:
-    """Pure. Raises GpuOpsError where it is not safe."""
+    """Pure. Raises GpuOpsError where it is not safe. Where nothing of ours is to be taken out, nothing stands against."""
     obstacle = _obstacle(service, reading, policy)
-    if obstacle is not None:
+    if obstacle is not None and (policy.present or _made(service, reading, policy).edits):
         raise GpuOpsError.because([obstacle])
+    return _made(service, reading, policy)
+
+
+def _made(service: Service, reading: Files, policy: Policy) -> Change:
     configuration = reading.configuration
     try:
         if service.distribution:

@@ -229,7 +229,7 @@ def _written(path: str, text: Optional[str], tables: Tables) -> Edit:
         before=text,
         after=after,
         shown_before=None if text is None else toml.our_lines(text) or None,
-        shown_after=None if after is None else toml.our_lines(after) or _former(text or "") or None,
+        shown_after=None if after is None else toml.our_lines(after) + _coming_back(text or "", after) or None,
         parameters={"tables": [[list(table), dict(values)] for table, values in tables.items()]},
     )
 
@@ -251,10 +251,11 @@ def _cdi_settings(cri: Mapping[str, Any], release: Tuple[int, int]) -> Dict[str,
     return settings
 
 
-def _former(text: str) -> Optional[str]:
-    """The lines that come back when ours go."""
-    lines = [line[len(toml.FORMER):] for line in toml.our_lines(text).splitlines() if line.startswith(toml.FORMER)]
-    return "".join(line + "\n" for line in lines) or None
+def _coming_back(before: str, after: str) -> str:
+    """The lines of others that come back where ours go."""
+    former, kept = ([line[len(toml.FORMER):] for line in toml.our_lines(text).splitlines()
+                     if line.startswith(toml.FORMER)] for text in (before, after))
+    return "".join(line + "\n" for line in former if line not in kept)
 
 
 def _set(data: Dict[str, Any], table: toml.Path, values: Mapping[str, Any]) -> None:

@@ -65,7 +65,7 @@ class Crio(Backend[Files]):
         return Observation(
             service=service,
             reading=reading,
-            pending=pending(host, journal, service, [file.path for file in configuration.files],
+            pending=pending(host, journal, policy.present, service, [file.path for file in configuration.files],
                             _digest(configuration)) or _runs_with_others(host, service, configuration, policy),
             handlers=tuple(sorted(configuration.handlers())),
             cdi=True,
@@ -74,7 +74,8 @@ class Crio(Backend[Files]):
     def edits(self, service: Service, reading: Files, policy: Policy) -> Tuple[Edit, ...]:
         """What is written comes before what is removed, so that a handler is never missing between the two."""
         obstacle = _obstacle(service, reading, policy)
-        if obstacle is not None:
+        if obstacle is not None and (policy.present or {*our_paths(reading.configuration)} & {
+                file.path for file in reading.configuration.files}):
             raise GpuOpsError.because([obstacle])
         configuration = reading.configuration
         texts = {file.path: file.text for file in configuration.files}

@@ -70,7 +70,7 @@ class Docker(Backend[DaemonJson]):
                 original=None if content is None else content.decode("utf-8", "surrogateescape"),
                 handlers=tuple(recall(journal).get("handlers", ())),
                 at_risk=self.answer(host, service).containers if asked else frozenset()),
-            pending=pending(host, journal, service, [service.root], _digest(data)),
+            pending=pending(host, journal, policy.present, service, [service.root], _digest(data)),
             handlers=tuple(sorted(configuration.table(data, "runtimes"))),
             cdi=configuration.injects_cdi(data, service.release) if service.release >= CDI_SINCE else None,
         )
