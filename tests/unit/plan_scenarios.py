@@ -55,6 +55,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Pla
 REWRITE = "GPUOPS_REWRITE_PLANS"
 DASHES = "----"
 BAR = "|"
+# Words that change nothing of others
+OURS = ("policy", "apply", "killed", "show", "brief", "tell")
 # Texts of more lines are told by their length alone, unless they are to be shown
 SHORT = 3
 
@@ -73,6 +75,8 @@ class Scenario:
         self.shown: List[str] = []
         self.told: Tuple[str, ...] = ()
         self.is_brief = False
+        # what others had before the first plan of ours, as long as nobody else has changed anything since
+        self.before: Optional[Dict[str, Any]] = None
 
     def run(self) -> str:
         """Its text with the plans that are made now."""
@@ -97,6 +101,8 @@ class Scenario:
                 named: Optional[Callable[..., None]] = getattr(self, "_" + word, None) or getattr(
                     self.world, "say_" + word, None)
                 assert named, "%s: no such word: %s" % (self.title, word)
+                if word not in OURS:
+                    self.before = None
                 named(*words)
         return "\n".join(lines) + "\n"
 
@@ -167,14 +173,22 @@ class Scenario:
         if self.foretold:
             self.world.come_true(self.foretold)
             self.foretold = {}
+        self._remember()
         self.world.suppose(self.policy)
         self.world.apply(self._plan())
+        if self.absent is None and self.before is not None:
+            assert self.world.of_others() == self.before, "%s: taken back, it is not as before" % self.title
 
     def _killed(self, _after: str, number: str) -> None:
         plan = self._plan()
         assert int(number) < len(plan.steps), "%s: the plan has %d steps" % (self.title, len(plan.steps))
+        self._remember()
         self.world.suppose(self.policy)
         self.world.apply(replace(plan, steps=plan.steps[:int(number)]))
+
+    def _remember(self) -> None:
+        if not self.world.is_touched:
+            self.before = self.world.of_others()
 
     def _boot(self) -> None:
         self.world.boot()

@@ -162,7 +162,8 @@ class World(world.World):
         for name, program in policy.entries.items() if policy.present else ():
             # CRI-O leaves a handler out whose program is still to come
             found = told.handlers.get(name, "")
-            if found not in (program, os.path.basename(program)) and (program in self.programs or daemon.place.backend != "crio"):
+            waits = daemon.place.backend == "crio" and program not in self.programs
+            if found not in (program, os.path.basename(program)) and not waits:
                 return "the handler %s is %s" % (name, found or "not there")
         if policy.present and policy.default_handler and told.default != policy.handler:
             return "the default handler is %s" % told.default
@@ -242,7 +243,8 @@ class World(world.World):
         for name, program in rancher.DETECTED.items():
             places = ["%s/%s" % (directory, program) for directory in (
                 rancher.SEARCHED_FIRST, *rancher.PATH.split(":"))]
-            found.update({name: place for place in reversed(places) if place in self.programs})
+            there = [place for place in places if place in self.programs]
+            found.update({name: there[0]} if there else {})
         runtimes = {name: {"runtime_type": "io.containerd.runc.v2", "options": {"SystemdCgroup": True, **more}}
                     for name, more in (("runc", {}), *((name, {"BinaryName": path}) for name, path in found.items()))}
         section: Dict[str, Any] = {"runtimes": runtimes}
@@ -422,7 +424,7 @@ class World(world.World):
 
 @dataclass(frozen=True)
 class Served:
-    """Handlers with their programs, the default one, and whether CDI devices are injected, None where they cannot be."""
+    """Handlers with their programs, the default one, and whether CDI devices are injected, None where none can be."""
 
     handlers: Mapping[str, Optional[str]]
     default: str

@@ -67,24 +67,10 @@ def test_an_entry_is_replaced_whole(tmp_path: Path) -> None:
     assert config.handlers()["nvidia"] == {"runtime_path": "/b"}
 
 
-def test_the_handler_takes_over_from_runc_of_the_packages(tmp_path: Path) -> None:
-    entry = written(conf(tmp_path, **{"d_10-crio__conf": PACKAGED}))["runtimes"]["nvidia"]
-    assert entry == {
-        "runtime_path": "/usr/bin/nvidia-container-runtime", "runtime_type": "oci", "runtime_root": "/run/runc",
-        "monitor_path": "/usr/libexec/crio/conmon", "monitor_env": ["PATH=/usr/bin"],
-    }
-
-
 def test_a_virtual_machines_runtime_hands_nothing_on(tmp_path: Path) -> None:
     config = conf(tmp_path, d_10__conf=handler("/kata", "runc", runtime_type="vm", runtime_root="/vc"))
     assert written(config)["runtimes"]["nvidia"] == {
         "runtime_path": "/usr/bin/nvidia-container-runtime", "runtime_type": "oci"}
-
-
-def test_the_default_comes_only_when_asked(tmp_path: Path) -> None:
-    config = conf(tmp_path, d_10__conf=PACKAGED)
-    assert "default_runtime" not in written(config)
-    assert written(config, default_handler=True)["default_runtime"] == "nvidia"
 
 
 @pytest.mark.parametrize("default_handler", [False, True])
@@ -110,60 +96,6 @@ def test_what_others_say_already_is_not_said_again(tmp_path: Path) -> None:
     assert config.monitor == "/usr/bin/conmon"
     assert writer.wanted_text(config, policy_with(), {}) is None
     assert writer.conflict(config, policy_with()) == ("", "")
-
-
-def test_the_leftover_of_nvidia_ctk_without_a_monitor_is_named_and_can_be_taken_over(tmp_path: Path) -> None:
-    config = conf(tmp_path, **{"d_10-crio__conf": PACKAGED, "d_99-nvidia__toml": handler(PROGRAM, runtime_type="oci")})
-    path, told = writer.conflict(config, policy_with())
-    assert path.endswith("99-nvidia.toml") and "no monitor_path" in told
-    texts = writer.wanted(config, policy_with(adopt=True), {})
-    assert texts[writer.DROP_IN] is None
-    after = config.but(texts)
-    assert after.files[-1].path.endswith(writer.LATE_NAME)
-    assert after.handlers()["nvidia"]["monitor_path"] == "/usr/libexec/crio/conmon"
-    assert writer.wanted(after, policy_with(adopt=True), {}) == texts
-    assert config.but(writer.wanted(after, policy_with(state="absent"), {})) == config
-
-
-def test_the_late_name_is_left_when_the_leftover_is_gone(tmp_path: Path) -> None:
-    config = conf(tmp_path, **{"d_10-crio__conf": PACKAGED, "d_99-nvidia__toml": handler("/opt/other")})
-    after = config.but(writer.wanted(config, policy_with(adopt=True), {}))
-    without = after.but({config.directory + "/99-nvidia.toml": None})
-    texts = writer.wanted(without, policy_with(adopt=True), {})
-    assert texts[writer.DROP_IN] is not None
-    assert texts[config.directory + "/" + writer.LATE_NAME] is None
-
-
-def test_a_file_that_is_read_after_any_name_of_ours_is_not_overruled(tmp_path: Path) -> None:
-    config = conf(tmp_path, d_zzzz__conf=handler("/opt/other"))
-    assert writer.conflict(config, policy_with(adopt=True))[0].endswith("zzzz.conf")
-
-
-def test_an_earlier_differing_handler_is_taken_over_under_the_usual_name(tmp_path: Path) -> None:
-    config = conf(tmp_path, **{"d_50-site__conf": handler("/opt/other"), "d_10__conf": PACKAGED})
-    assert writer.conflict(config, policy_with())[0].endswith("50-site.conf")
-    assert writer.conflict(config, policy_with(adopt=True)) == ("", "")
-    assert writer.wanted(config, policy_with(adopt=True), {})[writer.DROP_IN] is not None
-
-
-@pytest.mark.parametrize(("text", "told"), [
-    (handler("/usr/local/nvidia/toolkit/nvidia-container-runtime"), "/usr/local/nvidia/toolkit"),
-    (handler("/usr/bin/nvidia-container-runtime", runtime_type="vm"), "runtime_type"),
-    ("[crio.runtime.runtimes.nvidia]\ninherit_default_runtime = true\n", "inherit_default_runtime"),
-])
-def test_a_differing_leftover_is_named_with_its_file(tmp_path: Path, text: str, told: str) -> None:
-    path, what = writer.conflict(conf(tmp_path, **{"d_99-nvidia__conf": text}), policy_with())
-    assert path.endswith("99-nvidia.conf")
-    assert told in what
-
-
-def test_a_default_that_is_read_after_ours_is_named(tmp_path: Path) -> None:
-    config = conf(tmp_path, d_zz__bak="[crio.runtime]\ndefault_runtime = 'runc'\n")
-    assert writer.conflict(config, policy_with()) == ("", "")
-    assert writer.conflict(config, policy_with(default_handler=True))[0].endswith("zz.bak")
-    assert writer.conflict(config, policy_with(default_handler=True, adopt=True)) == ("", "")
-    late = config.directory + "/" + writer.LATE_NAME
-    assert writer.wanted(config, policy_with(default_handler=True, adopt=True), {})[late] is not None
 
 
 def test_the_low_level_runtimes_are_the_absolute_paths_of_the_service(tmp_path: Path) -> None:

@@ -203,24 +203,6 @@ def test_a_removal_ends_when_the_daemon_has_forgotten(world: World, client: Any)
     assert world.pending(state="absent")
 
 
-def test_what_others_say_is_refused_or_taken_over(world: World) -> None:
-    leftover = configuration.DIRECTORY + "/99-nvidia.toml"
-    world.put(leftover, "[crio.runtime.runtimes.nvidia]\nruntime_path = '/usr/bin/nvidia-container-runtime'\n")
-    refusal = world.work_out().refusal
-    assert refusal is not None
-    assert leftover in refusal.found and "no monitor_path" in refusal.found and "`adopt`" in refusal.remedy
-    (edit,) = world.edits(adopt=True)
-    assert edit.path.endswith(writer.LATE_NAME)
-    world.make([edit])
-    # and back to the usual name, first written and then removed
-    world.host.remove(leftover)
-    assert [(edit.path.rsplit("/", 1)[1], edit.after is None) for edit in world.edits()] == [
-        (writer.DROP_IN_NAME, False), (writer.LATE_NAME, True)]
-    world.put(configuration.DIRECTORY + "/zzzz.conf", "[crio.runtime.runtimes.nvidia]\nruntime_path = '/opt/x'\n")
-    refusal = world.work_out(adopt=True).refusal
-    assert refusal is not None and "rename the file" in refusal.remedy
-
-
 def test_the_command_line_is_respected_and_handed_on(world: World) -> None:
     world.words = ("--runtimes", "nvidia:/opt/x:/run/x")
     refusal = world.work_out(adopt=True).refusal
@@ -299,19 +281,6 @@ def test_a_default_whose_program_is_to_come_is_planned_but_not_started_with(worl
 def test_the_judge_has_the_last_word(world: World, text: str, told: str) -> None:
     world.put(configuration.DIRECTORY + "/20.conf", text)
     assert told in world.refusal()
-
-
-@pytest.mark.parametrize(("changes", "told"), [
-    ({"release": (1, 27)}, "CRI-O 1.27"), ({"active": False, "pid": 0}, "crio.service is not running"),
-])
-def test_what_cannot_be_configured_is_refused(
-    world: World, monkeypatch: pytest.MonkeyPatch, changes: Dict[str, Any], told: str
-) -> None:
-    service = world.service(**changes)
-    monkeypatch.setattr(world, "service", lambda: service)
-    found = world.refusal()
-    assert found and told in found
-    assert not world.refusal(state="absent")
 
 
 def test_links_are_no_files_of_ours_and_no_directories_of_crios(world: World, tmp_path: Path) -> None:

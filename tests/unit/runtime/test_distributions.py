@@ -77,11 +77,6 @@ def host_of(root: Path, *files: Tuple[str, Optional[str]]) -> Host:
     return host
 
 
-def test_a_detected_handler_needs_no_file(tmp_path: Path) -> None:
-    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS + DETECTED % BINARY))
-    assert change_of(host, service_of("k3s")) == Change() and not brings(host, service_of("k3s"))
-
-
 @pytest.mark.parametrize("name", ["k3s", "rke2", "k0s", "microk8s"])
 def test_a_service_that_was_never_started_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(GpuOpsError, match="k3s-agent.service has not been started yet"):
@@ -94,37 +89,6 @@ def test_a_handler_that_the_next_start_detects_needs_a_restart_alone(tmp_path: P
     assert brings(host, service_of("k3s")) and not brings(host, service_of("k3s"), replace(PRESENT, present=False))
     # a removal is not proved by the handler's absence then
     assert (backend.Containerd().handlers(host, service_of("k3s")) or set()) >= {"nvidia"}
-
-
-def test_a_detected_handler_of_the_operator_is_named(tmp_path: Path) -> None:
-    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS + DETECTED % "/usr/local/nvidia/toolkit/x"))
-    with pytest.raises(GpuOpsError, match="defines the handler 'nvidia' with BinaryName"):
-        change_of(host, service_of("rke2"))
-
-
-def test_where_the_rendered_file_imports_a_directory_the_file_goes_there(tmp_path: Path) -> None:
-    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS))
-    change = change_of(host, service_of("k3s"))
-    assert [edit.path for edit in change.edits] == [DROP_IN]
-    text = change.edits[0].after or ""
-    assert "version = 3" in text and "SystemdCgroup = true" in text and BINARY in text
-    host.write(DROP_IN, text)
-    assert change_of(host, service_of("k3s")).edits == ()
-    gone = change_of(host, service_of("k3s"), replace(PRESENT, present=False))
-    assert [(edit.path, edit.after) for edit in gone.edits] == [(DROP_IN, None)]
-
-
-@pytest.mark.parametrize("own", [None, rancher.BASE, '{{ template "base" . }}\n[debug]\n  level = "debug"'])
-def test_before_a_template_takes_it_and_gives_the_bytes_back(tmp_path: Path, own: Optional[str]) -> None:
-    host = host_of(tmp_path, (ROOT, RENDERED % ""), (TEMPLATE, own))
-    edit, = change_of(host, service_of("k3s")).edits
-    assert edit.path == TEMPLATE and (edit.after or "").startswith(own or rancher.OWN_BASE)
-    host.write(TEMPLATE, edit.after or "")
-    added = "\n".join(line for line in (edit.after or "").splitlines() if not line.startswith("{{")) + "\n"
-    host.write(ROOT, RENDERED % "" + added)
-    assert change_of(host, service_of("k3s")).edits == ()
-    gone, = change_of(host, service_of("k3s"), replace(PRESENT, present=False)).edits
-    assert gone.after == own
 
 
 @pytest.mark.parametrize("own, found", [
@@ -181,48 +145,11 @@ def test_a_default_that_others_have_set_is_not_set_again(
     assert change_of(host, service_of("k3s"), DEFAULT).edits == ()
 
 
-def test_a_default_of_others_that_is_another_is_overruled_where_that_can_be(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told_to(monkeypatch)
-    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS + DETECTED % BINARY), (OPTIONS, "default-runtime: crun\n"))
-    edit, = change_of(host, service_of("k3s"), DEFAULT).edits
-    host.write(edit.path, edit.after or "")
-    assert change_of(host, service_of("k3s"), DEFAULT).edits == ()
-    gone, = change_of(host, service_of("k3s")).edits
-    assert (gone.path, gone.after) == (edit.path, None)
-    host.write(OPTIONS + ".d/zz.yaml", "debug: true\ndefault-runtime: crun\n")
-    with pytest.raises(GpuOpsError, match="zz.yaml:2: default-runtime is crun"):
-        change_of(host, service_of("k3s"), DEFAULT)
-    told_to(monkeypatch, "--default-runtime", "crun")
-    with pytest.raises(GpuOpsError, match="the command line of k3s-agent.service: default-runtime is crun"):
-        change_of(host, service_of("k3s"), DEFAULT)
-
-
 def test_the_command_line_is_read_of_the_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = "ExecStart={ path=/usr/local/bin/k3s ; argv[]=/usr/local/bin/k3s server --token x ; ignore_errors=no ; }\n"
     monkeypatch.setattr(Host, "run", lambda *_, **__: CommandResult((), 0, told, ""))
     assert rancher._command_line(Host(str(tmp_path)), service_of("k3s")) == [
         "/usr/local/bin/k3s", "server", "--token", "x"]
-
-
-def test_a_foreign_handler_is_taken_over_by_a_drop_in_alone(tmp_path: Path) -> None:
-    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS + DETECTED % "/usr/local/nvidia/toolkit/x"))
-    told = replace(PRESENT, adopt=True)
-    edit, = change_of(host, service_of("rke2"), told).edits
-    assert edit.path == DROP_IN and "BinaryName = \"%s\"" % BINARY in (edit.after or "")
-    host.write(DROP_IN, edit.after or "")
-    assert change_of(host, service_of("rke2"), told).edits == ()
-    assert [each.after for each in change_of(host, service_of("rke2"), replace(told, present=False)).edits] == [None]
-
-
-def test_a_foreign_handler_that_is_read_later_is_named(tmp_path: Path) -> None:
-    later = DIRECTORY + "/config-v3.toml.d/zz.toml"
-    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS), (later, "version = 3\n" + DETECTED % "/opt/x"))
-    with pytest.raises(GpuOpsError, match="zz.toml:2 defines the handler 'nvidia'"):
-        change_of(host, service_of("k3s"))
-    with pytest.raises(GpuOpsError, match="zz.toml defines the handler 'nvidia' and is read after 99-gpuops"):
-        change_of(host, service_of("k3s"), replace(PRESENT, adopt=True))
 
 
 @pytest.mark.parametrize("adopt", [False, True])
@@ -269,15 +196,6 @@ def test_the_default_goes_into_the_distributions_own_configuration(tmp_path: Pat
 K0S_ROOT = "/etc/k0s/containerd.toml"
 MANAGED = "# k0s_managed=true\nversion = %d\nimports = [\"%s\"]\n"
 K0S_FILE = k0s.DIRECTORY + "/99-gpuops-nvidia.toml"
-
-
-def test_k0s_takes_a_file_of_the_format_of_its_containerd(tmp_path: Path) -> None:
-    host = host_of(tmp_path, (K0S_ROOT, MANAGED % (3, "/etc/k0s/containerd.d/*.toml")))
-    service = service_of("k0s", K0S_ROOT)
-    edit, = change_of(host, service).edits
-    assert edit.path == K0S_FILE and "version = 3" in (edit.after or "")
-    host.write(K0S_FILE, edit.after or "")
-    assert change_of(host, service).edits == ()
 
 
 def test_k0s_before_1_36_has_merged_our_file_into_its_own(tmp_path: Path) -> None:
@@ -344,70 +262,6 @@ def test_k0s_is_waited_for_until_containerd_is_another_process(
         monkeypatch.setattr(k0s, "started_at", lambda *_, at=started: at)
         answer = backend.Containerd().answer(host, service)
         assert (answer.problem == "") is ready and answer.containers == {"c"}
-
-
-def test_an_old_file_that_k0s_would_die_of_is_named(tmp_path: Path) -> None:
-    host = host_of(tmp_path, (K0S_ROOT, "# k0s_managed=true\nversion = 3\n"),
-                   (k0s.DIRECTORY + "/nvidia.toml", "version = 2\n"))
-    with pytest.raises(GpuOpsError, match="nvidia.toml is of format version 2"):
-        change_of(host, service_of("k0s", K0S_ROOT))
-
-
-def test_a_k0s_file_that_the_user_manages_is_refused(tmp_path: Path) -> None:
-    host = host_of(tmp_path, (K0S_ROOT, "version = 3\n"))
-    with pytest.raises(GpuOpsError, match="does not start with"):
-        change_of(host, service_of("k0s", K0S_ROOT))
-
-
-def test_microk8s_takes_it_in_its_template(tmp_path: Path) -> None:
-    directory = "/var/snap/microk8s/current/args"
-    section = 'plugins."io.containerd.grpc.v1.cri"'
-    text = ("version = 2\n[%s.containerd]\n  default_runtime_name = \"${RUNTIME}\"\n"
-            "[%s.containerd.runtimes.runc]\n  runtime_type = \"io.containerd.runc.v2\"\n" % (section, section))
-    host = host_of(tmp_path, (directory + "/containerd.toml", text.replace("${RUNTIME}", "runc")),
-                   (directory + "/containerd-template.toml", text))
-    service = service_of("microk8s", directory + "/containerd.toml", (1, 7))
-    edit, = change_of(host, service).edits
-    assert edit.path == directory + "/containerd-template.toml" and (edit.after or "").startswith("version = 2\n")
-    host.write(edit.path, edit.after or "")
-    host.write(service.root, (edit.after or "").replace("${RUNTIME}", "runc"))
-    assert change_of(host, service).edits == ()
-    gone, = change_of(host, service, replace(PRESENT, present=False)).edits
-    assert gone.after == text
-
-
-def test_microk8s_gives_a_handler_of_its_addon_back(tmp_path: Path) -> None:
-    directory = "/var/snap/microk8s/current/args"
-    handler = 'plugins."io.containerd.grpc.v1.cri".containerd.runtimes.nvidia'
-    text = ("version = 2\n[%s]\n  runtime_type = \"${RUNTIME_TYPE}\"\n  [%s.options]\n"
-            "    BinaryName = \"/usr/local/nvidia/toolkit/nvidia-container-runtime\" # addon\n" % (handler, handler))
-    rendered = text.replace("${RUNTIME_TYPE}", "io.containerd.runc.v2")
-    host = host_of(tmp_path, (directory + "/containerd.toml", rendered),
-                   (directory + "/containerd-template.toml", text),
-                   (directory + "/kubelet", "--cgroup-driver=systemd\n"))
-    service, told = service_of("microk8s", directory + "/containerd.toml", (1, 7)), replace(PRESENT, adopt=True)
-    with pytest.raises(GpuOpsError, match="containerd-template.toml:2 defines the handler 'nvidia' with BinaryName"):
-        change_of(host, service)
-    edit, = change_of(host, service, told).edits
-    host.write(edit.path, edit.after or "")
-    host.write(service.root, (edit.after or "").replace("${RUNTIME_TYPE}", "io.containerd.runc.v2"))
-    assert change_of(host, service, told).edits == ()
-    gone, = change_of(host, service, replace(told, present=False)).edits
-    assert gone.after == text
-
-
-def test_microk8s_detects_nothing_itself(tmp_path: Path) -> None:
-    directory = "/var/snap/microk8s/current/args"
-    host = host_of(tmp_path, (directory + "/containerd.toml", "version = 2\n"),
-                   (directory + "/containerd-template.toml", "version = 2\n"), (BINARY, "#!/bin/sh\n"))
-    edit, = change_of(host, service_of("microk8s", directory + "/containerd.toml", (1, 7))).edits
-    assert BINARY in (edit.after or "")
-
-
-def test_a_program_that_is_found_first_is_named(tmp_path: Path) -> None:
-    host = host_of(tmp_path, (ROOT, RENDERED % IMPORTS), (BINARY, "#!/bin/sh\n"))
-    with pytest.raises(GpuOpsError, match="the next start will define the handler 'nvidia' with /usr/bin"):
-        change_of(host, service_of("k3s"), replace(PRESENT, handler_binary="/opt/nvidia-container-runtime"))
 
 
 def test_what_a_template_adds_repeats_no_table_of_the_rendered_file(tmp_path: Path) -> None:

@@ -6,16 +6,15 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_edits import WorkedOut, make, work_out
+from made_edits import WorkedOut, work_out
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -24,10 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.doc
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.docker.backend import Docker
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.memory import MEMORY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import (
-    RELOAD,
-    RESTART,
     Answer,
-    Edit,
     Service,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import Policy
@@ -208,58 +204,6 @@ def worked_out(host: Host, journal: Journal, policy: Policy, service: Service) -
     return work_out(Docker(), host, journal, policy, service)
 
 
-def apply(host: Host, journal: Journal, planned: WorkedOut) -> None:
-    for edit in planned.edits:
-        journal.keep_original(MEMORY, edit.path)
-    make(Docker(), host, planned.edits)
-
-
-@pytest.mark.parametrize("text", [None, "{}", RICH])
-def test_the_backend_brings_and_takes_back(tmp_path: Path, text: Optional[str]) -> None:
-    host = host_with(tmp_path, text)
-    journal = Journal(host)
-    first = worked_out(host, journal, PRESENT, SERVICE)
-    assert first.refusal is None and first.observation.cdi is None and len(first.edits) == 1
-    apply(host, journal, first)
-    again = worked_out(host, journal, PRESENT, SERVICE)
-    assert again.edits == () and "nvidia" in again.observation.handlers
-    plain = worked_out(host, journal, replace(PRESENT, default_handler=False), SERVICE)
-    apply(host, journal, plain)
-    assert json.loads(host.read(FILE) or "").get("default-runtime") == (json.loads(text or "{}")).get("default-runtime")
-    apply(host, journal, worked_out(host, journal, replace(PRESENT, present=False), SERVICE))
-    assert host.read(FILE) == text
-
-
-def test_a_handler_of_an_earlier_policy_goes_with_it(tmp_path: Path) -> None:
-    host = host_with(tmp_path, RICH)
-    journal = Journal(host)
-    more = replace(PRESENT, handler="gpu", handlers=(("nvidia-legacy", BINARY + ".legacy"),))
-    apply(host, journal, worked_out(host, journal, more, SERVICE))
-    journal.remember(MEMORY, {"handlers": list(more.entries)})
-    apply(host, journal, worked_out(host, journal, PRESENT, SERVICE))
-    assert set(json.loads(host.read(FILE) or "")["runtimes"]) == {"kata", "nvidia"}
-    journal.remember(MEMORY, {"handlers": ["nvidia"]})
-    apply(host, journal, worked_out(host, journal, replace(PRESENT, present=False), SERVICE))
-    assert host.read(FILE) == RICH
-
-
-def test_what_is_not_ours_is_not_taken_back(tmp_path: Path) -> None:
-    host = host_with(tmp_path, json.dumps({"runtimes": {"nvidia": {"path": BINARY}}}))
-    planned = worked_out(host, Journal(host), replace(PRESENT, present=False), SERVICE)
-    assert planned.edits == () and planned.refusal is None
-
-
-@pytest.mark.parametrize("text, arguments, found", [
-    ('{"a": 1,\n}', (), "%s:2: " % FILE),
-    ("{}", ("dockerd", "--default-runtime=runc"), "dockerd runs with --default-runtime"),
-    ('{"runtimes": {"nvidia": {"path": "/opt/other"}}}', (), "runtime 'nvidia' is"),
-])
-def test_the_backend_refuses_before_it_writes(tmp_path: Path, text: str, arguments: Any, found: str) -> None:
-    host = host_with(tmp_path, text)
-    planned = worked_out(host, Journal(host), PRESENT, replace(SERVICE, arguments=arguments))
-    assert planned.refusal is not None and found in planned.refusal.found and planned.edits == ()
-
-
 @pytest.mark.parametrize("value", ["null", "1", '"x"', '[{"a": 1}, {"b": 2}]', "true"])
 @pytest.mark.parametrize("key", ["runtimes", "features"])
 @pytest.mark.parametrize("changed_before", [False, True])
@@ -272,16 +216,6 @@ def test_a_table_that_is_none_is_refused(tmp_path: Path, key: str, value: str, c
     planned = worked_out(host, journal, PRESENT, service)
     assert planned.refusal is not None
     assert planned.refusal.found == "%s: '%s' is no object" % (FILE, key)
-    assert host.read(FILE) == text
-
-
-def test_a_foreign_runtime_is_taken_over_when_told_and_comes_back(tmp_path: Path) -> None:
-    text = '{"runtimes": {"nvidia": {"path": "/opt/other"}}}'
-    host = host_with(tmp_path, text)
-    journal, told = Journal(host), replace(PRESENT, adopt=True)
-    apply(host, journal, worked_out(host, journal, told, SERVICE))
-    assert json.loads(host.read(FILE) or "")["runtimes"]["nvidia"]["path"] == BINARY
-    apply(host, journal, worked_out(host, journal, replace(told, present=False), SERVICE))
     assert host.read(FILE) == text
 
 
@@ -303,60 +237,6 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def running(host: Host, containers: Set[str]) -> Iterator[None]:
-    """A daemon with these containers behind SERVICE's socket."""
-    path = Path(host.path(SERVICE.socket))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with Daemon(str(path), Handler) as daemon:
-        threading.Thread(target=daemon.serve_forever, daemon=True).start()
-        daemon.answers = {"/info": {"Runtimes": {}}, "/containers/json": [{"Id": name} for name in containers]}
-        try:
-            yield
-        finally:
-            daemon.shutdown()
-            path.unlink()
-
-
-def planned_for(host: Host, policy: Policy, service: Service) -> Tuple[Tuple[Edit, ...], Tuple[str, ...]]:
-    """(edits, notes), whatever dockerd says of them. Raises GpuOpsError."""
-    docker = Docker()
-    reading = docker.observe(host, Journal(host), policy, service).reading
-    edits = docker.edits(service, reading, policy)
-    return edits, docker.notes(service, reading, policy, edits)
-
-
-def test_a_reload_is_enough_where_no_feature_changes(tmp_path: Path) -> None:
-    for release, features, verb in (((20, 10), "", RELOAD), ((27, 5), "", RESTART), ((28, 5), "", RELOAD),
-                                    ((27, 5), '"features": {"cdi": true}', RELOAD)):
-        host = host_with(tmp_path, "{%s}" % features)
-        service = replace(SERVICE, release=release, active=False)
-        edits, _notes = planned_for(host, PRESENT, service)
-        assert edits and Docker().apply_verb(service, edits) == verb
-
-
-def test_the_former_default_takes_a_restart_to_come_back(tmp_path: Path) -> None:
-    host = host_with(tmp_path, "{}")
-    journal = Journal(host)
-    apply(host, journal, worked_out(host, journal, PRESENT, SERVICE))
-    edits, notes = planned_for(host, replace(PRESENT, present=False), SERVICE)
-    assert Docker().apply_verb(SERVICE, edits) == RESTART
-    assert "at its next start" in " ".join(notes)
-
-
-@pytest.mark.parametrize("live_restore, containers, refused", [
-    ("", {"c1"}, True), ("", set(), False), ('"live-restore": true', {"c1"}, False)])
-def test_a_restart_that_would_end_containers_is_refused(
-    tmp_path: Path, live_restore: str, containers: Set[str], refused: bool
-) -> None:
-    host, service = host_with(tmp_path, "{%s}" % live_restore), replace(SERVICE, release=(27, 5), active=True)
-    with running(host, containers):
-        try:
-            assert planned_for(host, PRESENT, service)[0] and not refused
-        except GpuOpsError as error:
-            assert refused and error.code == "runtime.docker_ends_containers"
-
-
 def test_the_daemon_is_asked_over_its_socket(tmp_path: Path) -> None:
     host, service = Host(str(tmp_path)), replace(SERVICE, socket="/docker.sock")
     assert "docker.sock" in Docker().answer(host, service).problem
@@ -372,12 +252,3 @@ def test_the_daemon_is_asked_over_its_socket(tmp_path: Path) -> None:
         daemon.answers = {"/info": b"no JSON"}
         assert "/info" in Docker().answer(host, service).problem
         daemon.shutdown()
-
-
-def test_live_restore_may_be_a_flag_and_directories_of_cdi_are_looked_at(tmp_path: Path) -> None:
-    service = replace(SERVICE, release=(27, 5), active=True, arguments=("dockerd", "--live-restore"))
-    for directories, notes in (('["/etc/cdi"]', 1), ('["/etc/cdi", "/run/cdi"]', 0)):
-        host = host_with(tmp_path, '{"cdi-spec-dirs": %s}' % directories)
-        with running(host, {"c"}):
-            edits, told = planned_for(host, PRESENT, service)
-        assert edits and len(told) == notes

@@ -247,29 +247,6 @@ class TestDetection:
         assert (service.backend, service.distribution, service.unit, service.root) == name
         assert (service.release, service.active) == ((2, 1), True)
 
-    def test_the_kubelet_decides_between_several(self, find: Any) -> None:
-        both = {**PLAIN, **CRIO}
-        assert find(both, "/run/crio/crio.sock").backend == "crio"
-        assert find(both, "/run/containerd/containerd.sock").backend == "containerd"
-
-    def test_several_without_a_kubelet_are_named_and_the_policy_chooses(self, find: Any) -> None:
-        both = {**PLAIN, **CRIO}
-        with pytest.raises(GpuOpsError) as caught:
-            find(both)
-        assert "containerd.service" in caught.value.found
-        assert "crio.service" in caught.value.found
-        assert find(both, runtime="crio").unit == "crio.service"
-
-    def test_the_kubelet_inside_k3s_uses_its_own(self, find: Any) -> None:
-        assert find({**PLAIN, **K3S}).distribution == "k3s"
-        assert find({**PLAIN, **K3S}, runtime="containerd").distribution == ""
-
-    def test_none(self, find: Any) -> None:
-        assert find({}) is None
-        with pytest.raises(GpuOpsError) as caught:
-            find({}, "/run/crio/crio.sock")
-        assert "/run/crio/crio.sock" in caught.value.found
-
 
 # what becomes of files: a runtime with two files, whose daemon is the test's
 
@@ -633,10 +610,10 @@ class TestExecutors:
         now = time.time
         monkeypatch.setattr(time, "time", lambda: now() + seconds)
         service = replace(SERVICE, started=model.started_at(Host(), os.getpid()))
-        assert model.pending(host, journal, service, [ROOT], "any")
+        assert model.pending(host, journal, True, service, [ROOT], "any")
         journal.remember(memory.MEMORY, {"undo": {ROOT: {"boot": "another", "up": 1.0}}})
         if seconds > 0:
-            assert not model.pending(host, journal, service, [ROOT], "any")
+            assert not model.pending(host, journal, True, service, [ROOT], "any")
 
 
 def step_of_the_release_before(action: str, subject: str, before: str, after: str, **more: Any) -> Step:

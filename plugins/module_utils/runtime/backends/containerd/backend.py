@@ -137,7 +137,7 @@ class Containerd(Backend[Files]):
 
 
 def _change(service: Service, reading: Files, policy: Policy) -> Change:
-    """Pure. Raises GpuOpsError where it is not safe. Where nothing of ours is to be taken out, nothing stands against."""
+    """Pure. Raises GpuOpsError where it is not safe; nothing stands against taking nothing out."""
     obstacle = _obstacle(service, reading, policy)
     if obstacle is not None and (policy.present or _made(service, reading, policy).edits):
         raise GpuOpsError.because([obstacle])

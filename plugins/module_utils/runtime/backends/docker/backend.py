@@ -47,8 +47,8 @@ class DaemonJson:
     at_risk: FrozenSet[str] = frozenset()
 
     def to_dict(self) -> Dict[str, Any]:
-        return {"text": digest(self.text), "served": digest(self.served), "changed": self.changed, "original": digest(self.original),
-                "handlers": list(self.handlers), "at_risk": sorted(self.at_risk)}
+        return {"text": digest(self.text), "served": digest(self.served), "changed": self.changed,
+                "original": digest(self.original), "handlers": list(self.handlers), "at_risk": sorted(self.at_risk)}
 
 
 class Docker(Backend[DaemonJson]):
