@@ -117,6 +117,10 @@ def refuses_and_plans(made: Plan, seen: Seen, policy: str) -> Plan:
     return replace(made, refusals=(Refusal("two.other", "found", "wanted", "remedy"),))
 
 
+def keeps_what_a_killed_run_left(made: Plan, seen: Seen, policy: str) -> Plan:
+    return Plan() if policy == "absent" and len(seen.originals) == 1 else made
+
+
 def takes_nothing_back(made: Plan, seen: Seen, policy: str) -> Plan:
     return Plan() if policy == "absent" else made
 
@@ -163,6 +167,30 @@ def test_what_a_capability_does_not_keep_is_found(changed: Any, said: str, tmp_p
     with pytest.raises(AssertionError) as caught:
         run(kind(changed), tmp_path, TEXT.replace("host\n", "host\nunit daemon.service active\n", 1))
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("good, said", [
+    (0, "after the plan, it is not in effect"), (1, "killed after 1 steps, in the end it is not in effect"),
+])
+def test_a_plan_that_does_not_lead_to_what_is_wanted_is_found(good: int, said: str, tmp_path: Path) -> None:
+    answers = iter([""] * good + ["it is not in effect"])
+    host = kind(unchanged)
+    host.shortcoming = lambda _world, _policy: next(answers)  # type: ignore[method-assign]
+    with pytest.raises(AssertionError, match=said):
+        run(host, tmp_path)
+
+
+def test_what_several_runs_have_left_is_found(tmp_path: Path) -> None:
+    text = TEXT.replace("apply\n", "killed after 1\npolicy state=absent\napply\n")
+    assert run(kind(unchanged), tmp_path, text) == ""
+    with pytest.raises(AssertionError, match="taken back, it is not as before"):
+        run(kind(keeps_what_a_killed_run_left), tmp_path, text)
+
+
+def test_a_text_of_more_lines_stands_behind_bars(tmp_path: Path) -> None:
+    text = TEXT.replace("host\n", "host\nfile /etc/first\n| # theirs\n|\n|  {\\n}\n", 1).replace(
+        "       +ours", "       -# theirs\n       -\n       - {\\n}\n       +ours", 1)
+    assert run(kind(unchanged), tmp_path, text) == ""
 
 
 def test_facts_that_are_told_and_do_not_come_are_found(tmp_path: Path) -> None:

@@ -406,6 +406,10 @@ class World(world.World):
         """'reload is ignored': an earlier run has seen that dockerd does not take its file in by one."""
         self.ignoring = self.daemons["docker"].pid
 
+    def say_recorded(self, path: str) -> None:
+        """A removal was cut short between its file and the record of it."""
+        self.originals[path] = self.files.get(path)
+
     def say_programs(self, *paths: str) -> None:
         """These are there, and can be executed."""
         self.programs = paths
