@@ -21,9 +21,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.con
 
 ROOT = "/etc/containerd/config.toml"
 CRI2 = 'plugins."io.containerd.grpc.v1.cri"'
-CRI3 = "plugins.'io.containerd.cri.v1.runtime'"
-RUNC = "[%s.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n" \
-       "[%s.containerd.runtimes.runc.options]\nsystemdCgroup = true\nBinaryName = '/usr/local/bin/runc'\n"
 
 
 def policy_with(**changes: Any) -> policy.Policy:
