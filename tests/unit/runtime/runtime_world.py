@@ -38,7 +38,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.backends.kno
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cri import CriError, CriStatus
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.memory import MEMORY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import CLOCK_TICKS, Observation, Service
+from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.model import Observation, Service
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.policy import Policy
 
 # Seconds between the boot and the start of a daemon; what is older and newer than it is so by MARGIN
@@ -463,7 +463,7 @@ class Machine(Host):
         process = "/proc/%d/" % daemon.pid
         self._put(process + "cmdline", "".join(word + "\0" for word in daemon.argv))
         self._put(process + "cgroup", "0::/system.slice/%s\n" % daemon.unit)
-        self._put(process + "stat", "%d (x) S %s %d 0" % (daemon.pid, "0 " * 18, STARTED * CLOCK_TICKS))
+        self._put(process + "stat", "%d (x) S %s %d 0" % (daemon.pid, "0 " * 18, STARTED * os.sysconf("SC_CLK_TCK")))
         self._place(process + "exe").symlink_to(daemon.program)
         self._place(process + "cwd").symlink_to("/")
 
