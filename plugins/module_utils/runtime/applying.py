@@ -20,7 +20,7 @@ from .backend import Backend
 from .backends.known import BACKENDS
 from .memory import recall, remember
 from .model import RELOAD, RESTART, WAIT, Answer, Service
-from .writing import service_of, stuck_files, undo
+from .writing import service_of, settled, stuck_files, taken_in, undo
 
 READY_SECONDS = 60.0
 PAUSE_SECONDS = 0.2
@@ -50,23 +50,25 @@ class Expectation:
 def apply(host: Host, journal: Journal, step: Step) -> None:
     """Have the daemon take its files in and wait until it serves; else the files go back, and it takes those in."""
     backend = BACKENDS[step.parameters["kind"]]
-    service = service_of(host, step)
+    service, runtime = service_of(host, step), step.parameters["runtime"]
     verb = step.action.rpartition(".")[2]
     wanted = frozenset(step.parameters["handlers"])
-    ours = wanted.union(recall(journal).get("handlers", ()), step.parameters["ours"])
+    ours = wanted.union(recall(journal, runtime).get("handlers", ()), step.parameters["ours"])
     defined = backend.handlers(host, service)
     expected = Expectation(wanted, frozenset() if defined is None else ours - wanted - defined,
                            backend.answer(host, service).containers)
-    remember(journal, handlers=sorted(ours))
+    remember(journal, runtime, handlers=sorted(ours))
     failure = _apply(host, backend, service, verb, expected)
     if failure:
         ignored = verb == RELOAD and bool(expected.unknown(backend, backend.answer(host, service)))
-        restored, stuck = undo(host, journal)
+        taken_in(host, journal, runtime)
+        restored, stuck = undo(host, journal, runtime)
         second = failure
         if restored:
             second = _apply(host, backend, service, _verb_after_failure(host, service, verb), Expectation())
+        settled(journal, runtime, stuck)
         if ignored:
-            remember(journal, reload_ignored=service.pid)
+            remember(journal, runtime, reload_ignored=service.pid)
         raise GpuOpsError(
             "runtime.does_not_come_up",
             found="%s does not come up with the new configuration: %s" % (backend.title, failure),
@@ -78,7 +80,7 @@ def apply(host: Host, journal: Journal, step: Step) -> None:
             restored=restored,
         )
     now = service_of(host, step)
-    remember(journal, undo=None, reload_ignored=None, handlers=sorted(wanted),
+    remember(journal, runtime, undo=None, reload_ignored=None, handlers=sorted(wanted),
              verified={"pid": now.pid, "digest": backend.effective_digest(host, now)})
 
 

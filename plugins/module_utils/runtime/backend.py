@@ -54,6 +54,14 @@ class Backend(Generic[Read]):
         """Pure: how the daemon learns of these edits: RESTART, RELOAD or WAIT. Without any: of files newer than it."""
         return RESTART
 
+    def against_restart(self, service: Service, reading: Read, edits: Sequence[Edit]) -> Optional[Refusal]:
+        """Pure: why the daemon must not be restarted for these edits, or for files newer than it; None if it may."""
+        return None
+
+    def brought(self, parameters: Mapping[str, Any]) -> FrozenSet[str]:
+        """Pure: handlers that an edit with these parameters brings, where the file cannot tell that they are ours."""
+        return frozenset()
+
     def effective_digest(self, host: Host, service: Service) -> str:
         """What of the files the daemon acts upon, as far as our change goes."""
         raise NotImplementedError

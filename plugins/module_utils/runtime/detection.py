@@ -149,7 +149,7 @@ def _check_one(services: Sequence[Service], why: str) -> None:
         raise GpuOpsError(
             "runtime.several",
             found="several container runtimes: %s, %s" % (", ".join(
-                "%s (%s, %s)" % (service.distribution or service.backend, service.unit, service.socket)
+                "%s (%s, %s)" % (service.name, service.unit, service.socket)
                 for service in services), why),
             wanted="one runtime to configure",
             remedy="name it with `runtime`",

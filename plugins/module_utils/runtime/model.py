@@ -50,6 +50,11 @@ class Service:
     socket: str
     arguments: Tuple[str, ...] = ()
 
+    @property
+    def name(self) -> str:
+        """The word for it in `runtime`, in plans and in what is remembered of it."""
+        return self.distribution or self.backend
+
     def to_dict(self) -> Dict[str, Any]:
         """What a plan depends on: which process it happens to be is left out."""
         return {
@@ -151,7 +156,7 @@ def pending(
     read = list(paths)
     stats = [host.stat(path) for path in read]
     newer = present and any(stat is not None and stat.st_mtime > service.started for stat in stats)
-    memory = recall(journal)
+    memory = recall(journal, service.name)
     verified = memory.get("verified", {})
     known = verified.get("pid") == service.pid and verified.get("digest") == effective
     changes = memory.get("undo", {})
@@ -163,10 +168,11 @@ def pending(
 def came_up_with(host: Host, service: Service, changes: Mapping[str, Mapping[str, Any]]) -> bool:
     """Whether the daemon was started after all these changes of ours, wherever its clock was set since.
 
-    changes: {path: {'boot', 'up' (seconds since that boot), ...}}
+    changes: {path: {'boot', 'up' (seconds since that boot), ...}}; an older release wrote 'time', of the clock, instead
     """
     started = service.started - (time.time() - time.clock_gettime(time.CLOCK_BOOTTIME))
-    return all(change.get("boot") != host.boot() or started > change["up"] for change in changes.values())
+    return all(service.started > change["time"] if "time" in change else
+               change.get("boot") != host.boot() or started > change["up"] for change in changes.values())
 
 
 def started_at(host: Host, pid: int) -> float:

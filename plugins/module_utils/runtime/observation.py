@@ -28,8 +28,9 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         observation = BACKENDS[service.backend].observe(host, journal, policy, service)
     except GpuOpsError as error:
         return Observation(service, error.refusals)
+    ignoring = recall(journal, service.name).get("reload_ignored")
     return replace(observation, as_before=() if policy.present else _as_before(host, journal),
-                   reload_ignored=service.pid != 0 and recall(journal).get("reload_ignored") == service.pid)
+                   reload_ignored=service.pid != 0 and ignoring == service.pid)
 
 
 def _as_before(host: Host, journal: Journal) -> Tuple[str, ...]:

@@ -51,6 +51,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     steps = [_edit_step(edit, edits, policy, service, backend) for edit in edits]
     if (steps or observation.pending) and service.active:
         steps.append(_apply_step(policy, observation, service, edits, [step.id for step in steps]))
+        against = backend.against_restart(service, observation.reading, edits)
+        if against is not None and steps[-1].action == APPLY[RESTART]:
+            return Plan(refusals=(against,))
     edited = [edit.path for edit in edits]
     steps.extend(_forget_step(path) for path in observation.as_before if path not in edited)
     return Plan(steps=tuple(steps), notes=tuple(notes))
@@ -134,5 +137,5 @@ def _forget_step(path: str) -> Step:
 
 def _address(service: Service) -> Dict[str, Any]:
     """What an executor finds the same service by; 'kind' is the word for its backend in plans that are stored."""
-    return {"kind": service.backend, "runtime": service.distribution or service.backend, "root": service.root,
+    return {"kind": service.backend, "runtime": service.name, "root": service.root,
             "socket": service.socket}

@@ -14,7 +14,7 @@ from ..core.plan import Step, digest
 from ..core.refusal import Refusal
 from .backends.known import BACKENDS
 from .detection import rediscover
-from .memory import MEMORY, recall, remember
+from .memory import MEMORY, recall, remember, served_with
 from .model import Service, came_up_with
 
 
@@ -25,8 +25,11 @@ def write(host: Host, journal: Journal, step: Step) -> None:
 
 def edit(host: Host, journal: Journal, step: Step) -> None:
     """Our lines in somebody else's file."""
-    backend = BACKENDS[step.parameters["kind"]]
+    backend, runtime = BACKENDS[step.parameters["kind"]], step.parameters["runtime"]
     _check_unchanged(host, journal, step)
+    # a file that cannot tell whose they are: this may be the last that is known of them before another policy comes
+    brought = backend.brought(step.parameters["edit"])
+    remember(journal, runtime, handlers=sorted(brought.union(recall(journal, runtime).get("handlers", ()))))
     _change(host, journal, step, backend.edited(step.subject, host.read(step.subject), step.parameters["edit"]))
 
 
@@ -44,14 +47,14 @@ def forget(host: Host, journal: Journal, step: Step) -> None:
 def _change(host: Host, journal: Journal, step: Step, text: Optional[str]) -> None:
     _check_unchanged(host, journal, step)
     if digest(text) != step.parameters["after"]:
-        raise _undone(host, journal, Refusal(
+        raise _undone(host, journal, step.parameters["runtime"], Refusal(
             "runtime.comes_out_otherwise", "%s: the change comes out otherwise than it was planned" % step.subject,
             "the text that was planned and judged", "run again: the new plan is made on the file as it is now"))
     try:
         _keep(host, journal, step, text)
         _put(host, journal, step, text)
     except HostFailed as error:
-        raise _undone(host, journal, Refusal(
+        raise _undone(host, journal, step.parameters["runtime"], Refusal(
             "runtime.not_writable", "%s: it cannot be written: %s" % (step.subject, error.reason),
             "the file changed as planned",
             "see whether it is immutable (`lsattr`), read-only or on a full disk (`findmnt`, `df`), and run again",
@@ -71,14 +74,14 @@ def _put(host: Host, journal: Journal, step: Step, text: Optional[str]) -> None:
 
 def _check_unchanged(host: Host, journal: Journal, step: Step) -> None:
     if digest(host.read(step.subject)) != step.parameters["before"]:
-        raise _undone(host, journal, Refusal(
+        raise _undone(host, journal, step.parameters["runtime"], Refusal(
             "runtime.changed_meanwhile", "%s: another program has changed it since it was read" % step.subject,
             "the file that the plan was made for", "run again: the new plan is made on the file as it is now"))
 
 
-def _undone(host: Host, journal: Journal, refusal: Refusal) -> GpuOpsError:
+def _undone(host: Host, journal: Journal, runtime: str, refusal: Refusal) -> GpuOpsError:
     """What was written so far goes back, so that a half-made change is never waiting for the next restart."""
-    restored, stuck = undo(host, journal)
+    restored, stuck = undo(host, journal, runtime)
     left = stuck_files(stuck) if stuck else "nothing of this run was left behind"
     return GpuOpsError.because([replace(refusal, remedy="%s; %s" % (refusal.remedy, left))], restored=restored)
 
@@ -99,9 +102,9 @@ def service_of(host: Host, step: Step) -> Service:
 
 def _keep(host: Host, journal: Journal, step: Step, after: Optional[str]) -> None:
     """Write down what was there: before our first change for good, before this change until the daemon is back."""
-    path = step.subject
+    path, runtime = step.subject, step.parameters["runtime"]
     journal.keep_original(MEMORY, path)
-    changes = _undoing(journal)
+    changes = _undoing(journal, runtime)
     if changes:
         service = service_of(host, step)
         if service.pid and came_up_with(host, service, changes):
@@ -109,20 +112,32 @@ def _keep(host: Host, journal: Journal, step: Step, after: Optional[str]) -> Non
             changes = {}
     now = host.read(path)
     entry = changes.get(path)
-    if entry is None or digest(now) not in (entry["after"], digest(entry["text"])):
-        owner = host.ownership(path)
-        entry = {"text": now, "owner": None if owner is None else asdict(owner)}
-    changes[path] = dict(entry, after=digest(after), boot=host.boot(), up=time.clock_gettime(time.CLOCK_BOOTTIME))
-    remember(journal, undo=changes)
+    if entry is None:
+        entry = _former(host, path, now)
+    elif digest(now) not in (entry["after"], digest(entry["text"])):
+        # somebody has changed it since: his text is what is put back, and not what the daemon serves with
+        entry = {**_former(host, path, now), "served": served_with(entry)}
+    changes[path] = dict(entry, after=digest(after), **_moment(host))
+    remember(journal, runtime, undo=changes)
 
 
-def undo(host: Host, journal: Journal) -> Tuple[List[str], List[str]]:
+def _former(host: Host, path: str, text: Optional[str]) -> Dict[str, Any]:
+    owner = host.ownership(path)
+    return {"text": text, "owner": None if owner is None else asdict(owner)}
+
+
+def _moment(host: Host) -> Dict[str, Any]:
+    return {"boot": host.boot(), "up": time.clock_gettime(time.CLOCK_BOOTTIME)}
+
+
+def undo(host: Host, journal: Journal, runtime: str) -> Tuple[List[str], List[str]]:
     """Put back what we wrote since the daemon last came up; a file that somebody changed after us stays.
 
     Returns the files that are back, and those that could not be written.
     """
-    restored, stuck = [], {}
-    for path, entry in reversed(list(_undoing(journal).items())):
+    changes = _undoing(journal, runtime)
+    restored, stuck = [], []
+    for path, entry in reversed(list(changes.items())):
         now = digest(host.read(path))
         if now != entry["after"] or now == digest(entry["text"]):
             continue
@@ -130,9 +145,22 @@ def undo(host: Host, journal: Journal) -> Tuple[List[str], List[str]]:
             _put_back(host, journal, path, entry)
             restored.append(path)
         except HostFailed:
-            stuck[path] = entry
-    remember(journal, undo=stuck)
+            stuck.append(path)
+    remember(journal, runtime, undo={
+        path: entry for path, entry in changes.items() if digest(host.read(path)) != digest(served_with(entry))})
     return sorted(restored), sorted(stuck)
+
+
+def taken_in(host: Host, journal: Journal, runtime: str) -> None:
+    """The daemon was given the files as they are: what is put back from here on is new to it."""
+    remember(journal, runtime, undo={path: dict(entry, served=host.read(path), **_moment(host))
+                                     for path, entry in _undoing(journal, runtime).items()})
+
+
+def settled(journal: Journal, runtime: str, stuck: List[str]) -> None:
+    """The daemon was given what was put back; files that could not be are still as they were written."""
+    remember(journal, runtime, undo={
+        path: entry for path, entry in _undoing(journal, runtime).items() if path in stuck})
 
 
 def _put_back(host: Host, journal: Journal, path: str, entry: Dict[str, Any]) -> None:
@@ -152,6 +180,6 @@ def _remove_directories(host: Host, journal: Journal, path: str) -> None:
                 host.remove_empty_dir(directory)
 
 
-def _undoing(journal: Journal) -> Dict[str, Dict[str, Any]]:
-    changes: Dict[str, Dict[str, Any]] = recall(journal).get("undo") or {}
+def _undoing(journal: Journal, runtime: str) -> Dict[str, Dict[str, Any]]:
+    changes: Dict[str, Dict[str, Any]] = recall(journal, runtime).get("undo") or {}
     return changes

@@ -101,10 +101,13 @@ class Daemon:
 
 @dataclass(frozen=True)
 class Former:
-    """A text before our change, that after it, and how often the daemons had been started."""
+    """A text before our change, what the daemon served with then, that after it, whose change it is, and how often that
+    daemon had been started."""
 
     text: Optional[str]
+    served: Optional[str]
     after: Optional[str]
+    runtime: str
     starts: int
 
 
@@ -117,8 +120,8 @@ class World(world.World):
     open:     directories that others than root may write to.
     frozen:   directories whose file system is mounted read-only.
     since:    {path that we changed since a daemon last served: what it was}.
-    handlers: those of the last run that the daemon has proved to serve.
-    verified: its process, and what it served with.
+    handlers: {name of a runtime: those that runs of ours wrote, as far as it is known}.
+    verified: {name of a runtime: its process that has proved to serve, and with what}.
     ignoring: the process that does not take its files in by a reload.
     """
 
@@ -130,7 +133,7 @@ class World(world.World):
     open: List[str] = field(default_factory=list)
     frozen: List[str] = field(default_factory=list)
     since: Dict[str, Former] = field(default_factory=dict, compare=False)
-    handlers: List[str] = field(default_factory=list)
+    handlers: Dict[str, List[str]] = field(default_factory=dict)
     verified: Dict[str, Any] = field(default_factory=dict, compare=False)
     ignoring: int = 0
 
@@ -154,8 +157,9 @@ class World(world.World):
             # a file that names none makes it forget none
             serves = replace(serves, handlers=told.handlers)
         if not policy.present:
+            gone = [name for name in policy.entries if name not in told.handlers]
             serves, told = (replace(each, default=each.default if each.default in policy.entries else "", cdi=None,
-                                    handlers={name: each.handlers.get(name) for name in policy.entries})
+                                    handlers={name: each.handlers.get(name) for name in gone})
                             for each in (serves, told))
         if serves != told:
             return "%s serves with %s, and its files say %s" % (daemon.unit, serves, told)
@@ -173,11 +177,7 @@ class World(world.World):
 
     @property
     def is_touched(self) -> bool:
-        return super().is_touched or bool(self.handlers)
-
-    @property
-    def starts(self) -> int:
-        return max((daemon.starts for daemon in self.daemons.values()), default=0)
+        return super().is_touched or any(self.handlers.values())
 
     def of_others(self) -> Dict[str, Any]:
         """But for what a distribution renders."""
@@ -207,6 +207,18 @@ class World(world.World):
             self.files["/run/k0s/containerd-cri.toml"] = self.merged_by_k0s()
         daemon.starts += 1
         daemon.begun, daemon.read, daemon.programs = dict(self.files), dict(self.files), self.programs
+
+    def reload(self, daemon: Daemon) -> None:
+        """dockerd takes what the file names, and of the features none."""
+        now = data_of(self.files.get(daemon.place.root))
+        read = {**data_of(daemon.read.get(daemon.place.root)), **{
+            name: now[name] for name in ("runtimes", "default-runtime", "live-restore") if name in now}}
+        daemon.read = {**daemon.read, daemon.place.root: json.dumps(read)}
+
+    def keeps(self, daemon: Daemon, files: Mapping[str, str]) -> bool:
+        """Whether a daemon with these files leaves containers alone when it ends, and when it starts."""
+        return daemon.place.backend != "docker" or "--live-restore" in daemon.words or bool(
+            data_of(files.get(daemon.place.root)).get("live-restore"))
 
     def meant(self, daemon: Daemon, files: Mapping[str, str], programs: Sequence[str]) -> Served:
         """What these files tell a daemon."""
@@ -299,7 +311,11 @@ class World(world.World):
 
     def runtime_config_edit(self, step: Step) -> None:
         parameters = json.loads(json.dumps(step.parameters))
-        self._change(step, BACKENDS[parameters["kind"]].edited(
+        backend, runtime = BACKENDS[parameters["kind"]], parameters["runtime"]
+        brought = backend.brought(parameters["edit"])
+        if brought:
+            self.handlers[runtime] = sorted(brought.union(self.handlers.get(runtime, ())))
+        self._change(step, backend.edited(
             step.subject, self.files.get(self._file(step.subject)), parameters["edit"]))
 
     def runtime_config_remove(self, step: Step) -> None:
@@ -310,8 +326,7 @@ class World(world.World):
 
     def runtime_restart(self, step: Step) -> Disruption:
         daemon = self._daemon(step)
-        keeps = "--live-restore" in daemon.words or data_of(daemon.read.get(daemon.place.root)).get("live-restore") \
-            if daemon.place.backend == "docker" else True
+        keeps = all(self.keeps(daemon, files) for files in (daemon.read, self.files))
         assert keeps or not daemon.containers, "%s ends containers" % step.id
         self.start(daemon)
         self._serves(step, daemon)
@@ -322,17 +337,14 @@ class World(world.World):
         daemon = self._daemon(step)
         assert daemon.place.backend == "docker", "%s takes nothing in by a reload" % daemon.unit
         assert self.ignoring != daemon.pid, "%s does not take a reload in" % daemon.unit
-        now = data_of(self.files.get(daemon.place.root))
-        read = {**data_of(daemon.read.get(daemon.place.root)), **{
-            name: now[name] for name in ("runtimes", "default-runtime") if name in now}}
-        daemon.read = {**daemon.read, daemon.place.root: json.dumps(read)}
+        self.reload(daemon)
         self._serves(step, daemon)
         return Disruption.service_restart
 
     def runtime_wait(self, step: Step) -> Disruption:
         """k0s restarts containerd once a file has come or gone."""
         daemon = self._daemon(step)
-        assert daemon.place.name == "k0s" and self.since, "nobody restarts %s" % daemon.unit
+        assert daemon.place.name == "k0s" and self.since_of("k0s"), "nobody restarts %s" % daemon.unit
         self.start(daemon)
         self._serves(step, daemon)
         return Disruption.runtime_restart
@@ -344,13 +356,13 @@ class World(world.World):
         assert digest(text) == step.parameters["after"], "%s comes out otherwise" % step.id
         assert not [each for each in self.frozen if path.startswith(each + "/")], "%s: read-only file system" % path
         self.originals.setdefault(step.subject, there)
-        starts = self.starts
-        if any(former.starts == starts for former in self.since.values()):
-            former = self.since.get(step.subject, Former(there, text, starts))
-            before = former.text if there in (former.text, former.after) else there
-        else:
-            self.since, before = {}, there
-        self.since[step.subject] = Former(before, text, starts)
+        runtime = step.parameters["runtime"]
+        starts, since = self.daemons[runtime].starts, self.since_of(runtime)
+        if not any(former.starts == starts for former in since.values()):
+            self._forget(runtime)
+        former = self.since.get(step.subject, Former(there, there, there, runtime, starts))
+        before = former.text if there in (former.text, former.after) else there
+        self.since[step.subject] = Former(before, former.served, text, runtime, starts)
         self.files.pop(path, None)
         if text is not None:
             self.files[path] = text
@@ -359,6 +371,12 @@ class World(world.World):
 
     def _file(self, path: str) -> str:
         return self.links.get(path, path)
+
+    def since_of(self, runtime: str) -> Dict[str, Former]:
+        return {path: former for path, former in self.since.items() if former.runtime == runtime}
+
+    def _forget(self, runtime: str) -> None:
+        self.since = {path: former for path, former in self.since.items() if former.runtime != runtime}
 
     def _daemon(self, step: Step) -> Daemon:
         daemon = self.daemons[step.parameters["runtime"]]
@@ -374,9 +392,10 @@ class World(world.World):
         served = self.meant(daemon, daemon.read, daemon.programs)
         unknown = [name for name in step.parameters["handlers"] if name not in served.handlers]
         assert not unknown or daemon.place.backend == "crio", "%s does not know %s" % (daemon.unit, unknown)
-        self.since = {}
-        self.handlers, self.ignoring = sorted(step.parameters["handlers"]), 0
-        self.verified = {"pid": daemon.pid, "digest": proved}
+        runtime = step.parameters["runtime"]
+        self._forget(runtime)
+        self.handlers[runtime], self.ignoring = sorted(step.parameters["handlers"]), 0
+        self.verified[runtime] = {"pid": daemon.pid, "digest": proved}
 
     # what scenarios say
 
@@ -393,6 +412,10 @@ class World(world.World):
     def say_restarted(self, name: str) -> None:
         """Somebody restarts it."""
         self.start(self.daemons[name])
+
+    def say_reloaded(self, name: str) -> None:
+        """Somebody has it reload its file, or a run of ours that was killed right after it."""
+        self.reload(self.daemons[name])
 
     def say_upgraded(self, name: str, version: str) -> None:
         self.daemons[name].version = version
@@ -529,7 +552,9 @@ class Client:
 
     def info(self) -> Dict[str, Any]:
         daemon = self._daemon("")
-        return {"Runtimes": dict(self.world.meant(daemon, daemon.read, daemon.programs).handlers)}
+        served = self.world.meant(daemon, daemon.read, daemon.programs)
+        return {"Runtimes": dict(served.handlers), "DefaultRuntime": served.default,
+                "LiveRestoreEnabled": self.world.keeps(daemon, daemon.read)}
 
     def running_containers(self) -> FrozenSet[str]:
         return frozenset(self._daemon("").containers)
@@ -553,11 +578,12 @@ class Records(Journal):
 
     def recall(self, capability: str) -> Dict[str, Any]:
         there = self.world
-        undo = {path: {"boot": self.host.boot(), "text": former.text,
-                       "up": STARTED + (MARGIN if former.starts == there.starts else -MARGIN)}
-                for path, former in there.since.items()}
-        return {"undo": undo, "handlers": there.handlers, "verified": there.verified,
-                "reload_ignored": there.ignoring}
+        return {name: {
+            "undo": {path: {"boot": self.host.boot(), "text": former.text, "served": former.served,
+                            "up": STARTED + (MARGIN if former.starts == daemon.starts else -MARGIN)}
+                     for path, former in there.since_of(name).items()},
+            "handlers": there.handlers.get(name, []), "verified": there.verified.get(name, {}),
+            "reload_ignored": there.ignoring} for name, daemon in there.daemons.items()}
 
 
 def binary_of(handler: Mapping[str, Any]) -> str:

@@ -615,6 +615,66 @@ class TestExecutors:
         if seconds > 0:
             assert not model.pending(host, journal, True, service, [ROOT], "any")
 
+    def test_killed_before_the_daemon_takes_its_former_files_in_again_that_is_still_due(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        up = model.started_at(Host(), os.getpid())
+        world.backend.answers = Failing(world, model.Answer("down"))
+
+        def restart(*words: str, **_options: Any) -> CommandResult:
+            if world.host.commands:
+                raise KeyboardInterrupt
+            world.host.commands.append(words)
+            world.service = replace(world.service, pid=2, started=time.time())
+            return CommandResult(words, 0, "", "")
+
+        world.service, delivered = replace(SERVICE, started=up), world.files()
+        monkeypatch.setattr(world.host, "systemctl", restart)
+        with pytest.raises(KeyboardInterrupt):
+            world.run()
+        assert world.files() == delivered
+        assert model.pending(world.host, Journal(world.host), False, world.service, [ROOT], "any")
+        world.service = replace(world.service, started=time.time())
+        assert not model.pending(world.host, Journal(world.host), False, world.service, [ROOT], "any")
+
+    def test_what_the_daemon_serves_with_outlives_the_edit_of_another_hand(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def killed(*_words: str, **_options: Any) -> CommandResult:
+            raise KeyboardInterrupt
+
+        world.service = replace(SERVICE, started=model.started_at(Host(), os.getpid()))
+        monkeypatch.setattr(world.host, "systemctl", killed)
+        for text in ("theirs\n", "theirs, and more\n"):
+            world.host.write(ROOT, text)
+            with pytest.raises(KeyboardInterrupt):
+                world.run()
+        journal = Journal(world.host)
+        change = memory.recall(journal, "any")["undo"][ROOT]
+        assert (change["text"], memory.served_with(change)) == ("theirs, and more\n", "theirs\n")
+        # what is put back is the other hand's, and still not what the daemon serves with
+        assert writing.undo(world.host, journal, "any") == ([OURS, ROOT], [])
+        assert list(memory.recall(journal, "any")["undo"]) == [ROOT]
+
+    def test_handlers_of_a_file_that_cannot_tell_whose_they_are_are_remembered_with_the_edit(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(world.backend, "brought", lambda parameters: frozenset({"of %s" % parameters["line"]}))
+        world.host.immutable = ROOT
+        with pytest.raises(GpuOpsError):
+            world.run()
+        assert memory.recall(Journal(world.host), "any")["handlers"] == ["of True"]
+
+
+def test_each_runtime_has_a_memory_of_its_own(tmp_path: Path) -> None:
+    journal = Journal(Host(str(tmp_path)))
+    memory.remember(journal, "docker", handlers=["nvidia"])
+    memory.remember(journal, "containerd", handlers=[], undo={ROOT: {}})
+    assert memory.recall(journal, "docker") == {"handlers": ["nvidia"]}
+    assert memory.recall(journal, "containerd") == {"undo": {ROOT: {}}}
+    memory.remember(journal, "containerd", undo=None)
+    assert journal.recall(memory.MEMORY) == {"docker": {"handlers": ["nvidia"]}}
+
 
 def step_of_the_release_before(action: str, subject: str, before: str, after: str, **more: Any) -> Step:
     """A step with the parameters that it had there, as plans and journals hold it."""
@@ -651,7 +711,16 @@ class TestWhatTheReleaseBeforeHasStored:
         world.backend.verb = model.RELOAD
         assert planned(world).steps[-1].action == "runtime.restart"
         assert world.run()[-1] == "runtime/runtime.restart/any.service"
-        assert set(journal.recall(memory.MEMORY)) == {"handlers", "verified"}
+        assert set(memory.recall(journal, "any")) == {"handlers", "verified"}
+        assert set(journal.recall(memory.MEMORY)) == {"any"}
+
+    @pytest.mark.parametrize("present", [True, False])
+    def test_when_it_changed_a_file_was_told_by_the_clock(self, tmp_path: Path, present: bool) -> None:
+        journal = Journal(Host(str(tmp_path)))
+        journal.remember(memory.MEMORY, {"undo": {ROOT: {"text": None, "owner": None, "after": None, "time": 1000.0}}})
+        for started, due in ((999.0, True), (1001.0, False)):
+            service = replace(SERVICE, started=started)
+            assert model.pending(journal.host, journal, present, service, [], "any") is due
 
 
 def planned(world: World) -> Plan:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import AbstractSet, Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ....core.errors import GpuOpsError
 from ....core.host import Host
 from ....core.journal import Journal
 from ....core.plan import digest
+from ....core.refusal import Refusal
 from ...backend import Backend
-from ...memory import MEMORY, recall
+from ...memory import MEMORY, recall, served_with
 from ...model import RELOAD, RESTART, Answer, Edit, Observation, Service, came_up_with, pending
 from ...policy import Policy
 from . import configuration
@@ -20,7 +21,8 @@ from .configuration import CDI_SINCE, Record, Setting
 from .engine import Engine
 from .judge import judge
 
-KEYS = ("runtimes", "features", "default-runtime")
+DEFAULT = "default-runtime"
+KEYS = ("runtimes", "features", DEFAULT)
 # Where the CDI specification of the node's GPUs is written
 SPEC_DIRECTORIES = ("/var/run/cdi", "/run/cdi")
 # Exit codes of containers that a signal has ended: SIGKILL and SIGTERM
@@ -35,6 +37,7 @@ class DaemonJson:
     served:     the file as it was before a change of ours that the daemon has not taken in yet; else as it is.
     changed:    whether we have changed it before, and original: what it was then, None for no file.
     handlers:   names of runtimes that earlier runs of ours wrote.
+    default:    the default runtime of the daemon that runs, '' where it does not say.
     at_risk:    running containers that a restart of the daemon would end.
     """
 
@@ -44,11 +47,13 @@ class DaemonJson:
     changed: bool = False
     original: Optional[str] = None
     handlers: Tuple[str, ...] = ()
+    default: str = ""
     at_risk: FrozenSet[str] = frozenset()
 
     def to_dict(self) -> Dict[str, Any]:
         return {"text": digest(self.text), "served": digest(self.served), "changed": self.changed,
-                "original": digest(self.original), "handlers": list(self.handlers), "at_risk": sorted(self.at_risk)}
+                "original": digest(self.original), "handlers": list(self.handlers), "default": self.default,
+                "at_risk": sorted(self.at_risk)}
 
 
 class Docker(Backend[DaemonJson]):
@@ -62,14 +67,14 @@ class Docker(Backend[DaemonJson]):
         data = configuration.parse(service.root, text or "")
         kept = [each for each in journal.originals(MEMORY) if each.path == service.root]
         content = kept[0].content if kept else None
-        asked = service.active and not _keeps_containers(service, data)
+        info = _in_effect(host, service)
         return Observation(
             service=service,
             reading=DaemonJson(
                 text=text, data=data, served=_served(host, journal, service, text), changed=bool(kept),
                 original=None if content is None else content.decode("utf-8", "surrogateescape"),
-                handlers=tuple(recall(journal).get("handlers", ())),
-                at_risk=self.answer(host, service).containers if asked else frozenset()),
+                handlers=tuple(recall(journal, service.name).get("handlers", ())),
+                default=str(info.get("DefaultRuntime", "")), at_risk=_at_risk(host, service, data, info)),
             pending=pending(host, journal, policy.present, service, [service.root], _digest(data)),
             handlers=tuple(sorted(configuration.table(data, "runtimes"))),
             cdi=configuration.injects_cdi(data, service.release) if service.release >= CDI_SINCE else None,
@@ -80,9 +85,7 @@ class Docker(Backend[DaemonJson]):
         base = configuration.without_settings(service.root, reading.text, record)
         wanted = _wanted(policy, service, base) if policy.present else []
         _check(service, policy, base, wanted)
-        edits = _edits(service, policy, reading.text, record, wanted)
-        _check_containers(service, _causes(service, reading, edits), reading.at_risk)
-        return edits
+        return _edits(service, policy, reading.text, record, wanted)
 
     def notes(
         self, service: Service, reading: DaemonJson, policy: Policy, edits: Sequence[Edit]
@@ -100,6 +103,25 @@ class Docker(Backend[DaemonJson]):
 
     def apply_verb(self, service: Service, reading: DaemonJson, edits: Sequence[Edit]) -> str:
         return RESTART if _causes(service, reading, edits) else RELOAD
+
+    def against_restart(self, service: Service, reading: DaemonJson, edits: Sequence[Edit]) -> Optional[Refusal]:
+        """For a change that takes one, and where a reload was ignored, for any."""
+        if not reading.at_risk:
+            return None
+        causes = _causes(service, reading, edits)
+        where = "the Docker that runs" if _keeps_containers(service, reading.data) else service.root
+        return Refusal(
+            "runtime.docker_ends_containers",
+            "%d running containers, and live-restore is off in %s: the restart that %s takes would end them" % (
+                len(reading.at_risk), where,
+                "a change of '%s'" % "' and '".join(causes) if causes else "a Docker that has ignored a reload"),
+            "containers that go on",
+            "set \"live-restore\": true and reload Docker, or stop the containers" + (
+                ", or set `cdi` to false, which takes a reload alone" if "features" in causes else ""),
+            "cdi" if "features" in causes else "")
+
+    def brought(self, parameters: Mapping[str, Any]) -> FrozenSet[str]:
+        return frozenset(place[1] for place, _value in parameters["settings"] if place[0] == "runtimes")
 
     def effective_digest(self, host: Host, service: Service) -> str:
         return _digest(configuration.parse(service.root, host.read(service.root) or ""))
@@ -136,8 +158,8 @@ def _record(service: Service, reading: DaemonJson, policy: Policy) -> Record:
     ours: List[Setting] = [(("runtimes", name), runtimes[name]) for name in names if name in runtimes]
     if configuration.table(data, "features").get("cdi") is True:
         ours.append((("features", "cdi"), True))
-    if data.get("default-runtime") in names:
-        ours.append((("default-runtime",), data["default-runtime"]))
+    if data.get(DEFAULT) in names:
+        ours.append(((DEFAULT,), data[DEFAULT]))
     return configuration.with_settings(service.root, reading.original, ours)[1]
 
 
@@ -164,19 +186,6 @@ def _check(service: Service, policy: Policy, base: Optional[str], wanted: List[S
         )
 
 
-def _check_containers(service: Service, causes: Sequence[str], at_risk: AbstractSet[str]) -> None:
-    if causes and at_risk:
-        raise GpuOpsError(
-            "runtime.docker_ends_containers",
-            found="%d running containers, and live-restore is off in %s: the restart that a change of '%s' takes would "
-                  "end them" % (len(at_risk), service.root, "' and '".join(causes)),
-            wanted="containers that go on",
-            remedy="set \"live-restore\": true and reload Docker, or stop the containers" + (
-                ", or set `cdi` to false, which takes a reload alone" if "features" in causes else ""),
-            option="cdi" if "features" in causes else "",
-        )
-
-
 def _edits(
     service: Service, policy: Policy, text: Optional[str], record: Record, wanted: List[Setting]
 ) -> Tuple[Edit, ...]:
@@ -198,17 +207,42 @@ def _shown(service: Service, text: Optional[str]) -> Optional[str]:
 
 
 def _causes(service: Service, reading: DaemonJson, edits: Sequence[Edit]) -> List[str]:
-    """What takes a restart, of these edits and of a change of ours that the daemon has not taken in yet."""
+    """What takes a restart, of these edits and of a change of ours that the daemon has not taken in yet.
+
+    A default of ours may have come by a reload since, as that of a run which was killed right after it.
+    """
     after = edits[-1].after if edits else reading.text
-    return configuration.restart_causes(service.root, reading.served, after, service.release)
+    causes = configuration.restart_causes(service.root, reading.served, after, service.release)
+    stays = reading.default in reading.handlers and DEFAULT not in configuration.parse(service.root, after or "") \
+        and not configuration.flag_conflicts(service.arguments, [((DEFAULT,), reading.default)])
+    return [*causes, DEFAULT] if stays and DEFAULT not in causes else causes
 
 
 def _served(host: Host, journal: Journal, service: Service, text: Optional[str]) -> Optional[str]:
-    change = (recall(journal).get("undo") or {}).get(service.root)
+    change = (recall(journal, service.name).get("undo") or {}).get(service.root)
     if change is None or came_up_with(host, service, {service.root: change}):
         return text
-    served: Optional[str] = change["text"]
-    return served
+    return served_with(change)
+
+
+def _in_effect(host: Host, service: Service) -> Mapping[str, Any]:
+    """What the daemon that runs says of itself, nothing where it does not answer."""
+    try:
+        return Engine(host.path(service.socket)).info() if service.active else {}
+    except GpuOpsError:
+        return {}
+
+
+def _at_risk(
+    host: Host, service: Service, data: Mapping[str, Any], info: Mapping[str, Any]
+) -> FrozenSet[str]:
+    """Running containers that a restart ends: the daemon that stops has to keep them, and the one that starts too."""
+    if not service.active or _keeps_containers(service, data) and info.get("LiveRestoreEnabled"):
+        return frozenset()
+    try:
+        return Engine(host.path(service.socket)).running_containers()
+    except GpuOpsError:
+        return frozenset()
 
 
 def _keeps_containers(service: Service, data: Mapping[str, Any]) -> bool:
