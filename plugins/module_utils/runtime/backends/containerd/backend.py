@@ -15,6 +15,7 @@ from ....core.refusal import Refusal
 from ...backend import Backend, on_read_only_file_system
 from ...cri import CriStatus
 from ...detection import kubelet_uses_systemd
+from ...memory import MEMORY
 from ...model import RESTART, WAIT, Answer, Edit, Observation, Service, pending
 from ...policy import Policy
 from . import distributions, k0s, rancher
@@ -43,6 +44,7 @@ class Files:
     open_link:      a link that is not followed, None if there is none.
     read_only:      a file that cannot be written for its file system, '' if there is none.
     beside:         what a distribution reads too.
+    on_record:      whether a file that we have changed is on record.
     """
 
     configuration: Configuration
@@ -52,13 +54,14 @@ class Files:
     open_link: Optional[OpenLink]
     read_only: str
     beside: Optional[distributions.Beside]
+    on_record: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
         return {
             "files": {file.path: digest(file.text) for file in self.configuration.files},
             "missing": list(self.configuration.missing), "ours": digest(self.ours), "like": self.like,
             "systemd_cgroup": self.systemd_cgroup, "open_link": self.open_link, "read_only": self.read_only,
-            "beside": None if self.beside is None else self.beside.to_dict(),
+            "beside": None if self.beside is None else self.beside.to_dict(), "on_record": self.on_record,
         }
 
 
@@ -81,7 +84,8 @@ class Containerd(Backend[Files]):
                 systemd_cgroup=kubelet_uses_systemd(host),
                 open_link=_open_link(host, configuration),
                 read_only=_read_only(host, service, configuration),
-                beside=beside),
+                beside=beside,
+                on_record=bool(journal.originals(MEMORY))),
             pending=pending(host, journal, policy.present, service, [file.path for file in configuration.files],
                             effective_digest(configuration))
             or distributions.brings(service, configuration, beside, policy),
@@ -148,6 +152,9 @@ def _made(service: Service, reading: Files, policy: Policy) -> Change:
     configuration = reading.configuration
     try:
         if service.distribution:
+            if reading.beside is None and not (policy.present or reading.on_record):
+                # a service that was never started, where we have never been
+                return Change()
             return distributions.change(service, configuration, reading.beside, policy, reading.systemd_cgroup)
         return _plain(service, reading, policy)
     except CannotExtend as error:

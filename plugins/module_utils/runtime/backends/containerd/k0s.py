@@ -60,6 +60,8 @@ def read(host: Host) -> Beside:
 def change(
     service: Service, configuration: Configuration, beside: Beside, policy: Policy, systemd_cgroup: bool
 ) -> Change:
+    if not policy.present and beside.ours is None:
+        return Change()
     _check_managed(service, configuration)
     others = {path: toml.parse(path, text) for path, text in beside.others.items()}
     _check_format(others, service.release)

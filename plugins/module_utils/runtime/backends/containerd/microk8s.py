@@ -19,7 +19,7 @@ from ...model import Edit, Service
 from ...policy import Policy
 from .change import Change, change_of, overrides, without
 from .configuration import Configuration, File, handlers
-from .writer import Tables, apply_tables, differing, wanted_tables
+from .writer import Tables, apply_tables, coming_back, differing, wanted_tables
 
 TEMPLATE = "containerd-template.toml"
 # Options of the kubelet
@@ -51,6 +51,8 @@ def read(host: Host, service: Service) -> Beside:
 
 def change(service: Service, configuration: Configuration, beside: Beside, policy: Policy) -> Change:
     template, text = beside.template, beside.text
+    if text is None and not policy.present:
+        return Change()
     if text is None:
         raise GpuOpsError(
             "runtime.microk8s_without_template",
@@ -64,7 +66,8 @@ def change(service: Service, configuration: Configuration, beside: Beside, polic
     tables = _tables(base, service, policy, file, beside.systemd_cgroup) if policy.present else {}
     after = apply_tables(text, tables, template)
     parameters = {"tables": [[list(table), dict(values)] for table, values in tables.items()]}
-    edit = Edit(template, text, after, toml.our_lines(text) or None, toml.our_lines(after) or None, parameters)
+    edit = Edit(template, text, after, toml.our_lines(text) or None,
+                toml.our_lines(after) + coming_back(text, after) or None, parameters)
     root = configuration.files[0]
     preview = Edit(root.path, root.text, apply_tables(root.text, tables, root.path), None, None)
     return change_of([edit], [preview])

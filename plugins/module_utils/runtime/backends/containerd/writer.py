@@ -222,6 +222,17 @@ def edited(path: str, text: Optional[str], tables: Mapping[toml.Path, Mapping[st
     return None if after == ROOT_HEADER else after
 
 
+def coming_back(before: str, after: str) -> str:
+    """The lines of others that come back where ours go."""
+    former, kept = ([line[len(toml.FORMER):] for line in toml.our_lines(text).splitlines()
+                     if line.startswith(toml.FORMER)] for text in (before, after))
+    for line in kept:
+        if line in former:
+            # two handlers may have had the same line
+            former.remove(line)
+    return "".join(line + "\n" for line in former)
+
+
 def _written(path: str, text: Optional[str], tables: Tables) -> Edit:
     after = edited(path, text, tables)
     return Edit(
@@ -229,7 +240,7 @@ def _written(path: str, text: Optional[str], tables: Tables) -> Edit:
         before=text,
         after=after,
         shown_before=None if text is None else toml.our_lines(text) or None,
-        shown_after=None if after is None else toml.our_lines(after) + _coming_back(text or "", after) or None,
+        shown_after=None if after is None else toml.our_lines(after) + coming_back(text or "", after) or None,
         parameters={"tables": [[list(table), dict(values)] for table, values in tables.items()]},
     )
 
@@ -249,13 +260,6 @@ def _cdi_settings(cri: Mapping[str, Any], release: Tuple[int, int]) -> Dict[str,
     if DEFAULT_SPEC_DIRECTORIES[1] not in directories and "/run/cdi" not in directories:
         settings["cdi_spec_dirs"] = [*directories, DEFAULT_SPEC_DIRECTORIES[1]]
     return settings
-
-
-def _coming_back(before: str, after: str) -> str:
-    """The lines of others that come back where ours go."""
-    former, kept = ([line[len(toml.FORMER):] for line in toml.our_lines(text).splitlines()
-                     if line.startswith(toml.FORMER)] for text in (before, after))
-    return "".join(line + "\n" for line in former if line not in kept)
 
 
 def _set(data: Dict[str, Any], table: toml.Path, values: Mapping[str, Any]) -> None:

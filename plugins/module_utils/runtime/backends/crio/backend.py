@@ -143,7 +143,7 @@ def _runs_with_others(
     """Whether the running daemon has other handlers of our names than its files, or one of them for its default.
 
     So a run that was killed after it took our file away is completed by the next, and a handler that waited for its
-    program comes into effect.
+    program comes into effect. Where ours are to go, one of others that the daemon lacks waits for a restart of theirs.
     """
     if not service.active:
         return False
@@ -155,7 +155,8 @@ def _runs_with_others(
     config = status.topic("config")
     told = config.get("crio") if isinstance(config, dict) else None
     default = told.get("DefaultRuntime") if isinstance(told, dict) else None
-    others = status.handlers and there != set(status.handlers) & set(policy.entries)
+    known = set(status.handlers) & set(policy.entries)
+    others = status.handlers and (there != known if policy.present else known - there)
     return bool(others or default in policy.entries and default != configuration.runtime().get("default_runtime"))
 
 
