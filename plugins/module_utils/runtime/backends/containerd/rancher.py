@@ -85,7 +85,7 @@ class Beside:
     options: (path, text) of the service's own configuration files, in the order in which they are read.
     joining: {path: text} of the files in the directory of our drop-in.
     flag:    the default handler that the service's command line names, '' for none.
-    found:   {handler: program} of those that the next start of the service finds.
+    found:   {handler: program} of those that the next start of the service finds and defines.
     """
 
     layout: Layout
@@ -108,13 +108,15 @@ def read(host: Host, service: Service, configuration: Configuration) -> Beside:
     argv = _command_line(host, service)
     layout = Layout.of(service, configuration.version, argv)
     more = [path for suffix in ("yaml", "yml") for path in host.glob("%s.d/*.%s" % (layout.options, suffix))]
+    ours = {path: host.read(path) for path in (layout.drop_in, layout.template, layout.default)}
+    template = ours[layout.template]
     return Beside(
         layout=layout,
-        ours={path: host.read(path) for path in (layout.drop_in, layout.template, layout.default)},
+        ours=ours,
         options=tuple((path, host.read(path) or "") for path in (layout.options, *sorted(more))),
         joining={path: host.read(path) or "" for path in host.glob(os.path.dirname(layout.drop_in) + "/*.toml")},
         flag=option(argv, "--default-runtime"),
-        found=found(host, service),
+        found=found(host, service) if template is None or _renders_found(toml.without_ours(template)) else {},
     )
 
 
@@ -248,12 +250,16 @@ def _place(base: Configuration, beside: Beside, name: str) -> str:
 
 def _template_edit(service: Service, path: str, text: Optional[str], tables: Tables) -> Edit:
     base = BASE if text is None else toml.without_ours(text)
-    block = _guarded(tables) if RENDERS_FOUND.search(base) else toml.render_tables(tables)
+    block = _guarded(tables) if _renders_found(base) else toml.render_tables(tables)
     if block:
         _check_template(service, path, base, tables)
     after = edited(text, block) if block or text is not None else None
     shown = [toml.our_lines(each) or None if each is not None else None for each in (text, after)]
     return Edit(path, text, after, shown[0], shown[1], {"block": block})
+
+
+def _renders_found(template: str) -> bool:
+    return RENDERS_FOUND.search(template) is not None
 
 
 def _check_template(service: Service, path: str, text: str, tables: Tables) -> None:
