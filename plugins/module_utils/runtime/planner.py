@@ -48,7 +48,10 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
                      % (backend.title, *service.release))
     if policy.present and not facts.toolkit:
         notes.append("The handler works once the container toolkit is installed.")
-    steps = [_edit_step(edit, edits, policy, service, backend) for edit in edits]
+    # a distribution that watches its files restarts the daemon for each of them, whatever else may be put off
+    watched = service.active and backend.apply_verb(service, observation.reading, edits) == WAIT
+    disruption = Disruption.runtime_restart if watched else Disruption.none
+    steps = [_edit_step(edit, edits, policy, service, backend, disruption) for edit in edits]
     if (steps or observation.pending) and service.active:
         steps.append(_apply_step(policy, observation, service, edits, [step.id for step in steps]))
         against = backend.against_restart(service, observation.reading, edits)
@@ -60,7 +63,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
 
 
 def _edit_step(
-    edit: Edit, edits: Sequence[Edit], policy: Policy, service: Service, backend: Backend[Any]
+    edit: Edit, edits: Sequence[Edit], policy: Policy, service: Service, backend: Backend[Any], disruption: Disruption
 ) -> Step:
     # before, after: what the executor compares with, so that what is written is what was judged
     parameters: Dict[str, Any] = {
@@ -79,18 +82,19 @@ def _edit_step(
         capability=NAME,
         action=action,
         subject=edit.path,
-        why=_why(edit, edits, policy, backend),
+        why=_why(edit, edits, policy, service, backend),
+        disruption=disruption,
         change={"before": edit.shown_before, "after": edit.shown_after},
         parameters=parameters,
     )
 
 
-def _why(edit: Edit, edits: Sequence[Edit], policy: Policy, backend: Backend[Any]) -> str:
+def _why(edit: Edit, edits: Sequence[Edit], policy: Policy, service: Service, backend: Backend[Any]) -> str:
     if not policy.present:
         return "What we wrote there goes; the rest of the file stays."
     if edit.after is None:
         return "It is not needed any more."
-    if edit.parameters and edit.before is None and any(not each.parameters for each in edits):
+    if edit.path == service.root and edit.before is None and any(not each.parameters for each in edits):
         return "%s reads no other file without it." % backend.title
     if edit.before is None or not edit.parameters:
         return "It gives %s the handler '%s' for pods that ask for GPUs." % (backend.title, policy.handler)
