@@ -11,7 +11,7 @@ import random
 import re
 import subprocess
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import host_cuts
 from laboratory import OTHERS_OWN, Fleet, different
@@ -26,6 +26,7 @@ DAYS = 180
 TOOLS = ("make", "mokutil", "patch", "bzip2", "xz-utils", "fakeroot", "lsb-release")
 HELD = ("containerd", "openssh-server", "sudo")
 KERNEL = "6.1.0-50-amd64"
+MOST_SHOWN = 20
 UPDATE_SUITE = "/etc/apt/sources.list.d/update.sources"
 APT_FAILS = "/etc/apt/apt.conf.d/99-fails"
 
@@ -75,7 +76,8 @@ class Life:
             left = self._apart()
         except (AssertionError, LabError) as error:
             raise AssertionError("%s\n%s" % (error, "\n".join(self.told))) from error
-        assert not left, "not what the admin made: %s\n%s" % (left, "\n".join(self.told))
+        assert not left, "not what the admin made, as it is and as he made it:\n%s\n%s" % (
+            "\n".join(self.told), "\n".join(shown(left)))
         return self.told
 
     def _possible(self) -> List[Tuple[Callable[[], None], int]]:
@@ -231,6 +233,14 @@ class Life:
         twin, ours = theirs(self.fleet, TWIN), theirs(self.fleet, OURS)
         apart = {aspect: different(twin[aspect], ours[aspect]) for aspect in twin}
         return {aspect: each for aspect, each in apart.items() if each}
+
+
+def shown(left: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """The packages first, as files follow from them; of each aspect as many as can be read."""
+    for aspect in sorted(left, key=lambda each: each == "tree"):
+        yield "%s: %d" % (aspect, len(left[aspect]))
+        for name, (theirs_, ours) in list(left[aspect].items())[:MOST_SHOWN]:
+            yield "  %s: %s, his %s" % (name, ours, theirs_)
 
 
 def install(names: str) -> str:

@@ -26,6 +26,8 @@ for room in ("gates", "lab", "integration"):
 import campaigns  # noqa: E402
 import workspace  # noqa: E402
 
+MOST_LINES = 60
+
 Results = Dict[str, Dict[str, Any]]
 
 
@@ -94,7 +96,7 @@ def run(name: str, campaign: campaigns.Campaign, options: argparse.Namespace, re
                                 "seconds": round(time.monotonic() - started), "commit": commit()}
             save(options.results, results)
             yield "%s %d: %s (%d s)%s" % (name, seed, "FAILED" if error else "passed", cases[str(seed)]["seconds"],
-                                          "".join("\n  " + line for line in told or error.splitlines()[:12]))
+                                          "".join("\n  " + line for line in told or error.splitlines()[:MOST_LINES]))
 
 
 def save(path: Path, results: Results) -> None:
