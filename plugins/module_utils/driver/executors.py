@@ -18,11 +18,6 @@ from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_k
 LOG_LINES = 12
 
 
-def configure_packages(host: Host, journal: Journal, step: Step) -> None:
-    """Finish what dpkg began, as far as that goes: what is left is a matter of the transaction that follows."""
-    running.configure(host, step.parameters["argv"], step.parameters["timeout"])
-
-
 def finish_packages(host: Host, journal: Journal, step: Step) -> None:
     done = running.configure(host, step.parameters["argv"], step.parameters["timeout"])
     if done.rc != 0:
@@ -111,7 +106,6 @@ def forget_repository(host: Host, journal: Journal, step: Step) -> None:
 
 
 EXECUTORS: Dict[str, Executor] = {
-    "dpkg.configure": configure_packages,
     "dpkg.finish": finish_packages,
     **torn.EXECUTORS,
     "dkms.build": build_module,

@@ -328,12 +328,8 @@ def _repair_steps(observation: Observation, transaction_follows: bool, requires:
     """Finish what dpkg began; a package that does not configure may be one that the transaction replaces."""
     if not observation.interrupted and not observation.broken:
         return []
-    argv = ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
-    return [command_step(
-        NAME, "dpkg.configure" if transaction_follows else "dpkg.finish", "unfinished packages", argv,
-        "A package transaction was stopped before its end.",
-        change={"before": dict.fromkeys(observation.broken, "unfinished"),
-                "after": dict.fromkeys(observation.broken, "configured")}, requires=requires, timeout=3600)]
+    return [torn.configure_step(
+        NAME, observation.broken, torn.CONFIGURE if transaction_follows else "dpkg.finish", requires)]
 
 
 def _repository_steps(observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:

@@ -13,20 +13,21 @@ another, are no obstacle; what it leaves is unpacked, and configured as everythi
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Collection, Dict, List, Mapping, Optional, Tuple
+from dataclasses import dataclass, field
+from typing import Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
-from ..core.steps import PACKAGES_INSTALL, Executor
+from ..core.steps import PACKAGES_INSTALL, Executor, command_step
 from . import provenance, space
-from .apt import running
+from .apt import database, running
 from .model import Package
 
 ACTION = "dpkg.unpack"
+CONFIGURE = "dpkg.configure"
 # Whose transactions there are
 CAPABILITIES = ("driver", "toolkit")
 
@@ -41,6 +42,28 @@ class Torn:
 
     ours: bool
     versions: Tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What transactions that were stopped have left.
+
+    torn:        see observe().
+    broken:      packages that are neither installed nor gone.
+    interrupted: whether dpkg itself was stopped in the middle.
+    ours:        whether it was a transaction of ours.
+    """
+
+    torn: Mapping[str, Torn] = field(default_factory=dict)
+    broken: Tuple[str, ...] = ()
+    interrupted: bool = False
+    ours: bool = False
+
+
+def unfinished(host: Host, journal: Journal, packages: Mapping[str, Package]) -> Unfinished:
+    """apt refuses every transaction, whoever's packages it is about, before what is interrupted or torn is finished."""
+    broken = tuple(sorted(name for name, package in packages.items() if package.unfinished))
+    return Unfinished(observe(host, journal, packages), broken, database.interrupted(host), stopped(journal, broken))
 
 
 def observe(host: Host, journal: Journal, packages: Mapping[str, Package]) -> Dict[str, Torn]:
@@ -115,6 +138,34 @@ def unpack_step(
     )
 
 
+def configure_step(
+    capability: str, broken: Iterable[str], action: str = CONFIGURE, requires: Tuple[str, ...] = ()
+) -> Step:
+    """Have dpkg finish what it began."""
+    names = list(broken)
+    return command_step(
+        capability, action, "unfinished packages",
+        ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"],
+        "A package transaction was stopped before its end.",
+        change={"before": dict.fromkeys(names, "unfinished"), "after": dict.fromkeys(names, "configured")},
+        requires=requires, timeout=3600)
+
+
+def steps_before_removal(capability: str, left: Unfinished, disruption: Disruption) -> List[Step]:
+    """What comes before packages are removed where a transaction of ours was stopped: their scripts take back what
+    they have made. disruption: what it disturbs to unpack packages again."""
+    ours = {name: each.versions[0] if each.versions else "" for name, each in left.torn.items() if each.ours}
+    steps = [unpack_step(capability, ours, disruption, leaving=True)] if ours else []
+    if left.ours and (left.interrupted or left.broken):
+        steps.append(configure_step(capability, left.broken, requires=tuple(step.id for step in steps)))
+    return steps
+
+
+def configure(host: Host, journal: Journal, step: Step) -> None:
+    """Executor of configure_step, as far as that goes: what is left is a matter of the transaction that follows."""
+    running.configure(host, step.parameters["argv"], step.parameters["timeout"])
+
+
 def unpack(host: Host, journal: Journal, step: Step) -> None:
     """Executor of unpack_step. Raises GpuOpsError when a package that is to stay cannot be had, or dpkg refuses."""
     wanted: Mapping[str, str] = step.change["after"]
@@ -157,4 +208,4 @@ def _dpkg(host: Host, words: List[str], timeout: float) -> None:
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
-EXECUTORS: Dict[str, Executor] = {ACTION: unpack}
+EXECUTORS: Dict[str, Executor] = {ACTION: unpack, CONFIGURE: configure}

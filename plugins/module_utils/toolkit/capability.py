@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ..core.capability import Capability
+from ..packages import torn
 from ..packages.apt import credentials
 from ..packages.provenance import Provenance
 from .executors import EXECUTORS
@@ -12,5 +13,5 @@ from .observation import observe
 from .planner import NAME, facts_after, plan
 from .policy import ARGUMENTS, policy_of
 
-CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after, judge,
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, {**torn.EXECUTORS, **EXECUTORS}, facts_after, judge,
                         secret_executors=credentials.executors, transactions=Provenance())

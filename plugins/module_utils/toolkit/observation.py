@@ -11,13 +11,14 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import restore_steps
-from ..packages import provenance, space
+from ..packages import provenance, space, torn
 from ..packages.apt import credentials, database, running
 from ..packages.apt import sources as apt_sources
 from ..packages.apt.credentials import AuthFile
 from ..packages.apt.index import index, read_key
 from ..packages.model import Credentials, Repository, Simulation
 from ..packages.space import Space
+from ..packages.torn import Unfinished
 from . import catalogue
 from .configuration import RUNTIMES, STOCK_RUNTIMES, Key, read_settings, unknown_keys
 from .policy import Policy
@@ -61,6 +62,7 @@ class Observation:
     auth:              our file of credentials, its password masked.
     bindings:          whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
     space:             room for the transaction, None when there is none.
+    unfinished:        what stopped transactions have left (only read when packages of ours can go).
     """
 
     apt: bool
@@ -90,6 +92,7 @@ class Observation:
     auth: AuthFile = AuthFile(current=True)
     bindings: bool = True
     space: Optional[Space] = None
+    unfinished: Unfinished = Unfinished()
 
     def to_dict(self) -> Dict[str, Any]:
         return {
@@ -115,6 +118,7 @@ class Observation:
             "held": dict(self.held),
             "auth": asdict(self.auth),
             "bindings": self.bindings,
+            "unfinished": asdict(self.unfinished),
         }
 
 
@@ -173,6 +177,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         auth=credentials.observe(host, journal, "toolkit", catalogue.AUTH, url, _credentials(policy, configured_in)),
         bindings=running.has_bindings(host) if offer.transaction or removable else True,
         space=space.observe(host) if offer.transaction else None,
+        unfinished=torn.unfinished(host, journal, database_now) if removable else Unfinished(),
     )
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..core.facts import HostFacts
-from ..core.plan import Kept, Plan, Step
+from ..core.plan import Disruption, Kept, Plan, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
+from ..packages import torn
 from ..packages.apt import credentials
 from ..packages.apt.versions import compare
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
@@ -26,7 +27,7 @@ PUT_BACK = "settings.put_back"
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if not policy.present:
         refusals = tuple(_removal_refusals(observation))
-        return Plan(refusals=refusals) if refusals else Plan(steps=tuple(_removal(observation)))
+        return Plan(refusals=refusals) if refusals else Plan(steps=tuple(_removal(observation, facts)))
     refusals = tuple(_refusals(observation, policy, facts))
     if refusals:
         return Plan(refusals=refusals)
@@ -272,15 +273,20 @@ def _removal_refusals(observation: Observation) -> List[Refusal]:
     if not observation.removable:
         return []
     held = tuple(sorted(name for name in observation.removable if name in observation.held))
-    return ([_held(held, observation, "packages that may be removed")] if held else []) + _tool_refusals(observation)
+    return ([_held(held, observation, "packages that may be removed")] if held else []) + _tool_refusals(observation) \
+        + torn.refusals(observation.unfinished.torn)
 
 
-def _removal(observation: Observation) -> List[Step]:
+def _removal(observation: Observation, facts: HostFacts) -> List[Step]:
     steps: List[Step] = []
     if observation.removable:
+        # What was stopped may be the driver's: apt removes nothing before it is finished
+        steps += torn.steps_before_removal(
+            NAME, observation.unfinished, Disruption.driver_reload if facts.driver_loaded else Disruption.none)
         steps.append(packages_step(NAME, "container toolkit", observation.removable,
                                    dict.fromkeys(observation.removable), "They came in with the toolkit.",
-                                   manager="apt", request=dict(observation.removable), purge=True))
+                                   manager="apt", request=dict(observation.removable), purge=True,
+                                   requires=tuple(step.id for step in steps)))
     waiting = observation.configuration if observation.superseded else observation.kept
     restore = list(observation.restore)
     if waiting is not None:

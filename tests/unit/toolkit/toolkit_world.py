@@ -3,7 +3,7 @@
 """What steps of the container toolkit do to a host in memory: its packages, and the file that their script rewrites."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import world
@@ -11,6 +11,7 @@ import world
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import torn
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.toolkit import catalogue, observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.toolkit.capability import CAPABILITY
@@ -35,6 +36,7 @@ class World(world.World):
     runtimes:  low-level runtimes that the container runtime uses.
     programs:  those that are there.
     kept, writes: what is remembered of config.toml.
+    unfinished: what a stopped transaction has left.
     """
 
     capability = CAPABILITY
@@ -46,6 +48,7 @@ class World(world.World):
     programs: Tuple[str, ...] = ("/usr/sbin/runc",)
     kept: Optional[str] = None
     writes: List[Mapping[str, Any]] = field(default_factory=list)
+    unfinished: torn.Unfinished = torn.Unfinished()
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         url = policy.repository_url.replace("$(ARCH)", "amd64")
@@ -73,7 +76,8 @@ class World(world.World):
             restore=() if policy.present else tuple(
                 restore_step("toolkit", path, self.files.get(path), before) for path, before in self.originals.items()),
             removable={} if policy.present else dict(self.installed_by_us),
-            transaction=self._transaction(policy, offered) if asked else None)
+            transaction=self._transaction(policy, offered) if asked else None,
+            unfinished=torn.Unfinished() if policy.present or not self.installed_by_us else self.unfinished)
 
     def _transaction(self, policy: Policy, offered: Any) -> Optional[Simulation]:
         version = observation.version_of(self.installed, offered, policy.version)
@@ -123,7 +127,17 @@ class World(world.World):
         self.files[CONFIGURATION] = rewritten(self.files.get(CONFIGURATION, ""))
         self._tell()
 
+    def dpkg_unpack(self, step: Step) -> None:
+        left = self.unfinished
+        assert set(step.change["after"]) == set(left.torn)
+        self.unfinished = replace(left, torn={}, broken=tuple(sorted({*left.broken, *left.torn})))
+
+    def dpkg_configure(self, step: Step) -> None:
+        assert not self.unfinished.torn, "dpkg configures nothing that is torn"
+        self.unfinished = torn.Unfinished()
+
     def packages_remove(self, step: Step) -> None:
+        assert self.unfinished == torn.Unfinished(), "apt removes nothing while packages are unfinished"
         for name in step.change["after"]:
             assert step.change["before"][name] == self.installed[name] == self.installed_by_us.pop(name)
             self.installed[name] = None
@@ -147,6 +161,14 @@ class World(world.World):
     def say_programs(self, *paths: str) -> None:
         """Low-level runtimes that are there."""
         self.programs = paths
+
+    def say_stopped(self, *words: str) -> None:
+        """dpkg was stopped: 'PACKAGE=VERSION' is torn, 'PACKAGE' unconfigured; 'foreign': it was somebody else's."""
+        ours = "foreign" not in words
+        found = [word.partition("=") for word in words if word != "foreign"]
+        self.unfinished = torn.Unfinished(
+            {name: torn.Torn(ours, (version,)) for name, _equals, version in found if version},
+            tuple(sorted(name for name, _equals, _version in found)), interrupted=True, ours=ours)
 
 
 def rewritten(text: str) -> str:
