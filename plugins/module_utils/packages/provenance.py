@@ -19,7 +19,8 @@ dpkg brings its database to the disk, nobody the logs: a power cut can leave the
 the host has booted since the step was opened and the history has no newer entry of anybody's, what the simulation
 named, what was not there at the opening and is there now in the simulated version came by us.
 
-A dependency that somebody has asked for since (apt marks it as chosen by hand) is that person's from then on.
+A dependency that somebody has asked for since (apt marks it as chosen by hand) is that person's from then on, and so is
+one that stayed when all the others were removed, because a package of theirs needed it.
 """
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
-from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD
+from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, PACKAGES_REMOVE
 from .apt import database, running, units
 from .model import Package
 
@@ -42,6 +43,8 @@ HISTORY = "/var/log/apt/history.log"
 DPKG_LOG = "/var/log/dpkg.log"
 # What our requests have chosen by hand, {capability: names}
 MEMORY = "packages"
+# What came by us as a dependency and counts as chosen by hand, since apt could not mark it yet, {capability: names}
+UNMARKED = "packages_unmarked"
 _CHANGE = re.compile(r"^(\S+ \S+) (install|upgrade|remove|purge) ([^\s:]+):(\S+) (\S+) (\S+)$", re.MULTILINE)
 _NONE = "<none>"
 
@@ -95,22 +98,37 @@ class Provenance:
             return
         packages = database.installed(host)
         came = evidence(host, step, opened, packages)
-        account = merged(_account(opened), came)
-        journal.set_packages(step.capability, {
-            name: change for name, change in account.items()
-            if change.after is None or (name in packages and packages[name].there)})
-        _keep_automatic(host, step, opened, came)
-        memory = journal.recall(MEMORY)
+        account = {
+            name: change for name, change in merged(_account(opened), came).items()
+            if change.after is None or (name in packages and packages[name].there)}
+        if _is_removed(step, packages):
+            came_by_us = {name: packages[name].version for name, change in account.items() if change.before is None}
+            go = database.removable(host, packages, came_by_us)
+            account = {name: change for name, change in account.items() if name not in came_by_us or name in go}
+        journal.set_packages(step.capability, account)
+        left = {name for name in journal.recall(UNMARKED).get(step.capability, ()) if name in account}
+        _keep_automatic(host, step, opened, came, left)
         # apt marks nothing while dpkg is interrupted: what it could not mark says nothing of who chose it
-        unmarked = set(came).difference(database.automatic(host))
-        chosen = set(memory.get(step.capability, _account(opened))).union(_chosen(step), unmarked)
-        journal.remember(MEMORY, {**memory, step.capability: sorted(chosen)})
+        left = {*left, *came}.intersection(account).difference(_chosen(step), database.automatic(host))
+        _remember(journal, UNMARKED, step.capability, left)
+        chosen = set(journal.recall(MEMORY).get(step.capability, _account(opened))).union(_chosen(step))
+        _remember(journal, MEMORY, step.capability, chosen)
+
+
+def _is_removed(step: Step, packages: Mapping[str, Package]) -> bool:
+    """Whether a removal has done all that it was to do: what cannot go even then is needed by packages of others."""
+    return step.action == PACKAGES_REMOVE and not any(
+        name in packages and packages[name].there for name in step.change["after"])
+
+
+def _remember(journal: Journal, memory: str, capability: str, names: Iterable[str]) -> None:
+    journal.remember(memory, {**journal.recall(memory), capability: sorted(names)})
 
 
 def installed_by_us(host: Host, journal: Journal, capability: str, packages: Mapping[str, Package]) -> Dict[str, str]:
     """{package: version there now} of what is ours, transactions that nobody has accounted for yet included."""
     account = journal.packages(capability)
-    chosen = set(journal.recall(MEMORY).get(capability, account))
+    chosen = {*journal.recall(MEMORY).get(capability, account), *journal.recall(UNMARKED).get(capability, ())}
     for event in journal.unfinished(capability):
         step = Step.from_dict(event["step"])
         if step.action in CONTROLLER_ACTIONS and "known" in event.get("transaction", {}):
@@ -213,12 +231,16 @@ def _lacking(host: Host, request: Mapping[str, str]) -> List[str]:
     return [word for word in wanted if (word.split("=")[0].split(":")[0], word.split("=", 1)[1]) not in found]
 
 
-def _keep_automatic(host: Host, step: Step, opened: Mapping[str, Any], came: Mapping[str, PackageChange]) -> None:
+def _keep_automatic(
+    host: Host, step: Step, opened: Mapping[str, Any], came: Mapping[str, PackageChange], unmarked: Iterable[str]
+) -> None:
     """ansible.builtin.apt marks what it is asked for as chosen by hand; what only follows stays automatic.
 
-    An apt that was killed has marked nothing, and what it left would count as chosen by hand.
+    An apt that was killed has marked nothing, and what it left would count as chosen by hand. unmarked: what could not
+    be marked before.
     """
-    names = {name for name in step.parameters.get("automatic", ()) if name in opened["there"]}
+    names = set(unmarked).difference(_chosen(step))
+    names |= {name for name in step.parameters.get("automatic", ()) if name in opened["there"]}
     names.update(name for name, change in came.items()
                  if change.before is None and change.after is not None and name not in _chosen(step))
     if names:
@@ -231,8 +253,8 @@ def _keep_automatic(host: Host, step: Step, opened: Mapping[str, Any], came: Map
 def _entries(host: Host, step: Step) -> List[Entry]:
     """Those entries of apt's history that ask for nothing but what the step asks for, oldest first."""
     request = step.parameters["request"]
-    asked = set(request) if step.action == "packages.remove" else {"%s=%s" % item for item in request.items()}
-    verb = "remove" if step.action == "packages.remove" else "install"
+    asked = set(request) if step.action == PACKAGES_REMOVE else {"%s=%s" % item for item in request.items()}
+    verb = "remove" if step.action == PACKAGES_REMOVE else "install"
     return [entry for words, entry in parse_history(_logs(host, HISTORY), asked) if verb in words]
 
 

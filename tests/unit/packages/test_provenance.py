@@ -204,6 +204,41 @@ def test_what_a_killed_apt_has_brought_and_not_marked_is_ours(root: Root) -> Non
     assert sorted(ours(root)) == ["dkms", "driver", "libdriver"]
 
 
+def test_what_could_not_be_marked_is_his_once_he_has_asked_for_it(root: Root) -> None:
+    """apt was killed and dpkg interrupted, so that apt marks nothing; what follows then must not stay ours for good."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    (root.path / "var/lib/apt/extended_states").unlink()
+    journal = root.path / "var/lib/dpkg/updates/0001"
+    journal.touch()
+    settled(root, step, opened, "failed")
+    assert sorted(ours(root)) == ["dkms", "driver", "libdriver"], "nobody has asked for it"
+    journal.unlink()
+    again = planned(root, SECOND)
+    opened = started(root, again)
+    transacted(root, again)
+    settled(root, again, opened)
+    assert sorted(ours(root)) == ["dkms", "driver", "libdriver"]
+    root.install("dkms")
+    assert sorted(ours(root)) == ["driver", "libdriver"]
+
+
+def test_what_stays_for_a_package_of_his_when_all_of_ours_goes_is_his(root: Root) -> None:
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+    root.install("builder")
+    away = removal(root, *database.removable(root.host, root.packages(), ours(root)))
+    assert sorted(away.change["after"]) == ["driver", "libdriver"]
+    opened = started(root, away)
+    transacted(root, away)
+    assert settled(root, away, opened) == {}
+    root.apt("purge", "builder")
+    assert ours(root) == {}, "as it would be without us"
+
+
 def test_what_was_upgraded_is_remembered_with_the_version_before_and_is_not_removed(root: Root) -> None:
     root.install("driver=1.0", "libdriver=1.0")
     step = planned(root, SECOND)
