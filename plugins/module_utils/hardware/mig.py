@@ -1,0 +1,99 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""MIG of a GPU, as NVML tells it: what it can be divided into, and what it is divided into now. Pure data.
+
+Terms of NVIDIA's Multi-Instance GPU User Guide and of nvml.h.
+"""
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Dict, Mapping, Optional, Tuple
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A GPU instance profile of one GPU.
+
+    id:         what NVML creates an instance by (nvmlGpuInstanceProfileInfo_t.id), not the number that it lists it by.
+    name:       the driver's own name without 'MIG ', '1g.10gb+me'; '' from drivers before 515, which tell none.
+    attributes: what the name says behind the memory: '+me', '+me.all', '+gfx', '-me'; '' for none.
+    slices:     compute slices.
+    memory_mib: memory in MiB.
+    most:       how many instances of it there may be at once, as the driver tells; some tell too few (A30).
+    size:       units of the board that an instance takes.
+    starts:     units at which an instance may begin.
+    engines:    (copy, decoder, encoder, JPEG, OFA): engines that an instance has to itself.
+    """
+
+    id: int
+    name: str
+    attributes: str
+    slices: int
+    memory_mib: int
+    most: int
+    size: int
+    starts: Tuple[int, ...]
+    engines: Tuple[int, ...] = (0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class ComputeInstance:
+    """A compute instance. id: within its GPU instance. start, slices: compute slices of that. uuid: its MIG device's."""
+
+    id: int
+    start: int
+    slices: int
+    uuid: str = ""
+    processes: Tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuInstance:
+    """A GPU instance. id: NVML's, within the GPU. profile: Profile.id. start, size: units of the board."""
+
+    id: int
+    profile: int
+    start: int
+    size: int
+    compute: Tuple[ComputeInstance, ...] = ()
+
+    @property
+    def processes(self) -> Tuple[int, ...]:
+        return tuple(sorted({pid for each in self.compute for pid in each.processes}))
+
+
+@dataclass(frozen=True)
+class Mig:
+    """MIG of a GPU that has it.
+
+    current, pending: whether MIG mode is on, and whether it will be after the next reset.
+    profiles:         by size, the greatest first; () where the driver tells none before MIG mode is on (before 550).
+    instances:        by start.
+    """
+
+    current: bool
+    pending: bool
+    profiles: Tuple[Profile, ...] = ()
+    instances: Tuple[GpuInstance, ...] = ()
+
+    @property
+    def units(self) -> int:
+        """Units of the board, as far as its profiles reach."""
+        return max((start + profile.size for profile in self.profiles for start in profile.starts), default=0)
+
+    def profile(self, number: int) -> Optional[Profile]:
+        return next((profile for profile in self.profiles if profile.id == number), None)
+
+    def to_dict(self) -> Dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Mig:
+        return cls(
+            current=data["current"], pending=data["pending"],
+            profiles=tuple(Profile(**{**profile, "starts": tuple(profile["starts"]),
+                                      "engines": tuple(profile["engines"])}) for profile in data["profiles"]),
+            instances=tuple(GpuInstance(**{**instance, "compute": tuple(
+                ComputeInstance(**{**each, "processes": tuple(each["processes"])}) for each in instance["compute"])})
+                for instance in data["instances"]),
+        )
