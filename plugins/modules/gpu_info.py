@@ -225,12 +225,58 @@ observation:
             minor: {description: "Minor number of the device node, -1 where it has none.", type: int, returned: success}
             memory_mib: {description: "Memory in MiB, 0 where it is that of the host.", type: int, returned: success}
             compute_capability: {description: CUDA compute capability., type: str, returned: success, sample: "8.0"}
-            mig_current: {description: Whether MIG is on. Null on a GPU without MIG., type: int, returned: success}
-            mig_pending:
-              description: Whether MIG will be on after a reset. Null on a GPU without MIG.
-              type: int
+            mig:
+              description: What the GPU can be divided into, and what it is divided into. Null on a GPU without MIG.
+              type: dict
               returned: success
-            mig_devices: {description: UUIDs of MIG devices., type: list, elements: str, returned: success}
+              contains:
+                current: {description: Whether MIG mode is on., type: bool, returned: success}
+                pending: {description: Whether it will be on after a reset., type: bool, returned: success}
+                profiles:
+                  description: GPU instance profiles, the greatest first.
+                  type: list
+                  elements: dict
+                  returned: success
+                  contains:
+                    id: {description: What NVML creates an instance by., type: int, returned: success}
+                    name: {description: "The driver's name.", type: str, returned: success, sample: 1g.10gb}
+                    attributes: {description: What is special about it., type: str, returned: success, sample: +me}
+                    slices: {description: Compute slices., type: int, returned: success}
+                    memory_mib: {description: Memory in MiB., type: int, returned: success}
+                    most: {description: How many there may be at once., type: int, returned: success}
+                    size: {description: Units of the board that it takes., type: int, returned: success}
+                    starts: {description: Where it may begin., type: list, elements: int, returned: success}
+                    engines:
+                      description: Copy engines, decoders, encoders, JPEG engines and OFA that are its own.
+                      type: list
+                      elements: int
+                      returned: success
+                instances:
+                  description: GPU instances, by their places.
+                  type: list
+                  elements: dict
+                  returned: success
+                  contains:
+                    id: {description: NVML's number., type: int, returned: success}
+                    profile: {description: Number of the profile., type: int, returned: success}
+                    start: {description: Unit at which it begins., type: int, returned: success}
+                    size: {description: Units that it takes., type: int, returned: success}
+                    compute:
+                      description: Compute instances.
+                      type: list
+                      elements: dict
+                      returned: success
+                      contains:
+                        id: {description: NVML's number., type: int, returned: success}
+                        start: {description: Slice at which it begins., type: int, returned: success}
+                        slices: {description: Slices that it takes., type: int, returned: success}
+                        uuid: {description: UUID of the MIG device., type: str, returned: success}
+                        processes: {description: Processes on it., type: list, elements: int, returned: success}
+                devices:
+                  description: UUIDs of MIG devices, in NVML's order.
+                  type: list
+                  elements: str
+                  returned: success
             fabric_state:
               description: State of the registration with the NVLink fabric.
               type: str

@@ -3,7 +3,6 @@
 """What is there: loaded modules, who holds them, services that belong to the driver, device nodes."""
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, List, Mapping, Optional, Tuple
@@ -12,6 +11,7 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.boot import installed_module, module_file
+from ..hardware.holders import Holder, read_holders
 from .policy import Policy
 
 MODULES_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
@@ -32,12 +32,6 @@ UNLOAD_ORDER = (
 )
 # Of other packages: a new driver does not bring them anew.
 OTHERS = ("nvidia_fs", "gdrdrv", "nv_peer_mem")
-# Which module serves a device; the first that fits.
-_SERVED_BY = (
-    ("/dev/nvidia-uvm", "nvidia_uvm"), ("/dev/nvidia-modeset", "nvidia_modeset"), ("/dev/nvidia-fs", "nvidia_fs"),
-    ("/dev/nvidia-vgpu", "nvidia_vgpu_vfio"), ("/dev/nvidia", "nvidia"), ("/dev/gdrdrv", "gdrdrv"),
-    ("/dev/dri/", "nvidia_drm"),
-)
 # States of systemctl(1), is-enabled. A static unit cannot be enabled, and something else starts it: Ubuntu's own
 # packages start nvidia-persistenced by a udev rule.
 STARTED = ("enabled", "enabled-runtime", "static", "indirect", "generated")
@@ -47,26 +41,6 @@ PASSING = ("stopped", "unloaded")
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,ActiveEnterTimestampMonotonic"
 # open-gpu-kernel-modules, kernel-open/nvidia/nv-procfs.c
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
-_POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
-_SERVICE = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)", re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Holder:
-    """A process that has a device of the driver open.
-
-    unit: its systemd unit, '' if none; pod: UID of its pod, '' if none.
-    """
-
-    pid: int
-    command: str
-    devices: Tuple[str, ...]
-    unit: str = ""
-    pod: str = ""
-
-    def named(self) -> str:
-        place = ", pod %s" % self.pod if self.pod else ", %s" % self.unit if self.unit else ""
-        return "%s (pid %d%s)" % (self.command or "a process", self.pid, place)
 
 
 @dataclass(frozen=True)
@@ -172,7 +146,7 @@ def _use(host: Host) -> Observation:
     """Who uses the loaded modules. Programs come and go while it is read: what does not add up is read again."""
     for _reading in range(READINGS):
         modules = _modules(host)
-        holders, opened = _holders(host)
+        holders, opened = read_holders(host)
         observation = Observation(modules=modules, holders=holders, opened=opened, dependants={
             name: tuple(host.list("/sys/module/%s/holders" % name)) for name in modules})
         if not observation.unexplained():
@@ -208,39 +182,6 @@ def _minors(host: Host) -> Tuple[int, ...]:
     """Minors of the GPUs' nodes: not 0 to n-1 where a GPU before them was taken from the driver while it was loaded."""
     texts = [host.read(path) or "" for path in host.glob("/proc/driver/nvidia/gpus/*/information")]
     return tuple(sorted(int(minor) for text in texts for minor in _MINOR.findall(text)))
-
-
-def _holders(host: Host) -> Tuple[Tuple[Holder, ...], Dict[str, int]]:
-    """(processes with a device of the driver open, {module: open descriptors of its devices})."""
-    displays = _displays(host)
-    found: Dict[int, List[str]] = {}
-    opened: Dict[str, int] = {}
-    for link in host.glob("/proc/[0-9]*/fd/*"):
-        target = host.link(link) or ""
-        if target.startswith(("/dev/nvidia", "/dev/gdrdrv")) or target in displays:
-            found.setdefault(int(link.split("/")[2]), []).append(target)
-            module = next(module for beginning, module in _SERVED_BY if target.startswith(beginning))
-            opened[module] = opened.get(module, 0) + 1
-    return tuple(_holder(host, pid, devices) for pid, devices in sorted(found.items())), opened
-
-
-def _displays(host: Host) -> Tuple[str, ...]:
-    """Nodes of displays and renderers that the driver serves."""
-    return tuple("/dev/dri/" + name for name in host.list("/sys/class/drm")
-                 if os.path.basename(host.link("/sys/class/drm/%s/device/driver" % name) or "") == "nvidia")
-
-
-def _holder(host: Host, pid: int, devices: List[str]) -> Holder:
-    groups = host.read("/proc/%d/cgroup" % pid) or ""
-    pod = _POD.search(groups)
-    units = _SERVICE.findall(groups)
-    return Holder(
-        pid=pid,
-        command=(host.read("/proc/%d/comm" % pid) or "").strip(),
-        devices=tuple(sorted(set(devices))),
-        unit="" if pod or not units else units[0],
-        pod=pod.group(1).replace("_", "-") if pod else "",
-    )
 
 
 def _services(host: Host) -> Dict[str, Service]:

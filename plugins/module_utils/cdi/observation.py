@@ -153,7 +153,7 @@ def _compared_with_a_new_one(host: Host, spec: Spec) -> List[str]:
 
 def _undivided(reading: NvmlReading) -> bool:
     answering = [gpu for gpu in reading.gpus if not gpu.error]
-    return bool(answering) and all(gpu.mig_current and not gpu.mig_devices for gpu in answering)
+    return bool(answering) and all(gpu.is_divided and not gpu.mig_devices for gpu in answering)
 
 
 def _made_before(host: Host, path: str, generator: Optional[str], remembered: str) -> bool:

@@ -130,10 +130,10 @@ def outdated(spec: Spec, gpus: Sequence[NvmlGpu]) -> List[str]:
     nvidia-ctk leaves out a GPU in MIG mode and describes its MIG devices instead.
     """
     if spec.uuids:
-        wanted = {gpu.uuid for gpu in gpus if not gpu.mig_current}
+        wanted = {gpu.uuid for gpu in gpus if not gpu.is_divided}
         wanted.update(uuid for gpu in gpus for uuid in gpu.mig_devices)
         return _difference(set(spec.uuids), wanted, wanted.union(gpu.uuid for gpu in gpus))
-    wanted = {str(gpu.index) for gpu in gpus if not gpu.mig_current}
+    wanted = {str(gpu.index) for gpu in gpus if not gpu.is_divided}
     wanted.update(name for gpu in gpus for name in _mig_indices(spec, gpu))
     return _difference(set(spec.indices), wanted, wanted.union(str(gpu.index) for gpu in gpus))
 

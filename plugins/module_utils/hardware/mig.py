@@ -38,13 +38,25 @@ class Profile:
 
 @dataclass(frozen=True)
 class ComputeInstance:
-    """A compute instance. id: within its GPU instance. start, slices: compute slices of that. uuid: its MIG device's."""
+    """A compute instance.
+
+    id:            within its GPU instance.
+    start, slices: compute slices of that.
+    uuid:          its MIG device's.
+    processes:     process ids, as NVML tells them.
+    holders:       processes and pods by name, where somebody has asked for them.
+    """
 
     id: int
     start: int
     slices: int
     uuid: str = ""
     processes: Tuple[int, ...] = ()
+    holders: Tuple[str, ...] = ()
+
+    @property
+    def in_use(self) -> bool:
+        return bool(self.processes or self.holders)
 
 
 @dataclass(frozen=True)
@@ -57,10 +69,6 @@ class GpuInstance:
     size: int
     compute: Tuple[ComputeInstance, ...] = ()
 
-    @property
-    def processes(self) -> Tuple[int, ...]:
-        return tuple(sorted({pid for each in self.compute for pid in each.processes}))
-
 
 @dataclass(frozen=True)
 class Mig:
@@ -69,12 +77,14 @@ class Mig:
     current, pending: whether MIG mode is on, and whether it will be after the next reset.
     profiles:         by size, the greatest first; () where the driver tells none before MIG mode is on (before 550).
     instances:        by start.
+    devices:          UUIDs of the MIG devices, in NVML's order.
     """
 
     current: bool
     pending: bool
     profiles: Tuple[Profile, ...] = ()
     instances: Tuple[GpuInstance, ...] = ()
+    devices: Tuple[str, ...] = ()
 
     @property
     def units(self) -> int:
@@ -94,6 +104,8 @@ class Mig:
             profiles=tuple(Profile(**{**profile, "starts": tuple(profile["starts"]),
                                       "engines": tuple(profile["engines"])}) for profile in data["profiles"]),
             instances=tuple(GpuInstance(**{**instance, "compute": tuple(
-                ComputeInstance(**{**each, "processes": tuple(each["processes"])}) for each in instance["compute"])})
+                ComputeInstance(**{**each, "processes": tuple(each["processes"]), "holders": tuple(each["holders"])})
+                for each in instance["compute"])})
                 for instance in data["instances"]),
+            devices=tuple(data["devices"]),
         )

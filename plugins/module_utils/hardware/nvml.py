@@ -22,6 +22,8 @@ from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from ..core import libraries
 from ..core.waiting import wait_for
+from .mig import Mig
+from .nvml_mig import read_mig
 
 # Seconds that one call may take: the driver itself waits up to 45 s for the processor of a sick GPU (Xid 119)
 SILENCE = 60.0
@@ -30,6 +32,7 @@ PATIENCE = 300.0
 # Seconds that a killed child is waited for
 PARTING = 2.0
 END = b'{"end": true}\n'
+_UNSTARTED = "no process can be started to call NVML: %s"
 
 # nvml.h: nvmlGpuFabricState_t
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
@@ -40,7 +43,7 @@ class NvmlGpu:
     """A GPU as NVML answers for it. Memory in MiB, 0 where it is the host's (GB10). error is NVML's word for a GPU that
     does not answer.
 
-    mig_current and mig_pending are None on a GPU without MIG. mig_devices holds the UUIDs of MIG devices.
+    mig is None on a GPU without MIG.
     fabric_state is one of FABRIC_STATES, fabric_status NVML's return code (0 is success).
     ecc_uncorrected and remap_pending are None where the GPU has no such counter.
     """
@@ -52,9 +55,7 @@ class NvmlGpu:
     minor: int = -1
     memory_mib: int = 0
     compute_capability: str = ""
-    mig_current: Any = None
-    mig_pending: Any = None
-    mig_devices: Tuple[str, ...] = ()
+    mig: Optional[Mig] = None
     fabric_state: str = "not_supported"
     fabric_status: int = 0
     ecc_uncorrected: Any = None
@@ -62,6 +63,15 @@ class NvmlGpu:
     remap_failed: Any = None
     processes: Tuple[int, ...] = ()
     error: str = ""
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether MIG mode is on: containers then get its MIG devices, never the GPU."""
+        return self.mig is not None and self.mig.current
+
+    @property
+    def mig_devices(self) -> Tuple[str, ...]:
+        return () if self.mig is None else self.mig.devices
 
 
 @dataclass(frozen=True)
@@ -115,9 +125,9 @@ def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReadi
     try:
         receiver, sender, child = _forked()
     except OSError as error:
-        return NvmlReading(error="no process can be started to call NVML: %s" % os.strerror(error.errno or 0))
+        return NvmlReading(error=_UNSTARTED % os.strerror(error.errno or 0))
     if child == 0:
-        _be_the_child(nvml, sender)
+        _be_the_child(sender, lambda: _read_all(_Announced(nvml, sender)))
     os.close(sender)
     try:
         heard, waited = _listen(receiver, silence, patience)
@@ -125,6 +135,87 @@ def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReadi
         os.close(receiver)
         ended = _end(child)
     return _understood(heard, waited, ended)
+
+
+class NvmlFailed(Exception):
+    """A call of NVML that failed. code: nvml.h's nvmlReturn_t, 0 where NVML did not answer at all. text: its words."""
+
+    def __init__(self, call: str, code: int, text: str) -> None:
+        super().__init__("%s: %s" % (call, text))
+        self.call = call
+        self.code = code
+        self.text = text
+
+
+class Session:
+    """NVML, opened once in a child and asked until it is closed.
+
+    requests: {name: function of (binding, handle of a GPU, *arguments)}; what it returns can be JSON.
+    silence:  seconds that one call may take.
+    """
+
+    def __init__(self, requests: Mapping[str, Callable[..., Any]], silence: float = SILENCE) -> None:
+        self.silence = silence
+        nvml = binding()
+        taken, self._asking = os.pipe()
+        try:
+            self._hearing, sender, self._child = _forked()
+        except OSError as error:
+            os.close(taken)
+            os.close(self._asking)
+            raise NvmlFailed("nvmlInit", 0, _UNSTARTED % os.strerror(error.errno or 0)) from error
+        if self._child == 0:
+            _be_the_child(sender, lambda: _answer_all(_Announced(nvml, sender), requests, taken), taken)
+        os.close(taken)
+        os.close(sender)
+        self._lost: Optional[NvmlFailed] = None
+
+    def ask(self, name: str, uuid: str, *arguments: Any) -> Any:
+        """The answer to a request about the GPU of this UUID. Raises NvmlFailed, at once where a call hangs already."""
+        if self._lost is not None:
+            raise self._lost
+        try:
+            os.write(self._asking, (json.dumps([name, uuid, *arguments]) + "\n").encode())
+        except BrokenPipeError:
+            self._lost = NvmlFailed(name, 0, "the process that called NVML is gone")
+            raise self._lost from None
+        heard, waited = _listen(self._hearing, self.silence, PATIENCE)
+        said: Dict[str, Any] = {}
+        for words in heard:
+            said.update(words)
+        call = said.get("call", name)
+        if "end" not in said:
+            self._lost = NvmlFailed(call, 0, "the process that called it died" if "gone" in said
+                                    else "no answer after %.0f s" % waited)
+            raise self._lost
+        if "code" in said:
+            raise NvmlFailed(call, said["code"], said["error"])
+        return said["answer"]
+
+    def close(self) -> None:
+        """Have the child end; one that hangs in the driver is left to the kernel. What was read before is of no use now."""
+        os.close(self._asking)
+        os.close(self._hearing)
+        _end(self._child)
+        _readings.clear()
+
+
+def _answer_all(nvml: Any, requests: Mapping[str, Callable[..., Any]], taken: int) -> None:
+    """In the child: answer requests until there are no more."""
+    opened = False
+    with os.fdopen(taken) as lines:
+        for line in lines:
+            name, uuid, *arguments = json.loads(line)
+            try:
+                if not opened:
+                    nvml.nvmlInit()
+                    opened = True
+                # A change of the MIG mode may take the GPU from the bus and back: handles are asked for anew
+                handle = nvml.nvmlDeviceGetHandleByUUID(uuid)
+                nvml.say(answer=requests[name](nvml, handle, *arguments))
+            except nvml.NVMLError as error:
+                nvml.say(code=error.value, error=str(error), call=nvml.call)
+            nvml.say(end=True)
 
 
 def _forked() -> Tuple[int, int, int]:
@@ -138,8 +229,8 @@ def _forked() -> Tuple[int, int, int]:
         raise
 
 
-def _be_the_child(nvml: ModuleType, sender: int) -> NoReturn:
-    """Say what NVML answers and end: never returns.
+def _be_the_child(sender: int, work: Callable[[], None], requests: int = -1) -> NoReturn:
+    """Say what NVML answers and end: never returns. sender, requests: ends of pipes that are kept.
 
     It lets go of everything that it was born with, so that nobody waits for a child that is left behind: of the
     terminal, of the module's output, and of files that this process has locked.
@@ -150,9 +241,9 @@ def _be_the_child(nvml: ModuleType, sender: int) -> NoReturn:
         for descriptor in (0, 1, 2):
             os.dup2(nothing, descriptor)
         for descriptor in map(int, os.listdir("/proc/self/fd")):
-            if descriptor > 2 and descriptor != sender:
+            if descriptor > 2 and descriptor not in (sender, requests):
                 _close(descriptor)
-        _read_all(_Announced(nvml, sender))
+        work()
         os._exit(0)
     finally:
         os._exit(1)
@@ -244,7 +335,8 @@ def _understood(heard: List[Dict[str, Any]], waited: float, ended: bool) -> Nvml
 
 def _gpu_from(values: Mapping[str, Any]) -> NvmlGpu:
     known = {each.name: values[each.name] for each in fields(NvmlGpu)}
-    return NvmlGpu(**dict(known, mig_devices=tuple(known["mig_devices"]), processes=tuple(known["processes"])))
+    return NvmlGpu(**dict(known, mig=known["mig"] and Mig.from_dict(known["mig"]),
+                          processes=tuple(known["processes"])))
 
 
 def _read_all(nvml: Any) -> None:
@@ -277,7 +369,7 @@ def _gpu(nvml: Any, index: int) -> NvmlGpu:
 
 
 def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> NvmlGpu:
-    mig_current, mig_pending = _optional(nvml, lambda: nvml.nvmlDeviceGetMigMode(handle), (None, None))
+    mig = _optional(nvml, lambda: read_mig(nvml, handle), None)
     fabric_state, fabric_status = _fabric(nvml, handle)
     remapped = _optional(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
     memory = _optional(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
@@ -290,9 +382,7 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
         minor=_optional(nvml, lambda: nvml.nvmlDeviceGetMinorNumber(handle), -1),
         memory_mib=memory.total >> 20 if memory else 0,
         compute_capability="%d.%d" % tuple(capability) if capability else "",
-        mig_current=mig_current,
-        mig_pending=mig_pending,
-        mig_devices=_mig_devices(nvml, handle) if mig_current else (),
+        mig=mig,
         fabric_state=fabric_state,
         fabric_status=fabric_status,
         ecc_uncorrected=_optional(
@@ -308,19 +398,6 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
             process.pid for process in _optional(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), ())
         ),
     )
-
-
-def _mig_devices(nvml: Any, handle: Any) -> Tuple[str, ...]:
-    uuids: List[str] = []
-    for index in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-        try:
-            device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
-        except (nvml.NVMLError_NotFound, nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotSupported,
-                nvml.NVMLError_NoPermission):
-            # No device of this index; drivers differ in how they say so (NVIDIA/go-nvlib, VisitMigDevices)
-            continue
-        uuids.append(nvml.nvmlDeviceGetUUID(device))
-    return tuple(uuids)
 
 
 def _fabric(nvml: Any, handle: Any) -> Tuple[str, int]:

@@ -18,6 +18,10 @@ class Board:
     device_id, subsystem_id: as a mig-parted file writes them, '0x233010DE': device, then vendor.
     memory_mib:   all of its memory, in MiB.
     mig:          None on a GPU without MIG.
+    minor:        of its device node; -1 where it tells none.
+    resets:       whether a change of MIG mode takes a reset of it.
+    resettable:   whether it can be reset without a reboot of the host.
+    holders:      who has the whole GPU, by name.
     """
 
     index: int
@@ -28,6 +32,10 @@ class Board:
     subsystem_id: str
     memory_mib: int
     mig: Optional[Mig]
+    minor: int = -1
+    resets: bool = False
+    resettable: bool = True
+    holders: Tuple[str, ...] = ()
 
     def named(self) -> str:
         return "GPU %d (%s, %s)" % (self.index, self.address, self.name)

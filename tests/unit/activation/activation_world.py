@@ -18,13 +18,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observati
     SERVICES,
     UNIT,
     UNIT_FILE,
-    Holder,
     Observation,
     Service,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import Holder
 
 # Which modules a module needs
 NEEDS = {"nvidia_uvm": "nvidia", "nvidia_modeset": "nvidia", "nvidia_drm": "nvidia_modeset",

@@ -24,7 +24,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observati
     PERSISTENCED,
     UNIT,
     UNIT_FILE,
-    Holder,
     Observation,
     Service,
 )
@@ -36,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CO
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import Holder, read_holders
 
 PRESENT, ABSENT = Policy(), Policy(state="absent")
 NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -169,7 +169,7 @@ class TestHost:
             (directory / "cgroup").write_text(groups)
             os.symlink(device, directory / "fd" / "3")
             os.symlink(device, directory / "fd" / "4")
-        assert observation._holders(Host(str(tmp_path))) == ((
+        assert read_holders(Host(str(tmp_path))) == ((
             Holder(7, "nvidia-persiste", ("/dev/nvidia0",), unit=PERSISTENCED),
             Holder(8, "gpu-app", ("/dev/nvidia1",), pod="8f0f5c0e-0000-4000-8000-123456789abc"),
         ), {"nvidia": 4})

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CO
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.versions import version_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import Mig
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
 
 LINKS = {"links": "to NVIDIA's device nodes"}
@@ -60,7 +61,7 @@ class World(world.World):
             generated=self.generated, enabled_by_us=() if policy.present else tuple(self.enabled),
             loaded=there.driver_loaded, module=there.module_loaded,
             made_before=self.spec is not None and self.made_with != _as_read(there.toolkit),
-            undivided=bool(gpus) and all(gpu.mig_current and not gpu.mig_devices for gpu in gpus),
+            undivided=bool(gpus) and all(gpu.is_divided and not gpu.mig_devices for gpu in gpus),
             unlinked=tuple(node for node in self.nodes if node not in self.linked),
             links=tuple(sorted(self.linked)) if self.noted_links and not policy.present else (),
             files=self.state((boot.UNIT_FILE, boot.RULE_FILE)), boot_enabled=self.unit(boot.UNIT).enabled,
@@ -79,8 +80,9 @@ class World(world.World):
         return (*reasons, *outdated(spec, gpus), *observation.unnamed_nodes(spec, there.control_nodes))
 
     def _gpus(self) -> List[NvmlGpu]:
-        return [NvmlGpu(index=number, uuid="GPU-%d" % number, mig_current=number in self.mig,
-                        mig_devices=self.mig.get(number, ())) for number, _gpu in enumerate(self.facts.gpus)]
+        on = [number in self.mig for number in range(len(self.facts.gpus))]
+        return [NvmlGpu(index=number, uuid="GPU-%d" % number, mig=Mig(is_on, is_on, devices=self.mig.get(number, ())))
+                for number, is_on in enumerate(on)]
 
     @property
     def is_touched(self) -> bool:
@@ -122,7 +124,7 @@ class World(world.World):
 
     def _generate(self, *without: str) -> None:
         gpus = self._gpus()
-        whole = [gpu for gpu in gpus if not gpu.mig_current]
+        whole = [gpu for gpu in gpus if not gpu.is_divided]
         parts = [("%d:%d" % (gpu.index, number), uuid) for gpu in gpus for number, uuid in enumerate(gpu.mig_devices)]
         self.spec = Spec(
             KIND, (*(name for gpu in whole for name in (str(gpu.index), gpu.uuid)),

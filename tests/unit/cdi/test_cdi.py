@@ -33,6 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Hos
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import Mig
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 
 DEVICES = ["0", "1", "GPU-a", "GPU-b", "all"]
@@ -92,7 +93,7 @@ def test_a_specification_is_read(text: str) -> None:
 
 
 def gpu(index: int, uuid: str, *mig: str, **changes: Any) -> NvmlGpu:
-    return NvmlGpu(index=index, uuid=uuid, mig_current=bool(mig), mig_devices=mig, **changes)
+    return NvmlGpu(index=index, uuid=uuid, mig=Mig(bool(mig), bool(mig), devices=mig), **changes)
 
 
 @pytest.mark.parametrize(("gpus", "reasons"), [

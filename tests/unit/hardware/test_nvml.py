@@ -162,10 +162,10 @@ def test_what_a_gpu_does_not_have_is_no_fault_of_it(board: Board, call: str, key
 def test_an_index_without_mig_device_is_no_fault(board: Board, code: int, error: str) -> None:
     with silicon.board_file.opened(board.directory) as state:
         state.set("gpu.0.mig", "1")
-    assert [gpu["mig_current"] for gpu in board.read()["gpus"]] == [1, 0]
+    assert [gpu["mig"]["current"] for gpu in board.read()["gpus"]] == [True, False]
     board.fault("call", 0, call="nvmlDeviceGetMigDeviceHandleByIndex", code=code, times=0)
     first = board.read()["gpus"][0]
-    assert (first["error"], first["mig_devices"]) == (error, [])
+    assert (first["error"], (first["mig"] or {}).get("devices", [])) == (error, [])
 
 
 @pytest.mark.parametrize("told, address", [

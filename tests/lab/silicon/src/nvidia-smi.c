@@ -3,7 +3,8 @@
  *
  * Stand-in of nvidia-smi, written against NVML's interface: what people and programs ask of it about nodes.
  *   nvidia-smi [-L] [-q] [-i IDS] [--query-gpu=FIELDS --format=csv[,noheader][,nounits]] [--query-compute-apps=...]
- *              [-r] [-mig 0|1] [-pm 0|1] [-c MODE] [mig -lgip|-lgi|-lci|-cgi IDS [-C]|-dci|-dgi] [topo -m] [--version]
+ *              [-r] [-mig 0|1] [-pm 0|1] [-c MODE] [topo -m] [--version]
+ *              [mig -lgip|-lgi|-lci|-cgi PROFILE[:START],... [-C]|-gi ID -cci PROFILES|-dci|-dgi]
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -961,13 +962,36 @@ static u32 profile_id(u32 position, const char *word) {
     return 0xffffffff;
 }
 
-static nvmlReturn_t create_one(u32 position, const char *word, int with_compute) {
+static u32 units_of_profile(u32 position, u32 id) {
+    nvmlPlacement_t places[16];
+    u32 count = 16;
+
+    return NVML(nvmlDeviceGetGpuInstancePossiblePlacements_v2, nvmlDevice_t, u32, nvmlPlacement_t *, u32 *)(
+               gpus[position], id, places, &count) == SUCCESS && count > 0 ? places[0].size : 0;
+}
+
+/* word: PROFILE or PROFILE:START */
+static nvmlReturn_t create_instance(u32 position, char *word, nvmlGpuInstance_t *instance) {
+    char *start = strchr(word, ':');
+    nvmlPlacement_t placement;
+    u32 id;
+
+    if (start != NULL)
+        *start++ = '\0';
+    id = profile_id(position, word);
+    if (start == NULL)
+        return NVML(nvmlDeviceCreateGpuInstance, nvmlDevice_t, u32, nvmlGpuInstance_t *)(gpus[position], id, instance);
+    placement = (nvmlPlacement_t){(u32)atoi(start), units_of_profile(position, id)};
+    return NVML(nvmlDeviceCreateGpuInstanceWithPlacement, nvmlDevice_t, u32, const nvmlPlacement_t *,
+                nvmlGpuInstance_t *)(gpus[position], id, &placement, instance);
+}
+
+static nvmlReturn_t create_one(u32 position, char *word, int with_compute) {
     nvmlGpuInstance_t instance;
     nvmlGpuInstanceInfo_t info;
     nvmlComputeInstanceProfileInfo_t compute;
     nvmlComputeInstance_t created;
-    nvmlReturn_t answer = NVML(nvmlDeviceCreateGpuInstance, nvmlDevice_t, u32, nvmlGpuInstance_t *)(
-        gpus[position], profile_id(position, word), &instance);
+    nvmlReturn_t answer = create_instance(position, word, &instance);
 
     if (answer != SUCCESS) {
         printf("Unable to create a GPU instance on GPU %2u using profile %s: %s\n", gpu_indices[position], word,
@@ -1000,10 +1024,39 @@ static int create_instances(const char *words, int with_compute) {
     return 0;
 }
 
+static int create_computes(u32 wanted, const char *words) {
+    for (u32 position = 0; position < gpu_total; position++) {
+        nvmlGpuInstance_t instance;
+        nvmlComputeInstance_t created;
+        char *copy = strdup(words);
+        char *rest = copy;
+        char *word;
+
+        if (NVML(nvmlDeviceGetGpuInstanceById, nvmlDevice_t, u32, nvmlGpuInstance_t *)(gpus[position], wanted,
+                                                                                     &instance) != SUCCESS)
+            return NOT_FOUND;
+        while ((word = strsep(&rest, ",")) != NULL) {
+            nvmlReturn_t answer = NVML(nvmlGpuInstanceCreateComputeInstance, nvmlGpuInstance_t, u32,
+                                       nvmlComputeInstance_t *)(instance, (u32)atoi(word), &created);
+            if (answer != SUCCESS) {
+                printf("Unable to create a compute instance on GPU %2u GPU instance ID %2u using profile %s: %s\n",
+                       gpu_indices[position], wanted, word, nvml_error(answer));
+                return answer;
+            }
+            printf("Successfully created compute instance on GPU %2u GPU instance ID %2u using profile %s\n",
+                   gpu_indices[position], wanted, word);
+        }
+        free(copy);
+    }
+    return 0;
+}
+
 static int mig(int argc, char **argv) {
     const char *ids = NULL;
     const char *create = NULL;
+    const char *create_in = NULL;
     const char *action = NULL;
+    u32 parent = 0;
     int with_compute = 0;
 
     for (int i = 2; i < argc; i++) {
@@ -1011,6 +1064,10 @@ static int mig(int argc, char **argv) {
             ids = argv[++i];
         else if (strcmp(argv[i], "-cgi") == 0 && i + 1 < argc)
             create = argv[++i];
+        else if (strcmp(argv[i], "-cci") == 0 && i + 1 < argc)
+            create_in = argv[++i];
+        else if (strcmp(argv[i], "-gi") == 0 && i + 1 < argc)
+            parent = (u32)atoi(argv[++i]);
         else if (strcmp(argv[i], "-C") == 0)
             with_compute = 1;
         else
@@ -1020,12 +1077,16 @@ static int mig(int argc, char **argv) {
     choose(ids);
     if (create != NULL)
         return create_instances(create, with_compute);
+    if (create_in != NULL)
+        return create_computes(parent, create_in);
     if (action != NULL && strcmp(action, "-lgip") == 0)
         return list_profiles();
     if (action != NULL && strcmp(action, "-lgi") == 0) {
         puts("| GPU  Name               Profile ID  Instance ID  Start:Size    |");
-        if (for_each_instance(print_instance) == 0)
+        if (for_each_instance(print_instance) == 0) {
             puts("No GPU instances found: Not Found");
+            return NOT_FOUND;
+        }
     } else if (action != NULL && strcmp(action, "-lci") == 0) {
         puts("| GPU  Instance  Profile ID  Compute ID  Start:Size    |");
         for_each_instance(print_computes);

@@ -1,0 +1,114 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Who has a device of the driver open, and to which pods the kubelet has given which devices."""
+from __future__ import annotations
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+from ..core.host import Host
+
+# The kubelet's record of what its device plugins have given out (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes)
+CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
+# Which module serves a device; the first that fits.
+_SERVED_BY = (
+    ("/dev/nvidia-uvm", "nvidia_uvm"), ("/dev/nvidia-modeset", "nvidia_modeset"), ("/dev/nvidia-fs", "nvidia_fs"),
+    ("/dev/nvidia-vgpu", "nvidia_vgpu_vfio"), ("/dev/nvidia", "nvidia"), ("/dev/gdrdrv", "gdrdrv"),
+    ("/dev/dri/", "nvidia_drm"),
+)
+_POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
+_SERVICE = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that has a device of the driver open.
+
+    unit: its systemd unit, '' if none; pod: UID of its pod, '' if none.
+    """
+
+    pid: int
+    command: str
+    devices: Tuple[str, ...]
+    unit: str = ""
+    pod: str = ""
+
+    def named(self) -> str:
+        place = ", pod %s" % self.pod if self.pod else ", %s" % self.unit if self.unit else ""
+        return "%s (pid %d%s)" % (self.command or "a process", self.pid, place)
+
+
+def read_holders(host: Host) -> Tuple[Tuple[Holder, ...], Dict[str, int]]:
+    """(processes with a device of the driver open, {module: open descriptors of its devices})."""
+    displays = _displays(host)
+    found: Dict[int, List[str]] = {}
+    opened: Dict[str, int] = {}
+    for link in host.glob("/proc/[0-9]*/fd/*"):
+        target = host.link(link) or ""
+        if target.startswith(("/dev/nvidia", "/dev/gdrdrv")) or target in displays:
+            found.setdefault(int(link.split("/")[2]), []).append(target)
+            module = next(module for beginning, module in _SERVED_BY if target.startswith(beginning))
+            opened[module] = opened.get(module, 0) + 1
+    return tuple(_holder(host, pid, devices) for pid, devices in sorted(found.items())), opened
+
+
+def _displays(host: Host) -> Tuple[str, ...]:
+    """Nodes of displays and renderers that the driver serves."""
+    return tuple("/dev/dri/" + name for name in host.list("/sys/class/drm")
+                 if os.path.basename(host.link("/sys/class/drm/%s/device/driver" % name) or "") == "nvidia")
+
+
+def _holder(host: Host, pid: int, devices: List[str]) -> Holder:
+    groups = host.read("/proc/%d/cgroup" % pid) or ""
+    pod = _POD.search(groups)
+    units = _SERVICE.findall(groups)
+    return Holder(
+        pid=pid,
+        command=(host.read("/proc/%d/comm" % pid) or "").strip(),
+        devices=tuple(sorted(set(devices))),
+        unit="" if pod or not units else units[0],
+        pod=pod.group(1).replace("_", "-") if pod else "",
+    )
+
+
+def pods_with_devices(host: Host) -> Dict[str, Tuple[str, ...]]:
+    """{UUID of a GPU or MIG device: pods that have it}, whether or not a program of theirs uses it now.
+
+    A device that is shared is given out as 'UUID::number' (NVIDIA's device plugin, replicas).
+    """
+    found: Dict[str, List[str]] = {}
+    for pod, device in _given_out(host.read(CHECKPOINT) or ""):
+        # An entry outlives its pod until the kubelet gives out devices again
+        if host.is_dir("/var/lib/kubelet/pods/" + pod):
+            found.setdefault(device.split("::")[0], []).append(_named(host, pod))
+    return {device: tuple(sorted(set(pods))) for device, pods in found.items()}
+
+
+def _given_out(text: str) -> Iterator[Tuple[str, str]]:
+    """(UID of a pod, device) of NVIDIA's resources; nothing where the record cannot be read."""
+    try:
+        entries = json.loads(text)["Data"]["PodDeviceEntries"] or ()
+        for entry in entries:
+            if entry["ResourceName"].startswith("nvidia.com/"):
+                for device in _devices(entry["DeviceIDs"]):
+                    yield entry["PodUID"], device
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return
+
+
+def _devices(told: Any) -> Iterator[str]:
+    """{NUMA node: devices}; kubelets before 1.20 have the devices alone."""
+    for each in told.values() if isinstance(told, Mapping) else (told,):
+        yield from each
+
+
+def _named(host: Host, pod: str) -> str:
+    """'namespace/name' of a pod, as the kubelet names its directory of logs; its UID where there is none."""
+    for name in host.list("/var/log/pods"):
+        words = name.split("_")
+        if words[-1] == pod and len(words) == 3:
+            return "%s/%s" % (words[0], words[1])
+    return pod
