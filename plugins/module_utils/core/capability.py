@@ -94,6 +94,7 @@ class Capability(Generic[Policy, Observed]):
                       anybody sees it; what they say against it. Not asked where the plan refuses already.
     secret_executors: executors that need what no step, plan or journal may carry, out of the policy.
     transactions:     who keeps the books of its package steps.
+    independent:      its actions whose failure keeps nothing back but what depends on that step.
     assumptions:      options that say how the host will be, not what is wanted of it: no part of the policy's digest.
     """
 
@@ -108,6 +109,7 @@ class Capability(Generic[Policy, Observed]):
     secret_executors: Callable[[Policy], Mapping[str, Executor]] = nothing_secret
     transactions: Transactions = NoTransactions()
     assumptions: Tuple[str, ...] = ()
+    independent: Tuple[str, ...] = ()
 
 
 @dataclass
@@ -233,15 +235,26 @@ class Run:
         self._note_satisfied(plan, plan_name, closed)
         to_do, deferred = split_by_disruption(plan.steps, self.allowed)
         earlier = len(applied)
+        failures: List[Tuple[Step, GpuOpsError]] = []
         for step in to_do:
+            if any(failed.id in step.depends_on for failed, _error in failures):
+                continue
             if step.action in CONTROLLER_ACTIONS:
                 self.journal.note("started", step, plan_name, policy=plan.policy,
                                   transaction=self.capability.transactions.opened(self.host, step, applied[earlier:]))
                 return Outcome(plan, applied, deferred, awaiting=step)
-            self._execute(step, plan, plan_name)
+            try:
+                self._execute(step, plan, plan_name)
+            except GpuOpsError as error:
+                if step.action not in self.capability.independent:
+                    raise
+                failures.append((step, error))
+                continue
             applied.append(step.id)
             self._done(step, plan_name)
             closed.add([step.id])
+        if failures:
+            raise _of_several(failures)
         if to_do:
             self._verify(deferred)
         return Outcome(plan, applied, deferred)
@@ -395,6 +408,13 @@ def _refuse_unmet(plan: Plan) -> None:
                        "one",
                 requirement=unmet.to_dict(),
             )
+
+
+def _of_several(failures: Sequence[Tuple[Step, GpuOpsError]]) -> GpuOpsError:
+    """One error of steps that failed beside each other; the details are those of the first."""
+    refusals = [refusal for _step, error in failures for refusal in error.refusals]
+    return GpuOpsError.because(refusals, **dict(failures[0][1].details,
+                                                failed_steps=[step.id for step, _error in failures]))
 
 
 def _without_effect(step: Step) -> GpuOpsError:

@@ -29,7 +29,7 @@ CUDA_NODES = ("/dev/nvidiactl", *UVM_NODES)
 CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 
 # Facts that are only foretold: no host is read for them
-NEVER_READ = ("driver_changes",)
+NEVER_READ = ("driver_changes", "driver_reloads", "mig_changes")
 
 # Programs that start containers, by the names that NVIDIA's runtime looks for when nobody names one
 # (internal/config/config.go of NVIDIA/nvidia-container-toolkit)
@@ -91,6 +91,9 @@ class HostFacts:
                         NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
                         the facts has not asked.
     driver_changes:     whether packages of the driver change before what is planned with these facts; never read.
+    driver_reloads:     whether the driver is loaded anew before what is planned with these facts; never read.
+    mig_changes:        whether what the GPUs are divided into changes before what is planned with these facts; never
+                        read.
     hung:               the call of NVML that did not answer in time, with its GPU; '' while all answer, and where the
                         reader of the facts has not asked.
     """
@@ -118,6 +121,8 @@ class HostFacts:
     control_nodes: Tuple[str, ...] = ()
     low_level_runtimes: Tuple[str, ...] = ()
     driver_changes: bool = False
+    driver_reloads: bool = False
+    mig_changes: bool = False
     hung: str = ""
 
     def but(self, **changes: Any) -> HostFacts:

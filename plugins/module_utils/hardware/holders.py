@@ -83,7 +83,7 @@ def pods_with_devices(host: Host) -> Dict[str, Tuple[str, ...]]:
     for pod, device in _given_out(host.read(CHECKPOINT) or ""):
         # An entry outlives its pod until the kubelet gives out devices again
         if host.is_dir("/var/lib/kubelet/pods/" + pod):
-            found.setdefault(device.split("::")[0], []).append(_named(host, pod))
+            found.setdefault(device.split("::")[0], []).append(named_pod(host, pod))
     return {device: tuple(sorted(set(pods))) for device, pods in found.items()}
 
 
@@ -105,7 +105,7 @@ def _devices(told: Any) -> Iterator[str]:
         yield from each
 
 
-def _named(host: Host, pod: str) -> str:
+def named_pod(host: Host, pod: str) -> str:
     """'namespace/name' of a pod, as the kubelet names its directory of logs; its UID where there is none."""
     for name in host.list("/var/log/pods"):
         words = name.split("_")

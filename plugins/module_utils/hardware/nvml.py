@@ -193,11 +193,15 @@ class Session:
         return said["answer"]
 
     def close(self) -> None:
-        """Have the child end; one that hangs in the driver is left to the kernel. What was read before is of no use now."""
+        """Have the child end; one that hangs in the driver is left to the kernel."""
         os.close(self._asking)
         os.close(self._hearing)
         _end(self._child)
-        _readings.clear()
+
+
+def forget() -> None:
+    """What was read is of no use any more, as something has been changed."""
+    _readings.clear()
 
 
 def _answer_all(nvml: Any, requests: Mapping[str, Callable[..., Any]], taken: int) -> None:

@@ -1,12 +1,12 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What a boot has to do again: no GPU instance outlives a reset, a reload of the driver or a boot, and from Hopper on MIG
-mode does not either (NVIDIA MIG User Guide). Pure.
+"""What a boot has to do again: no GPU instance outlives a reset, a reload of the driver or a boot, and from Hopper on
+MIG mode does not either (NVIDIA MIG User Guide). Pure.
 
 A unit runs one small script, with nvidia-smi alone: no controller and none of our code is needed for it. It comes after
-the daemon that keeps the driver's state and after the fabric manager, and before whatever hands out MIG devices. Its time
-is bounded, and nothing requires it: a node with a GPU that hangs boots with what the others have. One GPU that fails does
-not keep the others from theirs, and makes the unit fail, with its words in the journal.
+the daemon that keeps the driver's state and after the fabric manager, and before whatever hands out MIG devices. Its
+time is bounded, and nothing requires it: a node with a GPU that hangs boots with what the others have. One GPU that
+fails does not keep the others from theirs, and makes the unit fail, with its words in the journal.
 """
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from .placement import Placed
 
 UNIT = "gpuops-nvidia-mig.service"
 UNIT_FILE = "/etc/systemd/system/" + UNIT
-SCRIPT = "/etc/gpuops/mig-restore"
+WANTS = "/etc/systemd/system/multi-user.target.wants/" + UNIT
+SCRIPT = "/var/lib/gpuops/mig-restore"
 AFTER = ("systemd-modules-load.service", "gpuops-nvidia-devices.service", "nvidia-persistenced.service",
          "nvidia-fabricmanager.service", "nvidia-mig-manager.service")
 BEFORE = ("gpuops-nvidia-cdi.service", "nvidia-cdi-refresh.service", "nvidia-dcgm.service", "dcgm-exporter.service",

@@ -5,15 +5,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, Mapping, Optional, Tuple
 
 from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import restore_steps
-from ..hardware.boards import AMPERE
-from ..hardware.holders import Holder, pods_with_devices, read_holders
+from ..hardware.holders import named_pod, pods_with_devices, read_holders
 from ..hardware.mig import Mig
 from ..hardware.nvml import NvmlGpu, reading_of
 from ..hardware.pci import read_bus
@@ -21,11 +20,19 @@ from . import boot
 from .model import Board
 from .policy import Policy
 
+# Ampere's compute capabilities: the only generation whose MIG mode takes a reset of the GPU (NVIDIA MIG User Guide)
+AMPERE = "8."
 # Who may have a GPU open while its MIG mode changes (NVIDIA MIG User Guide)
 UNDISTURBED = ("nvidia-persistenced.service",)
-# {what a capability file stands for: minor of its device node} (open-gpu-kernel-modules, kernel-open/nvidia-caps)
-MINORS = "/proc/driver/nvidia-caps/mig-minors"
-_MINOR = re.compile(r"^gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access (\d+)$", re.MULTILINE)
+# A file of the driver's for each instance tells the minor of its device node (NVIDIA MIG User Guide, device nodes and
+# capabilities)
+FILES = "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/"
+NODE = "/dev/nvidia-caps/nvidia-cap%d"
+MODPROBE = "nvidia-modprobe"
+# How the name of a pod begins among holders
+POD = "pod "
+_PLACE = re.compile(r"/gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access$")
+_MINOR = re.compile(r"^DeviceFileMinor:\s*(\d+)", re.MULTILINE)
 
 # (minor of the GPU, GPU instance, compute instance or -1 for the GPU instance itself)
 Place = Tuple[int, int, int]
@@ -35,14 +42,15 @@ Place = Tuple[int, int, int]
 class Observation:
     """What is there.
 
-    boards:  GPUs that answer.
-    silent:  (GPU, why it does not answer).
-    error:   why NVML does not answer, '' when it does.
-    driver:  version of the driver that answered.
+    boards:   GPUs that answer.
+    silent:   (GPU, why it does not answer).
+    error:    why NVML does not answer, '' when it does.
+    driver:   version of the driver that answered.
     nodeless: capability files of instances that have no device node.
-    files:   {path: text or None} of our own files for the boot.
-    enabled: whether our unit is.
-    restore: steps that put back the files that we changed (only read when MIG is to go).
+    modprobe: whether nvidia-modprobe is installed, which makes them.
+    files:    {path: text or None} of our own files for the boot.
+    enabled:  whether our unit is.
+    restore:  steps that put back the files that we changed (only read when MIG is to go).
     """
 
     boards: Tuple[Board, ...] = ()
@@ -50,6 +58,7 @@ class Observation:
     error: str = ""
     driver: str = ""
     nodeless: Tuple[str, ...] = ()
+    modprobe: bool = False
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     enabled: bool = False
     restore: Tuple[Step, ...] = ()
@@ -73,78 +82,71 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     reading = reading_of(facts.driver_userspace, facts.driver_loaded)
     if reading.error and not reading.gpus:
         return Observation(error=reading.error, files=files, enabled=enabled, restore=restore)
-    minors = _minors(host)
     return Observation(
-        boards=_boards(host, [gpu for gpu in reading.gpus if not gpu.error], minors),
+        boards=_boards(host, [gpu for gpu in reading.gpus if not gpu.error]),
         silent=tuple(("GPU %d%s" % (gpu.index, gpu.pci_address and " (%s)" % gpu.pci_address), gpu.error)
                      for gpu in reading.gpus if gpu.error),
         driver=reading.driver_version,
-        nodeless=tuple(capability_file(place) for place, number in sorted(minors.items())
-                       if not host.exists("/dev/nvidia-caps/nvidia-cap%d" % number)),
+        nodeless=without_nodes(host),
+        modprobe=host.which(MODPROBE) is not None,
         files=files, enabled=enabled, restore=restore,
     )
 
 
-def capability_file(place: Place) -> str:
-    """What nvidia-modprobe(1) makes the device node of an instance by."""
-    minor, instance, compute = place
-    return "/proc/driver/nvidia/capabilities/gpu%d/mig/gi%d%s/access" % (
-        minor, instance, "" if compute < 0 else "/ci%d" % compute)
+def without_nodes(host: Host) -> Tuple[str, ...]:
+    """Capability files of instances whose device node is missing: nvidia-modprobe(1) makes it by the file."""
+    return tuple(path for place, path in sorted(_files(host).items())
+                 if not host.exists(NODE % _minor(host, path)))
 
 
-def _minors(host: Host) -> Dict[Place, int]:
-    """{instance: minor of its device node} of those that there are."""
+def _files(host: Host) -> Dict[Place, str]:
+    """{instance: its capability file} of those that there are."""
     found = {}
-    for gpu, instance, compute, minor in _MINOR.findall(host.read(MINORS) or ""):
-        place = int(gpu), int(instance), int(compute) if compute else -1
-        # The table is of all that there may ever be
-        if host.exists(capability_file(place)):
-            found[place] = int(minor)
+    for path in (*host.glob(FILES + "access"), *host.glob(FILES + "ci*/access")):
+        match = _PLACE.search(path)
+        if match:
+            gpu, instance, compute = match.groups()
+            found[int(gpu), int(instance), int(compute) if compute else -1] = path
     return found
 
 
-def _boards(host: Host, gpus: Iterable[NvmlGpu], minors: Mapping[Place, int]) -> Tuple[Board, ...]:
+def _minor(host: Host, path: str) -> int:
+    match = _MINOR.search(host.read(path) or "")
+    return int(match.group(1)) if match else -1
+
+
+def _boards(host: Host, gpus: Iterable[NvmlGpu]) -> Tuple[Board, ...]:
+    minors = {place: _minor(host, path) for place, path in _files(host).items()}
     devices = {device.address: device for device in read_bus(host).gpus}
-    holders, _opened = read_holders(host)
+    holders = [holder for holder in read_holders(host)[0] if holder.unit not in UNDISTURBED]
+    names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named() for holder in holders}
     pods = pods_with_devices(host)
-    found = []
-    for gpu in gpus:
-        device = devices.get(gpu.pci_address)
-        found.append(Board(
-            index=gpu.index, uuid=gpu.uuid, address=gpu.pci_address, name=gpu.name,
-            device_id="0x%s10DE" % device.device_id.upper() if device else "",
-            subsystem_id=device.subsystem_id if device else "",
-            memory_mib=gpu.memory_mib, mig=gpu.mig and _held(gpu, gpu.mig, holders, pods, minors), minor=gpu.minor,
-            resets=gpu.compute_capability.startswith(AMPERE),
-            resettable=host.exists("/sys/bus/pci/devices/%s/reset" % gpu.pci_address),
-            holders=_holders_of(gpu, holders, pods),
-        ))
-    return tuple(found)
+
+    def named(device: str, node: str, processes: Iterable[int] = ()) -> Tuple[str, ...]:
+        """Who has a device, by name: pods that were given it, and processes that have opened it."""
+        pids = {*processes, *(holder.pid for holder in holders if node in holder.devices)}
+        found = [POD + pod for pod in pods.get(device, ())]
+        found += [names.get(pid, "process %d" % pid) for pid in sorted(pids)]
+        return tuple(dict.fromkeys(found))
+
+    def held(gpu: NvmlGpu, mig: Mig) -> Mig:
+        return replace(mig, instances=tuple(replace(instance, compute=tuple(
+            replace(each, holders=named(
+                each.uuid, NODE % minors.get((gpu.minor, instance.id, each.id), -1), each.processes))
+            for each in instance.compute)) for instance in mig.instances))
+
+    return tuple(Board(
+        index=gpu.index, uuid=gpu.uuid, address=gpu.pci_address, name=gpu.name,
+        device_id=_as_filter("10de:" + devices[gpu.pci_address].device_id) if gpu.pci_address in devices else "",
+        subsystem_id=_as_filter(devices[gpu.pci_address].subsystem) if gpu.pci_address in devices else "",
+        memory_mib=gpu.memory_mib, mig=gpu.mig and held(gpu, gpu.mig), minor=gpu.minor,
+        resets=gpu.compute_capability.startswith(AMPERE),
+        resettable=host.exists("/sys/bus/pci/devices/%s/reset" % gpu.pci_address),
+        holders=named(gpu.uuid, "/dev/nvidia%d" % gpu.minor),
+    ) for gpu in gpus)
 
 
-def _holders_of(gpu: NvmlGpu, holders: Iterable[Holder], pods: Mapping[str, Tuple[str, ...]]) -> Tuple[str, ...]:
-    """Who has the whole GPU, by name."""
-    node = "/dev/nvidia%d" % gpu.minor
-    named = [holder.named() for holder in holders if node in holder.devices and holder.unit not in UNDISTURBED]
-    return (*("pod %s" % pod for pod in pods.get(gpu.uuid, ())), *named)
-
-
-def _held(gpu: NvmlGpu, mig: Mig, holders: Iterable[Holder], pods: Mapping[str, Tuple[str, ...]],
-          minors: Mapping[Place, int]) -> Mig:
-    """MIG of a GPU with who has which of its compute instances, by name."""
-    known = {holder.pid: holder.named() for holder in holders}
-    openers: Dict[str, List[int]] = {}
-    for holder in holders:
-        for device in holder.devices:
-            openers.setdefault(device, []).append(holder.pid)
-    instances = []
-    for instance in mig.instances:
-        compute = []
-        for each in instance.compute:
-            minor = minors.get((gpu.minor, instance.id, each.id), -1)
-            pids = {*each.processes, *openers.get("/dev/nvidia-caps/nvidia-cap%d" % minor, ())}
-            compute.append(replace(each, holders=(
-                *("pod %s" % pod for pod in pods.get(each.uuid, ())),
-                *(known.get(pid, "process %d" % pid) for pid in sorted(pids)))))
-        instances.append(replace(instance, compute=tuple(compute)))
-    return replace(mig, instances=tuple(instances))
+def _as_filter(device: str) -> str:
+    """'10de:2330' as files of mig-parted have it."""
+    vendor, _colon, number = device.partition(":")
+    return "0x%s%s" % (number.upper(), vendor.upper()) if number else ""

@@ -87,6 +87,16 @@ class Arrangement:
                 + sum(len(kept.destroyed) + len(kept.created) for kept in self.kept))
 
 
+def as_placed(instance: GpuInstance) -> Placed:
+    return Placed(instance.profile, instance.start, instance.size,
+                  tuple(sorted((each.slices for each in instance.compute), reverse=True)))
+
+
+def placed_now(mig: Mig) -> Tuple[Placed, ...]:
+    """A GPU's instances, by start."""
+    return tuple(as_placed(instance) for instance in mig.instances)
+
+
 def arrange(mig: Mig, wanted: Sequence[Wanted]) -> Arrangement:
     """The cheapest way from a GPU's instances to those that are wanted. Raises Impossible."""
     starts = _best(mig, sorted(wanted, key=_order(mig)))

@@ -1,0 +1,314 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Pure: from what the GPUs are divided into to what they are to be divided into, by the smallest change.
+
+A GPU is a step of its own, and so is a change of its MIG mode: what is not touched goes on. What is in use is never
+destroyed: its holders are named, and where they are pods, the node is drained first.
+"""
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.facts import HostFacts
+from ..core.plan import REBOOT, Disruption, Plan, Requirement, Step
+from ..core.refusal import Refusal
+from ..core.steps import file_step, service_step
+from ..hardware.mig import Mig
+from . import boot, layout
+from .model import Board, Target
+from .observation import POD, Observation
+from .placement import Arrangement, Impossible, Placed, arrange, as_placed, placed_now
+from .policy import Policy
+from .profiles import name_of
+from .target import targets
+
+NAME = "mig"
+MODE = "mig.mode"
+DIVIDE = "mig.divide"
+NODES = "mig.nodes"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of a GPU.
+
+    placed:       its instances afterwards, None where MIG mode is off then or nobody can tell them yet.
+    refusals:     (code, found, wanted, remedy) without the GPU's name, so that those of equal GPUs are one.
+    requirement:  what must come from outside before its instances can be made.
+    """
+
+    board: Board
+    enabled: bool
+    steps: Tuple[Step, ...] = ()
+    placed: Optional[Tuple[Placed, ...]] = None
+    refusals: Tuple[Tuple[str, str, str, str], ...] = ()
+    requirement: Optional[Requirement] = None
+
+
+def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    if not policy.managed:
+        return Plan()
+    refusals = facts.refusals_of_the_sick()
+    if not refusals and (facts.driver_reloads or observation.driver != facts.driver_loaded or not facts.driver_loaded):
+        return _unanswered(observation, policy, facts)
+    refusals = refusals or _unwell(observation)
+    if refusals:
+        return Plan(refusals=refusals)
+    try:
+        wanted, notes = targets(policy, observation.boards)
+    except GpuOpsError as error:
+        return Plan(refusals=error.refusals)
+    changes = [_change(board, wanted[board.uuid], policy) for board in observation.boards if board.uuid in wanted]
+    refusals = _said_once(changes)
+    if refusals:
+        return Plan(refusals=refusals)
+    steps = [step for change in changes for step in change.steps]
+    if not observation.modprobe:
+        notes = (*notes, "nvidia-modprobe is not installed: a MIG device has no node before root's nvidia-smi -L.")
+    elif observation.nodeless and not steps:
+        steps.append(_nodes_step(observation.nodeless))
+    steps += _removal(observation) if policy.state == "absent" else _boot_steps(observation, changes)
+    return Plan(
+        steps=tuple(steps),
+        requirements=tuple(change.requirement for change in changes if change.requirement is not None),
+        notes=notes, complete=all(change.placed is not None or not change.enabled for change in changes))
+
+
+def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
+    changes = any(step.action in (MODE, DIVIDE) for step in planned.steps)
+    return facts.but(mig_changes=True) if changes else facts
+
+
+def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    """Before the driver that is to be asked is loaded. A removal needs no answer: no layout outlives a driver."""
+    if policy.state == "absent":
+        return Plan(steps=tuple(_removal(observation)))
+    if observation.error and facts.driver_loaded and not facts.driver_reloads and not facts.driver_changes:
+        return Plan(refusals=(Refusal(
+            "mig.no_answer", "NVML does not answer: %s" % observation.error,
+            "GPUs that tell what they can be divided into",
+            "run `nvidia-smi` on this host; `gpu_driver_activation` makes the loaded driver the installed one"),))
+    return Plan(notes=("What the GPUs are divided into is planned once driver %s answers."
+                       % (facts.driver_loaded or "(not installed yet)"),), complete=False)
+
+
+def _unwell(observation: Observation) -> Tuple[Refusal, ...]:
+    return tuple(Refusal(
+        "mig.gpu_lost", "%s does not answer: %s" % (gpu, why), "every GPU of the host answering, before one is divided",
+        "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus); drain the node and reboot it, or "
+        "take the GPU out") for gpu, why in observation.silent)
+
+
+# one GPU
+
+
+def _change(board: Board, target: Target, policy: Policy) -> Change:
+    mig = board.mig
+    if mig is None:
+        raise ValueError("%s has no MIG" % board.named())
+    if not target.enabled:
+        return _switched_off(board, mig, policy)
+    mode = _mode_step(board, mig, True)
+    refused = _refused_mode(board, mig, True, policy)
+    if target.instances is None:
+        return Change(board, True, mode, refusals=refused)
+    there = mig if mig.current else replace(mig, instances=())
+    try:
+        arrangement = arrange(there, target.instances)
+    except Impossible as impossible:
+        return Change(board, True, refusals=(_impossible(board, mig, impossible),))
+    refused = (*refused, *_in_use(board, arrangement, policy))
+    placed = _placed(arrangement)
+    boot_first = _boot_for_mode(board, mig, True)
+    if boot_first is not None:
+        return Change(board, True, mode, placed, refused, boot_first)
+    return Change(board, True, (*mode, *_divide_step(board, there, arrangement, placed, mode)), placed, refused)
+
+
+def _switched_off(board: Board, mig: Mig, policy: Policy) -> Change:
+    arrangement = Arrangement((), mig.instances, ())
+    refused = (*_refused_mode(board, mig, False, policy), *_in_use(board, arrangement, policy))
+    divide = _divide_step(board, mig, arrangement, (), ())
+    return Change(board, False, (*divide, *_mode_step(board, mig, False, divide)), refusals=refused,
+                  requirement=_boot_for_mode(board, mig, False))
+
+
+def _divide_step(
+    board: Board, mig: Mig, arrangement: Arrangement, placed: Sequence[Placed], earlier: Sequence[Step]
+) -> Tuple[Step, ...]:
+    if not arrangement.changes:
+        return ()
+    counts = [(len(arrangement.kept), "stay"), (len(arrangement.destroyed), "go"), (len(arrangement.created), "come")]
+    told = ", ".join("%d %s" % (count, verb) for count, verb in counts if count)
+    return (Step(
+        capability=NAME, action=DIVIDE, subject=board.address,
+        why="%s: of its GPU instances %s." % (board.named(), told),
+        disruption=Disruption.gpu_reset if arrangement.in_use else Disruption.none,
+        change={"before": _drawn(board, mig, placed_now(mig)), "after": _drawn(board, mig, placed)},
+        parameters={"uuid": board.uuid, "minor": board.minor, "before": _as_data(placed_now(mig)),
+                    "after": _as_data(placed)},
+        depends_on=tuple(step.id for step in earlier)),)
+
+
+def _mode_step(board: Board, mig: Mig, enabled: bool, earlier: Sequence[Step] = ()) -> Tuple[Step, ...]:
+    if mig.current == mig.pending == enabled or _waits_for_boot(board, mig, enabled):
+        return ()
+    pends = mig.pending == enabled != mig.current
+    why = "%s is to %s." % (board.named(), "be divided" if enabled else "be whole again")
+    if pends:
+        why += " The mode was set before, and waits for a reset of the GPU."
+    elif board.resets and mig.current != enabled:
+        why += " On this generation that takes a reset of the GPU; the others go on."
+    words = {True: "on", False: "off"}
+    return (Step(
+        capability=NAME, action=MODE, subject=board.address, why=why,
+        disruption=Disruption.gpu_reset if mig.current != enabled and (board.resets or _holders(board, mig))
+        else Disruption.none,
+        change={"before": {"MIG mode": words[mig.current]}, "after": {"MIG mode": words[enabled]}},
+        parameters={"uuid": board.uuid, "enabled": enabled, "resets": board.resettable or not board.resets},
+        depends_on=tuple(step.id for step in earlier)),)
+
+
+def _waits_for_boot(board: Board, mig: Mig, enabled: bool) -> bool:
+    """Whether all is done for a mode that only a boot brings."""
+    return board.resets and not board.resettable and mig.pending == enabled != mig.current
+
+
+def _boot_for_mode(board: Board, mig: Mig, enabled: bool) -> Optional[Requirement]:
+    if mig.current == enabled or not board.resets or board.resettable:
+        return None
+    words = {True: "on", False: "off"}
+    return Requirement(
+        NAME, REBOOT, board.address, "%s cannot be reset, so its MIG mode changes with a reboot." % board.named(),
+        Disruption.reboot, {"before": {"MIG mode": words[mig.current]}, "after": {"MIG mode": words[enabled]}})
+
+
+def _holders(board: Board, mig: Mig) -> Tuple[str, ...]:
+    of_instances = [holder for instance in mig.instances for each in instance.compute for holder in each.holders]
+    return tuple(dict.fromkeys((*board.holders, *of_instances)))
+
+
+def _staying(holders: Iterable[str], policy: Policy) -> List[str]:
+    """Those that no drain takes away."""
+    return [holder for holder in holders if not (policy.assume_pods_evicted and holder.startswith(POD))]
+
+
+def _refused_mode(board: Board, mig: Mig, enabled: bool, policy: Policy) -> Tuple[Tuple[str, str, str, str], ...]:
+    if mig.current == enabled:
+        return ()
+    staying = _staying(_holders(board, mig), policy)
+    if not staying:
+        return ()
+    return (("mig.gpu_in_use", "%s is used by %s" % ("%s", ", ".join(staying)),
+             "a GPU that nobody has open while its MIG mode changes",
+             "stop them: evict the pods (in a cluster `site` drains the node), stop the services, end the programs"),)
+
+
+def _in_use(board: Board, arrangement: Arrangement, policy: Policy) -> Tuple[Tuple[str, str, str, str], ...]:
+    found = []
+    for each in arrangement.in_use:
+        staying = _staying(each.holders or ["process %d" % pid for pid in each.processes], policy)
+        if staying:
+            found.append(("mig.instance_in_use", "MIG device %s of %s would go, and is used by %s"
+                          % (each.uuid, "%s", ", ".join(staying)),
+                          "instances that nobody uses, before they are destroyed",
+                          "evict the pods (in a cluster `site` drains the node), end the programs, or ask for a layout "
+                          "that keeps this instance"))
+    return tuple(found)
+
+
+def _impossible(board: Board, mig: Mig, impossible: Impossible) -> Tuple[str, str, str, str]:
+    counts = Counter(want.profile for want in impossible.conflict)
+    parts, places = [], []
+    for number, count in sorted(counts.items()):
+        profile = mig.profile(number)
+        if profile is not None:
+            name = name_of(profile, board)
+            starts = sorted({want.start for want in impossible.conflict
+                             if want.profile == number and want.start is not None}) or profile.starts
+            parts.append("%d x %s" % (count, name))
+            places.append("%s takes %d and may begin at %s" % (name, profile.size, ", ".join(map(str, starts))))
+    return ("mig.layout_impossible", "on %s there is no room for %s beside each other: of %d units %s"
+            % ("%s", " + ".join(parts), impossible.units, "; ".join(places)),
+            "a layout that fits on the GPU", "leave one of these out; nothing was changed")
+
+
+def _said_once(changes: Sequence[Change]) -> Tuple[Refusal, ...]:
+    """Of GPUs that stand alike, one refusal that names them all."""
+    boards: Dict[Tuple[str, str, str, str], List[str]] = {}
+    for change in changes:
+        for said in change.refusals:
+            boards.setdefault(said, []).append(change.board.named())
+    return tuple(Refusal(code, found % ", ".join(names), wanted, remedy)
+                 for (code, found, wanted, remedy), names in boards.items())
+
+
+# layouts
+
+
+def _placed(arrangement: Arrangement) -> Tuple[Placed, ...]:
+    """The instances once all is done, by start."""
+    found = list(arrangement.created)
+    for kept in arrangement.kept:
+        left = [each for each in kept.instance.compute if each not in kept.destroyed]
+        slices = [*(each.slices for each in left), *kept.created]
+        found.append(replace(as_placed(kept.instance), compute=tuple(sorted(slices, reverse=True))))
+    return tuple(sorted(found, key=lambda each: each.start))
+
+
+def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> str:
+    parts = []
+    for each in placed:
+        profile = mig.profile(each.profile)
+        name = "?" if profile is None else name_of(profile, board)
+        whole = profile is None or each.compute == (profile.slices,)
+        parts.append((each.start, each.size, name if whole else "%s (%s)" % (
+            name, " ".join("%dc" % slices for slices in each.compute) or "no compute")))
+    return layout.drawn(parts, mig.units) + "\n"
+
+
+def _as_data(placed: Sequence[Placed]) -> List[List[Any]]:
+    """[[profile, start, units, [slices of compute instances]]]."""
+    return [[each.profile, each.start, each.size, list(each.compute)] for each in placed]
+
+
+# nodes, and the next boot
+
+
+def _nodes_step(files: Sequence[str]) -> Step:
+    return Step(
+        capability=NAME, action=NODES, subject="MIG devices",
+        why="Without its nodes in /dev/nvidia-caps no program can open a MIG device.",
+        change={"before": dict.fromkeys(files), "after": dict.fromkeys(files, "node")})
+
+
+def _boot_steps(observation: Observation, changes: Sequence[Change]) -> List[Step]:
+    """A unit that makes the layout anew, as no instance outlives a boot; none where no GPU is divided."""
+    layouts = [(change.board.uuid, change.board.mig, change.placed or ()) for change in changes
+               if change.enabled and change.board.mig is not None]
+    if any(change.enabled and change.placed is None for change in changes):
+        return []
+    wanted = {boot.SCRIPT: boot.script_text(layouts), boot.UNIT_FILE: boot.UNIT_TEXT} if layouts else \
+        dict.fromkeys((boot.SCRIPT, boot.UNIT_FILE))
+    why = "No GPU instance outlives a boot; the unit makes them again." if layouts else "No GPU is divided any more."
+    steps = []
+    if observation.enabled and not layouts:
+        steps.append(_disabling())
+    steps += [file_step(NAME, path, observation.files.get(path), text, why) for path, text in wanted.items()
+              if observation.files.get(path) != text]
+    if layouts and not observation.enabled:
+        steps.append(service_step(NAME, "enable", boot.UNIT, "It runs before the container runtime at every boot.",
+                                  Disruption.none, "not enabled", "enabled", tuple(step.id for step in steps)))
+    return steps
+
+
+def _disabling() -> Step:
+    return service_step(NAME, "disable", boot.UNIT, "It has nothing to do any more.", Disruption.none, "enabled",
+                        "not enabled")
+
+
+def _removal(observation: Observation) -> List[Step]:
+    return ([_disabling()] if observation.enabled else []) + list(observation.restore)

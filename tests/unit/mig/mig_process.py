@@ -1,0 +1,66 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Plans and applies MIG on a scratch root, as it is told line by line.
+
+A process of its own, as the library is chosen at its start. systemctl and nvidia-modprobe have a host as their subject,
+and so are answered here.
+
+Started by mig_host.py: argv[1] is the root, which is the simulated board's directory too.
+"""
+from __future__ import annotations
+
+import json
+import re
+import sys
+from typing import Any, Dict, Sequence
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import render
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot, executors
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.capability import CAPABILITY
+
+MINOR = re.compile(r"^DeviceFileMinor: (\d+)", re.MULTILINE)
+DEFAULTS = {name: option.get("default") for name, option in CAPABILITY.arguments.items()}
+
+
+class ScratchHost(Host):
+    def run(self, argv: Sequence[str], **how: Any) -> CommandResult:
+        if argv[0] == "nvidia-modprobe":
+            found = MINOR.search(self.read(argv[2]) or "")
+            if found:
+                self.write("/dev/nvidia-caps/nvidia-cap" + found.group(1), "")
+            return CommandResult(tuple(argv), 0 if found else 1, "", "")
+        if argv[0] == "systemctl":
+            link = boot.WANTS.replace(boot.UNIT, argv[-1])
+            self.write(link, "") if argv[1] == "enable" else self.remove(link)
+            return CommandResult(tuple(argv), 0, "", "")
+        return super().run(argv, **how)
+
+
+def main() -> None:
+    host, version = ScratchHost(sys.argv[1]), sys.argv[2]
+    facts = HostFacts(hostname="gpu", driver_userspace=version, driver_loaded=version)
+    for line in sys.stdin:
+        nvml.forget()
+        print(json.dumps(answer(host, facts, json.loads(line))), flush=True)
+
+
+def answer(host: Host, facts: HostFacts, asked: Dict[str, Any]) -> Dict[str, Any]:
+    if asked["do"] == "read":
+        reading = nvml.reading_of(facts.driver_userspace, facts.driver_loaded)
+        return {"gpus": [gpu.mig and gpu.mig.to_dict() for gpu in reading.gpus]}
+    run = Run(CAPABILITY, {**DEFAULTS, **asked["parameters"]}, host, lambda _host: facts)
+    try:
+        outcome = run.preview() if asked["do"] == "plan" else run.apply()
+        return {"applied": outcome.applied, "text": render(outcome.plan), "plan": outcome.plan.to_dict()}
+    except GpuOpsError as error:
+        return {"error": error.result()}
+    finally:
+        executors.close_session()
+
+
+main()
