@@ -24,6 +24,7 @@ from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
 from .hardware.node import host_facts, host_facts_and_health
 from .hardware.report import read_host
+from .mig.capability import CAPABILITY as MIG
 from .nouveau.capability import CAPABILITY as NOUVEAU
 from .runtime.capability import CAPABILITY as RUNTIME
 from .runtime.low_level import in_use
@@ -32,7 +33,7 @@ from .validation.arguments import ARGUMENTS, OF_HOST
 from .validation.checks import FAILED
 from .validation.on_host import examine
 
-CAPABILITIES: Tuple[Capability[Any, Any], ...] = (NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, RUNTIME, CDI)
+CAPABILITIES: Tuple[Capability[Any, Any], ...] = (NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, MIG, RUNTIME, CDI)
 # The option of every writer that says how much of a plan is done
 ALLOWED = "allowed_disruption"
 
@@ -50,7 +51,8 @@ def _facts_and_runtimes(host: Host) -> HostFacts:
 
 # Who plans with more than host_facts: what the GPUs answer, which takes a minute where one hangs, or what starts
 # containers
-_READERS = {"activation": host_facts_and_health, "cdi": host_facts_and_health, "toolkit": _facts_and_runtimes}
+_READERS = {"activation": host_facts_and_health, "mig": host_facts_and_health, "cdi": host_facts_and_health,
+            "toolkit": _facts_and_runtimes}
 
 
 def write(name: str) -> None:

@@ -36,6 +36,9 @@ options:
   activation:
     description: Options of M(gpuops.nvidia.gpu_driver_activation). Left out, the capability is not planned.
     type: dict
+  mig:
+    description: Options of M(gpuops.nvidia.mig). Left out, the capability is not planned.
+    type: dict
   runtime:
     description: Options of M(gpuops.nvidia.container_runtime). Left out, the capability is not planned.
     type: dict

@@ -24,6 +24,7 @@ from ..module_utils.cdi import policy as cdi
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.secrets import without_passwords
 from ..module_utils.driver import policy as driver
+from ..module_utils.mig import policy as mig
 from ..module_utils.nouveau import policy as nouveau
 from ..module_utils.runtime import policy as runtime
 from ..module_utils.toolkit import policy as toolkit
@@ -79,6 +80,7 @@ SOURCES: Dict[str, Source] = {
         "state": {"staged": "present"}, "fabric_manager": {"present": "auto"}}),
     "nouveau": Source("nouveau", "gpu_driver", "gpu_driver_", nouveau.ARGUMENTS, {"state": {"staged": "present"}}),
     "container_toolkit": Source("toolkit", "container_toolkit", "container_toolkit_", toolkit.ARGUMENTS),
+    "mig": Source("mig", "mig", "mig_", mig.ARGUMENTS),
     "container_runtime": Source("runtime", "container_runtime", "container_runtime_", runtime.ARGUMENTS),
     "cdi_spec": Source("cdi", "container_runtime", "container_runtime_cdi_", cdi.ARGUMENTS),
     VALIDATION: Source("validation", "gpu_validation", "gpu_validation_", validation.ARGUMENTS),

@@ -102,7 +102,7 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     loads = planned.reboot_required or any(step.action == LOAD and step.subject == "nvidia" for step in planned.steps)
     return facts.but(
         driver_loaded=facts.driver_installed, module_loaded=facts.module_installed if loads else facts.module_loaded,
-        nouveau_loaded=False, control_nodes=_control_nodes(facts, planned))
+        nouveau_loaded=False, control_nodes=_control_nodes(facts, planned), driver_reloads=loads)
 
 
 def _loaded(facts: HostFacts) -> str:

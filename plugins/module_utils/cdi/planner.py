@@ -133,6 +133,8 @@ def _reasons(observation: Observation, facts: HostFacts) -> List[str]:
         return ["it was made before container toolkit %s came" % facts.toolkit]
     if facts.driver_changes:
         return ["packages of its driver change"]
+    if facts.mig_changes:
+        return ["what the GPUs are divided into changes"]
     if observation.reasons and observation.driver == facts.driver_loaded:
         return list(observation.reasons)
     return unnamed_nodes(observation.spec, facts.control_nodes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
@@ -93,9 +93,8 @@ def _of_document(document: Mapping[str, Any]) -> List[Refusal]:
     if document.get("version") != VERSION:
         refusals.append(Refusal(
             "mig.document_version",
-            found="`configs` has %s" % (
-                "the version %s" % _shown(document["version"]) if "version" in document else "no version"),
-            wanted="version: %s" % VERSION,
+            found="`configs` has the version %s" % _shown(document.get("version")),
+            wanted="version: v1",
             remedy="give `configs` the whole of a file of nvidia-mig-parted, which begins with `version: v1`",
             option="configs",
         ))
@@ -103,8 +102,8 @@ def _of_document(document: Mapping[str, Any]) -> List[Refusal]:
     if unknown:
         refusals.append(Refusal(
             "mig.document_key_unknown",
-            found="`configs` has %s" % ", ".join(map(_shown, unknown)),
-            wanted="nothing beside 'version' and '%s'" % CONFIGURATIONS,
+            found="`configs` has %s" % _quoted(unknown),
+            wanted="nothing beside 'version' and 'mig-configs'",
             remedy="take it out of `configs`, or correct its name",
             option="configs",
         ))
@@ -112,9 +111,8 @@ def _of_document(document: Mapping[str, Any]) -> List[Refusal]:
     if not isinstance(labels, Mapping) or not labels:
         refusals.append(Refusal(
             "mig.document_without_labels",
-            found="`configs` has %s" % ("'%s': %s" % (CONFIGURATIONS, _shown(labels)) if CONFIGURATIONS in document else
-                                        "no '%s'" % CONFIGURATIONS),
-            wanted="'%s' with a label and its entries" % CONFIGURATIONS,
+            found="'mig-configs' in `configs` is %s" % _shown(labels),
+            wanted="at least one label and its entries",
             remedy="give `configs` the whole of a file of nvidia-mig-parted",
             option="configs",
         ))
@@ -141,7 +139,7 @@ def _entry(where: str, data: Any, refusals: List[Refusal]) -> Entry:
         refusals.append(Refusal(
             "mig.entry_malformed",
             found="%s is %s" % (where, _shown(data)),
-            wanted="a mapping with %s" % _quoted(ENTRY_KEYS),
+            wanted="a mapping: which GPUs, and what they are to be",
             remedy="correct it in `configs`",
             option="configs",
         ))
@@ -151,7 +149,7 @@ def _entry(where: str, data: Any, refusals: List[Refusal]) -> Entry:
     if ENABLED in data and not isinstance(enabled, bool):
         refusals.append(Refusal(
             "mig.enabled_malformed",
-            found="%s: '%s': %s" % (where, ENABLED, _shown(enabled)),
+            found="%s: 'mig-enabled': %s" % (where, _shown(enabled)),
             wanted="true or false",
             remedy="correct it in `configs`",
             option="configs",
@@ -160,9 +158,9 @@ def _entry(where: str, data: Any, refusals: List[Refusal]) -> Entry:
     if enabled is False and instances:
         refusals.append(Refusal(
             "mig.instances_without_mode",
-            found="%s has '%s' with '%s': false" % (where, INSTANCES, ENABLED),
+            found="%s has 'mig-devices' with 'mig-enabled': false" % where,
             wanted="no instances on a GPU whose MIG mode is off",
-            remedy="take '%s' out of the entry, or set '%s' to true, in `configs`" % (INSTANCES, ENABLED),
+            remedy="take 'mig-devices' out of the entry, or set 'mig-enabled' to true, in `configs`",
             option="configs",
         ))
     return Entry(where, _devices(where, data, refusals), _filters(where, data.get(FILTER), refusals), bool(enabled),
@@ -187,7 +185,7 @@ def _of_keys(where: str, data: Mapping[str, Any]) -> List[Refusal]:
         refusals.append(Refusal(
             "mig.entry_key_missing",
             found="%s has no %s" % (where, _quoted(missing)),
-            wanted="'%s' and '%s', and with MIG mode on '%s', which may be {}" % (DEVICES, ENABLED, INSTANCES),
+            wanted="'devices' and 'mig-enabled', and with MIG mode on 'mig-devices', which may be {}",
             remedy="add it in `configs`",
             option="configs",
         ))
@@ -202,8 +200,8 @@ def _devices(where: str, data: Mapping[str, Any], refusals: List[Refusal]) -> Tu
         return tuple(str(device) for device in devices)
     refusals.append(Refusal(
         "mig.devices_malformed",
-        found="%s: '%s': %s" % (where, DEVICES, _shown(devices)),
-        wanted="'%s', or a list of indices of GPUs, from 0" % ALL,
+        found="%s: 'devices': %s" % (where, _shown(devices)),
+        wanted="'all', or a list of indices of GPUs, from 0",
         remedy="correct it in `configs`; GPUs by UUID or PCI address can be named in `layout`",
         option="configs",
     ))
@@ -223,7 +221,7 @@ def _instances(where: str, given: Any, refusals: List[Refusal]) -> Tuple[Instanc
     if not isinstance(given, Mapping):
         refusals.append(Refusal(
             "mig.instances_malformed",
-            found="%s: '%s': %s" % (where, INSTANCES, _shown(given)),
+            found="%s: 'mig-devices': %s" % (where, _shown(given)),
             wanted="a mapping of profiles to how many there are to be, such as {\"1g.10gb\": 7}, or {}",
             remedy="correct it in `configs`",
             option="configs",
@@ -250,7 +248,7 @@ def _instances(where: str, given: Any, refusals: List[Refusal]) -> Tuple[Instanc
     if given and not wrong and not any(given.values()):
         refusals.append(Refusal(
             "mig.counts_all_zero",
-            found="%s: every count in '%s' is 0" % (where, INSTANCES),
+            found="%s: every count in 'mig-devices' is 0" % where,
             wanted="at least one instance, or {} for none",
             remedy="correct it in `configs`",
             option="configs",
@@ -274,5 +272,5 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _quoted(names: Any) -> str:
+def _quoted(names: Iterable[str]) -> str:
     return ", ".join("'%s'" % name for name in names)

@@ -8,12 +8,14 @@ plan, and what somebody else has changed since the plan is never destroyed.
 from __future__ import annotations
 
 import atexit
+from dataclasses import replace
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
+from ..core.refusal import Refusal
 from ..core.steps import Executor
 from ..hardware import nvml
 from ..hardware.holders import read_holders
@@ -27,23 +29,30 @@ from .planner import DIVIDE, MODE, NODES
 # nvml.h, nvmlReturn_t
 NO_PERMISSION, NOT_SUPPORTED, LOST, RESET_REQUIRED, IN_USE, NO_ROOM = 4, 3, 15, 16, 19, 23
 
-# {nvmlReturn_t: (code, what is wanted, what to do)}
-_MEANING = {
-    IN_USE: ("mig.in_use", "instances and GPUs that nobody has open while they change",
-             "end what uses it (named above; `fuser -v /dev/nvidia*`), and run this again"),
-    NO_ROOM: ("mig.no_room", "room for what the plan has, as it was there when it was made",
-              "look whether another program divides GPUs (nvidia-mig-manager, the GPU operator), and run this again"),
-    NO_PERMISSION: ("mig.no_permission", "root, or read access to NVIDIA's capability mig/config",
-                    "run this with become; in a container with CAP_SYS_ADMIN"),
-    NOT_SUPPORTED: ("mig.not_supported", "a GPU whose MIG mode is on, and that may be divided from here",
-                    "in a virtual machine, divide the GPU on its host"),
-    LOST: ("mig.gpu_lost", "a GPU that answers",
-           "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus), drain the node and reboot it"),
-    RESET_REQUIRED: ("mig.reset_required", "a GPU that was reset since its errors, or since its MIG mode was changed",
-                     "drain the node and reset the GPU (`nvidia-smi -r -i ...`), or reboot the host"),
+# {nvmlReturn_t: what it means for a change}; {call}: the GPU, the call and NVML's words
+_MEANING: Dict[int, Refusal] = {
+    IN_USE: Refusal(
+        "mig.in_use", "{call}", "instances and GPUs that nobody has open while they change",
+        "end what uses it (`fuser -v /dev/nvidia*` lists it), and run this again"),
+    NO_ROOM: Refusal(
+        "mig.no_room", "{call}", "room for what the plan has, as it was there when it was made",
+        "look whether another program divides GPUs (nvidia-mig-manager, the GPU operator), and run this again"),
+    NO_PERMISSION: Refusal(
+        "mig.no_permission", "{call}", "root, or read access to NVIDIA's capability mig/config",
+        "run this with become; in a container with CAP_SYS_ADMIN"),
+    NOT_SUPPORTED: Refusal(
+        "mig.not_supported", "{call}", "a GPU whose MIG mode is on, and that may be divided from here",
+        "in a virtual machine, divide the GPU on its host"),
+    LOST: Refusal(
+        "mig.gpu_lost", "{call}", "a GPU that answers",
+        "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus), drain the node and reboot it"),
+    RESET_REQUIRED: Refusal(
+        "mig.reset_required", "{call}", "a GPU that was reset since its errors, or since its MIG mode was changed",
+        "drain the node and reset the GPU (`nvidia-smi -r -i ...`), or reboot the host"),
 }
-_OTHERWISE = ("mig.call_failed", "every call of NVML answered with success",
-              "read the kernel log for NVRM messages, and run this again")
+_OTHERWISE = Refusal(
+    "mig.call_failed", "{call}", "every call of NVML answered with success",
+    "read the kernel log for NVRM messages, and run this again")
 
 _sessions: List[nvml.Session] = []
 
@@ -191,20 +200,19 @@ def _brought_back(step: Step, uuid: str, before: Sequence[Placed], error: GpuOps
     except nvml.NvmlFailed as failed:
         failures.append(str(failed))
         lacking = list(before)
-    first = error.refusals[0]
     fate = "the GPU has been brought back to its former instances" if not lacking else (
         "of its former instances %d of %d could not be made again: profile %s (%s)" % (
             len(lacking), len(before), ", ".join("%d at %d" % (each.profile, each.start) for each in lacking),
             "; ".join(failures)))
-    return GpuOpsError(first.code, found="%s; %s" % (first.found, fate), wanted=first.wanted, remedy=first.remedy)
+    return GpuOpsError.because([replace(error.refusals[0], found="%s; %s" % (error.found, fate))])
 
 
 def _explained(host: Host, step: Step, failed: nvml.NvmlFailed) -> GpuOpsError:
-    code, wanted, remedy = _MEANING.get(failed.code, _OTHERWISE)
-    found = "GPU %s: %s" % (step.subject, failed)
+    refusal = _MEANING.get(failed.code, _OTHERWISE)
+    call = "GPU %s: %s" % (step.subject, failed)
     if failed.code == IN_USE:
-        found += " (%s)" % (", ".join(_users(host)) or "by nobody who can be seen from here")
-    return GpuOpsError(code, found=found, wanted=wanted, remedy=remedy)
+        call += " (%s)" % (", ".join(_users(host)) or "by nobody who can be seen from here")
+    return GpuOpsError.because([replace(refusal, found=refusal.found.format(call=call))])
 
 
 def _users(host: Host) -> List[str]:

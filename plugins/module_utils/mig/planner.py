@@ -23,6 +23,7 @@ from .observation import POD, Observation
 from .placement import Arrangement, Impossible, Placed, arrange, as_placed, placed_now
 from .policy import Policy
 from .profiles import name_of
+from .selection import named
 from .target import targets
 
 NAME = "mig"
@@ -36,7 +37,7 @@ class Change:
     """What becomes of a GPU.
 
     placed:       its instances afterwards, None where MIG mode is off then or nobody can tell them yet.
-    refusals:     (code, found, wanted, remedy) without the GPU's name, so that those of equal GPUs are one.
+    refusals:     with {gpus} in place of the GPU's name, so that those of GPUs that stand alike are one.
     requirement:  what must come from outside before its instances can be made.
     """
 
@@ -44,12 +45,12 @@ class Change:
     enabled: bool
     steps: Tuple[Step, ...] = ()
     placed: Optional[Tuple[Placed, ...]] = None
-    refusals: Tuple[Tuple[str, str, str, str], ...] = ()
+    refusals: Tuple[Refusal, ...] = ()
     requirement: Optional[Requirement] = None
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    if not policy.managed:
+    if not policy.managed or (policy.state == "absent" and not observation.restore):
         return Plan()
     refusals = facts.refusals_of_the_sick()
     if not refusals and (facts.driver_reloads or observation.driver != facts.driver_loaded or not facts.driver_loaded):
@@ -114,7 +115,8 @@ def _change(board: Board, target: Target, policy: Policy) -> Change:
     mode = _mode_step(board, mig, True)
     refused = _refused_mode(board, mig, True, policy)
     if target.instances is None:
-        return Change(board, True, mode, refusals=refused)
+        # What a driver tells only in MIG mode cannot be planned before
+        return Change(board, True, mode, placed_now(mig) if mig.profiles else None, refused)
     there = mig if mig.current else replace(mig, instances=())
     try:
         arrangement = arrange(there, target.instances)
@@ -196,31 +198,33 @@ def _staying(holders: Iterable[str], policy: Policy) -> List[str]:
     return [holder for holder in holders if not (policy.assume_pods_evicted and holder.startswith(POD))]
 
 
-def _refused_mode(board: Board, mig: Mig, enabled: bool, policy: Policy) -> Tuple[Tuple[str, str, str, str], ...]:
+def _refused_mode(board: Board, mig: Mig, enabled: bool, policy: Policy) -> Tuple[Refusal, ...]:
     if mig.current == enabled:
         return ()
     staying = _staying(_holders(board, mig), policy)
     if not staying:
         return ()
-    return (("mig.gpu_in_use", "%s is used by %s" % ("%s", ", ".join(staying)),
-             "a GPU that nobody has open while its MIG mode changes",
-             "stop them: evict the pods (in a cluster `site` drains the node), stop the services, end the programs"),)
+    return (Refusal(
+        "mig.gpu_in_use", "{gpus} is used by %s" % ", ".join(staying),
+        "a GPU that nobody has open while its MIG mode changes",
+        "stop them: evict the pods (in a cluster `site` drains the node), stop the services, end the programs"),)
 
 
-def _in_use(board: Board, arrangement: Arrangement, policy: Policy) -> Tuple[Tuple[str, str, str, str], ...]:
+def _in_use(board: Board, arrangement: Arrangement, policy: Policy) -> Tuple[Refusal, ...]:
     found = []
     for each in arrangement.in_use:
         staying = _staying(each.holders or ["process %d" % pid for pid in each.processes], policy)
         if staying:
-            found.append(("mig.instance_in_use", "MIG device %s of %s would go, and is used by %s"
-                          % (each.uuid, "%s", ", ".join(staying)),
-                          "instances that nobody uses, before they are destroyed",
-                          "evict the pods (in a cluster `site` drains the node), end the programs, or ask for a layout "
-                          "that keeps this instance"))
+            found.append(Refusal(
+                "mig.instance_in_use",
+                "MIG device %s of {gpus} would go, and is used by %s" % (each.uuid, ", ".join(staying)),
+                "instances that nobody uses, before they are destroyed",
+                "evict the pods (in a cluster `site` drains the node), end the programs, or ask for a layout that "
+                "keeps this instance"))
     return tuple(found)
 
 
-def _impossible(board: Board, mig: Mig, impossible: Impossible) -> Tuple[str, str, str, str]:
+def _impossible(board: Board, mig: Mig, impossible: Impossible) -> Refusal:
     counts = Counter(want.profile for want in impossible.conflict)
     parts, places = [], []
     for number, count in sorted(counts.items()):
@@ -231,19 +235,20 @@ def _impossible(board: Board, mig: Mig, impossible: Impossible) -> Tuple[str, st
                              if want.profile == number and want.start is not None}) or profile.starts
             parts.append("%d x %s" % (count, name))
             places.append("%s takes %d and may begin at %s" % (name, profile.size, ", ".join(map(str, starts))))
-    return ("mig.layout_impossible", "on %s there is no room for %s beside each other: of %d units %s"
-            % ("%s", " + ".join(parts), impossible.units, "; ".join(places)),
-            "a layout that fits on the GPU", "leave one of these out; nothing was changed")
+    return Refusal(
+        "mig.layout_impossible", "on {gpus} there is no room for %s beside each other: of %d units %s"
+        % (" + ".join(parts), impossible.units, "; ".join(places)),
+        "a layout that fits on the GPU", "leave one of these out; nothing was changed")
 
 
 def _said_once(changes: Sequence[Change]) -> Tuple[Refusal, ...]:
     """Of GPUs that stand alike, one refusal that names them all."""
-    boards: Dict[Tuple[str, str, str, str], List[str]] = {}
+    boards: Dict[Refusal, List[Board]] = {}
     for change in changes:
-        for said in change.refusals:
-            boards.setdefault(said, []).append(change.board.named())
-    return tuple(Refusal(code, found % ", ".join(names), wanted, remedy)
-                 for (code, found, wanted, remedy), names in boards.items())
+        for refusal in change.refusals:
+            boards.setdefault(refusal, []).append(change.board)
+    return tuple(replace(refusal, found=refusal.found.replace("{gpus}", named(alike)))
+                 for refusal, alike in boards.items())
 
 
 # layouts

@@ -133,7 +133,7 @@ def _entry(where: str, given: Mapping[str, Any], refusals: List[Refusal]) -> Ent
         refusals.append(Refusal(
             "mig.layout_without_gpus",
             found="%s has no GPU in 'gpus'" % where,
-            wanted="'%s', or indices, UUIDs or PCI addresses of GPUs" % ALL,
+            wanted="'all', or indices, UUIDs or PCI addresses of GPUs",
             remedy="name GPUs, or leave 'gpus' out of the entry of `layout` for all of them",
             option="layout",
         ))

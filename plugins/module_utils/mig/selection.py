@@ -101,7 +101,7 @@ def _named_in(entry: Entry, boards: Sequence[Board], option: str) -> Tuple[List[
             "mig.gpu_not_found",
             found="%s names %s; the GPUs of this host: %s" % (
                 entry.where, ", ".join("'%s'" % word for word in missing), listed(boards)),
-            wanted="'%s', or the index, UUID or PCI address of a GPU that is there" % ALL,
+            wanted="'all', or the index, UUID or PCI address of a GPU that is there",
             remedy="correct `%s`, with PCI addresses in quotes: YAML takes them for numbers without" % option,
             option=option,
         ))

@@ -14,6 +14,8 @@ import re
 import sys
 from typing import Any, Dict, Sequence
 
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
@@ -24,7 +26,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot, exe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.capability import CAPABILITY
 
 MINOR = re.compile(r"^DeviceFileMinor: (\d+)", re.MULTILINE)
-DEFAULTS = {name: option.get("default") for name, option in CAPABILITY.arguments.items()}
 
 
 class ScratchHost(Host):
@@ -53,7 +54,9 @@ def answer(host: Host, facts: HostFacts, asked: Dict[str, Any]) -> Dict[str, Any
     if asked["do"] == "read":
         reading = nvml.reading_of(facts.driver_userspace, facts.driver_loaded)
         return {"gpus": [gpu.mig and gpu.mig.to_dict() for gpu in reading.gpus]}
-    run = Run(CAPABILITY, {**DEFAULTS, **asked["parameters"]}, host, lambda _host: facts)
+    checked = ArgumentSpecValidator(dict(CAPABILITY.arguments)).validate(asked["parameters"])
+    assert not checked.error_messages, checked.error_messages
+    run = Run(CAPABILITY, checked.validated_parameters, host, lambda _host: facts)
     try:
         outcome = run.preview() if asked["do"] == "plan" else run.apply()
         return {"applied": outcome.applied, "text": render(outcome.plan), "plan": outcome.plan.to_dict()}
