@@ -62,9 +62,9 @@ def write(name: str) -> None:
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'converged', 'unfinished', 'waited_for',
-    'observation', 'gpus'}: the plans of all capabilities that have parameters, chained on the facts each one leaves,
-    once no other run works on the host ('lock_timeout').
+    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'converged', 'waiting', 'unfinished',
+    'waited_for', 'observation', 'gpus'}: the plans of all capabilities that have parameters, chained on the facts each
+    one leaves, once no other run works on the host ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
@@ -100,6 +100,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
         "refusals": [refusal.to_dict() for refusal in total.refusals],
         **told_of(total, deferred),
         "converged": is_done,
+        "waiting": list(total.waiting),
         "unfinished": unfinished,
         "waited_for": waited,
         "observation": observation,

@@ -267,6 +267,13 @@ converged:
   description: Whether there is nothing to do on the host, nothing to refuse, and nothing of RV(unfinished).
   returned: success
   type: bool
+waiting:
+  description:
+    - Capabilities of which not all could be planned yet, as what the GPUs are divided into before a driver answers. The
+      notes of RV(plan) say what they wait for.
+  returned: success
+  type: list
+  elements: str
 unfinished:
   description:
     - Ids of steps that a run has begun and that none has closed, as after a power cut. The next run of their module

@@ -16,8 +16,9 @@ from gate import Bench, Gate, GateFailed, Word
 
 REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
-# Unit tests that run ansible-playbook, apt and dpkg by the dozen: too long for the inner loop
-PROGRAMS = ("tests/unit/packages", "tests/unit/playbooks")
+# Unit tests that run ansible-playbook, apt and dpkg by the dozen, or NVIDIA's own tool: too long for the inner loop
+PROGRAMS = ("tests/unit/packages", "tests/unit/playbooks", "tests/unit/mig/test_beside_mig_parted.py",
+            "tests/unit/mig/test_transitions.py")
 
 
 def all_gates() -> List[Gate]:
@@ -57,7 +58,7 @@ def quick_gates() -> List[Gate]:
 
 
 def program_gates() -> List[Gate]:
-    return [Gate("programs", "unit tests that run ansible-playbook, apt and dpkg", _programs, 600)]
+    return [Gate("programs", "unit tests that run ansible-playbook, apt and dpkg", _programs, 900)]
 
 
 def sanity_gates() -> List[Gate]:

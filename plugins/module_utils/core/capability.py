@@ -157,6 +157,7 @@ def plan_of(
         observation=digest([observation.to_dict(), facts.to_dict()]),
         foretold={capability.name: foretold} if foretold else {},
         refusals=plan.refusals + obstacles(host, plan.steps),
+        waiting=() if plan.complete else (capability.name,),
     )
     return whole, capability.facts_after(observation, policy, facts, plan)
 
@@ -199,6 +200,8 @@ class Run:
         """
         foretold = self._foretold()
         plan = self._plan(foretold)
+        if self._waits_as_approved():
+            return _nothing_of(plan)
         if not as_foretold(self.facts, foretold):
             supposed = ", ".join("%s '%s'" % (name, change["after"]) for name, change in sorted(foretold.items()))
             plan = replace(plan, notes=(*plan.notes, "In check mode this is supposed, as approved: %s." % supposed))
@@ -218,6 +221,8 @@ class Run:
         try:
             self._account()
             plan = self._plan()
+            if self._waits_as_approved():
+                return _nothing_of(plan)
             self._compare(plan)
             _refuse(plan.refusals)
             _refuse_unmet(plan)
@@ -364,6 +369,12 @@ class Run:
             raise _without_effect(next(iter(left.values())))
         _refuse([replace(refusal, found="after its steps, %s" % refusal.found) for refusal in plan.refusals])
 
+    def _waits_as_approved(self) -> bool:
+        """Whether nothing of this capability could be planned when the plan was approved: what it is has been read by
+        nobody, and is left to the next plan."""
+        return self.approved is not None and self.capability.name in self.approved.waiting and not (
+            self.approved.steps or self.approved.requirements)
+
     def _compare(self, plan: Plan) -> None:
         if self.approved is not None:
             _refuse(differences(plan, self.approved))
@@ -389,6 +400,11 @@ class _Closed:
             self.ids.update(steps)
             mine = {"plan": self.plan, "closed": sorted(self.ids)}
             self.journal.remember(self.MEMORY, {**self.journal.recall(self.MEMORY), self.capability: mine})
+
+
+def _nothing_of(plan: Plan) -> Outcome:
+    note = "Nothing of this could be planned when the plan was approved; plan the host again."
+    return Outcome(replace(plan, steps=(), requirements=(), refusals=(), notes=(note,), complete=False))
 
 
 def _refuse(refusals: Sequence[Refusal]) -> None:

@@ -193,6 +193,7 @@ class Plan:
               that it was planned with. Facts that they leave alone are not in it.
     kept:     what is left alone on purpose.
     notes:    warnings: what should be known of this host beside the plan.
+    waiting:  capabilities whose part of it is not complete.
     complete: whether all that is wanted is planned. What waits for something that no step brings is told in notes,
               and a step that is missing then does not mean that its effect is there.
     """
@@ -208,6 +209,7 @@ class Plan:
     kept: Tuple[Kept, ...] = ()
     notes: Tuple[str, ...] = ()
     complete: bool = True
+    waiting: Tuple[str, ...] = ()
 
     @property
     def disruption(self) -> Disruption:
@@ -262,6 +264,8 @@ class Plan:
             kept=tuple(Kept(**kept) for kept in data["kept"]),
             notes=tuple(data["notes"]),
             complete=bool(data["complete"]),
+            # A plan of the release before tells none
+            waiting=tuple(data.get("waiting", ())),
         )
 
     def merged(self, other: Plan) -> Plan:
@@ -278,6 +282,7 @@ class Plan:
             kept=self.kept + other.kept,
             notes=self.notes + other.notes,
             complete=self.complete and other.complete,
+            waiting=self.waiting + other.waiting,
         )
 
     def diff(self) -> List[Dict[str, str]]:
@@ -296,6 +301,7 @@ def part_of(plan: Mapping[str, Any], capability: str) -> Dict[str, Any]:
         return {"schema": plan.get("schema")}
     part = {name: plan.get(name) for name in ("schema", "host", "policy", "observation", "refusals", "complete")}
     part["kept"], part["notes"] = [], []
+    part["waiting"] = [name for name in plan.get("waiting") or () if name == capability]
     for name in ("steps", "requirements"):
         listed = plan.get(name)
         part[name] = [each for each in (listed if isinstance(listed, list) else ())

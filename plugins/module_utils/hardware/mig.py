@@ -15,7 +15,7 @@ class Profile:
     """A GPU instance profile of one GPU.
 
     id:         what NVML creates an instance by (nvmlGpuInstanceProfileInfo_t.id), not the number that it lists it by.
-    name:       the driver's own name without 'MIG ', '1g.10gb+me'; '' from drivers before 515, which tell none.
+    name:       the driver's own name without 'MIG ', '1g.10gb+me'; '' from drivers before 515.
     attributes: what the name says behind the memory: '+me', '+me.all', '+gfx', '-me'; '' for none.
     slices:     compute slices.
     memory_mib: memory in MiB.

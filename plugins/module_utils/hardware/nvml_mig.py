@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import re
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from .mig import ComputeInstance, GpuInstance, Mig, Profile
 
@@ -19,6 +19,7 @@ PROFILE_NUMBERS = range(64)
 MOST = 16
 # nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_*: number of the profile that has so many slices
 COMPUTE_NUMBERS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
+SECOND_OF_ONE_SLICE = 7
 SHARED_ENGINES = 0
 # nvml.h: the numbers of profiles that are not the plain ones; drivers that tell no names tell of no others
 _ATTRIBUTES = {7: "+me", 8: "+me", 10: "+gfx", 11: "+gfx", 12: "+gfx", 13: "-me", 14: "-me", 15: "+me.all",
@@ -109,7 +110,7 @@ def gpu_instances(nvml: Any, handle: Any, profile: int) -> List[Any]:
 def compute_instances(nvml: Any, instance: Any) -> List[Tuple[Any, Any]]:
     """(handle, what NVML tells) of a GPU instance's compute instances."""
     found = []
-    for number in sorted(set(COMPUTE_NUMBERS.values()) | {7}):
+    for number in (*COMPUTE_NUMBERS.values(), SECOND_OF_ONE_SLICE):
         try:
             profile = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, SHARED_ENGINES, 1)
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
@@ -175,12 +176,59 @@ def create(nvml: Any, handle: Any, profile: int, start: int, size: int) -> int:
     return int(nvml.nvmlGpuInstanceGetInfo(instance).id)
 
 
-def create_compute(nvml: Any, handle: Any, instance: int, slices: int) -> int:
-    """Id of the new compute instance."""
+def create_compute(nvml: Any, handle: Any, instance: int, slices: Sequence[int]) -> None:
+    """Make compute instances of so many slices in a GPU instance, each where it leaves room for the others.
+
+    Left to the driver, the order in which they are made decides whether there is room for all.
+    """
     parent = nvml.nvmlDeviceGetGpuInstanceById(handle, instance)
-    number = COMPUTE_NUMBERS[slices]
-    profile = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(parent, number, SHARED_ENGINES, 1).id
-    return int(nvml.nvmlComputeInstanceGetInfo_v2(nvml.nvmlGpuInstanceCreateComputeInstance(parent, profile)).id)
+    taken = {unit for _handle, info in compute_instances(nvml, parent)
+             for unit in range(info.placement.start, info.placement.start + info.placement.size)}
+    profiles = {each: _compute_profile(nvml, parent, each) for each in set(slices)}
+    places = {each: _compute_places(nvml, parent, profile) for each, profile in profiles.items()}
+    for each, start in _apart(sorted(slices, reverse=True), places, taken):
+        if start is None:
+            nvml.nvmlGpuInstanceCreateComputeInstance(parent, profiles[each])
+        else:
+            place = nvml.c_nvmlComputeInstancePlacement_t(start, each)
+            nvml.nvmlGpuInstanceCreateComputeInstanceWithPlacement(parent, profiles[each], ctypes.byref(place))
+
+
+def _compute_profile(nvml: Any, parent: Any, slices: int) -> int:
+    try:
+        info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(parent, COMPUTE_NUMBERS[slices], SHARED_ENGINES, 1)
+    except nvml.NVMLError_NotSupported:
+        if slices != 1:
+            raise
+        info = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(parent, SECOND_OF_ONE_SLICE, SHARED_ENGINES, 1)
+    return int(info.id)
+
+
+def _compute_places(nvml: Any, parent: Any, profile: int) -> Tuple[int, ...]:
+    """Slices at which a compute instance may begin; () from drivers before 525, which choose themselves."""
+    count = ctypes.c_uint(MOST)
+    places = (nvml.c_nvmlComputeInstancePlacement_t * MOST)()
+    try:
+        nvml.nvmlGpuInstanceGetComputeInstancePossiblePlacements(parent, profile, places, ctypes.byref(count))
+    except nvml.NVMLError_FunctionNotFound:
+        return ()
+    return tuple(sorted(places[number].start for number in range(count.value)))
+
+
+def _apart(
+    sizes: Sequence[int], places: Mapping[int, Sequence[int]], taken: Set[int]
+) -> List[Tuple[int, Optional[int]]]:
+    """(size, start) of each so that none is in another's way; start is None where the driver has to choose."""
+    if not sizes:
+        return []
+    first, *others = sizes
+    for start in places[first]:
+        units = set(range(start, start + first))
+        if not units & taken:
+            rest = _apart(others, places, taken | units)
+            if not any(each is None for _size, each in rest):
+                return [(first, start), *rest]
+    return [(size, None) for size in sizes]
 
 
 def destroy(nvml: Any, handle: Any, instance: int) -> None:

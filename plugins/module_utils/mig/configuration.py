@@ -4,7 +4,7 @@
 
 Source: api/spec/v1 and pkg/types of NVIDIA/mig-parted v0.15, pkg/nvlib/device of NVIDIA/go-nvlib. Refused beside what
 these refuse is what they take and then never find: a device filter that is none, an index below 0, an empty list of
-devices.
+devices; and a slip that they take for 0 or false: a key without a value.
 """
 from __future__ import annotations
 

@@ -172,11 +172,10 @@ def _requests(arrangement: Arrangement) -> List[Callable[[str], None]]:
     def create(placed: Placed) -> Callable[[str], None]:
         def created(uuid: str) -> None:
             instance = _session().ask("create", uuid, placed.profile, placed.start, placed.size)
-            for slices in placed.compute:
-                _session().ask("create_compute", uuid, instance, slices)
+            _session().ask("create_compute", uuid, instance, placed.compute)
         return created
 
-    coming = [ask(("create_compute", kept.instance.id, slices)) for kept in arrangement.kept for slices in kept.created]
+    coming = [ask(("create_compute", kept.instance.id, kept.created)) for kept in arrangement.kept if kept.created]
     return [*map(ask, going), *coming, *map(create, arrangement.created)]
 
 

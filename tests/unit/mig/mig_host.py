@@ -94,6 +94,9 @@ class MigHost:
     def fault(self, kind: str, gpu: Optional[int] = None, **details: Any) -> None:
         silicon.inject_fault(self.directory, kind, gpu, **details)
 
+    def clear_faults(self) -> None:
+        silicon.clear_faults(self.directory)
+
     def set(self, **values: Any) -> None:
         """Keys of the board, with '__' for a dot."""
         with silicon.board_file.opened(self.directory) as board:

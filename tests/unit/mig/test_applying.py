@@ -90,6 +90,14 @@ def test_smaller_compute_instances(gpus: Gpus) -> None:
     assert host.apply(layout=layout({"profile": "3g.40gb", "compute": ["1c", "2c"]}, "3g.40gb"))["applied"] == []
 
 
+@pytest.mark.parametrize("compute", [["3c", "2c", "2c"], ["4c", "3c"], ["3c", "1c", "1c", "1c", "1c"], ["1c"] * 7])
+def test_compute_instances_leave_room_for_each_other(gpus: Gpus, compute: List[str]) -> None:
+    host = gpus(H100)
+    assert "applied" in host.apply(layout=layout({"profile": "7g.80gb", "compute": compute}))
+    slices = [each["slices"] for each in host.migs()[0]["instances"][0]["compute"]]
+    assert sorted(slices) == sorted(int(each[0]) for each in compute)
+
+
 # the faults of NVIDIA's own tool
 
 
