@@ -14,7 +14,7 @@ from ..core.host import Host
 # The kubelet's record of what its device plugins have given out (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes)
 CHECKPOINT = "/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint"
 # Which module serves a device; the first that fits.
-_SERVED_BY = (
+SERVED_BY = (
     ("/dev/nvidia-uvm", "nvidia_uvm"), ("/dev/nvidia-modeset", "nvidia_modeset"), ("/dev/nvidia-fs", "nvidia_fs"),
     ("/dev/nvidia-vgpu", "nvidia_vgpu_vfio"), ("/dev/nvidia", "nvidia"), ("/dev/gdrdrv", "gdrdrv"),
     ("/dev/dri/", "nvidia_drm"),
@@ -50,7 +50,7 @@ def read_holders(host: Host) -> Tuple[Tuple[Holder, ...], Dict[str, int]]:
         target = host.link(link) or ""
         if target.startswith(("/dev/nvidia", "/dev/gdrdrv")) or target in displays:
             found.setdefault(int(link.split("/")[2]), []).append(target)
-            module = next(module for beginning, module in _SERVED_BY if target.startswith(beginning))
+            module = next(module for beginning, module in SERVED_BY if target.startswith(beginning))
             opened[module] = opened.get(module, 0) + 1
     return tuple(_holder(host, pid, devices) for pid, devices in sorted(found.items())), opened
 

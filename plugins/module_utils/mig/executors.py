@@ -27,15 +27,15 @@ from .placement import Arrangement, Placed, arrange, placed_now
 from .planner import DIVIDE, MODE, NODES
 
 # nvml.h, nvmlReturn_t
-NO_PERMISSION, NOT_SUPPORTED, LOST, RESET_REQUIRED, IN_USE, NO_ROOM = 4, 3, 15, 16, 19, 23
+NO_PERMISSION, NOT_SUPPORTED, LOST, RESET_REQUIRED, IN_USE, TOO_LITTLE = 4, 3, 15, 16, 19, 23
 
 # {nvmlReturn_t: what it means for a change}; {call}: the GPU, the call and NVML's words
 _MEANING: Dict[int, Refusal] = {
     IN_USE: Refusal(
         "mig.in_use", "{call}", "instances and GPUs that nobody has open while they change",
         "end what uses it (`fuser -v /dev/nvidia*` lists it), and run this again"),
-    NO_ROOM: Refusal(
-        "mig.no_room", "{call}", "room for what the plan has, as it was there when it was made",
+    TOO_LITTLE: Refusal(
+        "mig.does_not_fit", "{call}", "place for what the plan has, as it was there when it was made",
         "look whether another program divides GPUs (nvidia-mig-manager, the GPU operator), and run this again"),
     NO_PERMISSION: Refusal(
         "mig.no_permission", "{call}", "root, or read access to NVIDIA's capability mig/config",
@@ -44,7 +44,7 @@ _MEANING: Dict[int, Refusal] = {
         "mig.not_supported", "{call}", "a GPU whose MIG mode is on, and that may be divided from here",
         "in a virtual machine, divide the GPU on its host"),
     LOST: Refusal(
-        "mig.gpu_lost", "{call}", "a GPU that answers",
+        "mig.lost", "{call}", "a GPU that answers",
         "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus), drain the node and reboot it"),
     RESET_REQUIRED: Refusal(
         "mig.reset_required", "{call}", "a GPU that was reset since its errors, or since its MIG mode was changed",

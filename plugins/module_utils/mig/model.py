@@ -15,7 +15,8 @@ class Board:
 
     index:        NVML's, in the order of the PCI bus.
     address:      'domain:bus:device.function' in lower case.
-    device_id, subsystem_id: as a mig-parted file writes them, '0x233010DE': device, then vendor.
+    device_id:    as a mig-parted file writes it, '0x233010DE': device, then vendor.
+    subsystem_id: the same of its subsystem.
     memory_mib:   all of its memory, in MiB.
     mig:          None on a GPU without MIG.
     minor:        of its device node; -1 where it tells none.

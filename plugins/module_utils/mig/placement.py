@@ -27,13 +27,12 @@ class Impossible(Exception):
     """No placement has room for what is wanted.
 
     conflict: a smallest part of it for which there is none: taking any instance out of it leaves one that fits.
-    needed, units: units of the board that the conflict takes, and that there are.
+    units:    units of the board.
     """
 
-    def __init__(self, conflict: Tuple[Wanted, ...], needed: int, units: int) -> None:
-        super().__init__("%d of %d units" % (needed, units))
+    def __init__(self, conflict: Tuple[Wanted, ...], units: int) -> None:
+        super().__init__("%d instances on %d units" % (len(conflict), units))
         self.conflict = conflict
-        self.needed = needed
         self.units = units
 
 
@@ -220,4 +219,4 @@ def _conflict(mig: Mig, wanted: Sequence[Wanted]) -> Impossible:
             conflict = others
         else:
             number += 1
-    return Impossible(tuple(conflict), sum(_profile(mig, want).size for want in conflict), mig.units)
+    return Impossible(tuple(conflict), mig.units)

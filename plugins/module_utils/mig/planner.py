@@ -98,7 +98,7 @@ def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> P
 
 def _unwell(observation: Observation) -> Tuple[Refusal, ...]:
     return tuple(Refusal(
-        "mig.gpu_lost", "%s does not answer: %s" % (gpu, why), "every GPU of the host answering, before one is divided",
+        "mig.silent", "%s does not answer: %s" % (gpu, why), "every GPU of the host answering, before one is divided",
         "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus); drain the node and reboot it, or "
         "take the GPU out") for gpu, why in observation.silent)
 
@@ -205,7 +205,7 @@ def _refused_mode(board: Board, mig: Mig, enabled: bool, policy: Policy) -> Tupl
     if not staying:
         return ()
     return (Refusal(
-        "mig.gpu_in_use", "{gpus} is used by %s" % ", ".join(staying),
+        "mig.busy", "{gpus} is used by %s" % ", ".join(staying),
         "a GPU that nobody has open while its MIG mode changes",
         "stop them: evict the pods (in a cluster `site` drains the node), stop the services, end the programs"),)
 
@@ -236,7 +236,7 @@ def _impossible(board: Board, mig: Mig, impossible: Impossible) -> Refusal:
             parts.append("%d x %s" % (count, name))
             places.append("%s takes %d and may begin at %s" % (name, profile.size, ", ".join(map(str, starts))))
     return Refusal(
-        "mig.layout_impossible", "on {gpus} there is no room for %s beside each other: of %d units %s"
+        "mig.layout_impossible", "on {gpus}, %s do not fit beside each other: of %d units %s"
         % (" + ".join(parts), impossible.units, "; ".join(places)),
         "a layout that fits on the GPU", "leave one of these out; nothing was changed")
 

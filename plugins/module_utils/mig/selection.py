@@ -98,7 +98,7 @@ def _named_in(entry: Entry, boards: Sequence[Board], option: str) -> Tuple[List[
     missing = [word for word, gpus in meant if not gpus]
     if missing:
         refusals.append(Refusal(
-            "mig.gpu_not_found",
+            "mig.unknown_gpu",
             found="%s names %s; the GPUs of this host: %s" % (
                 entry.where, ", ".join("'%s'" % word for word in missing), listed(boards)),
             wanted="'all', or the index, UUID or PCI address of a GPU that is there",
@@ -108,7 +108,7 @@ def _named_in(entry: Entry, boards: Sequence[Board], option: str) -> Tuple[List[
     for word, gpus in meant:
         if len(gpus) > 1:
             refusals.append(Refusal(
-                "mig.gpu_ambiguous",
+                "mig.ambiguous_gpu",
                 found="%s names '%s', with which the UUIDs of several GPUs begin: %s" % (
                     entry.where, word, listed(gpus)),
                 wanted="one GPU",

@@ -70,7 +70,7 @@ def _refuse_without_mig(policy: Policy, boards: Sequence[Board], chosen: Sequenc
     for entry in dict.fromkeys(choice.entry for choice in without if choice.by_name):
         there = [choice.board.named() for choice in without if choice.by_name and choice.entry == entry]
         refusals.append(Refusal(
-            "mig.gpu_without_mig",
+            "mig.without_mig",
             found="%s names %s, which cannot be divided" % (entry.where, ", ".join(there)),
             wanted="GPUs with MIG",
             remedy="take it out of `%s`" % policy.option,
@@ -78,7 +78,7 @@ def _refuse_without_mig(policy: Policy, boards: Sequence[Board], chosen: Sequenc
         ))
     if without and not refusals and all(board.mig is None for board in boards):
         refusals.append(Refusal(
-            "mig.no_gpu_with_mig",
+            "mig.nowhere",
             found="no GPU of this host has MIG: %s" % listed(boards),
             wanted="GPUs that can be divided, for %s" % policy.called,
             remedy="leave `%s` out for this host, so that MIG is not managed; an RTX PRO has MIG in display mode "

@@ -24,7 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observati
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import Holder
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import SERVED_BY, Holder
 
 # Which modules a module needs
 NEEDS = {"nvidia_uvm": "nvidia", "nvidia_modeset": "nvidia", "nvidia_drm": "nvidia_modeset",
@@ -67,7 +67,7 @@ class World(world.World):
         opened: Dict[str, int] = {}
         for holder in self._holders():
             for device in holder.devices:
-                module = next(name for start, name in observation._SERVED_BY if device.startswith(start))
+                module = next(name for start, name in SERVED_BY if device.startswith(start))
                 opened[module] = opened.get(module, 0) + 1
         return Observation(
             modules={name: uses + len(dependants[name]) + opened.get(name, 0)

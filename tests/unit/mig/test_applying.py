@@ -149,7 +149,7 @@ def test_a_failure_on_one_gpu_brings_that_one_back_and_leaves_the_others(gpus: G
     host.apply(config="all-3g.40gb")
     host.fault("call", 1, call=CREATE, code=NO_ROOM, nth=2, times=1)
     answer = host.apply(config="all-balanced")
-    assert codes(answer) == ["mig.no_room"]
+    assert codes(answer) == ["mig.does_not_fit"]
     assert "has been brought back" in error(answer)["found"]
     assert error(answer)["failed_steps"] == ["mig/mig.divide/0000:43:00.0"]
     assert host.layout(1) == ["3g.40gb@0", "3g.40gb@4"]
@@ -174,7 +174,7 @@ def test_one_session_does_all(gpus: Gpus) -> None:
 
 
 @pytest.mark.parametrize("code, refused", [
-    (NO_PERMISSION, "mig.no_permission"), (LOST, "mig.gpu_lost"), (RESET_REQUIRED, "mig.reset_required"),
+    (NO_PERMISSION, "mig.no_permission"), (LOST, "mig.lost"), (RESET_REQUIRED, "mig.reset_required"),
     (999, "mig.call_failed"),
 ])
 def test_every_error_of_nvml_has_its_word(gpus: Gpus, code: int, refused: str) -> None:
@@ -186,5 +186,5 @@ def test_every_error_of_nvml_has_its_word(gpus: Gpus, code: int, refused: str) -
 def test_a_lost_gpu_is_refused_before_another_is_divided(gpus: Gpus) -> None:
     host = gpus(H100, 2)
     host.fault("lost", 1)
-    assert codes(host.apply(config="all-balanced")) == ["mig.gpu_lost"]
+    assert codes(host.apply(config="all-balanced")) == ["mig.silent"]
     assert not any("SetMigMode" in call for call in host.calls())

@@ -83,7 +83,7 @@ def test_the_last_entry_decides() -> None:
 def test_an_index_beyond_the_last_gpu_is_refused() -> None:
     """Fault e of nvidia-mig-parted: success, and nothing done."""
     error = refused(MIXED, layout=[{"gpus": ["0", "3", "17:00.0"]}])
-    assert [refusal.code for refusal in error.refusals] == ["mig.gpu_not_found"]
+    assert [refusal.code for refusal in error.refusals] == ["mig.unknown_gpu"]
     assert "'3', '17:00.0'" in error.found and "quotes" in error.remedy
     for gpu in MIXED:
         for name in (gpu.uuid, gpu.address, gpu.device_id, gpu.name):
@@ -92,10 +92,10 @@ def test_an_index_beyond_the_last_gpu_is_refused() -> None:
 
 def test_a_uuid_of_several_is_refused_with_all_of_them() -> None:
     error = refused(EIGHT, layout=[{"gpus": ["GPU-c0ffee0"]}])
-    assert error.code == "mig.gpu_ambiguous" and all(gpu.uuid in error.found for gpu in EIGHT)
+    assert error.code == "mig.ambiguous_gpu" and all(gpu.uuid in error.found for gpu in EIGHT)
 
 
 def test_what_several_entries_name_in_vain_is_said_of_each() -> None:
     error = refused(MIXED, layout=[{"gpus": ["8"]}, {"gpus": ["GPU-c0ffee0", "9"]}])
     assert [refusal.code for refusal in error.refusals] == [
-        "mig.gpu_not_found", "mig.gpu_not_found", "mig.gpu_ambiguous"]
+        "mig.unknown_gpu", "mig.unknown_gpu", "mig.ambiguous_gpu"]

@@ -154,13 +154,13 @@ def test_gpus_without_mig_are_left_out_of_all_and_told_of() -> None:
 @pytest.mark.parametrize("options", [
     {"config": "all-1g"}, {"config": "all-enabled"}, {"config": "all-balanced"}, {"layout": [{}]}])
 def test_all_of_none_with_mig_is_refused(options: Dict[str, Any]) -> None:
-    assert codes([T4], **options) == ["mig.no_gpu_with_mig"]
+    assert codes([T4], **options) == ["mig.nowhere"]
 
 
 def test_a_gpu_without_mig_that_is_named_is_refused() -> None:
-    assert codes([A100, T4], layout=[{"gpus": ["0", "2"]}]) == ["mig.gpu_without_mig"]
-    assert codes([A100, T4], config="mine", configs=document(entry([2]))) == ["mig.gpu_without_mig"]
-    assert codes([T4], layout=[{"gpus": ["2"]}]) == ["mig.gpu_without_mig"]
+    assert codes([A100, T4], layout=[{"gpus": ["0", "2"]}]) == ["mig.without_mig"]
+    assert codes([A100, T4], config="mine", configs=document(entry([2]))) == ["mig.without_mig"]
+    assert codes([T4], layout=[{"gpus": ["2"]}]) == ["mig.without_mig"]
 
 
 def test_where_mig_is_to_be_off_a_gpu_may_have_none() -> None:
