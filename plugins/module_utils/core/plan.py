@@ -245,6 +245,7 @@ class Plan:
             "kept": [asdict(kept) for kept in self.kept],
             "notes": list(self.notes),
             "complete": self.complete,
+            "waiting": list(self.waiting),
         }
 
     @classmethod
