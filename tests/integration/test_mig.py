@@ -88,13 +88,13 @@ def test_a_boot_brings_the_layout_back_before_containers_start(fleet: Fleet) -> 
     for host in HOSTS:
         fleet.lab.reboot(host)
         shell(fleet, "systemctl is-system-running --wait || true", host)
-        order = fleet.say(host, "systemctl", "show", UNIT, "--property", "Before")
-        assert {"kubelet.service", "containerd.service", "gpuops-nvidia-cdi.service"} <= set(order.split("=", 1)[1].split())
+        before_what = fleet.say(host, "systemctl", "show", UNIT, "--property", "Before", "--value").split()
+        assert {"kubelet.service", "containerd.service", "gpuops-nvidia-cdi.service"} <= set(before_what)
         assert fleet.say(host, "systemctl", "is-active", UNIT) == "active"
         assert instances(fleet, host) == before[host] and len(before[host]) == 8
         assert in_specification(fleet, host) == sorted(mig_devices(fleet, host))
     changed = fleet.play("gpuops.nvidia.site", gpu_serial=2, mig_config="all-balanced").changes()
-    assert [task for _host, task in changed if not task.endswith("Validate the host")] == [], "what lies in /run is lost"
+    assert [task for _host, task in changed if not task.endswith("Validate the host")] == [], "but what lies in /run"
 
 
 def test_it_is_taken_back(fleet: Fleet) -> None:
