@@ -203,6 +203,11 @@ plan:
       description: Whether all that is wanted is planned. It is not where something waits for what no step brings.
       type: bool
       returned: success
+    waiting:
+      description: Capabilities of which not all is planned.
+      type: list
+      elements: str
+      returned: success
     kept:
       description: What was looked at and stays as it is, where one might expect otherwise.
       type: list
