@@ -261,7 +261,7 @@ class Run:
         if failures:
             raise _of_several(failures)
         if to_do:
-            self._verify(deferred)
+            self._verify(deferred, plan)
         return Outcome(plan, applied, deferred)
 
     def _execute(self, step: Step, plan: Plan, plan_name: str) -> None:
@@ -360,9 +360,11 @@ class Run:
             self.journal.note("satisfied", step, plan_name)
         closed.add([step.id for step in there])
 
-    def _verify(self, deferred: Sequence[Step]) -> None:
+    def _verify(self, deferred: Sequence[Step], before: Plan) -> None:
+        """What is left is an error; where not all could be planned, what could be is judged."""
         plan = self._plan()
-        left = {step.id: step for step in plan.steps}
+        planned = {step.id for step in before.steps}
+        left = {step.id: step for step in plan.steps if before.complete or step.id in planned}
         for step in deferred:
             left.pop(step.id, None)
         if left:

@@ -143,11 +143,12 @@ def _divide_step(
 ) -> Tuple[Step, ...]:
     if not arrangement.changes:
         return ()
-    counts = [(len(arrangement.kept), "stay"), (len(arrangement.destroyed), "go"), (len(arrangement.created), "come")]
+    counts = [(len(arrangement.kept), "kept"), (len(arrangement.destroyed), "destroyed"),
+              (len(arrangement.created), "created")]
     told = ", ".join("%d %s" % (count, verb) for count, verb in counts if count)
     return (Step(
         capability=NAME, action=DIVIDE, subject=board.address,
-        why="%s: of its GPU instances %s." % (board.named(), told),
+        why="%s: GPU instances %s." % (board.named(), told),
         disruption=Disruption.gpu_reset if arrangement.in_use else Disruption.none,
         change={"before": _drawn(board, mig, placed_now(mig)), "after": _drawn(board, mig, placed)},
         parameters={"uuid": board.uuid, "minor": board.minor, "before": _as_data(placed_now(mig)),
