@@ -56,12 +56,12 @@ class World(world.World):
                        nodeless=self.nodeless, modprobe=self.modprobe)
 
     def suppose(self, policy: Policy) -> None:
-        """Pods that will have been evicted are gone, and their programs with them."""
-        if policy.assume_pods_evicted:
+        """Pods that will have been evicted are gone, and their programs with them; a removal waits for all others too."""
+        if policy.assume_pods_evicted or policy.state == "absent":
             for number, board in enumerate(self.boards):
-                self.boards[number] = replace(board, holders=_without_pods(board.holders), mig=board.mig and replace(
+                self.boards[number] = replace(board, holders=_left(board.holders, policy), mig=board.mig and replace(
                     board.mig, instances=tuple(replace(instance, compute=tuple(
-                        replace(each, holders=_without_pods(each.holders)) for each in instance.compute))
+                        replace(each, holders=_left(each.holders, policy)) for each in instance.compute))
                         for instance in board.mig.instances)))
 
     def boot(self) -> None:
@@ -191,5 +191,5 @@ class World(world.World):
         self.modprobe = False
 
 
-def _without_pods(holders: Sequence[str]) -> Tuple[str, ...]:
-    return tuple(holder for holder in holders if not holder.startswith(POD))
+def _left(holders: Sequence[str], policy: Policy) -> Tuple[str, ...]:
+    return tuple(holder for holder in holders if policy.state != "absent" and not holder.startswith(POD))
