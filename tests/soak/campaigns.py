@@ -20,6 +20,7 @@ from laboratory import Fleet, new_lab
 HOST = "gpu"
 LIFE_CHAPTERS = 30
 ROUNDS = 300
+MIG_STEPS = "1000"
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,12 @@ def calls(scratch: Path, seed: int) -> List[str]:
     return ["every system call: %s" % unit_tests("tests/unit/core/test_injected.py", GPUOPS_CUT_EVERY="1")]
 
 
+def layouts(scratch: Path, seed: int) -> List[str]:
+    """The unit tests that walk from MIG layout to MIG layout, with a thousand steps on each board."""
+    return ["%s steps on each board: %s" % (MIG_STEPS, unit_tests(
+        "tests/unit/mig/test_transitions.py", GPUOPS_TRANSITIONS=MIG_STEPS, GPUOPS_SEED=str(seed)))]
+
+
 def unit_tests(path: str, **environment: str) -> str:
     """Run tests with these variables; the last line of what they say."""
     words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", path]
@@ -129,4 +136,6 @@ ALL: Dict[str, Campaign] = {
                       calls),
     "cores": Campaign("every supported ansible-core, without and with pipelining", 2 * len(cores.RELEASES), cores_host,
                       whole_way),
+    "mig": Campaign("%s changes of MIG layout on each board, many with a failing call" % MIG_STEPS, 1, directory,
+                    layouts),
 }

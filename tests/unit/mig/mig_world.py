@@ -56,7 +56,7 @@ class World(world.World):
                        nodeless=self.nodeless, modprobe=self.modprobe)
 
     def suppose(self, policy: Policy) -> None:
-        """Pods that will have been evicted are gone, and their programs with them; a removal waits for all others too."""
+        """Pods that will have been evicted are gone with their programs; a removal waits for all others too."""
         if policy.assume_pods_evicted or policy.state == "absent":
             for number, board in enumerate(self.boards):
                 self.boards[number] = replace(board, holders=_left(board.holders, policy), mig=board.mig and replace(

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """NVIDIA's own nvidia-mig-parted and we, beside each other: the same file, the same GPU, the same start.
 
-GPUOPS_MIG_TABLE names a file for the table of docs/mig.md; all labels are tried then, those too that are for other
-boards.
+GPUOPS_MIG_TABLE names a file for the table of docs/mig.md. With GPUOPS_MIG_LABELS=all those labels are tried too that
+are for other boards.
 """
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from mig_host import MigHost
 from gpulab.parts.registry import workshop
 
 TABLE = os.environ.get("GPUOPS_MIG_TABLE", "")
+ALL_LABELS = os.environ.get("GPUOPS_MIG_LABELS") == "all"
 START = "all-balanced"
 # mig-parted reads these at fixed places
 IN_PLACE = ('mkdir -p /var/lib/gpusim && mount --bind "$0" /var/lib/gpusim && '
@@ -71,7 +72,7 @@ def test_what_it_makes_we_make_with_at_most_as_many_writes(
     for label in document["mig-configs"]:
         names = names_of(document, label, board)
         is_for_it = label in ("all-disabled", "all-enabled") or (names and there.issuperset(names))
-        if not is_for_it and not TABLE:
+        if not is_for_it and not ALL_LABELS:
             continue
         for host in (ours, theirs):
             host.apply(config=START)
