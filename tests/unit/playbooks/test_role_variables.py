@@ -43,6 +43,8 @@ def another(name: str) -> Any:
     option = next(role_files.options(role)[name] for role in role_files.texts() if name in role_files.options(role))
     if option["type"] == "raw":
         return {"schema": "a plan"}
+    if option.get("elements") == "dict":
+        return [{"gpus": ["0"], "device_filter": [], "enabled": False, "instances": []}]
     if "choices" in option:
         return next(choice for choice in reversed(option["choices"]) if choice != option["default"])
     return {"bool": not option.get("default"), "int": 77, "list": ["/usr/bin/x"], "dict": {"x": "/usr/bin/x"}}.get(
