@@ -439,7 +439,7 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
 
 def _leftover_steps(observation: Observation, facts: HostFacts, transaction_follows: bool) -> List[Step]:
     """Finish what dpkg began, so that its scripts take back what they have made."""
-    ours = {name: each.versions[0] if each.versions else "" for name, each in observation.torn.items() if each.ours}
+    ours = torn.leaving(observation.torn)
     if not ours:
         return _repair_steps(observation, transaction_follows)
     unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving=True)

@@ -98,7 +98,7 @@ def _instances(
                     ComputeInstance(each.id, each.placement.start, each.placement.size,
                                     devices.get((info.id, each.id), ""),
                                     tuple(sorted(processes.get((info.id, each.id), ()))))
-                    for _handle, each in compute_instances(nvml, instance)), key=lambda each: each.start))))
+                    for each in compute_instances(nvml, instance)), key=lambda each: each.start))))
     return tuple(sorted(found, key=lambda instance: instance.start))
 
 
@@ -107,16 +107,16 @@ def gpu_instances(nvml: Any, handle: Any, profile: int) -> List[Any]:
     return _listed(nvml.c_nvmlGpuInstance_t, nvml.nvmlDeviceGetGpuInstances, handle, profile)
 
 
-def compute_instances(nvml: Any, instance: Any) -> List[Tuple[Any, Any]]:
-    """(handle, what NVML tells) of a GPU instance's compute instances."""
-    found = []
+def compute_instances(nvml: Any, instance: Any) -> List[Any]:
+    """What NVML tells of a GPU instance's compute instances."""
+    found: List[Any] = []
     for number in (*COMPUTE_NUMBERS.values(), SECOND_OF_ONE_SLICE):
         try:
             profile = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, SHARED_ENGINES, 1)
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
             continue
-        found += [(each, nvml.nvmlComputeInstanceGetInfo_v2(each)) for each in _listed(
-            nvml.c_nvmlComputeInstance_t, nvml.nvmlGpuInstanceGetComputeInstances, instance, profile.id)]
+        found += map(nvml.nvmlComputeInstanceGetInfo_v2, _listed(
+            nvml.c_nvmlComputeInstance_t, nvml.nvmlGpuInstanceGetComputeInstances, instance, profile.id))
     return found
 
 
@@ -182,7 +182,7 @@ def create_compute(nvml: Any, handle: Any, instance: int, slices: Sequence[int])
     Left to the driver, the order in which they are made decides whether there is room for all.
     """
     parent = nvml.nvmlDeviceGetGpuInstanceById(handle, instance)
-    taken = {unit for _handle, info in compute_instances(nvml, parent)
+    taken = {unit for info in compute_instances(nvml, parent)
              for unit in range(info.placement.start, info.placement.start + info.placement.size)}
     profiles = {each: _compute_profile(nvml, parent, each) for each in set(slices)}
     places = {each: _compute_places(nvml, parent, profile) for each, profile in profiles.items()}

@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Iterable, List, Sequence, Tuple
 
 NARROWEST = 5
-OFF = "MIG mode off"
 
 # (start, units, name)
 Part = Tuple[int, int, str]

@@ -19,7 +19,6 @@ class Board:
     subsystem_id: the same of its subsystem.
     memory_mib:   all of its memory, in MiB.
     mig:          None on a GPU without MIG.
-    minor:        of its device node; -1 where it tells none.
     resets:       whether a change of MIG mode takes a reset of it.
     resettable:   whether it can be reset without a reboot of the host.
     holders:      who has the whole GPU, by name.
@@ -33,7 +32,6 @@ class Board:
     subsystem_id: str
     memory_mib: int
     mig: Optional[Mig]
-    minor: int = -1
     resets: bool = False
     resettable: bool = True
     holders: Tuple[str, ...] = ()

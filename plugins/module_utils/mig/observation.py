@@ -82,12 +82,14 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     reading = reading_of(facts.driver_userspace, facts.driver_loaded)
     if reading.error and not reading.gpus:
         return Observation(error=reading.error, files=files, enabled=enabled, restore=restore)
+    capabilities = _capabilities(host)
     return Observation(
-        boards=_boards(host, [gpu for gpu in reading.gpus if not gpu.error]),
+        boards=_boards(host, [gpu for gpu in reading.gpus if not gpu.error], {
+            place: minor for place, (_path, minor) in capabilities.items()}),
         silent=tuple(("GPU %d%s" % (gpu.index, gpu.pci_address and " (%s)" % gpu.pci_address), gpu.error)
                      for gpu in reading.gpus if gpu.error),
         driver=reading.driver_version,
-        nodeless=without_nodes(host),
+        nodeless=_without_nodes(host, capabilities),
         modprobe=host.which(MODPROBE) is not None,
         files=files, enabled=enabled, restore=restore,
     )
@@ -95,28 +97,26 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
 
 def without_nodes(host: Host) -> Tuple[str, ...]:
     """Capability files of instances whose device node is missing: nvidia-modprobe(1) makes it by the file."""
-    return tuple(path for place, path in sorted(_files(host).items())
-                 if not host.exists(NODE % _minor(host, path)))
+    return _without_nodes(host, _capabilities(host))
 
 
-def _files(host: Host) -> Dict[Place, str]:
-    """{instance: its capability file} of those that there are."""
+def _without_nodes(host: Host, capabilities: Mapping[Place, Tuple[str, int]]) -> Tuple[str, ...]:
+    return tuple(path for _place, (path, minor) in sorted(capabilities.items()) if not host.exists(NODE % minor))
+
+
+def _capabilities(host: Host) -> Dict[Place, Tuple[str, int]]:
+    """{instance: (its capability file, minor of its device node)} of those that there are."""
     found = {}
     for path in (*host.glob(FILES + "access"), *host.glob(FILES + "ci*/access")):
-        match = _PLACE.search(path)
+        match, minor = _PLACE.search(path), _MINOR.search(host.read(path) or "")
         if match:
             gpu, instance, compute = match.groups()
-            found[int(gpu), int(instance), int(compute) if compute else -1] = path
+            place = int(gpu), int(instance), int(compute) if compute else -1
+            found[place] = path, int(minor.group(1)) if minor else -1
     return found
 
 
-def _minor(host: Host, path: str) -> int:
-    match = _MINOR.search(host.read(path) or "")
-    return int(match.group(1)) if match else -1
-
-
-def _boards(host: Host, gpus: Iterable[NvmlGpu]) -> Tuple[Board, ...]:
-    minors = {place: _minor(host, path) for place, path in _files(host).items()}
+def _boards(host: Host, gpus: Iterable[NvmlGpu], minors: Mapping[Place, int]) -> Tuple[Board, ...]:
     devices = {device.address: device for device in read_bus(host).gpus}
     holders = [holder for holder in read_holders(host)[0] if holder.unit not in UNDISTURBED]
     names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named() for holder in holders}
@@ -139,7 +139,7 @@ def _boards(host: Host, gpus: Iterable[NvmlGpu]) -> Tuple[Board, ...]:
         index=gpu.index, uuid=gpu.uuid, address=gpu.pci_address, name=gpu.name,
         device_id=_as_filter("10de:" + devices[gpu.pci_address].device_id) if gpu.pci_address in devices else "",
         subsystem_id=_as_filter(devices[gpu.pci_address].subsystem) if gpu.pci_address in devices else "",
-        memory_mib=gpu.memory_mib, mig=gpu.mig and held(gpu, gpu.mig), minor=gpu.minor,
+        memory_mib=gpu.memory_mib, mig=gpu.mig and held(gpu, gpu.mig),
         resets=gpu.compute_capability.startswith(AMPERE),
         resettable=host.exists("/sys/bus/pci/devices/%s/reset" % gpu.pci_address),
         holders=named(gpu.uuid, "/dev/nvidia%d" % gpu.minor),

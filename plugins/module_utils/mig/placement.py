@@ -78,13 +78,6 @@ class Arrangement:
         going += [each for kept in self.kept for each in kept.destroyed]
         return tuple(each for each in going if each.in_use)
 
-    @property
-    def writes(self) -> int:
-        """Calls of NVML that change something."""
-        return (sum(1 + len(instance.compute) for instance in self.destroyed)
-                + sum(1 + len(placed.compute) for placed in self.created)
-                + sum(len(kept.destroyed) + len(kept.created) for kept in self.kept))
-
 
 def as_placed(instance: GpuInstance) -> Placed:
     return Placed(instance.profile, instance.start, instance.size,
@@ -143,7 +136,7 @@ def _best(mig: Mig, wanted: Sequence[Wanted]) -> Optional[List[Tuple[Wanted, int
     if not _media_suffice(mig, wanted):
         return None
     there = {(instance.profile, instance.start): instance for instance in mig.instances}
-    spaces = [(start, _units(start, profile.size)) for profile in mig.profiles for start in profile.starts]
+    spaces = [_units(start, profile.size) for profile in mig.profiles for start in profile.starts]
 
     def cost(want: Wanted, start: int) -> Cost:
         """Beside a board on which nothing is kept: what is kept has not been destroyed, and is not created."""
@@ -158,7 +151,7 @@ def _best(mig: Mig, wanted: Sequence[Wanted]) -> Optional[List[Tuple[Wanted, int
     def rest(number: int, taken: int, least: int) -> Optional[Tuple[Cost, int, Tuple[int, ...]]]:
         """(cost, places lost, starts) of the instances from this one on; least: where an equal one may begin."""
         if number == len(wanted):
-            return _FREE, -sum(not taken & units for _start, units in spaces), ()
+            return _FREE, -sum(not taken & units for units in spaces), ()
         want = wanted[number]
         size = _profile(mig, want).size
         ways = []

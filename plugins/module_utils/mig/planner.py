@@ -30,6 +30,7 @@ NAME = "mig"
 MODE = "mig.mode"
 DIVIDE = "mig.divide"
 NODES = "mig.nodes"
+_WORDS = {True: "on", False: "off"}
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,7 @@ def _divide_step(
         why="%s: GPU instances %s." % (board.named(), told),
         disruption=Disruption.gpu_reset if arrangement.in_use else Disruption.none,
         change={"before": _drawn(board, mig, placed_now(mig)), "after": _drawn(board, mig, placed)},
-        parameters={"uuid": board.uuid, "minor": board.minor, "before": _as_data(placed_now(mig)),
-                    "after": _as_data(placed)},
+        parameters={"uuid": board.uuid, "before": _as_data(placed_now(mig)), "after": _as_data(placed)},
         depends_on=tuple(step.id for step in earlier)),)
 
 
@@ -165,12 +165,11 @@ def _mode_step(board: Board, mig: Mig, enabled: bool, earlier: Sequence[Step] = 
         why += " The mode was set before, and waits for a reset of the GPU."
     elif board.resets and mig.current != enabled:
         why += " On this generation that takes a reset of the GPU; the others go on."
-    words = {True: "on", False: "off"}
     return (Step(
         capability=NAME, action=MODE, subject=board.address, why=why,
         disruption=Disruption.gpu_reset if mig.current != enabled and (board.resets or _holders(board, mig))
         else Disruption.none,
-        change={"before": {"MIG mode": words[mig.current]}, "after": {"MIG mode": words[enabled]}},
+        change={"before": {"MIG mode": _WORDS[mig.current]}, "after": {"MIG mode": _WORDS[enabled]}},
         parameters={"uuid": board.uuid, "enabled": enabled, "resets": board.resettable or not board.resets},
         depends_on=tuple(step.id for step in earlier)),)
 
@@ -183,10 +182,9 @@ def _waits_for_boot(board: Board, mig: Mig, enabled: bool) -> bool:
 def _boot_for_mode(board: Board, mig: Mig, enabled: bool) -> Optional[Requirement]:
     if mig.current == enabled or not board.resets or board.resettable:
         return None
-    words = {True: "on", False: "off"}
     return Requirement(
         NAME, REBOOT, board.address, "%s cannot be reset, so its MIG mode changes with a reboot." % board.named(),
-        Disruption.reboot, {"before": {"MIG mode": words[mig.current]}, "after": {"MIG mode": words[enabled]}})
+        Disruption.reboot, {"before": {"MIG mode": _WORDS[mig.current]}, "after": {"MIG mode": _WORDS[enabled]}})
 
 
 def _holders(board: Board, mig: Mig) -> Tuple[str, ...]:

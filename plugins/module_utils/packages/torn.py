@@ -151,10 +151,15 @@ def configure_step(
         requires=requires, timeout=3600)
 
 
+def leaving(found: Mapping[str, Torn]) -> Dict[str, str]:
+    """{torn package of ours: the version to unpack it in before it is removed, '' where none is known}."""
+    return {name: torn.versions[0] if torn.versions else "" for name, torn in found.items() if torn.ours}
+
+
 def steps_before_removal(capability: str, left: Unfinished, disruption: Disruption) -> List[Step]:
     """What comes before packages are removed where a transaction of ours was stopped: their scripts take back what
     they have made. disruption: what it disturbs to unpack packages again."""
-    ours = {name: each.versions[0] if each.versions else "" for name, each in left.torn.items() if each.ours}
+    ours = leaving(left.torn)
     steps = [unpack_step(capability, ours, disruption, leaving=True)] if ours else []
     if left.ours and (left.interrupted or left.broken):
         steps.append(configure_step(capability, left.broken, requires=tuple(step.id for step in steps)))

@@ -142,7 +142,7 @@ class World(world.World):
     def say_gpus(self, table: str, number: str = "1") -> None:
         """So many GPUs of a board, whose driver is loaded."""
         self.boards = [replace(board, mig=board.mig and replace(board.mig, current=False, pending=False),
-                               minor=board.index, resets=table.startswith("a"))
+                               resets=table.startswith("a"))
                        for board in mig_boards.boards(table, int(number))]
         self.facts = self.facts.but(driver_installed=DRIVER, driver_userspace=DRIVER, driver_loaded=DRIVER)
 
