@@ -71,6 +71,7 @@ class Life:
                 # Nothing can follow on an install that never was.
                 chapter = self.site if number == 1 else self.chance.choices(*zip(*self._possible()))[0]
                 chapter()
+                self._his_are_his()
             self._tell("uninstall")
             self._play("gpuops.nvidia.uninstall", OLD)
             left = self._apart()
@@ -227,6 +228,13 @@ class Life:
 
     def _play(self, playbook: str, version: str) -> None:
         self.fleet.play(playbook, "--limit", OURS, gpu_driver_version=version)
+
+    def _his_are_his(self) -> None:
+        """At any time: whoever asks for what autoremove or we take away as nobody's has lost it."""
+        asked, here = (set(self.fleet.say(host, "apt-mark", "showmanual").split()) for host in (TWIN, OURS))
+        lost = sorted(asked.difference(here))
+        assert not lost, "the admin asked for %s, which is gone or counts as a dependency:\n%s" % (
+            ", ".join(lost), self.fleet.say(OURS, "tail", "-n", "60", "/var/log/apt/history.log"))
 
     def _apart(self) -> Dict[str, Any]:
         """{aspect: (of the twin, of ours)} where the hosts are not the same."""

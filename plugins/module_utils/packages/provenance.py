@@ -111,8 +111,11 @@ class Provenance:
         # apt marks nothing while dpkg is interrupted: what it could not mark says nothing of who chose it
         left = {*left, *came}.intersection(account).difference(_chosen(step), database.automatic(host))
         _remember(journal, UNMARKED, step.capability, left)
-        chosen = set(journal.recall(MEMORY).get(step.capability, _account(opened))).union(_chosen(step))
-        _remember(journal, MEMORY, step.capability, chosen)
+        chosen = set(journal.recall(MEMORY).get(step.capability, _account(opened))).intersection(_account(opened))
+        if step.action != PACKAGES_REMOVE:
+            chosen |= _chosen(step)
+        # A removal names dependencies too, and what has gone may come again as one
+        _remember(journal, MEMORY, step.capability, chosen.intersection(account))
 
 
 def _is_removed(step: Step, packages: Mapping[str, Package]) -> bool:

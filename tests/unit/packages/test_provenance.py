@@ -224,6 +224,25 @@ def test_what_could_not_be_marked_is_his_once_he_has_asked_for_it(root: Root) ->
     assert sorted(ours(root)) == ["driver", "libdriver"]
 
 
+def test_a_dependency_that_has_gone_with_us_and_come_again_is_his_once_he_has_asked_for_it(root: Root) -> None:
+    """A removal names what it removes, and does not choose it."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+    away = removal(root, *database.removable(root.host, root.packages(), ours(root)))
+    assert "dkms" in away.parameters["request"]
+    opened = started(root, away)
+    transacted(root, away)
+    assert settled(root, away, opened) == {}
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+    assert sorted(ours(root)) == ["dkms", "driver", "libdriver"]
+    root.install("dkms")
+    assert sorted(ours(root)) == ["driver", "libdriver"]
+
+
 def test_what_stays_for_a_package_of_his_when_all_of_ours_goes_is_his(root: Root) -> None:
     step = planned(root, FIRST)
     opened = started(root, step)
