@@ -27,6 +27,7 @@ TOOLS = ("make", "mokutil", "patch", "bzip2", "xz-utils", "fakeroot", "lsb-relea
 HELD = ("containerd", "openssh-server", "sudo")
 KERNEL = "6.1.0-50-amd64"
 MOST_SHOWN = 20
+SWEEP = "apt-get -qq -y -o APT::AutoRemove::SuggestsImportant=false autoremove --purge >/dev/null"
 UPDATE_SUITE = "/etc/apt/sources.list.d/update.sources"
 APT_FAILS = "/etc/apt/apt.conf.d/99-fails"
 
@@ -237,7 +238,14 @@ class Life:
             ", ".join(lost), self.fleet.say(OURS, "tail", "-n", "60", "/var/log/apt/history.log"))
 
     def _apart(self) -> Dict[str, Any]:
-        """{aspect: (of the twin, of ours)} where the hosts are not the same."""
+        """{aspect: (of the twin, of ours)} where the hosts are not the same.
+
+        What nobody has asked for and nothing needs is swept from both, once it is seen that none of it is ours. His own
+        autoremove keeps such a package where another one suggests it; ours goes with us.
+        """
+        left = sorted(set(self.fleet.packages(OURS)).difference(self.fleet.packages(TWIN)))
+        assert not left, "left by us: %s" % ", ".join(left)
+        on_both(SWEEP, self.fleet)
         twin, ours = theirs(self.fleet, TWIN), theirs(self.fleet, OURS)
         apart = {aspect: different(twin[aspect], ours[aspect]) for aspect in twin}
         return {aspect: each for aspect, each in apart.items() if each}
