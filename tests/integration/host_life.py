@@ -266,7 +266,10 @@ def install(names: str) -> str:
 def on_both(script: str, fleet: Fleet) -> None:
     """What an admin has done is on the disk before anything else happens: a cut comes to one of the hosts alone."""
     for host in (OURS, TWIN):
-        fleet.lab.host(host).ssh(["sh", "-es"], feed=script + "\nsync\n")
+        try:
+            fleet.lab.host(host).ssh(["sh", "-es"], feed=script + "\nsync\n")
+        except LabError as error:
+            raise LabError("%s\n%s" % (error, fleet.say(host, "tail", "-n", "50", "/var/log/apt/term.log"))) from error
 
 
 def theirs(fleet: Fleet, host: str) -> Dict[str, Mapping[str, str]]:
