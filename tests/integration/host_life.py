@@ -77,7 +77,8 @@ class Life:
             self._play("gpuops.nvidia.uninstall", OLD)
             left = self._apart()
         except (AssertionError, LabError) as error:
-            raise AssertionError("%s\n%s" % (error, "\n".join(self.told))) from error
+            said = self.fleet.say(OURS, "tail", "-n", "60", "/var/log/apt/term.log")
+            raise AssertionError("%s\n%s\n%s" % (error, "\n".join(self.told), said)) from error
         assert not left, "not what the admin made, as it is and as he made it:\n%s\n%s" % (
             "\n".join(self.told), "\n".join(shown(left)))
         return self.told
@@ -266,10 +267,7 @@ def install(names: str) -> str:
 def on_both(script: str, fleet: Fleet) -> None:
     """What an admin has done is on the disk before anything else happens: a cut comes to one of the hosts alone."""
     for host in (OURS, TWIN):
-        try:
-            fleet.lab.host(host).ssh(["sh", "-es"], feed=script + "\nsync\n")
-        except LabError as error:
-            raise LabError("%s\n%s" % (error, fleet.say(host, "tail", "-n", "50", "/var/log/apt/term.log"))) from error
+        fleet.lab.host(host).ssh(["sh", "-es"], feed=script + "\nsync\n")
 
 
 def theirs(fleet: Fleet, host: str) -> Dict[str, Mapping[str, str]]:
