@@ -112,8 +112,9 @@ class Journal:
             state.data["open"] = others + [{key: value for key, value in line.items() if key != "event"}]
         else:
             state.data["open"] = others
-            if event == "done":
-                state.data["originals"].get(step.subject, {}).pop(_COMING, None)
+            kept = state.data["originals"].get(step.subject, {})
+            if event == "done" or (event == "failed" and self._is_made(kept, step.subject)):
+                kept.pop(_COMING, None)
         if closed or event == "started":
             self._save(state)
         self._tell(line)
@@ -165,6 +166,14 @@ class Journal:
         kept.pop(_COMING, None)
         if coming != ():
             kept[_COMING] = _sha256(None if coming is None else coming.encode("utf-8", "surrogateescape"))
+
+    def _is_made(self, kept: Mapping[str, Any], path: str) -> bool:
+        """Whether a change that failed has been made nevertheless, as where only its way to the disk failed: no later
+        step makes it then."""
+        try:
+            return _COMING in kept and _sha256(self.host.read_bytes(path)) == kept[_COMING]
+        except GpuOpsError:
+            return False
 
     def _is_foreign(self, kept: Mapping[str, Any], path: str) -> bool:
         """Whether a change of ours was killed before it was made, and somebody else has changed the file since."""
