@@ -73,6 +73,10 @@ observation:
             - C(fabric_manager), C(fabric_manager_nvlsm) with the subnet manager of HGX B200 and B300, or empty.
           type: str
           returned: success
+        imex:
+          description: Whether the board is of a rack whose hosts share the memory of their GPUs by IMEX.
+          type: bool
+          returned: success
         immutable:
           description: Why packages cannot be installed on this system. Empty when they can.
           type: str
@@ -288,6 +292,24 @@ observation:
               description: NVML's return code of that registration. 0 is success.
               type: int
               returned: success
+            fabric_cluster:
+              description: UUID of the cluster of NVLink hosts. Empty where the fabric ends at the host.
+              type: str
+              returned: success
+            fabric_clique:
+              description: Number of the GPU's clique in that cluster, whose GPUs reach each other by NVLink.
+              type: int
+              returned: success
+            fabric_health:
+              description: Health of the GPU's fabric, field by field. Empty where the driver tells none.
+              type: dict
+              returned: success
+              sample: {"degraded_bandwidth": "false", "incorrect_configuration": none}
+            fabric_summary:
+              description: The same in one word.
+              type: str
+              returned: success
+              sample: healthy
             ecc_uncorrected:
               description: Uncorrected ECC errors since the driver was loaded. Null without ECC.
               type: int
@@ -325,6 +347,11 @@ ansible_facts:
         gpu_names: {description: Their names as NVML has them., type: list, elements: str, returned: success}
         nvswitch_count: {description: Number of NVSwitches on the PCI bus., type: int, returned: success}
         fabric: {description: What has to run here for the board's NVLink fabric., type: str, returned: success}
+        fabric_cliques:
+          description: Cluster and clique of the GPUs, as in the label C(nvidia.com/gpu.clique).
+          type: list
+          elements: str
+          returned: success
         driver_loaded: {description: Version of the loaded driver., type: str, returned: success}
         driver_installed: {description: Version of the driver on disk., type: str, returned: success}
         toolkit: {description: Version of the container toolkit., type: str, returned: success}

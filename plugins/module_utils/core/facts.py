@@ -74,6 +74,8 @@ class HostFacts:
     nvswitches:         NVSwitches on the PCI bus that are the host's own.
     fabric:             what configures the board's NVLink fabric on this host: FABRIC_MANAGER, FABRIC_MANAGER_NVLSM
                         (with NVIDIA's subnet manager), '' where nothing has to run here.
+    imex:               whether the board is of a rack whose hosts share the memory of their GPUs (GB200, GB300): IMEX
+                        runs here then.
     immutable:          why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
     secure_boot:        whether the firmware enforces signed modules.
     driver_installed:   version of the driver's kernel module on disk for the running kernel, '' if none.
@@ -108,6 +110,7 @@ class HostFacts:
     other_gpus: Tuple[Gpu, ...] = ()
     nvswitches: int = 0
     fabric: str = ""
+    imex: bool = False
     immutable: str = ""
     secure_boot: bool = False
     driver_installed: str = ""

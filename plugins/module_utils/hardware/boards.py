@@ -23,6 +23,8 @@ SWITCH_MANAGER = b"SW_MNG"
 _MAXWELL = 0x1340
 _TURING = 0x1E00
 _FIRST_NVLINK5 = 0x2900
+# Before Hopper, GPU work ends with the fabric manager (its configuration key ABORT_CUDA_JOBS_ON_FM_EXIT)
+_HOPPER = 0x2300
 # GB200 and GB300: their switches are in trays of their own, and so is what configures them
 _RACKS: Tuple[Tuple[int, int], ...] = ((0x2940, 0x297F), (0x31A1, 0x31A1), (0x31C0, 0x31FF))
 _STUBS = ("pci-stub", "pciback", "xen-pciback")
@@ -84,6 +86,11 @@ def passes_through(driver: str) -> bool:
 def in_rack(device_id: str) -> bool:
     """Whether the GPU's NVLink switches stand outside of its host."""
     return any(first <= int(device_id, 16) <= last for first, last in _RACKS)
+
+
+def works_on_without_fabric_manager(device_ids: Iterable[str]) -> bool:
+    """Whether GPU work outlives a restart of the fabric manager."""
+    return all(int(device_id, 16) >= _HOPPER for device_id in device_ids)
 
 
 def may_have_bridges(device_ids: Iterable[str]) -> bool:

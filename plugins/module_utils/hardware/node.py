@@ -54,6 +54,7 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         other_gpus=tuple(Gpu(device.address, device.device_id, device.role) for device in bus.other_gpus),
         nvswitches=len(bus.nvswitches),
         fabric=bus.fabric,
+        imex=bus.imex,
         immutable=immutable(host, release),
         secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
         driver_installed=installed.version,

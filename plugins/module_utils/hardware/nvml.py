@@ -16,12 +16,14 @@ import os
 import select
 import signal
 import time
+import uuid
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import ModuleType
 from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
 
 from ..core import libraries
 from ..core.waiting import wait_for
+from .fabric_health import NOT_SUPPORTED, complaints, decoded, summary_of
 from .mig import Mig
 from .nvml_mig import read_mig
 
@@ -36,6 +38,9 @@ _UNSTARTED = "no process can be started to call NVML: %s"
 
 # nvml.h: nvmlGpuFabricState_t
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
+COMPLETED = FABRIC_STATES[3]
+# Seconds between two looks at the registration of GPUs with their fabric
+REGISTRATION_PAUSE = 1.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,9 @@ class NvmlGpu:
     does not answer.
 
     mig is None on a GPU without MIG.
-    fabric_state is one of FABRIC_STATES, fabric_status NVML's return code (0 is success).
+    fabric_state is one of FABRIC_STATES, fabric_status NVML's return code (0 is success), which counts once it is
+    completed. fabric_cluster is '' where the GPU's NVLink domain is its own host. fabric_health is {} where the driver
+    tells none (see fabric_health.decoded()).
     ecc_uncorrected and remap_pending are None where the GPU has no such counter.
     """
 
@@ -58,6 +65,10 @@ class NvmlGpu:
     mig: Optional[Mig] = None
     fabric_state: str = "not_supported"
     fabric_status: int = 0
+    fabric_cluster: str = ""
+    fabric_clique: int = 0
+    fabric_health: Mapping[str, str] = field(default_factory=dict)
+    fabric_summary: str = NOT_SUPPORTED
     ecc_uncorrected: Any = None
     remap_pending: Any = None
     remap_failed: Any = None
@@ -72,6 +83,23 @@ class NvmlGpu:
     @property
     def mig_devices(self) -> Tuple[str, ...]:
         return () if self.mig is None else self.mig.devices
+
+    def named(self) -> str:
+        return "GPU %d (%s)" % (self.index, self.pci_address)
+
+    @property
+    def reports_fabric(self) -> bool:
+        """A GPU on PCIe, and any before Hopper, reports none."""
+        return not self.error and self.fabric_state != FABRIC_STATES[0]
+
+    @property
+    def waits_for_fabric(self) -> bool:
+        return self.reports_fabric and (self.fabric_state != COMPLETED or self.fabric_status != 0)
+
+    def told_registration(self) -> str:
+        """'GPU 3 (0000:9d:00.0): in_progress, status 0, route unhealthy'."""
+        words = [wrong for wrong, _remedy in complaints(self.fabric_health, self.fabric_summary)]
+        return ", ".join(["%s: %s" % (self.named(), self.fabric_state), "status %d" % self.fabric_status, *words])
 
 
 @dataclass(frozen=True)
@@ -116,10 +144,23 @@ def reading_of(userspace: str, loaded: str, silence: float = SILENCE) -> NvmlRea
     return _readings[userspace, loaded]
 
 
-def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReading:
+def await_fabric(userspace: str, loaded: str, limit: float) -> NvmlReading:
+    """The reading once every GPU is registered with its fabric, at the latest after `limit` seconds.
+
+    It is the one of this process from then on.
+    """
+    if userspace and loaded:
+        _readings[userspace, loaded] = read_nvml(registered_within=limit)
+    return reading_of(userspace, loaded)
+
+
+def read_nvml(
+    silence: float = SILENCE, patience: float = PATIENCE, registered_within: float = 0.0
+) -> NvmlReading:
     """Open NVML and read every GPU, in a child whose end closes it. A GPU that fails does not hide the others.
 
     silence, patience: seconds that one call, and all calls together, may take.
+    registered_within: seconds that GPUs are waited for which are not registered with their fabric.
     """
     nvml = binding()
     try:
@@ -127,10 +168,10 @@ def read_nvml(silence: float = SILENCE, patience: float = PATIENCE) -> NvmlReadi
     except OSError as error:
         return NvmlReading(error=_UNSTARTED % os.strerror(error.errno or 0))
     if child == 0:
-        _be_the_child(sender, lambda: _read_all(_Announced(nvml, sender)))
+        _be_the_child(sender, lambda: _read_all(_Announced(nvml, sender), registered_within))
     os.close(sender)
     try:
-        heard, waited = _listen(receiver, silence, patience)
+        heard, waited = _listen(receiver, silence, patience + registered_within)
     finally:
         os.close(receiver)
         ended = _end(child)
@@ -343,7 +384,7 @@ def _gpu_from(values: Mapping[str, Any]) -> NvmlGpu:
                           processes=tuple(known["processes"])))
 
 
-def _read_all(nvml: Any) -> None:
+def _read_all(nvml: Any, registered_within: float) -> None:
     """In the child: every answer is said as soon as it is there."""
     try:
         nvml.nvmlInit()
@@ -352,7 +393,11 @@ def _read_all(nvml: Any) -> None:
             library_version=_optional(nvml, nvml.nvmlSystemGetNVMLVersion, ""),
             cuda_version=_cuda_version(_optional(nvml, nvml.nvmlSystemGetCudaDriverVersion, 0)),
         )
-        for index in range(nvml.nvmlDeviceGetCount()):
+        count = nvml.nvmlDeviceGetCount()
+        if registered_within:
+            wait_for(lambda: any(_waits_for_fabric(nvml, index) for index in range(count)), lambda waits: not waits,
+                     registered_within, REGISTRATION_PAUSE)
+        for index in range(count):
             nvml.gpu = index
             nvml.say(gpu=asdict(_gpu(nvml, index)))
     except nvml.NVMLError as error:
@@ -374,7 +419,6 @@ def _gpu(nvml: Any, index: int) -> NvmlGpu:
 
 def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> NvmlGpu:
     mig = _optional(nvml, lambda: read_mig(nvml, handle), None)
-    fabric_state, fabric_status = _fabric(nvml, handle)
     remapped = _optional(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
     memory = _optional(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
     capability = _optional(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle), None)
@@ -387,8 +431,7 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
         memory_mib=memory.total >> 20 if memory else 0,
         compute_capability="%d.%d" % tuple(capability) if capability else "",
         mig=mig,
-        fabric_state=fabric_state,
-        fabric_status=fabric_status,
+        **_fabric(nvml, handle),
         ecc_uncorrected=_optional(
             nvml,
             lambda: nvml.nvmlDeviceGetTotalEccErrors(
@@ -404,14 +447,43 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
     )
 
 
-def _fabric(nvml: Any, handle: Any) -> Tuple[str, int]:
-    info = nvml.c_nvmlGpuFabricInfo_t()
+def _waits_for_fabric(nvml: Any, index: int) -> bool:
+    """A GPU that does not answer registers with nothing, and is told of by who reads all of it."""
+    nvml.gpu = index
     try:
-        nvml.nvmlDeviceGetGpuFabricInfo(handle, nvml.byref(info))
+        return NvmlGpu(index=index, **_fabric(nvml, nvml.nvmlDeviceGetHandleByIndex(index))).waits_for_fabric
     except nvml.NVMLError:
-        return FABRIC_STATES[0], 0
-    # The binding declares the one-byte state wider than nvml.h does
-    return FABRIC_STATES[info.state & 0x3], info.status
+        return False
+
+
+def _fabric(nvml: Any, handle: Any) -> Dict[str, Any]:
+    """What a GPU says of its fabric, as fields of NvmlGpu. Older drivers have the older forms alone, and say that they
+    do not know a newer one in several ways."""
+    for structure, call in (
+        (nvml.c_nvmlGpuFabricInfo_v3_t, nvml.nvmlDeviceGetGpuFabricInfoV),
+        (nvml.c_nvmlGpuFabricInfo_v2_t, nvml.nvmlDeviceGetGpuFabricInfoV),
+        (nvml.c_nvmlGpuFabricInfo_t, nvml.nvmlDeviceGetGpuFabricInfo),
+    ):
+        info = structure()
+        try:
+            call(handle, nvml.byref(info))
+        except nvml.NVMLError:
+            continue
+        return _fabric_fields(info)
+    return {}
+
+
+def _fabric_fields(info: Any) -> Dict[str, Any]:
+    cluster = bytes(info.clusterUuid)
+    return {
+        # The binding declares the one-byte state wider than nvml.h does
+        "fabric_state": FABRIC_STATES[info.state & 0x3],
+        "fabric_status": info.status,
+        "fabric_cluster": str(uuid.UUID(bytes=cluster)) if any(cluster) else "",
+        "fabric_clique": info.cliqueId,
+        "fabric_health": decoded(info.healthMask) if hasattr(info, "healthMask") else {},
+        "fabric_summary": summary_of(getattr(info, "healthSummary", 0)),
+    }
 
 
 def _optional(nvml: Any, read: Callable[[], Any], fallback: Any) -> Any:

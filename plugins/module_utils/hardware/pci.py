@@ -60,6 +60,11 @@ class PciBus:
         """See HostFacts.fabric."""
         return boards.fabric_of([gpu.device_id for gpu in self.gpus], len(self.nvswitches), len(self.bridges))
 
+    @property
+    def imex(self) -> bool:
+        """See HostFacts.imex."""
+        return any(boards.in_rack(gpu.device_id) for gpu in self.gpus)
+
 
 def read_bus(host: Host) -> PciBus:
     """Read /sys/bus/pci/devices."""

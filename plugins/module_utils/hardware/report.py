@@ -51,6 +51,9 @@ def compact(reading: Dict[str, Any]) -> Dict[str, Any]:
         "gpu_names": sorted({gpu["name"] for gpu in gpus if gpu["name"]}),
         "nvswitch_count": len(reading["pci"]["nvswitches"]),
         "fabric": reading["host"]["fabric"],
+        # As the label nvidia.com/gpu.clique of NVIDIA's feature discovery has them
+        "fabric_cliques": sorted({"%s.%d" % (gpu["fabric_cluster"], gpu["fabric_clique"])
+                                  for gpu in gpus if gpu["fabric_cluster"]}),
         "driver_loaded": reading["host"]["driver_loaded"],
         "driver_installed": reading["host"]["driver_installed"],
         "toolkit": reading["host"]["toolkit"],

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..core.facts import FABRIC_MANAGER_NVLSM, HostFacts
 from ..hardware.boards import in_rack
+from ..hardware.fabric_health import told_health
 from ..hardware.nvml import NvmlGpu, NvmlReading
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -151,15 +152,16 @@ def fabric(evidence: Evidence) -> Check:
     name = "fabric"
     if evidence.nvml.error:
         return _skipped(name, "gpus_answer")
-    waiting = [
-        "GPU %d (%s): %s, status %d" % (gpu.index, gpu.pci_address, gpu.fabric_state, gpu.fabric_status)
-        for gpu in evidence.nvml.gpus
-        if not gpu.error and gpu.fabric_state != "not_supported"
-        and (gpu.fabric_state != "completed" or gpu.fabric_status != 0)
-    ]
+    reporting = [gpu for gpu in evidence.nvml.gpus if gpu.reports_fabric]
+    waiting = [gpu for gpu in reporting if gpu.waits_for_fabric]
     if waiting:
-        return Check(name, FAILED, "; ".join(waiting), _fabric_remedy(evidence.facts))
-    reporting = [gpu for gpu in evidence.nvml.gpus if gpu.fabric_state != "not_supported"]
+        return Check(name, FAILED, "%d of %d GPUs are not registered with their fabric: %s" % (
+            len(waiting), len(reporting), "; ".join(gpu.told_registration() for gpu in waiting)),
+            _fabric_remedy(evidence.facts))
+    degraded = told_health(reporting)
+    if degraded:
+        return Check(name, FAILED, "; ".join(found for found, _remedy in degraded),
+                     "; ".join(dict.fromkeys(remedy for _found, remedy in degraded)))
     if evidence.facts.fabric and not reporting and evidence.fabric_manager != "active":
         # Boards before Hopper report no state: their programs fail with 802 until the fabric manager has run
         return Check(name, FAILED, "the board has NVSwitches, and nvidia-fabricmanager.service is %s"
@@ -240,12 +242,11 @@ def _silent(evidence: Evidence) -> List[str]:
 
 def _fabric_remedy(facts: HostFacts) -> str:
     if facts.fabric == FABRIC_MANAGER_NVLSM:
-        return ("check that nvidia-fabricmanager runs in exactly the loaded driver's version, with nvlsm beside it "
-                "(gpu_driver, gpu_driver_activation; journalctl -u nvidia-fabricmanager), and that mlx5_ib and ib_umad "
-                "are loaded")
+        return ("run fabric_manager: nvidia-fabricmanager runs in exactly the loaded driver's version, with nvlsm "
+                "beside it and mlx5_ib and ib_umad loaded (journalctl -u nvidia-fabricmanager)")
     if facts.fabric:
-        return ("check that nvidia-fabricmanager runs in exactly the loaded driver's version "
-                "(gpu_driver_activation; journalctl -u nvidia-fabricmanager)")
+        return ("run fabric_manager: nvidia-fabricmanager runs in exactly the loaded driver's version "
+                "(journalctl -u nvidia-fabricmanager)")
     if any(in_rack(gpu.device_id) for gpu in facts.gpus):
         return "the rack's switches are configured from outside: check NMX on the switch trays, and nvidia-imex here"
     return ("no NVLink switch of this host is seen: in a virtual machine, look to the fabric manager of the machine "
