@@ -80,6 +80,12 @@ options:
     type: str
     choices: [auto, present, absent]
     default: auto
+  imex:
+    description:
+      - NVIDIA's IMEX in the driver's version; V(auto) installs it on boards of racks (GB200, GB300).
+    type: str
+    choices: [auto, present, absent]
+    default: auto
   extra_packages:
     description:
       - Further packages of the same repository; each gets the driver's version.

@@ -210,7 +210,7 @@ class PackageSet:
 
 def package_set(
     os_id: str, source: str, branch: int, module: str, flavour: str, fabric_manager: bool, extra: Sequence[str] = (),
-    subnet_manager: bool = False,
+    subnet_manager: bool = False, imex: bool = False,
 ) -> PackageSet:
     """Names of the driver's packages on Debian and Ubuntu. subnet_manager: the fabric manager of an NVLink 5 board."""
     if source == "distribution":
@@ -220,8 +220,10 @@ def package_set(
     else:
         named = _of_nvidia_suffixed(branch, module, flavour)
     required, optional = list(named.required), list(named.optional)
+    suffix = _companion_suffix(os_id, source, branch)
+    if imex:
+        required.append("nvidia-imex" + suffix)
     if fabric_manager:
-        suffix = _companion_suffix(os_id, source, branch)
         required.append("nvidia-fabricmanager" + suffix)
         optional.append("libnvidia-nscq" + suffix)
     floating = named.floating

@@ -28,6 +28,7 @@ ARGUMENTS: Dict[str, Any] = {
     "repository_key": {"type": "str", "default": "", "no_log": False},
     "repository_key_fingerprint": {"type": "str", "default": "", "no_log": False},
     "fabric_manager": {"type": "str", "choices": ["auto", "present", "absent"], "default": "auto"},
+    "imex": {"type": "str", "choices": ["auto", "present", "absent"], "default": "auto"},
     "extra_packages": {"type": "list", "elements": "str", "default": []},
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
@@ -51,6 +52,7 @@ class Policy:
     repository_key:             armoured text, path on the host or URL, '' for NVIDIA's table.
     repository_key_fingerprint: checked when given; NVIDIA's table has its own.
     fabric_manager:             auto, present or absent.
+    imex:                       auto, present or absent.
     extra_packages:             further packages of the same version.
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
@@ -68,6 +70,7 @@ class Policy:
     repository_key: str = ""
     repository_key_fingerprint: str = ""
     fabric_manager: str = "auto"
+    imex: str = "auto"
     extra_packages: Tuple[str, ...] = ()
     kernel_headers: bool = True
     hold: bool = True

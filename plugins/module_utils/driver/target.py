@@ -66,6 +66,7 @@ def target_of(
         policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),
         policy.extra_packages,
         facts.fabric == FABRIC_MANAGER_NVLSM,
+        policy.imex == "present" or (policy.imex == "auto" and facts.imex),
     )
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
