@@ -22,8 +22,10 @@ from .core.module import WRITER_ARGUMENTS, run_writer
 from .core.plan import Disruption, Plan, Requirement, Step, digest, render, split_by_disruption
 from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
+from .fabric.capability import CAPABILITY as FABRIC
 from .hardware.node import host_facts, host_facts_and_health
 from .hardware.report import read_host
+from .imex.capability import CAPABILITY as IMEX
 from .mig.capability import CAPABILITY as MIG
 from .nouveau.capability import CAPABILITY as NOUVEAU
 from .runtime.capability import CAPABILITY as RUNTIME
@@ -33,7 +35,8 @@ from .validation.arguments import ARGUMENTS, OF_HOST
 from .validation.checks import FAILED
 from .validation.on_host import examine
 
-CAPABILITIES: Tuple[Capability[Any, Any], ...] = (NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, MIG, RUNTIME, CDI)
+CAPABILITIES: Tuple[Capability[Any, Any], ...] = (
+    NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, FABRIC, IMEX, MIG, RUNTIME, CDI)
 # The option of every writer that says how much of a plan is done
 ALLOWED = "allowed_disruption"
 
@@ -51,8 +54,8 @@ def _facts_and_runtimes(host: Host) -> HostFacts:
 
 # Who plans with more than host_facts: what the GPUs answer, which takes a minute where one hangs, or what starts
 # containers
-_READERS = {"activation": host_facts_and_health, "mig": host_facts_and_health, "cdi": host_facts_and_health,
-            "toolkit": _facts_and_runtimes}
+_READERS = {"toolkit": _facts_and_runtimes,
+            **dict.fromkeys(("activation", "fabric", "imex", "mig", "cdi"), host_facts_and_health)}
 
 
 def write(name: str) -> None:

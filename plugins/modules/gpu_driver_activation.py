@@ -31,7 +31,9 @@ options:
     default: true
   fabric_manager:
     description:
-      - V(auto) runs the Fabric Manager where the board needs it, V(absent) leaves it alone.
+      - The Fabric Manager makes way for an exchange of the driver and comes back after it. With V(auto) so does one
+        that does not run just now, where the board needs it and it is enabled, because its package may start it.
+      - What runs it on a board that needs it is M(gpuops.nvidia.fabric_manager).
     type: str
     choices: [auto, absent]
     default: auto

@@ -36,6 +36,12 @@ options:
   activation:
     description: Options of M(gpuops.nvidia.gpu_driver_activation). Left out, the capability is not planned.
     type: dict
+  fabric:
+    description: Options of M(gpuops.nvidia.fabric_manager). Left out, the capability is not planned.
+    type: dict
+  imex:
+    description: Options of M(gpuops.nvidia.imex). Left out, the capability is not planned.
+    type: dict
   mig:
     description: Options of M(gpuops.nvidia.mig). Left out, the capability is not planned.
     type: dict

@@ -24,6 +24,8 @@ from ..module_utils.cdi import policy as cdi
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.secrets import without_passwords
 from ..module_utils.driver import policy as driver
+from ..module_utils.fabric import policy as fabric
+from ..module_utils.imex import policy as imex
 from ..module_utils.mig import policy as mig
 from ..module_utils.nouveau import policy as nouveau
 from ..module_utils.runtime import policy as runtime
@@ -78,6 +80,8 @@ SOURCES: Dict[str, Source] = {
     "gpu_driver": Source("driver", "gpu_driver", "gpu_driver_", driver.ARGUMENTS),
     "gpu_driver_activation": Source("activation", "gpu_driver", "gpu_driver_", activation.ARGUMENTS, {
         "state": {"staged": "present"}, "fabric_manager": {"present": "auto"}}),
+    "fabric_manager": Source("fabric", "fabric_manager", "fabric_manager_", fabric.ARGUMENTS),
+    "imex": Source("imex", "imex", "imex_", imex.ARGUMENTS),
     "nouveau": Source("nouveau", "gpu_driver", "gpu_driver_", nouveau.ARGUMENTS, {"state": {"staged": "present"}}),
     "container_toolkit": Source("toolkit", "container_toolkit", "container_toolkit_", toolkit.ARGUMENTS),
     "mig": Source("mig", "mig", "mig_", mig.ARGUMENTS),

@@ -65,17 +65,17 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(requirements=(_no_driver(facts),))
     steps = _boot_steps(observation, facts)
     if gone:
-        return Plan(steps=tuple(steps + _enable_steps(observation, policy, facts)),
+        return Plan(steps=tuple(steps + _enable_steps(observation, policy)),
                     requirements=(_boots_with_driver(facts),))
     if facts.nouveau_loaded:
-        return Plan(steps=tuple(steps + _enable_steps(observation, policy, facts)), requirements=(_reboot(
+        return Plan(steps=tuple(steps + _enable_steps(observation, policy)), requirements=(_reboot(
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
     notes = tuple(_notes(observation, policy, facts))
     if facts.driver_loaded and (
             facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)):
         busy = _busy(observation, policy)
         if busy:
-            return Plan(steps=tuple(steps + _enable_steps(observation, policy, facts)), requirements=(_reboot(
+            return Plan(steps=tuple(steps + _enable_steps(observation, policy)), requirements=(_reboot(
                 "driver %s" % facts.driver_installed,
                 "Driver %s is loaded and cannot be unloaded: %s." % (_loaded(facts), "; ".join(busy)),
                 {"nvidia": _loaded(facts)}, {"nvidia": _installed(facts)}),))
@@ -84,7 +84,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     # In the order of an exchange: one that was stopped in between goes on with the plan that was approved
     requires = tuple(step.id for step in loads[-1:])
     steps += loads + _node_steps(observation, facts, reloaded=False, requires=requires)
-    steps += _service_steps(observation, policy, facts, stopped=(), requires=requires)
+    steps += _service_steps(observation, policy, stopped=(), requires=requires)
     steps += _load_steps(observation, facts, _brought_back(observation), Disruption.none, requires)
     return Plan(steps=tuple(steps), notes=notes)
 
@@ -244,14 +244,14 @@ def gpu_nodes(minors: Sequence[int]) -> Tuple[str, ...]:
 
 
 def _service_steps(
-    observation: Observation, policy: Policy, facts: HostFacts, stopped: Tuple[str, ...], requires: Tuple[str, ...] = ()
+    observation: Observation, policy: Policy, stopped: Tuple[str, ...], requires: Tuple[str, ...] = ()
 ) -> List[Step]:
     """Enable and start what the policy wants, start again what ran before the reload."""
     steps: List[Step] = []
     disruption = Disruption.driver_reload if stopped else Disruption.none
     for unit in reversed(SERVICES):
         state = _state(observation, unit)
-        wanted = unit in _wanted(policy, facts) and state.known
+        wanted = unit in _wanted(policy) and state.known
         if wanted and not state.enabled:
             steps.append(service_step(NAME, "enable", unit, "It runs after every boot.", Disruption.none,
                                       "disabled", "enabled"))
@@ -262,14 +262,18 @@ def _service_steps(
     return steps
 
 
-def _enable_steps(observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
+def _enable_steps(observation: Observation, policy: Policy) -> List[Step]:
     """What a reboot then starts by itself, so that nothing is left to do after it."""
-    return [step for step in _service_steps(observation, policy, facts, stopped=()) if step.action == "service.enable"]
+    return [step for step in _service_steps(observation, policy, stopped=()) if step.action == "service.enable"]
 
 
-def _wanted(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
-    wanted = (PERSISTENCED,) if policy.persistence else ()
-    return wanted + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.fabric else ())
+def _wanted(policy: Policy) -> Tuple[str, ...]:
+    return (PERSISTENCED,) if policy.persistence else ()
+
+
+def _may_be_started(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+    """What its package may start when it is exchanged, where it is enabled; on a host without NVSwitches it fails."""
+    return _wanted(policy) + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.fabric else ())
 
 
 def _state(observation: Observation, unit: str) -> Service:
@@ -277,9 +281,7 @@ def _state(observation: Observation, unit: str) -> Service:
     state = observation.services.get(unit, Service())
     if state.known or observation.on_disk:
         return state
-    if unit == PERSISTENCED:
-        return Service(known=True, enabled=True)
-    return Service(known=unit == FABRIC_MANAGER)
+    return Service(known=True, enabled=True) if unit == PERSISTENCED else state
 
 
 # exchanging a loaded driver
@@ -293,21 +295,21 @@ def _exchange(observation: Observation, policy: Policy, facts: HostFacts) -> Lis
     steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
     requires = (steps[-1].id,)
     steps += _node_steps(observation, facts, reloaded=True, requires=requires)
-    steps += _service_steps(observation, policy, facts, stopped, requires)
+    steps += _service_steps(observation, policy, stopped, requires)
     return steps + _load_steps(unloaded, facts, _brought_back(unloaded), Disruption.driver_reload, requires)
 
 
 def _making_way(observation: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     """Services that may have a device open by the time the driver is exchanged.
 
-    Those that run, or ran until their user space was exchanged; and those that the policy wants, which their packages
-    start when they are exchanged. What is enabled, does not run and is not wanted stays as it is: a Fabric Manager
-    fails on a host without NVSwitches.
+    Those that run, or ran until their user space was exchanged; and those that their packages may start when they are
+    exchanged. What else is enabled and does not run stays as it is.
     """
     def makes_way(state: Service, wanted: bool) -> bool:
         return state.known and (state.active or (state.enabled and (state.died or wanted)))
 
-    return tuple(unit for unit in SERVICES if makes_way(_state(observation, unit), unit in _wanted(policy, facts)))
+    started = _may_be_started(policy, facts)
+    return tuple(unit for unit in SERVICES if makes_way(_state(observation, unit), unit in started))
 
 
 def _stop_steps(units: Tuple[str, ...]) -> List[Step]:
@@ -381,7 +383,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts) -> List[s
     notes = []
     if observation.on_disk and not observation.modprobe:
         notes.append("nvidia-modprobe is not installed: device nodes appear only when a program opens a GPU as root.")
-    for unit in _wanted(policy, facts):
+    for unit in _wanted(policy):
         if observation.on_disk and not _state(observation, unit).known:
             notes.append("%s is not installed, so it is not started." % unit)
     if not facts.driver_installed:

@@ -20,7 +20,8 @@ class Policy:
 
     state:               present loads the installed driver, absent unloads it.
     persistence:         whether the persistence daemon runs.
-    fabric_manager:      auto runs it where the board needs it, absent leaves it alone.
+    fabric_manager:      auto takes the fabric manager of a board that needs it out of the way of an exchange, though it
+                         does not run just now, absent only one that runs. It comes back in both.
     assume_pods_evicted: whether pods that hold GPUs now will have been evicted by then.
     """
 

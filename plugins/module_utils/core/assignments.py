@@ -1,0 +1,144 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Files of lines KEY=VALUE that a package brings and a user owns: some values are ours, the rest stays as it is.
+
+What a value was before ours is remembered value by value, not as a file: the package replaces the file in an upgrade,
+and edits of others are kept when ours are taken back. A value that is not the one we set any more is not ours.
+"""
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from .errors import GpuOpsError
+from .host import Host
+from .journal import Journal
+from .plan import Step
+
+WRITE = "settings.write"
+RESTORE = "settings.restore"
+# Of the journal's notes of a capability: {key: {'before', 'ours'}}
+MEMORY = "settings"
+# In place of the value that is there: a plan that is approved before the package brings the file cannot know it
+ANOTHER = "another value"
+_LINE = re.compile(r"^(?P<comment>\s*#\s*)?(?P<key>[A-Z][A-Z0-9_]*)[ \t]*=(?P<value>[^\n]*)$")
+
+
+def values(text: str) -> Dict[str, str]:
+    """{key: value} in effect: of a key that is there twice, the last one counts."""
+    return {key: value for key, value, is_comment in _lines(text) if not is_comment}
+
+
+def keys(text: str) -> Tuple[str, ...]:
+    """Keys that the file has, those in comments included."""
+    return tuple(sorted({key for key, _value, _is_comment in _lines(text)}))
+
+
+def edited(text: str, changes: Mapping[str, Optional[str]]) -> str:
+    """The text with other values, each where the key stands, else below the comment that shows it, else at the end.
+    None takes the key's last line away."""
+    lines = text.splitlines(keepends=True)
+    for key, value in changes.items():
+        place = _place(lines, key, in_comment=False)
+        if value is None:
+            if place is not None:
+                del lines[place]
+        elif place is not None:
+            end = lines[place][len(lines[place].rstrip("\r\n")):]
+            lines[place] = "%s=%s%s" % (lines[place].partition("=")[0], value, end)
+        else:
+            below = _place(lines, key, in_comment=True)
+            place = len(lines) if below is None else below + 1
+            if place and not lines[place - 1].endswith("\n"):
+                lines[place - 1] += "\n"
+            lines.insert(place, "%s=%s\n" % (key, value))
+    return "".join(lines)
+
+
+def _lines(text: str) -> List[Tuple[str, str, bool]]:
+    found = filter(None, (_LINE.match(line) for line in text.splitlines()))
+    return [(match["key"], match["value"].strip(), match["comment"] is not None) for match in found]
+
+
+def _place(lines: List[str], key: str, in_comment: bool) -> Optional[int]:
+    matches = [(number, _LINE.match(line.rstrip("\r\n"))) for number, line in enumerate(lines)]
+    return max((number for number, match in matches
+                if match and match["key"] == key and (match["comment"] is not None) == in_comment), default=None)
+
+
+# a capability's policy
+
+
+def wanted_of(given: Mapping[str, Any]) -> Dict[str, str]:
+    """{key: value} of an option, as text; yes and no of YAML are 1 and 0. ValueError names what is no such value."""
+    wanted = {}
+    for key, value in given.items():
+        text = str(int(value) if isinstance(value, bool) else "" if value is None else value).strip()
+        if isinstance(value, (dict, list)) or "\n" in text:
+            raise ValueError("%s: %r" % (key, value))
+        wanted[str(key)] = text
+    return wanted
+
+
+# steps
+
+
+def write_step(
+    capability: str, path: str, there: Mapping[str, str], wanted: Mapping[str, str], requires: Tuple[str, ...] = ()
+) -> List[Step]:
+    """Give keys other values. there: {key: value} in effect."""
+    changes = {key: value for key, value in wanted.items() if there.get(key) != value}
+    if not changes:
+        return []
+    now = ", ".join("%s=%s" % (key, there[key]) for key in changes if key in there)
+    return [Step(
+        capability, WRITE, path, "The policy wants it so; the file has %s." % (now or "no value for it"),
+        change={"before": dict.fromkeys(changes, ANOTHER), "after": changes}, depends_on=requires)]
+
+
+def restore_step(capability: str, path: str, there: Mapping[str, str], memory: Mapping[str, Any]) -> List[Step]:
+    """Put back what the values were, of those that are ours still. memory: the journal's notes of the capability."""
+    noted: Mapping[str, Mapping[str, Any]] = memory.get(MEMORY, {})
+    ours = {key: each["before"] for key, each in noted.items()
+            if there.get(key) == each["ours"] and each["ours"] != each["before"]}
+    if not ours:
+        return []
+    return [Step(capability, RESTORE, path, "It is as it was before our first change of it.",
+                 change={"before": {key: there[key] for key in ours}, "after": ours})]
+
+
+def write(host: Host, journal: Journal, step: Step) -> None:
+    """Noted before it is done: what a killed run has not written is not ours, which its value tells."""
+    text = _read(host, step)
+    there = values(text)
+    memory = journal.recall(step.capability)
+    noted = dict(memory.get(MEMORY, {}))
+    for key, value in step.change["after"].items():
+        known = noted.get(key, {})
+        is_ours = known and there.get(key) == known["ours"]
+        noted[key] = {"before": known["before"] if is_ours else there.get(key), "ours": value}
+    journal.remember(step.capability, {**memory, MEMORY: noted})
+    host.write(step.subject, edited(text, step.change["after"]))
+
+
+def restore(host: Host, journal: Journal, step: Step) -> None:
+    host.write(step.subject, edited(_read(host, step), step.change["after"]))
+    forget(journal, step.capability)
+
+
+def forget(journal: Journal, capability: str) -> None:
+    memory = journal.recall(capability)
+    journal.remember(capability, {name: value for name, value in memory.items() if name != MEMORY})
+
+
+def _read(host: Host, step: Step) -> str:
+    text = host.read(step.subject)
+    if text is None:
+        raise GpuOpsError(
+            "host.settings_file_missing",
+            found="no file %s" % step.subject,
+            wanted="the file that its package brings",
+            remedy="reinstall the package that owns it (`dpkg -S %s`)" % step.subject,
+            path=step.subject)
+    return text
+
