@@ -84,10 +84,15 @@ def wanted_of(given: Mapping[str, Any]) -> Dict[str, str]:
 
 
 def write_step(
-    capability: str, path: str, there: Mapping[str, str], wanted: Mapping[str, str], requires: Tuple[str, ...] = ()
+    capability: str, path: str, there: Mapping[str, str], wanted: Mapping[str, str], memory: Mapping[str, Any],
+    requires: Tuple[str, ...] = (),
 ) -> List[Step]:
-    """Give keys other values. there: {key: value} in effect."""
-    changes = {key: value for key, value in wanted.items() if there.get(key) != value}
+    """Give keys other values; one that is ours and not wanted any more gets the value that it had before.
+
+    there: {key: value} in effect. memory: the journal's notes of the capability.
+    """
+    changes: Dict[str, Optional[str]] = {key: value for key, value in wanted.items() if there.get(key) != value}
+    changes.update({key: before for key, before in _ours(there, memory).items() if key not in wanted})
     if not changes:
         return []
     now = ", ".join("%s=%s" % (key, there[key]) for key in changes if key in there)
@@ -97,38 +102,54 @@ def write_step(
 
 
 def restore_step(capability: str, path: str, there: Mapping[str, str], memory: Mapping[str, Any]) -> List[Step]:
-    """Put back what the values were, of those that are ours still. memory: the journal's notes of the capability."""
-    noted: Mapping[str, Mapping[str, Any]] = memory.get(MEMORY, {})
-    ours = {key: each["before"] for key, each in noted.items()
-            if there.get(key) == each["ours"] and each["ours"] != each["before"]}
-    if not ours:
+    """Put back what the values were, of those that are ours still. there and memory: as of write_step()."""
+    if not memory.get(MEMORY):
         return []
-    return [Step(capability, RESTORE, path, "It is as it was before our first change of it.",
+    ours = _ours(there, memory)
+    why = "It is as it was before our first change of it." if ours else "Others have changed it; only our record goes."
+    return [Step(capability, RESTORE, path, why,
                  change={"before": {key: there[key] for key in ours}, "after": ours})]
+
+
+def _ours(there: Mapping[str, str], memory: Mapping[str, Any]) -> Dict[str, Optional[str]]:
+    """{key: value before ours} of the values that are as we set them."""
+    noted: Mapping[str, Mapping[str, Any]] = memory.get(MEMORY, {})
+    return {key: each["before"] for key, each in noted.items() if there.get(key) == each["ours"]}
+
+
+def noted_after(
+    noted: Mapping[str, Mapping[str, Any]], there: Mapping[str, str], changes: Mapping[str, Optional[str]]
+) -> Dict[str, Dict[str, Any]]:
+    """What is noted of the values once they are changed: what each was before the first change of ours."""
+    after = {key: dict(each) for key, each in noted.items()}
+    for key, value in changes.items():
+        known = after.pop(key, None)
+        before = known["before"] if known and there.get(key) == known["ours"] else there.get(key)
+        if value != before:
+            after[key] = {"before": before, "ours": value}
+    return after
 
 
 def write(host: Host, journal: Journal, step: Step) -> None:
     """Noted before it is done: what a killed run has not written is not ours, which its value tells."""
-    text = _read(host, step)
-    there = values(text)
-    memory = journal.recall(step.capability)
-    noted = dict(memory.get(MEMORY, {}))
-    for key, value in step.change["after"].items():
-        known = noted.get(key, {})
-        is_ours = known and there.get(key) == known["ours"]
-        noted[key] = {"before": known["before"] if is_ours else there.get(key), "ours": value}
-    journal.remember(step.capability, {**memory, MEMORY: noted})
-    host.write(step.subject, edited(text, step.change["after"]))
+    text, memory, changes = _read(host, step), journal.recall(step.capability), step.change["after"]
+    noted = noted_after(memory.get(MEMORY, {}), values(text), changes)
+    # What is put back is ours until it is done
+    kept = {key: each for key, each in memory.get(MEMORY, {}).items() if key not in noted}
+    journal.remember(step.capability, {**memory, MEMORY: {**kept, **noted}})
+    host.write(step.subject, edited(text, changes))
+    _remember(journal, step.capability, noted)
 
 
 def restore(host: Host, journal: Journal, step: Step) -> None:
-    host.write(step.subject, edited(_read(host, step), step.change["after"]))
-    forget(journal, step.capability)
+    if step.change["after"]:
+        host.write(step.subject, edited(_read(host, step), step.change["after"]))
+    _remember(journal, step.capability, {})
 
 
-def forget(journal: Journal, capability: str) -> None:
-    memory = journal.recall(capability)
-    journal.remember(capability, {name: value for name, value in memory.items() if name != MEMORY})
+def _remember(journal: Journal, capability: str, noted: Mapping[str, Any]) -> None:
+    memory = dict(journal.recall(capability), **{MEMORY: noted})
+    journal.remember(capability, {name: value for name, value in memory.items() if value})
 
 
 def _read(host: Host, step: Step) -> str:

@@ -31,7 +31,7 @@ class Observation:
     outdated:  whether the daemon that runs does not know what we wrote into its configuration.
     settings:  {key: value} in effect of its configuration file, None without one.
     keys:      keys that the file has.
-    noted:     what is remembered of our changes (only read when they are taken back).
+    noted:     what is remembered of our changes.
     programs:  {what the subnet manager of NVLink 5 needs: whether it is installed}.
     modules:   {kernel module that NVLink 5 needs: LOADED, LOADABLE or MISSING}.
     files:     {path: text or None} of our own files.
@@ -76,13 +76,12 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         outdated=daemons.is_outdated(daemon, memory),
         settings=None if text is None else assignments.values(text),
         keys=() if text is None else assignments.keys(text),
+        noted=memory,
         kernel=facts.kernel,
     )
-    return _of_removal(host, journal, seen) if absent else _of_board(host, facts, seen)
-
-
-def _of_removal(host: Host, journal: Journal, seen: Observation) -> Observation:
-    return replace(seen, noted=journal.recall(NAME), restore=tuple(restore_steps(NAME, host, journal)))
+    if absent:
+        return replace(seen, restore=tuple(restore_steps(NAME, host, journal)))
+    return _of_board(host, facts, seen)
 
 
 def _of_gpus(host: Host, facts: HostFacts, seen: Observation) -> Observation:

@@ -42,7 +42,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if waits_for:
         return Plan(notes=(*notes, "The fabric waits for %s." % waits_for), complete=False)
     steps = _module_steps(observation, facts)
-    settings = assignments.write_step(NAME, CONFIGURATION, _there(observation, facts), policy.config)
+    settings = assignments.write_step(
+        NAME, CONFIGURATION, _there(observation, facts), policy.config, observation.noted)
     steps += settings + _service_steps(observation, facts, daemon, bool(settings), tuple(step.id for step in steps))
     return Plan(steps=tuple(steps + _register_steps(observation, policy, facts, steps)), notes=notes)
 

@@ -115,7 +115,8 @@ def _file_steps(observation: Observation, policy: Policy) -> List[Step]:
         steps.append(Step(
             NAME, NODES, NODES_FILE, "Every host of the domain has the same list.",
             change={"before": {"nodes": ANOTHER}, "after": {"nodes": " ".join(policy.nodes)}}))
-    steps += assignments.write_step(NAME, CONFIGURATION, observation.settings or {}, policy.config)
+    steps += assignments.write_step(NAME, CONFIGURATION, observation.settings or {}, policy.config,
+                                    observation.noted)
     text = _options_text(policy)
     if text and observation.options != text:
         steps.append(file_step(NAME, MODULE_FILE, observation.options, text,
