@@ -21,7 +21,7 @@ RESTORE = "settings.restore"
 MEMORY = "settings"
 # In place of the value that is there: a plan that is approved before the package brings the file cannot know it
 ANOTHER = "another value"
-_LINE = re.compile(r"^(?P<comment>\s*#\s*)?(?P<key>[A-Z][A-Z0-9_]*)[ \t]*=(?P<value>[^\n]*)$")
+_LINE = re.compile(r"^\s*(?P<comment>#\s*)?(?P<key>[A-Z][A-Z0-9_]*)[ \t]*=[ \t]*(?P<value>[^\r\n]*?)\s*$")
 
 
 def values(text: str) -> Dict[str, str]:
@@ -44,8 +44,7 @@ def edited(text: str, changes: Mapping[str, Optional[str]]) -> str:
             if place is not None:
                 del lines[place]
         elif place is not None:
-            end = lines[place][len(lines[place].rstrip("\r\n")):]
-            lines[place] = "%s=%s%s" % (lines[place].partition("=")[0], value, end)
+            lines[place] = _with_value(lines[place], value)
         else:
             below = _place(lines, key, in_comment=True)
             place = len(lines) if below is None else below + 1
@@ -57,11 +56,17 @@ def edited(text: str, changes: Mapping[str, Optional[str]]) -> str:
 
 def _lines(text: str) -> List[Tuple[str, str, bool]]:
     found = filter(None, (_LINE.match(line) for line in text.splitlines()))
-    return [(match["key"], match["value"].strip(), match["comment"] is not None) for match in found]
+    return [(match["key"], match["value"], match["comment"] is not None) for match in found]
+
+
+def _with_value(line: str, value: str) -> str:
+    match = _LINE.match(line)
+    begin, end = match.span("value") if match else (len(line), len(line))
+    return line[:begin] + value + line[end:]
 
 
 def _place(lines: List[str], key: str, in_comment: bool) -> Optional[int]:
-    matches = [(number, _LINE.match(line.rstrip("\r\n"))) for number, line in enumerate(lines)]
+    matches = [(number, _LINE.match(line)) for number, line in enumerate(lines)]
     return max((number for number, match in matches
                 if match and match["key"] == key and (match["comment"] is not None) == in_comment), default=None)
 

@@ -9,6 +9,7 @@ import pytest
 from pci_tree import Tree
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boards import works_on_without_fabric_manager
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
 from gpulab import silicon
@@ -47,3 +48,38 @@ def test_bridges_count_for_gpus_with_nvlink_5_alone(tmp_path: Path) -> None:
 def test_switches_of_a_virtual_machine_are_configured_there(tmp_path: Path) -> None:
     tree = Tree(tmp_path).add("0000:17:00.0", "2330").add("0000:05:00.0", "22a3", "068000", driver="vfio-pci")
     assert read_bus(tree.host).fabric == ""
+
+
+@pytest.mark.parametrize("devices, fabric, imex", [
+    # HGX-2, HGX A100, HGX H100: NVSwitches on the bus of the host
+    ([("0000:34:00.0", "1db3")] + [("0000:%02x:00.0" % bus, "1ac2", "068000") for bus in range(6)],
+     "fabric_manager", False),
+    ([("0000:07:00.0", "20b2")] + [("0000:%02x:00.0" % bus, "1af1", "068000") for bus in range(0xC4, 0xCA)],
+     "fabric_manager", False),
+    ([("0000:1b:00.0", "2335")] + [("0000:%02x:00.0" % bus, "22a3", "068000") for bus in range(5, 9)],
+     "fabric_manager", False),
+    # HGX B200 and B300: their switches behind network adapters
+    ([("0000:1b:00.0", "2901"), ("0000:05:00.0", "1021", "020700", "15b3")], "fabric_manager_nvlsm", False),
+    ([("0000:1b:00.0", "3182"), ("0000:05:00.0", "1021", "020700", "15b3")], "fabric_manager_nvlsm", False),
+    # GB200 and GB300: their switches in trays of their own, whatever else is on the bus
+    ([("0008:01:00.0", "2941")], "", True), ([("0008:01:00.0", "31c2")], "", True),
+    ([("0008:01:00.0", "31c3")], "", True),
+    ([("0008:01:00.0", "2941"), ("0000:05:00.0", "1021", "020700", "15b3")], "", True),
+    # PCIe cards, with NVLink bridges between them or not
+    ([("0000:17:00.0", "26b9")], "", False), ([("0000:17:00.0", "2321"), ("0000:3d:00.0", "2321")], "", False),
+    ([("0000:17:00.0", "2342")], "", False),
+])
+def test_every_system_is_told_by_its_devices_alone(
+    tmp_path: Path, devices: list, fabric: str, imex: bool
+) -> None:
+    (tmp_path / "usr").mkdir()
+    tree = Tree(tmp_path)
+    for address, device, *more in devices:
+        tree.add(address, device, *more, vpd=BRIDGE_DATA if "15b3" in more else b"")
+    facts = host_facts(tree.host)
+    assert (facts.fabric, facts.imex, facts.driver_loaded) == (fabric, imex, "")
+
+
+@pytest.mark.parametrize("device, outlives", [("1db3", False), ("20b2", False), ("2330", True), ("2901", True)])
+def test_before_hopper_work_ends_with_the_fabric_manager(device: str, outlives: bool) -> None:
+    assert works_on_without_fabric_manager([device]) is outlives

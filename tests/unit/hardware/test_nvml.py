@@ -38,6 +38,16 @@ print(json.dumps([first is nvml.reading_of("%s", "%s"), first is nvml.reading_of
                   nvml.reading_of("", "").error]))
 """ % ((VERSION,) * 4)
 
+REGISTERED = """
+import json, sys, time
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
+before = nvml.reading_of("%s", "%s")
+begun = time.monotonic()
+after = nvml.await_fabric("%s", "%s", float(sys.argv[1]))
+print(json.dumps([[gpu.fabric_state for gpu in before.gpus], [gpu.fabric_state for gpu in after.gpus],
+                  nvml.reading_of("%s", "%s") is after, time.monotonic() - begun, after.error]))
+""" % ((VERSION,) * 6)
+
 CROWDED = """
 import json, os, resource, sys
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
@@ -118,6 +128,45 @@ def test_every_gpu_is_read(board: Board) -> None:
     assert [gpu["name"] for gpu in reading["gpus"]] == ["NVIDIA H100 80GB HBM3"] * 2
     assert [gpu["minor"] for gpu in reading["gpus"]] == [0, 1]
     assert reading["gpus"][0]["fabric_state"] == "not_started"
+
+
+def put_fabric(board: Board, gpu: int, **values: Any) -> None:
+    with silicon.board_file.opened(board.directory) as opened:
+        for name, value in values.items():
+            opened.set("gpu.%d.fabric.%s" % (gpu, name), value)
+
+
+def test_the_fabric_is_told_with_its_clique_and_health(board: Board) -> None:
+    put_fabric(board, 0, state=3, clique=2, cluster="a1b2c3d4-0000-4000-8000-72727272000a", health=0x1A9)
+    first, second = board.read()["gpus"]
+    assert (first["fabric_state"], first["fabric_clique"], first["fabric_cluster"]) == (
+        "completed", 2, "a1b2c3d4-0000-4000-8000-72727272000a")
+    assert first["fabric_health"]["degraded_bandwidth"] == "true" and first["fabric_summary"] == "unhealthy"
+    assert (second["fabric_cluster"], second["fabric_summary"]) == ("", "not_supported")
+
+
+def test_a_driver_without_the_newer_call_is_asked_by_the_older_one(board: Board) -> None:
+    put_fabric(board, 0, state=3, clique=2, health=0x1A9)
+    board.fault("call", None, call="nvmlDeviceGetGpuFabricInfoV", code=13, times=0)
+    gpu = board.read()["gpus"][0]
+    assert (gpu["fabric_state"], gpu["fabric_clique"], gpu["fabric_health"]) == ("completed", 2, {})
+
+
+def test_gpus_that_register_are_waited_for(board: Board) -> None:
+    put_fabric(board, 0, state=3)
+    waiting = board.start(REGISTERED, "30")
+    time.sleep(2)
+    put_fabric(board, 1, state=3)
+    out, errors = waiting.communicate(timeout=60)
+    assert out, errors
+    before, after, is_kept, _passed, error = json.loads(out)
+    assert before[0] == "completed" and after == ["completed", "completed"] and is_kept and not error
+
+
+def test_gpus_that_do_not_register_are_waited_for_no_longer_than_said(board: Board) -> None:
+    put_fabric(board, 0, state=2)
+    _before, after, _is_kept, passed, error = board.say(REGISTERED, "1.5")
+    assert after == ["in_progress", "not_started"] and 1.5 <= passed < 20 and not error
 
 
 @pytest.mark.parametrize("call, gpu, named", [

@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.fabric_health import decoded
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import (
     CHAIN,
@@ -229,6 +230,22 @@ def test_a_gpu_that_waits_for_its_fabric_fails_on_every_board(board: str, fabric
         nvml=waiting, fabric=fabric, nvswitches=0, gpus=tuple(Gpu(address, board) for address in ADDRESSES)))
     assert (check.status, remedy in check.remedy) == ("failed", True), check
     assert "GPU 0 (0000:07:00.0): in_progress" in check.evidence
+
+
+def test_gpus_that_are_not_registered_are_counted_and_named() -> None:
+    half = NvmlReading(gpus=(gpu(0), gpu(1, fabric_state="in_progress", fabric_health=decoded(0x10))))
+    check = check_named("fabric", evidence(nvml=half))
+    assert check.evidence == ("1 of 2 GPUs are not registered with their fabric: "
+                              "GPU 1 (0000:0f:00.0): in_progress, status 0, route unhealthy")
+
+
+def test_a_fabric_that_is_not_healthy_fails_in_words_with_its_remedy() -> None:
+    sick = NvmlReading(gpus=(gpu(0, fabric_health=decoded(0x401)), gpu(1, fabric_health=decoded(0x1AA))))
+    check = check_named("fabric", evidence(nvml=sick))
+    assert (check.status, check.evidence) == ("failed", (
+        "GPU 0 (0000:07:00.0): bandwidth degraded; "
+        "GPU 0 (0000:07:00.0): incorrect configuration: no partition"))
+    assert "nvlink -e" in check.remedy and "chassis" in check.remedy
 
 
 def test_a_board_that_reports_no_fabric_is_judged_by_its_fabric_manager() -> None:
