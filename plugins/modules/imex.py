@@ -44,8 +44,7 @@ options:
   config:
     description:
       - Values of keys in C(/etc/nvidia-imex/config.cfg). Other keys and comments stay as they are.
-      - A key that the installed version's file has not is refused, and the keys that it has are named. Before it is
-        installed, those of NVIDIA's guide count.
+      - A key that the installed version's file has not is refused, and the keys that it has are named.
     type: dict
     default: {}
   channel0:

@@ -16,13 +16,14 @@ OLD, NEW = "580.178.04", "595.91.07"
 CUDA = "http://packages.gpulab:8480/cuda/repos/debian12/x86_64"
 TOOLKIT = "http://packages.gpulab:8480/libnvidia-container"
 MODULES = {"nouveau": "nouveau", "driver": "gpu_driver", "toolkit": "container_toolkit",
-           "activation": "gpu_driver_activation", "runtime": "container_runtime", "cdi": "cdi_spec"}
+           "activation": "gpu_driver_activation", "fabric": "fabric_manager", "imex": "imex",
+           "runtime": "container_runtime", "cdi": "cdi_spec"}
 SKIP = "/etc/dkms/no-autoinstall"
 
 
 def options(version: str) -> Dict[str, Dict[str, Any]]:
     return {
-        "nouveau": {}, "activation": {}, "runtime": {}, "cdi": {},
+        "nouveau": {}, "activation": {}, "fabric": {}, "imex": {}, "runtime": {}, "cdi": {},
         "driver": {"version": version, "repository_url": CUDA, "repository_key": CUDA + "/gpulab.pub"},
         "toolkit": {"repository_url": TOOLKIT + "/stable/deb/amd64", "repository_key": TOOLKIT + "/gpgkey"},
     }

@@ -52,7 +52,7 @@ def test_site_in_check_mode_goes_through_and_changes_nothing(demo: Fleet, bare: 
     checked = demo.play("gpuops.nvidia.site", "--check", "--diff")
     for host, plan in bare.plans.items():
         foretold = [step for module in ("nouveau", "gpu_driver", "container_toolkit", "gpu_driver_activation",
-                                        "container_runtime", "cdi_spec")
+                                        "fabric_manager", "imex", "container_runtime", "cdi_spec")
                     for result in checked.results(host, module)[-1:] for step in result["plan"]["steps"]]
         by_id = {step["id"]: step for step in foretold}
         assert by_id == {step["id"]: step for step in plan["steps"]}
@@ -70,6 +70,8 @@ def test_site_in_check_mode_goes_through_and_changes_nothing(demo: Fleet, bare: 
                     "repository_key": CUDA + "/gpulab.pub"}),
     ("container_toolkit", {"repository_url": TOOLKIT + "/stable/deb/amd64", "repository_key": TOOLKIT + "/gpgkey"}),
     ("gpu_driver_activation", {}),
+    ("fabric_manager", {}),
+    ("imex", {}),
     ("container_runtime", {}),
     ("cdi_spec", {}),
     ("gpu_info", {}),
@@ -78,8 +80,9 @@ def test_site_in_check_mode_goes_through_and_changes_nothing(demo: Fleet, bare: 
 def test_each_module_in_check_mode(demo: Fleet, bare: Any, module: str, options: Dict[str, Any]) -> None:
     played = demo.tasks("a100", [{"gpuops.nvidia." + module: options}], "--check", "--diff")
     assert played.code == 0, played.failures()
-    # The activation waits for an installed driver, the CDI specification for that and a toolkit; each says so.
-    waits = module in ("gpu_info", "gpu_plan", "gpu_driver_activation", "cdi_spec")
+    # The activation waits for an installed driver, the fabric for a loaded one, the CDI specification for that and a
+    # toolkit; each says so. IMEX has no rack here.
+    waits = module in ("gpu_info", "gpu_plan", "gpu_driver_activation", "fabric_manager", "imex", "cdi_spec")
     assert played.result("a100", module)["changed"] is not waits
     assert_untouched(demo, {"a100": bare.trees["a100"]})
 

@@ -74,17 +74,19 @@ class Play:
         return [task["hosts"][self.host] for task in played]
 
     def writers(self, check: bool = False, **driver: Any) -> List[Dict[str, Any]]:
-        """nouveau, driver and activation, as the role runs them."""
+        """nouveau, driver, activation and fabric, as the roles run them."""
         results = self.tasks([
             {"gpuops.nvidia.nouveau": {}},
             {"gpuops.nvidia.gpu_driver": dict(self.driver, **driver)},
-            {"gpuops.nvidia.gpu_driver_activation": {}}], check)
+            {"gpuops.nvidia.gpu_driver_activation": {}},
+            {"gpuops.nvidia.fabric_manager": {}}], check)
         assert not results[-1].get("failed"), results[-1]
         return results
 
     def plan(self, **driver: Any) -> Dict[str, Any]:
         (result,) = self.tasks([{"gpuops.nvidia.gpu_plan": {
-            "nouveau": {}, "driver": dict(self.driver, **driver), "activation": {}}}])
+            "nouveau": {}, "driver": dict(self.driver, **driver), "activation": {},
+            "fabric": {}}}])
         assert not result.get("failed"), result
         return dict(result["plan"])
 
@@ -135,7 +137,7 @@ def delivered(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Dict[str, s
 
 def test_check_mode_and_plan_change_nothing(play: Play, delivered: Dict[str, str]) -> None:
     results = play.writers(check=True)
-    assert changed(results) == [True, True, False]
+    assert changed(results) == [True, True, False, False]
     assert [each["kind"] for each in results[2]["plan"]["requirements"]] == ["driver"]
     play.plan()
     assert different(delivered, play.contents()) == []
@@ -227,7 +229,7 @@ def test_a_converged_host_is_left_alone_without_network(play: Play) -> None:
     before = play.contents()
     play.say("sed", "-i.away", "s/packages.gpulab/packages.away/", "/etc/hosts")
     try:
-        assert changed(play.writers()) == [False, False, False]
+        assert changed(play.writers()) == [False] * 4
     finally:
         play.say("mv", "/etc/hosts.away", "/etc/hosts")
     assert play.plan()["steps"] == []
@@ -238,7 +240,7 @@ def test_a_module_that_a_power_cut_left_empty_is_built_anew(play: Play) -> None:
     """DKMS syncs nothing: seconds after a build, a cut leaves its files empty and its own record saying installed."""
     built = "$(find /usr/lib/modules/*/updates/dkms /var/lib/dkms/nvidia -type f -name '*.ko')"
     assert play.say("sh", "-c", "truncate --size 0 %s && echo cut" % built) == "cut"
-    assert changed(play.writers()) == [False, True, False]
+    assert changed(play.writers()) == [False, True, False, False]
     assert play.say("modinfo", "-F", "version", "nvidia") == OLD
     assert play.say("sh", "-c", "find %s -size 0" % built) == ""
 
@@ -261,7 +263,7 @@ def test_an_exchange_is_exactly_the_plan(play: Play, version: str, before: str) 
     kernel = play.say("uname", "-r")
     assert play.say("dkms", "status") == "nvidia/%s, %s, x86_64: installed" % (version, kernel)
     assert "%s-1" % before not in play.say("dpkg-query", "-W", "-f", "${Package} ${Version}\n")
-    assert changed(play.writers(version=version)) == [False, False, False]
+    assert changed(play.writers(version=version)) == [False] * 4
 
 
 def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
@@ -281,12 +283,13 @@ def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
 
 def test_a_reboot_brings_the_driver_back(play: Play) -> None:
     play.lab.reboot("gpu")
-    assert changed(play.writers(version=NEW)) == [False, False, False]
+    assert changed(play.writers(version=NEW)) == [False] * 4
     assert play.say("cat", "/sys/module/nvidia/version") == NEW
     assert play.say("sh", "-c", "ls /dev/nvidia0 /dev/nvidia-uvm").splitlines() == ["/dev/nvidia-uvm", "/dev/nvidia0"]
 
 
 AWAY: List[Mapping[str, Any]] = [
+    {"gpuops.nvidia.fabric_manager": {"state": "absent"}},
     {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}},
     {"gpuops.nvidia.gpu_driver": {"state": "absent", "repository_url": REPOSITORY}},
     {"gpuops.nvidia.nouveau": {"state": "absent"}}]
@@ -297,8 +300,8 @@ def as_delivered(play: Play, delivered: Mapping[str, str]) -> bool:
 
 
 def test_everything_goes_and_the_host_is_as_it_was(play: Play, delivered: Dict[str, str]) -> None:
-    assert changed(play.tasks(AWAY)) == [True, True, True]
-    assert changed(play.tasks(AWAY)) == [False, False, False]
+    assert changed(play.tasks(AWAY)) == [True] * 4
+    assert changed(play.tasks(AWAY)) == [False] * 4
     assert as_delivered(play, delivered)
     assert "nvidia" not in play.say("ls", "/var/lib/apt/lists")
 

@@ -8,7 +8,7 @@ from typing import Any
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 
 # PCI device ids
-A100, T4, V100, B200, B300, GH200, GB200 = "20b2", "1eb8", "1db6", "2901", "3182", "2342", "2941"
+A100, T4, V100, H100, B200, B300, GH200, GB200 = "20b2", "1eb8", "1db6", "2330", "2901", "3182", "2342", "2941"
 
 
 def facts(*device_ids: str, **changes: Any) -> HostFacts:

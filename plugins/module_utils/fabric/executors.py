@@ -13,12 +13,13 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor, run_argv
+from ..hardware.boot import loaded_kind
 from ..hardware.fabric_health import complaints
 from ..hardware.node import library_version
 from ..hardware.nvml import NvmlReading, await_fabric
 from .catalogue import LOG, UNIT
-from .observation import NAME
-from .planner import LOAD, REGISTER
+from .observation import NAME, PENDING, REGISTERED
+from .planner import FORGET, LOAD, REGISTER
 
 OF_THE_BOARD = ("read %s and `journalctl -u %s`, drain the node, stop the fabric manager, reset all GPUs of the board "
                 "together (`nvidia-smi -r`) and run again")
@@ -37,6 +38,7 @@ START_ERRORS: Tuple[Tuple[str, Refusal], ...] = (
 
 
 def start(host: Host, journal: Journal, step: Step) -> None:
+    daemons.note(journal, NAME, **{REGISTERED: list(PENDING)})
     try:
         daemons.begin(host, journal, step)
     except CommandFailed as failure:
@@ -71,6 +73,11 @@ def wait(host: Host, journal: Journal, step: Step) -> None:
             remedy="read the kernel log for NVRM messages",
         )
     _judge(host, reading, limit, step.parameters["unit"])
+    daemons.note(journal, NAME, **{REGISTERED: [loaded, loaded_kind(host)]})
+
+
+def forget(host: Host, journal: Journal, step: Step) -> None:
+    daemons.note(journal, NAME, **{REGISTERED: []})
 
 
 def _judge(host: Host, reading: NvmlReading, limit: float, unit: str) -> None:
@@ -96,6 +103,7 @@ EXECUTORS: Dict[str, Executor] = {
     **daemons.EXECUTORS,
     LOAD: run_argv,
     REGISTER: wait,
+    FORGET: forget,
     assignments.WRITE: write_settings,
     assignments.RESTORE: assignments.restore,
     "service.start": start,

@@ -20,6 +20,10 @@ from .catalogue import CONFIGURATION, INFINIBAND, MODULES_FILE, PORT_STATUS, PRO
 from .policy import Policy
 
 NAME = "fabric"
+# Of the journal's notes, beside those of core.daemons and core.assignments: the driver, with its kernel module, by
+# which every GPU was registered when we last waited for them, PENDING between a start of ours and that
+REGISTERED = "registered"
+PENDING = ("none", "")
 LOADED, LOADABLE, MISSING = "loaded", "loadable", "missing"
 
 
@@ -68,7 +72,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if not absent and not (policy.managed and (facts.fabric or facts.imex)):
         return Observation()
     if not absent and not facts.fabric:
-        return _of_gpus(host, facts, Observation())
+        return _of_gpus(host, facts, Observation(noted=memory))
     text = host.read(CONFIGURATION)
     daemon = daemons.read_daemon(host, UNIT, PROGRAM)
     seen = Observation(

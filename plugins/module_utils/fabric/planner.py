@@ -7,7 +7,7 @@ activation stops what runs and starts it again; here is decided what is to run, 
 """
 from __future__ import annotations
 
-from typing import Dict, List, Tuple
+from typing import Dict, List, Sequence, Tuple
 
 from ..core import assignments, daemons
 from ..core.daemons import Daemon
@@ -18,11 +18,12 @@ from ..core.steps import command_step, file_step, managed, service_step
 from ..core.versions import version_key
 from ..hardware.boards import works_on_without_fabric_manager
 from .catalogue import CONFIGURATION, FIRST_KERNEL, INFINIBAND, KEYS, MODULES_FILE, PORT_STATUS, UNIT
-from .observation import LOADED, MISSING, NAME, Observation
+from .observation import LOADED, MISSING, NAME, REGISTERED, Observation
 from .policy import Policy
 
 LOAD = "module.load"
 REGISTER = "fabric.wait"
+FORGET = "fabric.forget"
 MODULES_TEXT = managed("".join("%s\n" % name for name in INFINIBAND))
 
 
@@ -44,7 +45,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     steps = _module_steps(observation, facts)
     settings = assignments.write_step(
         NAME, CONFIGURATION, _there(observation, facts), policy.config, observation.noted)
-    steps += settings + _service_steps(observation, facts, daemon, bool(settings), tuple(step.id for step in steps))
+    steps += settings
+    steps += _service_steps(observation, facts, daemon, bool(settings), tuple(step.id for step in steps))
     return Plan(steps=tuple(steps + _register_steps(observation, policy, facts, steps)), notes=notes)
 
 
@@ -62,8 +64,8 @@ def _plan_of_rack(observation: Observation, policy: Policy, facts: HostFacts) ->
 
 
 def _refusals(observation: Observation, policy: Policy, facts: HostFacts, daemon: Daemon) -> List[Refusal]:
-    refusals = _refuse_lack(observation, facts, daemon)
-    if not refusals and facts.driver_loaded and not daemon.waits_for(facts) and daemon.version != facts.driver_loaded:
+    refusals = _refuse_lack(observation, facts, daemon) if facts.driver_loaded else []
+    if not refusals and not daemon.waits_for(facts) and daemon.version != facts.driver_loaded:
         refusals.append(Refusal(
             "fabric.version_mismatch",
             "fabric manager %s beside driver %s" % (daemon.version, facts.driver_loaded),
@@ -185,8 +187,8 @@ def _register_steps(
 ) -> List[Step]:
     """GPUs register some time after the fabric manager, or their driver, has started."""
     begins = tuple(step.id for step in steps if step.action in ("service.start", "service.restart"))
-    exchanged = facts.driver_loaded != observation.loaded[0] or (
-        "" not in (facts.module_loaded, observation.loaded[1]) and facts.module_loaded != observation.loaded[1])
+    exchanged = any(_is_another(facts, driver) for driver in (observation.loaded, observation.noted.get(REGISTERED))
+                    if driver)
     if not (begins or exchanged or observation.waiting):
         return []
     why = "; ".join(observation.waiting) if observation.waiting and not exchanged else \
@@ -197,6 +199,12 @@ def _register_steps(
                  depends_on=begins)]
 
 
+def _is_another(facts: HostFacts, driver: Sequence[str]) -> bool:
+    """driver: version and kernel module, '' where it does not tell."""
+    version, module = driver
+    return facts.driver_loaded != version or ("" not in (module, facts.module_loaded) and facts.module_loaded != module)
+
+
 # absent
 
 
@@ -204,4 +212,7 @@ def _removal(observation: Observation) -> List[Step]:
     steps = [service_step(NAME, "disable", unit, "We enabled it.", Disruption.none, "enabled", "disabled")
              for unit in observation.noted.get(daemons.ENABLED, ()) if observation.daemon.enabled]
     steps += assignments.restore_step(NAME, CONFIGURATION, observation.settings or {}, observation.noted)
+    if observation.noted.get(REGISTERED):
+        steps.append(Step(NAME, FORGET, "GPUs", "Nobody waits for their registration any more.",
+                          change={"before": {"registration": "noted"}, "after": {"registration": None}}))
     return [*steps, *observation.restore]

@@ -13,11 +13,6 @@ CONTROL = "nvidia-imex-ctl"
 READY = "READY"
 CONFIGURATION = "/etc/nvidia-imex/config.cfg"
 NODES_FILE = "/etc/nvidia-imex/nodes_config.cfg"
-# What is asked before there is a file that tells its version's own
-KEYS = frozenset("""
-BIND_INTERFACE_IP DAEMONIZE IMEX_CMD_ENABLED IMEX_CMD_PORT IMEX_ENABLE_AUTH_ENCRYPTION IMEX_NODE_CONFIG_FILE
-IMEX_WAIT_FOR_QUORUM LOG_LEVEL NETWORK_INTERFACE SERVER_PORT
-""".split())
 
 MODULE_FILE = "/etc/modprobe.d/gpuops-nvidia-imex.conf"
 CHANNEL0_OPTION, COUNT_OPTION = "NVreg_CreateImexChannel0", "NVreg_ImexChannelCount"

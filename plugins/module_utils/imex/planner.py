@@ -16,7 +16,6 @@ from .catalogue import (
     CHANNEL0_OPTION,
     CONFIGURATION,
     COUNT_OPTION,
-    KEYS,
     MODULE_FILE,
     NODES_FILE,
     READY,
@@ -78,7 +77,7 @@ def _refusals(observation: Observation, policy: Policy, facts: HostFacts, daemon
     if not policy.nodes:
         return []
     refusals: List[Refusal] = []
-    if not (daemon.version and daemon.known):
+    if facts.driver_loaded and not (daemon.version and daemon.known):
         refusals.append(Refusal(
             "imex.not_installed", "no nvidia-imex", "the daemon that shares the memory of GPUs with other hosts",
             "run `gpu_driver` with its `imex` on `auto`, or set `mode` to `off`", option="mode"))
@@ -96,14 +95,12 @@ def _refusals(observation: Observation, policy: Policy, facts: HostFacts, daemon
 
 
 def _refuse_keys(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
-    known = set(observation.keys)
-    if observation.settings is None or facts.driver_changes:
-        known |= KEYS
-    unknown = sorted(set(policy.config) - known)
-    if not unknown:
+    """The installed file has the keys of its version; nobody else knows them all."""
+    unknown = sorted(set(policy.config) - set(observation.keys))
+    if observation.settings is None or facts.driver_changes or not unknown:
         return []
     return [Refusal("imex.config_key_unknown", "`config` has %s" % ", ".join(unknown),
-                    "keys that IMEX knows: %s" % ", ".join(sorted(known)), "correct `config`", option="config")]
+                    "keys that IMEX knows: %s" % ", ".join(observation.keys), "correct `config`", option="config")]
 
 
 # the host's service

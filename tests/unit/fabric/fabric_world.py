@@ -24,6 +24,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.fabric.observation i
     LOADABLE,
     LOADED,
     MISSING,
+    PENDING,
+    REGISTERED,
     Observation,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.fabric.policy import Policy
@@ -52,6 +54,7 @@ class World(world.World):
     programs:  {what NVLink 5 needs beside: whether it is there}.
     waiting:   GPUs that are not registered.
     degraded:  GPUs whose fabric is not healthy.
+    noted:     the driver that was loaded when GPUs were last waited for.
     """
 
     capability = CAPABILITY
@@ -63,12 +66,16 @@ class World(world.World):
     programs: Dict[str, bool] = field(default_factory=lambda: {"nvlsm": False, "ibstat": False})
     waiting: Tuple[str, ...] = ()
     degraded: Tuple[Tuple[str, str], ...] = ()
+    noted: Tuple[str, ...] = ()
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         absent = policy.state == "absent"
         if not absent and not (policy.managed and (there.fabric or there.imex)):
             return Observation()
+        noted = {assignments.MEMORY: dict(self.settings), daemons.ENABLED: list(self.enabled),
+                 REGISTERED: list(self.noted)}
         seen = Observation() if absent else Observation(
+            noted=noted,
             loaded=(there.driver_loaded, there.module_loaded) if there.driver_loaded else ("", ""),
             waiting=self.waiting, degraded=self.degraded)
         if not absent and not there.fabric:
@@ -80,7 +87,7 @@ class World(world.World):
             outdated=self.outdated and unit.active,
             settings=None if text is None else assignments.values(text),
             keys=() if text is None else assignments.keys(text),
-            noted={assignments.MEMORY: dict(self.settings), daemons.ENABLED: list(self.enabled)},
+            noted=noted,
             kernel=there.kernel,
         )
         if absent:
@@ -93,7 +100,7 @@ class World(world.World):
 
     @property
     def is_touched(self) -> bool:
-        return bool(self.originals or self.enabled or self.settings)
+        return bool(self.originals or self.enabled or self.settings or self.noted)
 
     def shortcoming(self, policy: Policy) -> str:
         if policy.state == "present" and policy.managed and self.facts.fabric and self.facts.driver_loaded:
@@ -159,10 +166,15 @@ class World(world.World):
         if self.facts.fabric == FABRIC_MANAGER_NVLSM:
             assert set(self.modules.values()) == {LOADED}, "it finds no switches"
         self.outdated = False
+        self.noted = PENDING
 
     def fabric_wait(self, step: Step) -> None:
         assert not self.facts.fabric or self.unit(UNIT).active, "nobody configures the fabric"
         self.waiting = ()
+        self.noted = (self.facts.driver_loaded, self.facts.module_loaded)
+
+    def fabric_forget(self, step: Step) -> None:
+        self.noted = ()
 
     # what scenarios say
 

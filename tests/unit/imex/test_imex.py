@@ -18,10 +18,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Ste
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.imex import executors, observation
-from ansible_collections.gpuops.nvidia.plugins.module_utils.imex.catalogue import CHANNEL0, KEYS, NODES_FILE, UNIT
+from ansible_collections.gpuops.nvidia.plugins.module_utils.imex.catalogue import CHANNEL0, NODES_FILE, UNIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.imex.policy import ARGUMENTS, Policy, policy_of
 from ansible.errors import AnsibleFilterError
-from workspace import REPOSITORY
 
 VERSION = "580.178.04"
 RUNNING = "LoadState=loaded\nActiveState=active\nSubState=running\nActiveEnterTimestampMonotonic=7\n"
@@ -138,11 +137,6 @@ def test_nodes_are_addresses_each_once(nodes: List[str], wrong: str) -> None:
     assert caught.value.code == "imex.nodes_malformed" and wrong in caught.value.found
     assert policy_of(dict(given, nodes=["10.0.0.1", "fd00::1", "gb200-a.rack"])).nodes == (
         "10.0.0.1", "fd00::1", "gb200-a.rack")
-
-
-def test_the_table_of_keys_has_those_of_the_file_that_packages_bring() -> None:
-    text = (REPOSITORY / "tests/lab/packages/driver/imex-config.cfg").read_text()
-    assert set(executors.assignments.keys(text)) - {"LOG_FILE_NAME"} <= KEYS
 
 
 class TestCliques:

@@ -195,6 +195,9 @@ class Driver:
         # NVIDIA's has versions of its own; the stand-in of the fabric manager configures the fabric without it
         yield self.deb("nvlsm", "NVLink Subnet Manager",
                        files={"/opt/nvidia/nvlsm/sbin/nvlsm": File("#!/bin/sh\nexit 0\n", 0o755)})
+        # Of the distribution, for which the fabric manager's script asks which port leads to the switches
+        yield self.deb("infiniband-diags", "InfiniBand diagnostic programs",
+                       files={"/usr/sbin/ibstat": File("#!/bin/sh\nexit 0\n", 0o755)})
         yield self.daemon(
             "nvidia-imex", "NVIDIA Internode Memory Exchange service",
             {"/usr/bin/nvidia-imex": self.program("nvidia-imex"),

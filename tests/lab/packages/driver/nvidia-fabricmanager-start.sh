@@ -2,8 +2,8 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 #
-# Starts and stops the fabric manager by the options that NVIDIA's script takes. The laboratory simulates no system
-# with a subnet manager on the host, so there is one daemon and not two.
+# Starts and stops the fabric manager by the options that NVIDIA's script takes. A board whose switches are behind
+# network adapters wants ibstat and the subnet manager, which has nothing to do here.
 set -eu
 
 mode='' config='' pid_file=''
@@ -23,7 +23,11 @@ done
 
 case "$mode" in
 start)
-    echo "Detected Pre-NVL5 system"
+    if grep -qs SW_MNG /sys/bus/pci/devices/*/vpd; then
+        command -v ibstat >/dev/null || { echo "$0: ibstat is not installed" >&2; exit 1; }
+        echo "Detected NVL5+ system"
+        /opt/nvidia/nvlsm/sbin/nvlsm
+    fi
     exec /usr/bin/nv-fabricmanager -c "$config"
     ;;
 stop)

@@ -2,7 +2,7 @@
  * GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
  *
  * Stand-in of nv-fabricmanager: refuses a driver of another version, finds the switches, completes the GPUs' fabric.
- *   nv-fabricmanager -c CONFIGURATION [-g FM_SM_GUID]      (-v prints the version)
+ *   nv-fabricmanager -c CONFIGURATION [-g FM_SM_GUID]      (-v and --version print the version)
  * Its version is the word after the marker below, which the packager writes over with the package's version.
  */
 #define _GNU_SOURCE
@@ -79,6 +79,12 @@ static void read_configuration(const char *path) {
     fclose(file);
 }
 
+/* The switches of NVLink 5 are reached by InfiniBand; without it the board looks like one of before. */
+static int sees_nvlink5(const char *fabric) {
+    return strcmp(fabric, "nvlink5") == 0 && board_text(NULL, "module.mlx5_ib.version") != NULL &&
+           board_text(NULL, "module.ib_umad.version") != NULL;
+}
+
 static void set_fabric(int state) {
     for (int gpu = 0; gpu < board_number(0, "gpu.count"); gpu++) {
         const char *reports = board_text("0", "board.fabric.reports");
@@ -119,7 +125,8 @@ static int start(void) {
     } else if (strcmp(loaded, own_version()) != 0) {
         say("fabric manager NVIDIA GPU driver interface version %s don't match with driver version %s. "
             "Please update with matching NVIDIA driver package.", own_version(), loaded);
-    } else if (strncmp(fabric, "nvswitch", 8) != 0 && strcmp(fabric, "nvlink5") != 0) {
+    } else if (strncmp(fabric, "nvswitch", 8) != 0 && !sees_nvlink5(fabric)) {
+        say("Detected Pre-NVL5 system");
         say("NV_WARN_NOTHING_TO_DO: no NVSwitch or NVLink fabric to manage on this system");
     } else if (has_fault()) {
         say("failed to configure all the available GPUs or NVSwitches");
@@ -158,9 +165,10 @@ static void write_pid(void) {
 int main(int argc, char **argv) {
     struct sigaction action = {.sa_handler = end};
     const char *configuration = "/usr/share/nvidia/nvswitch/fabricmanager.cfg";
+    static const struct option names[] = {{"version", no_argument, NULL, 'v'}, {NULL, 0, NULL, 0}};
     int option;
 
-    while ((option = getopt(argc, argv, "c:g:p:rvh")) != -1) {
+    while ((option = getopt_long(argc, argv, "c:g:p:rvh", names, NULL)) != -1) {
         if (option == 'c')
             configuration = optarg;
         if (option == 'v') {

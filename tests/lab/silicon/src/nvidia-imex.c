@@ -73,9 +73,10 @@ int main(int argc, char **argv) {
     const char *configuration = "/etc/nvidia-imex/config.cfg";
     char nodes[256] = "/etc/nvidia-imex/nodes_config.cfg";
     char daemonize[16] = "1";
+    static const struct option names[] = {{"version", no_argument, NULL, 'v'}, {NULL, 0, NULL, 0}};
     int option;
 
-    while ((option = getopt(argc, argv, "c:vh")) != -1) {
+    while ((option = getopt_long(argc, argv, "c:vh", names, NULL)) != -1) {
         if (option == 'c')
             configuration = optarg;
         if (option == 'v') {

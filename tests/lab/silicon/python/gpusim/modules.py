@@ -21,7 +21,9 @@ from gpusim.board import Board, log, opened
 # Built into the kernel that really runs, or needed by nobody: a host without a kernel image has no file for them.
 BUILT_IN = frozenset("""overlay br_netfilter bridge veth nf_conntrack ip_tables ip6_tables iptable_nat iptable_filter
 ip_vs ip_vs_rr ip_vs_wrr ip_vs_sh nf_tables nf_nat xt_conntrack xt_comment xt_mark xt_nat xt_MASQUERADE xt_addrtype
-vxlan tun loop fuse autofs4 configfs dm_mod drm efi_pstore dummy ib_umad ib_uverbs mlx5_core mlx5_ib""".split())
+vxlan tun loop fuse autofs4 configfs dm_mod drm efi_pstore dummy ib_uverbs mlx5_core""".split())
+# Of the kernel's own, without a file on a host without a kernel image; who asks sees whether they are loaded
+INFINIBAND = frozenset(("ib_umad", "mlx5_ib"))
 NVIDIA = frozenset(("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"))
 ARCH_VOLTA = 5
 ARCH_BLACKWELL = 10
@@ -131,6 +133,9 @@ def lasting_users(board: Board) -> Dict[str, int]:
 def load_name(name: str, parameters: List[str], options: List[str]) -> None:
     """Load a module by name or alias, with all that it needs, as modprobe does."""
     code, lines, errors = resolve(name, parameters, options)
+    if code != 0 and module_name(name) in INFINIBAND:
+        load_without_file(module_name(name))
+        return
     if code != 0:
         if module_name(name) in BUILT_IN or _has_real_module(name):
             return
@@ -149,6 +154,16 @@ def load_name(name: str, parameters: List[str], options: List[str]) -> None:
 
 def _has_real_module(name: str) -> bool:
     return (files.REAL_MODULES / module_name(name)).exists()
+
+
+def load_without_file(name: str) -> None:
+    directory = files.silicon_directory()
+    with opened(directory) as board:
+        if name in files.loaded_modules(board):
+            return
+        board.set("module.%s.version" % name, "-")
+        files.write_modules(directory, board, lasting_users(board))
+    log(directory, "load %s" % name, "kernel")
 
 
 def load_file(path: str, parameters: List[str]) -> None:
