@@ -59,7 +59,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils.core.errors import GpuOpsError
-from ..plugin_utils.cliques import nodes_of_clique
+from ..module_utils.imex.cliques import nodes_of_clique
 
 
 def imex_nodes(

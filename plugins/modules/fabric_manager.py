@@ -32,12 +32,13 @@ options:
     type: str
     choices: [present, absent]
     default: present
-  managed:
+  mode:
     description:
-      - Whether the fabric manager of a board that needs it is run here. V(false) leaves it, its configuration and its
-        kernel modules to others, and waits for no GPU.
-    type: bool
-    default: true
+      - V(auto) runs the fabric manager where the board needs it.
+      - V(unmanaged) leaves it, its configuration and its kernel modules to others, and waits for no GPU.
+    type: str
+    choices: [auto, unmanaged]
+    default: auto
   config:
     description:
       - Values of keys in C(/usr/share/nvidia/nvswitch/fabricmanager.cfg). Other keys and comments stay as they are.

@@ -33,7 +33,7 @@ START_ERRORS: Tuple[Tuple[str, Refusal], ...] = (
     ("NV_WARN_NOTHING_TO_DO", Refusal(
         "fabric.nothing_to_manage", "the fabric manager sees no switches", _RUNNING,
         "look for the NVSwitches in `lspci -d 10de:`, or for the adapters of NVLink 5 in `ibstat`; in a virtual "
-        "machine, the fabric is managed by the one that has the switches: set `managed` to false", "managed")),
+        "machine, the fabric is managed by the one that has the switches: set `mode` to `unmanaged`", "mode")),
 )
 
 

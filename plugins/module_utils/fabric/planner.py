@@ -74,8 +74,8 @@ def _refusals(observation: Observation, policy: Policy, facts: HostFacts, daemon
     if daemon.masked:
         refusals.append(Refusal(
             "fabric.masked", "%s is masked" % UNIT, "the fabric manager that the board needs",
-            "run `systemctl unmask %s`, or set `managed` to false where another one configures the fabric" % UNIT,
-            option="managed"))
+            "run `systemctl unmask %s`, or set `mode` to `unmanaged` where another one configures the fabric" % UNIT,
+            option="mode"))
     return refusals + _refuse_keys(observation, policy, facts) + _refuse_modules(observation, facts)
 
 
@@ -90,8 +90,8 @@ def _refuse_lack(observation: Observation, facts: HostFacts, daemon: Daemon) -> 
         "fabric.not_installed",
         "no %s; %s" % (", no ".join(lacking), _board(facts)),
         "what configures the board's NVLink fabric: without it no CUDA program starts (error 802)",
-        "run `gpu_driver` with its `fabric_manager` on `auto`, install what it says is missing, or set `managed` to "
-        "false", option="managed")]
+        "run `gpu_driver` with its `fabric_manager` on `auto`, install what it says is missing, or set `mode` to "
+        "`unmanaged`", option="mode")]
 
 
 def _board(facts: HostFacts) -> str:

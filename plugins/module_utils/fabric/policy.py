@@ -9,9 +9,11 @@ from typing import Any, Dict, Mapping
 from ..core import assignments
 from ..core.errors import GpuOpsError
 
+AUTO, UNMANAGED = "auto", "unmanaged"
+
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "default": "present", "choices": ["present", "absent"]},
-    "managed": {"type": "bool", "default": True},
+    "mode": {"type": "str", "default": AUTO, "choices": [AUTO, UNMANAGED]},
     "config": {"type": "dict", "default": {}},
     "registration_timeout": {"type": "int", "default": 300},
 }
@@ -22,15 +24,19 @@ class Policy:
     """What is wanted of the fabric manager where the board needs one.
 
     state:                present runs it, absent takes back what we changed.
-    managed:              whether it is ours to run; otherwise it is left alone.
+    mode:                 AUTO runs it, UNMANAGED leaves it to others.
     config:               {key: value} of its configuration file that are to be so.
     registration_timeout: seconds that its GPUs may take to register.
     """
 
     state: str = "present"
-    managed: bool = True
+    mode: str = AUTO
     config: Mapping[str, str] = field(default_factory=dict)
     registration_timeout: int = 300
+
+    @property
+    def managed(self) -> bool:
+        return self.mode == AUTO
 
 
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
@@ -46,7 +52,7 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
         ) from error
     return Policy(
         state=parameters["state"],
-        managed=parameters["managed"],
+        mode=parameters["mode"],
         config=config,
         registration_timeout=parameters["registration_timeout"],
     )

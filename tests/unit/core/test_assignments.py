@@ -20,7 +20,7 @@ TEXT = """\
 LOG_LEVEL=4
   LOG_LEVEL = 5
 # SOCKET=
-MODE=0   
+MODE=0 \t
 EMPTY=
 no assignment
 """
@@ -59,7 +59,7 @@ def test_the_last_value_counts_and_comments_do_not() -> None:
 
 
 @pytest.mark.parametrize("changes, before, after", [
-    ({"MODE": "1"}, "MODE=0   \n", "MODE=1   \n"),
+    ({"MODE": "1"}, "MODE=0 \t\n", "MODE=1 \t\n"),
     ({"LOG_LEVEL": "3"}, "  LOG_LEVEL = 5\n", "  LOG_LEVEL = 3\n"),
     ({"SOCKET": "/run/s"}, "# SOCKET=\n", "# SOCKET=\nSOCKET=/run/s\n"),
     ({"NEW": "1"}, "no assignment\n", "no assignment\nNEW=1\n"),

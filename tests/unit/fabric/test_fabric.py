@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 import gpu_hosts
 import pytest
 from fabric_world import SHIPPED
+from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import daemons
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -30,7 +31,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu, NvmlReading
 from ansible_collections.gpuops.nvidia.plugins.module_utils.imex import observation as imex_observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.imex.policy import Policy as ImexPolicy
-from workspace import REPOSITORY
 
 VERSION = "580.178.04"
 RUNNING = "LoadState=loaded\nActiveState=active\nSubState=running\nActiveEnterTimestampMonotonic=7\n"
@@ -89,8 +89,8 @@ def host_of(root: Path, state: str = RUNNING, **answers: Tuple[int, str]) -> Pro
     return host
 
 
-def seen(host: Host, facts: HostFacts, policy: Policy = Policy()) -> Observation:
-    return observe(host, Journal(host), policy, facts)
+def seen(host: Host, facts: HostFacts) -> Observation:
+    return observe(host, Journal(host), Policy(), facts)
 
 
 def test_the_daemon_and_its_configuration_are_read(tmp_path: Path, reading: Dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import gpu_hosts
 import pytest
+from ansible.errors import AnsibleFilterError
 
 from ansible_collections.gpuops.nvidia.plugins.filter.imex_nodes import imex_nodes
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import daemons
@@ -20,7 +21,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import
 from ansible_collections.gpuops.nvidia.plugins.module_utils.imex import executors, observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.imex.catalogue import CHANNEL0, NODES_FILE, UNIT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.imex.policy import ARGUMENTS, Policy, policy_of
-from ansible.errors import AnsibleFilterError
 
 VERSION = "580.178.04"
 RUNNING = "LoadState=loaded\nActiveState=active\nSubState=running\nActiveEnterTimestampMonotonic=7\n"

@@ -443,6 +443,20 @@ def test_nvidia_smi_queries(simulated: Silicon) -> None:
     assert simulated.smi("--nonsense").returncode == 2
 
 
+def test_the_fabric_manager_of_nvlink_5_wants_infiniband(simulated: Silicon, tmp_path: Path) -> None:
+    simulated.board("b200-hgx")
+    (tmp_path / "fm.cfg").write_text("LOG_FILE_NAME=%s/fm.log\n" % tmp_path)
+    with silicon.board_file.opened(simulated.directory) as board:
+        board.set("module.nvidia.version", "unpackaged")
+        board.set("module.mlx5_ib.version", "-")
+    program = str(simulated.built / "pkg" / "nv-fabricmanager")
+    done = subprocess.run([program, "-c", str(tmp_path / "fm.cfg")], env=simulated.environment(), check=False,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert done.returncode == 1 and "Pre-NVL5" in done.stdout and "NOTHING_TO_DO" in done.stdout
+    told = subprocess.run([program, "--version"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    assert told == "Fabric Manager version is : unpackaged\n"
+
+
 def test_nvidia_smi_tells_the_fabric(simulated: Silicon) -> None:
     simulated.board("h100-sxm-hgx", 1)
     assert "Not Started" in simulated.smi("-q").stdout

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Dict, List
 
 import pytest
-from gpusim import boot, files, modules
+from gpusim import boot, commands, files, modules
 from gpusim.board import Board, BoardError, opened, read
 
 from gpulab import silicon
@@ -279,6 +279,15 @@ def test_a_rack_registers_its_gpus_when_the_driver_comes(host: Path) -> None:
     assert read(host).gpu(0, "fabric.state") == "1"
     modules.load_file(NVIDIA_KO, [])
     assert [read(host).gpu(gpu, "fabric.state") for gpu in range(2)] == ["3", "3"]
+
+
+def test_infiniband_is_loaded_by_name_and_seen(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready(host, "b200-hgx")
+    monkeypatch.setattr(modules, "resolve", lambda *_words: (1, [], "not found"))
+    for _time in "12":
+        modules.load_name("ib-umad", [], [])
+    assert (host / "sys/module/ib_umad").is_dir() and not (host / "sys/module/mlx5_ib").exists()
+    assert commands.modprobe(["--dry-run", "mlx5_ib"]) == 0
 
 
 def test_capability_files_of_instances(host: Path) -> None:

@@ -344,6 +344,8 @@ def make_nodes(board: Board) -> None:
             _node("nvidia-nvswitch%d" % index, MAJOR_NVSWITCH, index)
         if board.number("nvswitch.count"):
             _node("nvidia-nvswitchctl", MAJOR_NVSWITCH, 255)
+        if "NVreg_CreateImexChannel0=1" in board.text("module.nvidia.parameters").split():
+            _node("nvidia-caps-imex-channels/channel0", MAJOR_IMEX_CHANNELS, 0)
     if "nvidia_uvm" in loaded:
         _node("nvidia-uvm", MAJOR_UVM, 0)
         _node("nvidia-uvm-tools", MAJOR_UVM, 1)
@@ -359,7 +361,7 @@ def _node(name: str, major: int, minor: int) -> None:
             return
         os.unlink(path)
     except FileNotFoundError:
-        pass
+        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
     os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
     os.chmod(path, 0o666)
 

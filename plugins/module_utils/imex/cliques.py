@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, List, Mapping, Optional, Sequence
 
-from ..module_utils.core.errors import GpuOpsError
+from ..core.errors import GpuOpsError
 
 
 def nodes_of_clique(
