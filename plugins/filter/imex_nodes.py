@@ -14,7 +14,8 @@ description:
   - Needs what M(gpuops.nvidia.gpu_info) or M(gpuops.nvidia.gpu_plan) returned in C(ansible_facts.gpuops) of every host
     that may be in the clique, once their drivers are loaded. A list that lacks a host is worse than none, because IMEX
     needs the same one everywhere, so a host that was not observed is an error.
-  - The list is empty while the host itself is in no clique.
+  - The list is empty while the host itself is in no clique, and while the driver of one of them is not loaded, which is
+    what tells the clique.
 positional: _input, hostvars, host
 options:
   _input:

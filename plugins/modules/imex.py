@@ -36,7 +36,7 @@ options:
   nodes:
     description:
       - Addresses of all hosts of the IMEX domain, this one included, the same list in the same order on each of them.
-        The filter P(gpuops.nvidia.imex_nodes#filter) makes it from an inventory whose hosts were observed.
+        The filter C(gpuops.nvidia.imex_nodes) makes it from an inventory whose hosts were observed.
       - Without one the service waits for it, and the plan says so.
     type: list
     elements: str

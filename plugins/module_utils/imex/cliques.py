@@ -14,7 +14,8 @@ from ..core.errors import GpuOpsError
 def nodes_of_clique(
     hosts: Sequence[str], variables: Mapping[str, Mapping[str, Any]], host: str, address: str
 ) -> List[str]:
-    """Addresses of the hosts in the clique of `host`, sorted by their names; [] while it is in none.
+    """Addresses of the hosts in the clique of `host`, sorted by their names; [] while it is in none, or while a host
+    with GPUs has no loaded driver: that tells the clique, and a list without the host would be another one later.
 
     variables: {host: its variables}; address: the variable with a host's address. Raises GpuOpsError for a host that
     was not observed, or that is in several cliques.
@@ -31,6 +32,8 @@ def nodes_of_clique(
             wanted="every host that may be in the clique of %s, so that the list is the same on each" % host,
             remedy="run `gpu_info` on these hosts first, or leave them out of the group",
         )
+    if any(_is_undecided(variables[name]) for name in together):
+        return []
     if len(cliques[host] or ()) > 1:
         raise GpuOpsError(
             "imex.several_cliques",
@@ -44,5 +47,15 @@ def nodes_of_clique(
 
 def _cliques(variables: Mapping[str, Any]) -> Optional[List[str]]:
     """What was observed of a host, None where nothing was."""
-    known = variables.get("ansible_facts", {}).get("gpuops", variables.get("gpuops"))
+    known = _known(variables)
     return None if known is None or "fabric_cliques" not in known else sorted(known["fabric_cliques"])
+
+
+def _is_undecided(variables: Mapping[str, Any]) -> bool:
+    known = _known(variables) or {}
+    return bool(known.get("gpu_count")) and not known.get("driver_loaded")
+
+
+def _known(variables: Mapping[str, Any]) -> Optional[Mapping[str, Any]]:
+    known: Optional[Mapping[str, Any]] = variables.get("ansible_facts", {}).get("gpuops", variables.get("gpuops"))
+    return known

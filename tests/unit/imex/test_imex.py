@@ -143,7 +143,7 @@ class TestCliques:
     @staticmethod
     def inventory(**cliques: Any) -> Dict[str, Any]:
         return {name: {"ansible_host": "10.0.0." + name[-1], "ansible_facts": {} if clique is None else {
-            "gpuops": {"fabric_cliques": clique}}} for name, clique in cliques.items()}
+            "gpuops": {"fabric_cliques": clique, "gpu_count": 4, "driver_loaded": VERSION}}} for name, clique in cliques.items()}
 
     def test_every_host_of_a_clique_gets_the_same_list(self) -> None:
         variables = self.inventory(n3=["a.1"], n1=["a.1"], n2=["a.2"], n4=["b.1"], n5=[])
@@ -161,6 +161,14 @@ class TestCliques:
         with pytest.raises(AnsibleFilterError, match="n2.*gpu_info"):
             imex_nodes(["n1", "n2"], variables, "n1")
         assert imex_nodes(["n1", "n2"], variables, "n2") == []
+
+    def test_while_a_driver_is_not_loaded_nobody_gets_a_list_that_lacks_its_host(self) -> None:
+        variables = self.inventory(n1=["a.1"], n2=[])
+        known = variables["n2"]["ansible_facts"]["gpuops"]
+        known["driver_loaded"] = ""
+        assert imex_nodes(["n1", "n2"], variables, "n1") == []
+        known["gpu_count"] = 0
+        assert imex_nodes(["n1", "n2"], variables, "n1") == ["10.0.0.1"]
 
     def test_a_host_in_several_cliques_is_told(self) -> None:
         variables = self.inventory(n1=["a.1", "a.2"])
