@@ -143,7 +143,8 @@ class TestCliques:
     @staticmethod
     def inventory(**cliques: Any) -> Dict[str, Any]:
         return {name: {"ansible_host": "10.0.0." + name[-1], "ansible_facts": {} if clique is None else {
-            "gpuops": {"fabric_cliques": clique, "gpu_count": 4, "driver_loaded": VERSION}}} for name, clique in cliques.items()}
+            "gpuops": {"fabric_cliques": clique, "gpu_count": 4, "driver_loaded": VERSION}}}
+            for name, clique in cliques.items()}
 
     def test_every_host_of_a_clique_gets_the_same_list(self) -> None:
         variables = self.inventory(n3=["a.1"], n1=["a.1"], n2=["a.2"], n4=["b.1"], n5=[])
