@@ -94,6 +94,16 @@ def test_package_names(
     assert named.anchor == required[0]
 
 
+@pytest.mark.parametrize("os_id, branch, name", [
+    ("debian", 580, "nvidia-imex"), ("debian", 570, "nvidia-imex-570"), ("ubuntu", 595, "nvidia-imex"),
+])
+def test_the_name_of_imex(os_id: str, branch: int, name: str) -> None:
+    wanted = catalogue.package_set(os_id, "nvidia_repository", branch, "open", "headless", False, imex=True)
+    assert name in wanted.required
+    assert not any("imex" in each for each in catalogue.package_set(
+        os_id, "nvidia_repository", branch, "open", "headless", True).required)
+
+
 @pytest.mark.parametrize("os_id, source, branch, name", [
     ("debian", "nvidia_repository", 580, "nvidia-fabricmanager"),
     ("debian", "nvidia_repository", 570, "nvidia-fabricmanager-570"),
