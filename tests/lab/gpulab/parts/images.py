@@ -206,6 +206,7 @@ def _fill_device_plugin(tree: Rootfs, job: Job) -> None:
     tree.shell(_busybox(job))
     for program in sorted((job.part("nvidia-device-plugin") / "bin").iterdir()):
         tree.program("usr/bin/" + program.name, program)
+    tree.program("usr/local/bin/nvidia-device-plugin", SOURCES / "device-plugin" / "nvidia-device-plugin")
 
 
 def _fill_nfd(tree: Rootfs, job: Job) -> None:
