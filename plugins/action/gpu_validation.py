@@ -41,7 +41,8 @@ class ActionModule(CapabilityAction):
         checks: List[Dict[str, Any]] = list(result.get("checks", []))
         failure: Dict[str, Any] = {}
         try:
-            scope = ClusterScope.from_options(self._options)
+            devices = self._options["devices"] or result.get("devices")
+            scope = ClusterScope.from_options(dict(self._options, devices=devices))
             checks += [check.to_dict() for check in validate_cluster(scope, self._task.check_mode)]
         except GpuOpsError as error:
             failure = dict(error.result(), failed=True)

@@ -113,6 +113,7 @@ observation:
           returned: success
         driver_changes: {description: Of planners. Always false here., type: bool, returned: success}
         driver_reloads: {description: Of planners. Always false here., type: bool, returned: success}
+        fabric_starts: {description: Of planners. Always false here., type: bool, returned: success}
         mig_changes: {description: Of planners. Always false here., type: bool, returned: success}
         low_level_runtimes: {description: Of planners. Always empty here., type: list, elements: str, returned: success}
         hung:
@@ -278,6 +279,11 @@ observation:
                         slices: {description: Slices that it takes., type: int, returned: success}
                         uuid: {description: UUID of the MIG device., type: str, returned: success}
                         processes: {description: Processes on it., type: list, elements: int, returned: success}
+                        holders:
+                          description: Of planners. Always empty here.
+                          type: list
+                          elements: str
+                          returned: success
                 devices:
                   description: UUIDs of MIG devices, in NVML's order.
                   type: list
@@ -321,6 +327,16 @@ observation:
             remap_failed: {description: Whether a row of memory could not be remapped., type: bool, returned: success}
             processes: {description: Ids of the processes that compute., type: list, elements: int, returned: success}
             error: {description: NVML's word for a GPU that does not answer., type: str, returned: success}
+    devices:
+      description: What of the host can be given to containers, as M(gpuops.nvidia.gpu_validation) returns it.
+      type: dict
+      returned: success
+      sample: {"whole": 6, "divided": 2, "empty": 0, "mig": {"1g.10gb": 14}}
+    layouts:
+      description: The instances of each divided GPU, drawn in their places, by PCI address.
+      type: dict
+      returned: success
+      sample: {"0000:1b:00.0": "|1g.10gb|1g.10gb|2g.20gb        |3g.40gb                        |"}
     services:
       description: State of the services around GPUs, as systemd calls it, or C(not-found).
       type: dict

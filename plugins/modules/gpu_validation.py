@@ -34,9 +34,28 @@ options:
     default: [host]
   expected_gpus:
     description:
-      - Number of GPUs that the host must have and the node must offer. Left out, the host's PCI bus is believed.
-      - The check of the node needs it.
+      - Number of GPUs that the host must have. Left out, the host's PCI bus is believed.
+      - The check of the node needs it, O(expected_resources) or O(devices).
     type: int
+  expected_resources:
+    description:
+      - How many devices the node must offer, by extended resource such as C(nvidia.com/mig-1g.10gb), and no others of
+        GPUs.
+      - Counts more than O(devices) and O(expected_gpus).
+    type: dict
+    default: {}
+  devices:
+    description:
+      - Devices of the host, as this module returns them for the scope V(host), M(gpuops.nvidia.gpu_plan) and
+        M(gpuops.nvidia.gpu_info) too. What the node must offer follows from them and O(device_plugin_config), MIG
+        devices and shared GPUs included. Counts more than O(expected_gpus).
+    type: dict
+    default: {}
+  device_plugin_config:
+    description:
+      - The device plugin's configuration. Of it C(flags.migStrategy) and C(sharing) say what it makes of O(devices).
+    type: dict
+    default: {flags: {migStrategy: mixed}}
   handler:
     description: Handler that GPU pods have in the container runtime.
     type: str
@@ -52,11 +71,11 @@ options:
     description: Name of the Node object. Needed for the scope V(cluster).
     type: str
   resource:
-    description: Extended resource that the node must offer.
+    description: Extended resource that O(expected_gpus) is about on the node.
     type: str
     default: nvidia.com/gpu
   pod:
-    description: Whether to run a pod that asks for one device.
+    description: Whether to run a pod that asks for one device. Where all are promised to pods, none is run.
     type: bool
     default: true
   pod_image:
@@ -103,6 +122,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+devices:
+  description: What of the host can be given to containers.
+  returned: success, with the scope V(host) and the state V(present)
+  type: dict
+  sample: {"whole": 6, "divided": 2, "empty": 0, "mig": {"1g.10gb": 14}}
+  contains:
+    whole: {description: GPUs that are not divided., type: int, returned: success}
+    divided: {description: GPUs whose MIG mode is on., type: int, returned: success}
+    empty: {description: Those of them without a MIG device., type: int, returned: success}
+    mig: {description: How many MIG devices there are of each name., type: dict, returned: success}
 checks:
   description: Every check in order, also when the module fails.
   returned: always

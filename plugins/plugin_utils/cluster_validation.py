@@ -6,15 +6,19 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..module_utils.cluster.client import Client, Connection
+from ..module_utils.cluster.eviction import read_gpu_pods
+from ..module_utils.cluster.offer import MIG, SINGLE, offered, strategy_of
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
 from ..module_utils.validation.checks import Check
 from ..module_utils.validation.on_cluster import (
+    all_in_use,
     allocatable,
     ended,
+    free_resource,
     pod_got_its_device,
     probe_pod,
 )
@@ -25,11 +29,16 @@ POLL_S = 1.0
 
 @dataclass(frozen=True)
 class ClusterScope:
-    """What to check of a node; see the options of the module gpu_validation."""
+    """What to check of a node; see the options of the module gpu_validation.
+
+    expected: {extended resource: devices}; only: whether the node must offer no other resource of the device plugin.
+    divided:  whether what is offered by the name of GPUs are MIG devices.
+    """
 
     node: str
-    expected: int
-    resource: str
+    expected: Mapping[str, int]
+    only: bool
+    divided: bool
     runtime_class: str
     pod: bool
     pod_image: str
@@ -39,20 +48,18 @@ class ClusterScope:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> ClusterScope:
-        """The scope of checked options. Raises GpuOpsError where one is missing that only this scope needs."""
-        for name in ("node_name", "expected_gpus"):
-            if options[name] in (None, ""):
-                raise GpuOpsError(
-                    "validation.option_missing",
-                    found="no `%s`" % name,
-                    wanted="the node and the number of devices that it must offer, for the scope 'cluster'",
-                    remedy="set `%s`" % name,
-                    option=name,
-                )
+        """The scope of checked options.
+
+        Raises GpuOpsError where one is missing that only this scope needs, or the plugin cannot offer the devices.
+        """
+        if not options["node_name"]:
+            raise _missing("node_name")
         return cls(
             node=options["node_name"],
-            expected=options["expected_gpus"],
-            resource=options["resource"],
+            expected=_expected(options),
+            only=bool(options["expected_resources"] or options["devices"]),
+            divided=bool((options["devices"] or {}).get("divided"))
+            and strategy_of(options["device_plugin_config"]) == SINGLE,
             runtime_class=options["runtime_class"] or options["handler"],
             pod=options["pod"],
             pod_image=options["pod_image"],
@@ -62,38 +69,71 @@ class ClusterScope:
         )
 
 
+def _expected(options: Mapping[str, Any]) -> Dict[str, int]:
+    """{extended resource: devices that the node must offer}: as told, else what the plugin makes of the devices."""
+    if options["expected_resources"]:
+        return dict(options["expected_resources"])
+    if options["devices"]:
+        return offered(options["devices"], options["device_plugin_config"])
+    if options["expected_gpus"] is None:
+        raise _missing("expected_gpus")
+    return {options["resource"]: options["expected_gpus"]}
+
+
+def _missing(name: str) -> GpuOpsError:
+    return GpuOpsError(
+        "validation.option_missing",
+        found="no `%s`" % name,
+        wanted="the node and the number of devices that it must offer, for the scope 'cluster'",
+        remedy="set `%s`" % name,
+        option=name,
+    )
+
+
 def validate_cluster(scope: ClusterScope, check_mode: bool) -> Tuple[Check, ...]:
     """Wait for the devices to be on offer, then run the probe pod. Raises GpuOpsError naming what fails."""
     cluster = Client(scope.access)
     checks: List[Check] = [_wait_for_devices(cluster, scope)]
     raise_if_unhealthy(checks, "node %s" % scope.node)
-    if scope.pod and not check_mode and scope.expected > 0:
-        checks.append(_probe(cluster, scope))
+    if scope.pod and not check_mode and sum(scope.expected.values()) > 0:
+        checks.append(_pod(cluster, scope))
         raise_if_unhealthy(checks, "node %s" % scope.node)
     return tuple(checks)
 
 
 def _wait_for_devices(cluster: Client, scope: ClusterScope) -> Check:
     def judge() -> Tuple[Check, bool]:
-        check = allocatable(cluster.get("/api/v1/nodes/%s" % scope.node), scope.resource, scope.expected)
+        check = allocatable(cluster.get("/api/v1/nodes/%s" % scope.node), scope.expected, scope.only)
         return check, check.status == "passed"
 
     return _wait(judge, scope.timeout)
 
 
-def _probe(cluster: Client, scope: ClusterScope) -> Check:
+def _pod(cluster: Client, scope: ClusterScope) -> Check:
+    """A node whose devices are all at work is well: a probe would wait until its time is over."""
+    pods = read_gpu_pods(cluster, scope.node)
+    taken: Dict[str, int] = {}
+    for pod in pods:
+        for resource, count in pod.resources.items():
+            taken[resource] = taken.get(resource, 0) + count
+    free = free_resource(cluster.get("/api/v1/nodes/%s" % scope.node), taken, scope.expected)
+    return all_in_use([str(pod) for pod in pods]) if free is None else _probe(cluster, scope, free)
+
+
+def _probe(cluster: Client, scope: ClusterScope, resource: str) -> Check:
     runtime_class: Optional[str] = scope.runtime_class
     if cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class) is None:
         runtime_class = None
     name = "gpuops-validation-%s" % secrets.token_hex(4)
     pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
-    cluster.create(pods, probe_pod(name, scope.pod_namespace, scope.node, scope.resource, scope.pod_image,
+    cluster.create(pods, probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image,
                                    runtime_class))
     started = time.monotonic()
+    divided = scope.divided or resource.startswith(MIG)
 
     def judge() -> Tuple[Check, bool]:
         pod = cluster.get("%s/%s" % (pods, name))
-        return pod_got_its_device(pod, time.monotonic() - started), ended(pod)
+        return pod_got_its_device(pod, time.monotonic() - started, divided), ended(pod)
 
     try:
         return _wait(judge, scope.timeout)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..core.quantities import PREFIX, nvidia_resources
 from ..core.refusal import Refusal
 from .labels import cordoned_by, our_labels
 
-PREFIX = "nvidia.com/"
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 NFD_PCI_LABELS = tuple("feature.node.kubernetes.io/pci-%s.present" % key for key in ("10de", "0302_10de", "0300_10de"))
 ROLE_PREFIX = "node-role.kubernetes.io/"
@@ -47,8 +47,8 @@ def node_facts(node: Mapping[str, Any]) -> Dict[str, Any]:
     facts.update(_conditions(status))
     facts.update(_system(status.get("nodeInfo") or {}))
     facts.update(_gpu_labels(labels))
-    facts["capacity"] = _nvidia_resources(status.get("capacity"))
-    facts["allocatable"] = _nvidia_resources(status.get("allocatable"))
+    facts["capacity"] = nvidia_resources(status.get("capacity"))
+    facts["allocatable"] = nvidia_resources(status.get("allocatable"))
     facts["present_reason"] = _present_reason(labels, facts)
     facts["present"] = facts["present_reason"] is not None
     facts["findings"] = [finding.to_dict() for finding in node_findings(facts)]
@@ -256,12 +256,6 @@ def _mig_profiles(labels: Mapping[str, str]) -> Dict[str, int]:
         if match:
             profiles[match.group(1)] = _integer(value) or 0
     return profiles
-
-
-def _nvidia_resources(resources: Optional[Mapping[str, Any]]) -> Dict[str, int]:
-    return {
-        name: _integer(amount) or 0 for name, amount in (resources or {}).items() if name.startswith(PREFIX)
-    }
 
 
 def _present_reason(labels: Mapping[str, str], facts: Mapping[str, Any]) -> Optional[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
+from ..core.quantities import nvidia_resources
 from ..core.refusal import Refusal
 
 RESOURCE_PREFIX = "nvidia.com/"
@@ -155,11 +156,7 @@ def _container_resources(container: Mapping[str, Any]) -> Dict[str, int]:
     resources = container.get("resources") or {}
     # Extended resources have equal requests and limits; a manifest may name either.
     wanted = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-    found = {}
-    for name, amount in wanted.items():
-        if name.startswith(RESOURCE_PREFIX) and int(amount) > 0:
-            found[name] = int(amount)
-    return found
+    return {name: count for name, count in nvidia_resources(wanted).items() if count}
 
 
 def _add(left: Mapping[str, int], right: Mapping[str, int]) -> Dict[str, int]:

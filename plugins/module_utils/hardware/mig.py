@@ -9,6 +9,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
+# Makes the recorded layout, at a boot and after a reload of the driver, and where a boot is told to start it
+RESTORE_UNIT = "gpuops-nvidia-mig.service"
+RESTORE_WANTED = "/etc/systemd/system/multi-user.target.wants/" + RESTORE_UNIT
+
 
 @dataclass(frozen=True)
 class Profile:
@@ -34,6 +38,23 @@ class Profile:
     size: int
     starts: Tuple[int, ...]
     engines: Tuple[int, ...] = (0, 0, 0, 0, 0)
+
+    def memory_in_names(self, memory_mib: int) -> int:
+        """Its memory as NVIDIA's formula has it in names: eighths of the GPU's, rounded up, in GiB; 0 where the GPU's
+        is the host's (pkg/nvlib/device/mig_profile.go of NVIDIA/go-nvlib). memory_mib: all of the GPU."""
+        if not memory_mib:
+            return 0
+        eighths = -(-8 * self.memory_mib // memory_mib)
+        gibibytes = -(-memory_mib // 1024)
+        return (eighths * gibibytes + 4) // 8
+
+    def formal_name(self, memory_mib: int) -> str:
+        """Its name by NVIDIA's formula, whatever the driver calls it: '1g.10gb+me'."""
+        return "%dg.%dgb%s" % (self.slices, self.memory_in_names(memory_mib), self.attributes)
+
+    def device_name(self, memory_mib: int, compute: int) -> str:
+        """A MIG device of it with so many slices, as NVIDIA's Go programs print it: '1g.10gb', '1c.3g.40gb'."""
+        return ("" if compute == self.slices else "%dc." % compute) + self.formal_name(memory_mib)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from typing import Any, Dict
 
 from ..core.host import Host
 from .boot import kernels
+from .devices import devices_of, layouts_of
 from .node import facts_of
 from .nvml import reading_of
 from .pci import read_bus
@@ -37,6 +38,8 @@ def read_host(host: Host) -> Dict[str, Any]:
             "nvlink_bridges": [device.to_dict() for device in bus.bridges],
         },
         "nvml": nvml.to_dict(),
+        "devices": devices_of(len(bus.gpus), nvml),
+        "layouts": layouts_of(nvml),
         "services": {name: service_state(host, name) for name in SERVICES},
         "modules": {name: _module(host, name) for name in host.list("/sys/module") if name.startswith("nvidia")},
     }

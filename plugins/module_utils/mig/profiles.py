@@ -96,7 +96,7 @@ def match(text: str, board: Board) -> Optional[Match]:
         return Match(least, word.compute) if least else None
     ways: Tuple[Callable[[Profile], bool], ...] = (
         lambda profile: _memory_in(profile.name) == word.memory,
-        lambda profile: _memory_by_formula(profile, board) == word.memory,
+        lambda profile: profile.memory_in_names(board.memory_mib) == word.memory,
         lambda profile: _is_near(word.memory, profile, board),
     )
     for way in ways:
@@ -108,7 +108,7 @@ def match(text: str, board: Board) -> Optional[Match]:
 
 def name_of(profile: Profile, board: Board) -> str:
     """The profile's name for people: the driver's own; by NVIDIA's formula where the driver has none."""
-    return profile.name or "%dg.%dgb%s" % (profile.slices, _memory_by_formula(profile, board), profile.attributes)
+    return profile.name or profile.formal_name(board.memory_mib)
 
 
 def compute_sizes(slices: int) -> Tuple[int, ...]:
@@ -132,16 +132,7 @@ def _memory_in(name: str) -> Optional[int]:
     return word.memory if word else None
 
 
-def _memory_by_formula(profile: Profile, board: Board) -> int:
-    """Eighths of the GPU's memory, rounded up, in GiB; 0 where the memory is the host's."""
-    if not board.memory_mib:
-        return 0
-    eighths = -(-8 * profile.memory_mib // board.memory_mib)
-    gibibytes = -(-board.memory_mib // 1024)
-    return (eighths * gibibytes + 4) // 8
-
-
 def _is_near(memory: Optional[int], profile: Profile, board: Board) -> bool:
-    sizes = {_memory_in(profile.name), _memory_by_formula(profile, board)} - {None}
+    sizes = {_memory_in(profile.name), profile.memory_in_names(board.memory_mib)} - {None}
     return memory is not None and any(
         abs(memory - size) * _NEAR <= max(memory, size) for size in sizes if size is not None)

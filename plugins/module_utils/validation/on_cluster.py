@@ -4,24 +4,49 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from .checks import FAILED, PASSED, Check
+from ..core.quantities import nvidia_resources
+from .checks import FAILED, PASSED, SKIPPED, Check
 
-# Prints the GPU device nodes that the container was given; the kubelet reports it in the pod's status.
-PROBE = "ls /dev | grep -E '^nvidia[0-9]+$' | sort | tr '\\n' ' ' > /dev/termination-log"
+# Prints the device nodes of GPUs and MIG instances that the container was given; the kubelet reports it in the pod's
+# status.
+PROBE = ("ls /dev /dev/nvidia-caps 2>/dev/null | grep -E '^nvidia(-cap)?[0-9]+$' | sort -u | tr '\\n' ' ' "
+         "> /dev/termination-log")
+# What the device plugin offers of GPUs, whole or in instances: beside what is expected of these there must be none
+OFFERED = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.*)")
 
 
-def allocatable(node: Mapping[str, Any], resource: str, expected: int) -> Check:
-    """Whether the node offers as many of the resource as were expected."""
+def allocatable(node: Mapping[str, Any], expected: Mapping[str, int], only: bool) -> Check:
+    """Whether the node offers as many of each resource as were expected. only: and no other of the device plugin's."""
     name = "allocatable"
-    offered = int((node.get("status") or {}).get("allocatable", {}).get(resource, "0"))
-    seen = "%s: %d %s allocatable, %d expected" % (node["metadata"]["name"], offered, resource, expected)
-    if offered != expected:
+    offered = _counts(node)
+    others = [resource for resource, count in offered.items()
+              if only and count and resource not in expected and OFFERED.fullmatch(resource)]
+    told = ["%s: %d allocatable, %d expected" % (resource, offered.get(resource, 0), expected.get(resource, 0))
+            for resource in (*sorted(expected), *sorted(others))]
+    seen = "%s offers %s" % (node["metadata"]["name"], "; ".join(told))
+    if others or any(offered.get(resource, 0) != count for resource, count in expected.items()):
         return Check(name, FAILED, seen, "when the host passes its own checks, delete the device plugin's pod on this "
-                                         "node: it keeps a GPU that once failed unhealthy until it is restarted; "
-                                         "otherwise mend what the scope 'host' names")
+                                         "node: it keeps a GPU that once failed unhealthy, and the MIG devices that it "
+                                         "found, until it is restarted; otherwise mend what the scope 'host' names")
     return Check(name, PASSED, seen)
+
+
+def free_resource(node: Mapping[str, Any], taken: Mapping[str, int], expected: Mapping[str, int]) -> Optional[str]:
+    """A resource of which the node has a device that no pod was promised; None where all are."""
+    offered = _counts(node)
+    free = [resource for resource in sorted(expected) if offered.get(resource, 0) > taken.get(resource, 0)]
+    return free[0] if free else None
+
+
+def all_in_use(pods: Sequence[str]) -> Check:
+    return Check("pod", SKIPPED, "all devices of the node are promised to pods, so that a probe would wait for one to "
+                                 "end: %s" % ", ".join(pods))
+
+
+def _counts(node: Mapping[str, Any]) -> Dict[str, int]:
+    return nvidia_resources((node.get("status") or {}).get("allocatable"))
 
 
 def probe_pod(
@@ -62,19 +87,20 @@ def ended(pod: Mapping[str, Any]) -> bool:
     return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 
-def pod_got_its_device(pod: Mapping[str, Any], waited_s: float) -> Check:
-    """Whether the probe saw exactly one GPU."""
+def pod_got_its_device(pod: Mapping[str, Any], waited_s: float, divided: bool) -> Check:
+    """Whether the probe saw exactly one GPU. divided: and the two nodes that open one MIG device on it."""
     name, status = "pod", pod.get("status") or {}
     if not ended(pod):
         seen = "the pod is %s after %.0f s%s" % (status.get("phase", "unknown"), waited_s, _why(status))
         return Check(name, FAILED, seen, "kubectl describe the pod's node and the device plugin's pod on it")
     message, code = _termination(status)
-    devices = re.findall(r"nvidia\d+", message)
-    if code != 0 or len(devices) != 1:
+    devices, capabilities = re.findall(r"nvidia\d+", message), re.findall(r"nvidia-cap\d+", message)
+    if code != 0 or len(devices) != 1 or (divided and len(capabilities) != 2):
         return Check(name, FAILED, "the pod ended with %s and saw %s%s"
-                     % (code, " ".join(devices) or "no GPU", _why(status)),
+                     % (code, " ".join([*devices, *capabilities]) or "no GPU", _why(status)),
                      "check the CDI spec and the runtime handler of the node (scope host)")
-    return Check(name, PASSED, "a pod that asked for one device got /dev/%s" % devices[0])
+    return Check(name, PASSED, "a pod that asked for one device got %s" % ", ".join(
+        ["/dev/" + devices[0], *("/dev/nvidia-caps/" + each for each in capabilities if divided)]))
 
 
 def _termination(status: Mapping[str, Any]) -> Tuple[str, Any]:

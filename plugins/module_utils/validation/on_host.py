@@ -11,6 +11,7 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.startup import await_startup
+from ..hardware.devices import devices_of
 from ..hardware.node import host_facts
 from ..hardware.nvml import reading_of
 from ..hardware.report import service_state
@@ -22,7 +23,7 @@ from .verdict import raise_if_unhealthy, remove_status_files, status_changes, wr
 
 
 def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    """Run the chain; {'changed', 'checks'}. Raises GpuOpsError naming what failed."""
+    """Run the chain; {'changed', 'checks', 'devices'}. Raises GpuOpsError naming what failed."""
     host = Host()
     if parameters["state"] == "absent":
         return {"changed": bool(remove_status_files(host, check_mode)), "checks": []}
@@ -31,7 +32,8 @@ def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, 
     checks = run_chain(evidence)
     changed = bool(parameters["status_files"]) and not check_mode and bool(write_status_files(host, checks))
     raise_if_unhealthy(checks, "host %s" % evidence.facts.hostname)
-    return {"changed": changed, "checks": [check.to_dict() for check in checks]}
+    return {"changed": changed, "checks": [check.to_dict() for check in checks],
+            "devices": devices_of(len(evidence.facts.gpus), evidence.nvml)}
 
 
 def examine(host: Host, parameters: Mapping[str, Any]) -> Tuple[Tuple[Check, ...], bool]:

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
+from typing import Any, Dict
 
 from cluster_api import TOKEN, Api
-from cluster_objects import node
+from cluster_objects import node, pod
 from controller import Controller
 
 VALIDATION = "gpuops.nvidia.gpu_validation"
@@ -29,6 +30,36 @@ def test_the_cluster_is_read_with_what_the_environment_says(controller: Controll
         [{VALIDATION: {"scope": "cluster", "node_name": "gpu-1", "expected_gpus": "8", "pod": "no"}}],
         environment={"K8S_AUTH_HOST": api.url, "K8S_AUTH_API_KEY": TOKEN, "K8S_AUTH_VERIFY_SSL": "false"})
     assert [check["status"] for check in result["checks"]] == ["passed"], result
+
+
+def asked(api: Api, **options: Any) -> Dict[str, Any]:
+    return {VALIDATION: {"scope": "cluster", "node_name": "gpu-1", "timeout": 0, "host": api.url, "api_key": TOKEN,
+                         "validate_certs": False, **options}, "ignore_errors": True}
+
+
+def test_what_a_node_must_offer_follows_from_the_devices_of_its_host(controller: Controller, api: Api) -> None:
+    there = {"nvidia.com/gpu": "6", "nvidia.com/mig-1g.10gb": "14"}
+    api.state.nodes = [node("gpu-1", allocatable=there, capacity=there)]
+    devices = {"whole": 6, "divided": 2, "empty": 0, "mig": {"1g.10gb": 14}}
+    answers = controller.tasks([
+        asked(api, devices=devices, expected_gpus=8, pod=False),
+        asked(api, devices={**devices, "mig": {"1g.10gb": 7}}, pod=False),
+        asked(api, devices=devices, pod=False, device_plugin_config={"flags": {"migStrategy": "single"}}),
+        asked(api, devices=devices, pod=False, expected_resources={"nvidia.com/gpu": 6, "nvidia.com/mig-1g.10gb": 14}),
+        asked(api, expected_gpus=6, resource="nvidia.com/gpu", pod=False),
+        asked(api, pod=False)])
+    told = [result.get("code", "passed") for (result,) in answers]
+    assert told == ["passed", "validation.check_failed", "cluster.devices_not_offerable", "passed", "passed",
+                    "validation.option_missing"], answers
+
+
+def test_on_a_node_whose_devices_are_all_at_work_no_probe_waits_for_one(controller: Controller, api: Api) -> None:
+    api.state.nodes = [node("gpu-1", capacity={"nvidia.com/gpu": "2"})]
+    api.state.pods = [pod("trainer", gpus=2)]
+    ((result,),) = controller.tasks([asked(api, expected_gpus=2)])
+    assert [(check["name"], check["status"]) for check in result["checks"]] == [
+        ("allocatable", "passed"), ("pod", "skipped")], result
+    assert "team/trainer" in result["checks"][1]["evidence"] and not api.state.requests[-1].method == "POST"
 
 
 def test_a_credential_is_in_no_answer(controller: Controller) -> None:

@@ -155,9 +155,9 @@ def test_status_files_follow_the_checks(tmp_path: Any) -> None:
 
 def test_allocatable_names_both_numbers() -> None:
     node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "7"}}}
-    check = allocatable(node, "nvidia.com/gpu", 8)
-    assert (check.status, "7 nvidia.com/gpu allocatable, 8 expected" in check.evidence) == ("failed", True)
-    assert allocatable(node, "nvidia.com/gpu", 7).status == "passed"
+    check = allocatable(node, {"nvidia.com/gpu": 8}, False)
+    assert (check.status, "nvidia.com/gpu: 7 allocatable, 8 expected" in check.evidence) == ("failed", True)
+    assert allocatable(node, {"nvidia.com/gpu": 7}, False).status == "passed"
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_allocatable_names_both_numbers() -> None:
 def test_the_pod_must_see_exactly_one_gpu(phase: str, code: Any, message: str, status: str) -> None:
     states = [] if code is None else [{"state": {"terminated": {"exitCode": code, "message": message}}}]
     pod = {"status": {"phase": phase, "containerStatuses": states}}
-    assert pod_got_its_device(pod, 3.0).status == status
+    assert pod_got_its_device(pod, 3.0, False).status == status
 
 
 def test_the_probe_asks_for_one_device_without_privileges() -> None:
@@ -204,7 +204,7 @@ def test_a_second_file_with_the_same_devices_is_named() -> None:
 
 def test_a_plugin_that_keeps_a_mended_gpu_back_is_to_be_restarted() -> None:
     node = {"metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "7"}}}
-    assert "delete the device plugin's pod" in allocatable(node, "nvidia.com/gpu", 8).remedy
+    assert "delete the device plugin's pod" in allocatable(node, {"nvidia.com/gpu": 8}, False).remedy
 
 
 def test_a_runtime_that_is_older_than_its_files_is_told_apart() -> None:
