@@ -43,6 +43,12 @@ options:
       - GPUs without MIG are left alone.
     type: str
     default: ""
+  label:
+    description:
+      - Name of a layout as in O(config), which the host's Node says. Not empty, it counts more than O(config) and
+        O(layout).
+    type: str
+    default: ""
   configs:
     description:
       - A file of NVIDIA's C(mig-parted), C(version) C(v1), as it is, such as the result of

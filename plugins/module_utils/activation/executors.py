@@ -6,8 +6,9 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import replace
-from typing import Dict, List, Tuple
+from typing import Dict, Tuple
 
+from ..core import interrupted
 from ..core.errors import GpuOpsError
 from ..core.host import CommandFailed, Host
 from ..core.journal import Journal
@@ -15,11 +16,12 @@ from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor, control_service, restore_file, run_argv
 from ..core.waiting import wait_for
-from .observation import PASSING, of_this_boot
-from .planner import REMOVE_NODES
+from .planner import DIVIDE, NAME, REMOVE_NODES
 
 UNLOAD_SECONDS = 10.0
 PAUSE_SECONDS = 2.0
+# The unit's own limit, and some more
+LAYOUT_S = 200.0
 
 # What the kernel and kmod say when a module is not loaded; to what is found their own words are added.
 _LOADED = "the module loaded"
@@ -58,12 +60,12 @@ def load_module(host: Host, journal: Journal, step: Step) -> None:
                 found = "module %s: %s: %s" % (step.subject, refusal.found, said.strip())
                 raise GpuOpsError.because([replace(refusal, found=found)], **failure.details) from failure
         raise
-    _forget(host, journal, "unloaded", step.subject)
+    interrupted.forget(host, journal, NAME, interrupted.UNLOADED, step.subject)
 
 
 def unload_module(host: Host, journal: Journal, step: Step) -> None:
     """Remove a module; a service that has just been stopped may need a moment to let go."""
-    _note(host, journal, "unloaded", step.subject)
+    interrupted.note(host, journal, NAME, interrupted.UNLOADED, step.subject)
     done, gone = wait_for(
         lambda: host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"]),
         lambda done: done.rc == 0 or not host.exists("/sys/module/" + step.subject), UNLOAD_SECONDS, PAUSE_SECONDS)
@@ -84,64 +86,34 @@ def remove_nodes(host: Host, journal: Journal, step: Step) -> None:
             host.remove_empty_dir(os.path.dirname(node))
 
 
-def stop_service(host: Host, journal: Journal, step: Step) -> None:
-    _note(host, journal, "stopped", step.subject)
-    control_service(host, journal, step)
-
-
-def start_service(host: Host, journal: Journal, step: Step) -> None:
-    # A unit that failed too often in a row while the versions differed is refused by systemd until it is reset.
-    host.run(["systemctl", "reset-failed", step.subject], check=False)
-    control_service(host, journal, step)
-    _forget(host, journal, "stopped", step.subject)
-
-
 def enable_service(host: Host, journal: Journal, step: Step) -> None:
-    _note(host, journal, "enabled", step.subject)
+    interrupted.note(host, journal, NAME, "enabled", step.subject)
     control_service(host, journal, step)
 
 
 def disable_service(host: Host, journal: Journal, step: Step) -> None:
     control_service(host, journal, step)
-    _forget(host, journal, "enabled", step.subject)
+    interrupted.forget(host, journal, NAME, "enabled", step.subject)
 
 
 def restore_and_forget(host: Host, journal: Journal, step: Step) -> None:
     restore_file(host, journal, step)
-    for key in PASSING:
-        _put(host, journal, key, [])
+    interrupted.forget_all(host, journal, NAME)
 
 
-def _note(host: Host, journal: Journal, key: str, name: str) -> None:
-    known = _known(host, journal, key)
-    _put(host, journal, key, known + [name] if name not in known else known)
-
-
-def _forget(host: Host, journal: Journal, key: str, name: str) -> None:
-    _put(host, journal, key, [each for each in _known(host, journal, key) if each != name])
-
-
-def _known(host: Host, journal: Journal, key: str) -> List[str]:
-    known: List[str] = of_this_boot(journal.recall("activation"), host.boot()).get(key, [])
-    return known
-
-
-def _put(host: Host, journal: Journal, key: str, names: List[str]) -> None:
-    boot = host.boot()
-    memory = dict(of_this_boot(journal.recall("activation"), boot), boot=boot)
-    memory[key] = names
-    if not any(memory.get(passing) for passing in PASSING):
-        del memory["boot"]
-    journal.remember("activation", {name: value for name, value in memory.items() if value})
+def restore_layout(host: Host, journal: Journal, step: Step) -> None:
+    """A profile that the new driver does not have is the next plan's matter, which compares what there is then."""
+    host.run(["systemctl", "restart", step.subject], check=False, timeout=LAYOUT_S)
 
 
 EXECUTORS: Dict[str, Executor] = {
     "module.load": load_module,
+    DIVIDE: restore_layout,
     "module.unload": unload_module,
     "devices.create": run_argv,
     REMOVE_NODES: remove_nodes,
-    "service.stop": stop_service,
-    "service.start": start_service,
+    "service.stop": interrupted.stop_service,
+    "service.start": interrupted.start_service,
     "service.enable": enable_service,
     "service.disable": disable_service,
     "file.restore": restore_and_forget,

@@ -9,9 +9,11 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..core.facts import HostFacts
 from ..core.host import Host
+from ..core.interrupted import STOPPED, UNLOADED, remembered
 from ..core.journal import Journal
 from ..hardware.boot import installed_module, module_file
 from ..hardware.holders import Holder, read_holders
+from ..hardware.mig import RESTORE_WANTED
 from .policy import Policy
 
 MODULES_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
@@ -36,8 +38,6 @@ OTHERS = ("nvidia_fs", "gdrdrv", "nv_peer_mem")
 # packages start nvidia-persistenced by a udev rule.
 STARTED = ("enabled", "enabled-runtime", "static", "indirect", "generated")
 READINGS = 3
-# What is remembered of an exchange, in one boot
-PASSING = ("stopped", "unloaded")
 _PROPERTIES = "Id,LoadState,ActiveState,SubState,ActiveEnterTimestampMonotonic"
 # open-gpu-kernel-modules, kernel-open/nvidia/nv-procfs.c
 _MINOR = re.compile(r"^Device Minor:\s*(\d+)\s*$", re.MULTILINE)
@@ -77,6 +77,7 @@ class Observation:
     unloaded:   modules that an earlier run unloaded since the boot and did not load again.
     stopped:    services that an earlier run stopped since the boot and did not start again.
     enabled:    services that an earlier run enabled.
+    divided:    whether a boot makes a layout of MIG instances, which no reload of the driver leaves.
     ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
     """
 
@@ -95,6 +96,7 @@ class Observation:
     unloaded: Tuple[str, ...] = ()
     stopped: Tuple[str, ...] = ()
     enabled: Tuple[str, ...] = ()
+    divided: bool = False
     ours: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
@@ -110,9 +112,9 @@ class Observation:
 
 
 def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
-    memory = of_this_boot(journal.recall("activation"), host.boot())
+    memory = remembered(host, journal, "activation")
     use = _use(host)
-    unloaded = tuple(memory.get("unloaded", ()))
+    unloaded = tuple(memory.get(UNLOADED, ()))
     return replace(
         use,
         others={name: _built_after(host, facts, name) for name in OTHERS if name in use.modules or name in unloaded},
@@ -125,21 +127,12 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("activation")},
         unloaded=unloaded,
-        stopped=tuple(memory.get("stopped", ())),
+        stopped=tuple(memory.get(STOPPED, ())),
         enabled=tuple(memory.get("enabled", ())),
+        divided=host.exists(RESTORE_WANTED),
         ours=any("nvidia" in name and change.before is None
                  for name, change in journal.packages("driver").items()),
     )
-
-
-def of_this_boot(memory: Mapping[str, Any], boot: str) -> Dict[str, Any]:
-    """What is remembered, without what another boot has ended.
-
-    A boot starts and loads what is to run by itself; what does not run any time after it is an administrator's choice.
-    """
-    if memory.get("boot", boot) == boot:
-        return dict(memory)
-    return {key: value for key, value in memory.items() if key not in (*PASSING, "boot")}
 
 
 def _use(host: Host) -> Observation:

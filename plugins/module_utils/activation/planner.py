@@ -13,6 +13,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 from ..core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ..core.plan import DRIVER, REBOOT, Disruption, Plan, Requirement, Step
 from ..core.steps import command_step, file_step, managed, restore_step, service_step
+from ..hardware.mig import RESTORE_UNIT
 from .observation import (
     FABRIC_MANAGER,
     MODULES_FILE,
@@ -29,6 +30,9 @@ from .policy import Policy
 
 NAME = "activation"
 LOAD = "module.load"
+DIVIDE = "layout.restore"
+# Who needs the instances when it starts
+AFTER_LAYOUT = ("dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvidia-mps.service")
 REMOVE_NODES = "devices.remove"
 UVM = "nvidia_uvm"
 LOADED = ("nvidia", UVM, "nvidia_modeset")
@@ -295,8 +299,19 @@ def _exchange(observation: Observation, policy: Policy, facts: HostFacts) -> Lis
     steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
     requires = (steps[-1].id,)
     steps += _node_steps(observation, facts, reloaded=True, requires=requires)
-    steps += _service_steps(observation, policy, stopped, requires)
+    steps += _with_layout(observation, _service_steps(observation, policy, stopped, requires), requires)
     return steps + _load_steps(unloaded, facts, _brought_back(unloaded), Disruption.driver_reload, requires)
+
+
+def _with_layout(observation: Observation, services: List[Step], requires: Tuple[str, ...]) -> List[Step]:
+    """MIG instances come before who watches or shares them."""
+    if not observation.divided:
+        return services
+    restored = Step(
+        NAME, DIVIDE, RESTORE_UNIT, "No MIG instance outlives a reload of the driver; the unit makes them again.",
+        Disruption.driver_reload, change={"before": "gone", "after": "as recorded"}, depends_on=requires)
+    before = [step for step in services if step.subject not in AFTER_LAYOUT]
+    return [*before, restored, *(step for step in services if step.subject in AFTER_LAYOUT)]
 
 
 def _making_way(observation: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:

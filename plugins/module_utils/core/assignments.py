@@ -19,6 +19,7 @@ WRITE = "settings.write"
 RESTORE = "settings.restore"
 # Of the journal's notes of a capability: {key: {'before', 'ours'}}
 MEMORY = "settings"
+WAS = "was"
 # In place of the value that is there: a plan that is approved before the package brings the file cannot know it
 ANOTHER = "another value"
 _LINE = re.compile(r"^\s*(?P<comment>#\s*)?(?P<key>[A-Z][A-Z0-9_]*)[ \t]*=[ \t]*(?P<value>[^\r\n]*?)\s*$")
@@ -119,17 +120,23 @@ def restore_step(capability: str, path: str, there: Mapping[str, str], memory: M
 def _ours(there: Mapping[str, str], memory: Mapping[str, Any]) -> Dict[str, Optional[str]]:
     """{key: value before ours} of the values that are as we set them."""
     noted: Mapping[str, Mapping[str, Any]] = memory.get(MEMORY, {})
-    return {key: each["before"] for key, each in noted.items() if there.get(key) == each["ours"]}
+    return {key: each["before"] for key, each in noted.items() if there.get(key) in _of_us(each)}
+
+
+def _of_us(noted: Mapping[str, Any]) -> Tuple[Any, ...]:
+    """Values of ours: the one that is there, and while it is written the one that was."""
+    return (noted["ours"], *([noted[WAS]] if WAS in noted else []))
 
 
 def noted_after(
     noted: Mapping[str, Mapping[str, Any]], there: Mapping[str, str], changes: Mapping[str, Optional[str]]
 ) -> Dict[str, Dict[str, Any]]:
     """What is noted of the values once they are changed: what each was before the first change of ours."""
-    after = {key: dict(each) for key, each in noted.items()}
+    after = {key: {name: value for name, value in each.items() if name != WAS} for key, each in noted.items()}
     for key, value in changes.items():
-        known = after.pop(key, None)
-        before = known["before"] if known and there.get(key) == known["ours"] else there.get(key)
+        known = noted.get(key)
+        after.pop(key, None)
+        before = known["before"] if known and there.get(key) in _of_us(known) else there.get(key)
         if value != before:
             after[key] = {"before": before, "ours": value}
     return after
@@ -139,9 +146,11 @@ def write(host: Host, journal: Journal, step: Step) -> None:
     """Noted before it is done: what a killed run has not written is not ours, which its value tells."""
     text, memory, changes = _read(host, step), journal.recall(step.capability), step.change["after"]
     noted = noted_after(memory.get(MEMORY, {}), values(text), changes)
-    # What is put back is ours until it is done
-    kept = {key: each for key, each in memory.get(MEMORY, {}).items() if key not in noted}
-    journal.remember(step.capability, {**memory, MEMORY: {**kept, **noted}})
+    # What is put back, or given another value, is ours until it is done
+    known: Mapping[str, Mapping[str, Any]] = memory.get(MEMORY, {})
+    kept = {key: each for key, each in known.items() if key not in noted}
+    coming = {key: {**each, WAS: known[key]["ours"]} if key in known else each for key, each in noted.items()}
+    journal.remember(step.capability, {**memory, MEMORY: {**kept, **coming}})
     host.write(step.subject, edited(text, changes))
     _remember(journal, step.capability, noted)
 

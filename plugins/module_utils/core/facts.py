@@ -29,7 +29,7 @@ CUDA_NODES = ("/dev/nvidiactl", *UVM_NODES)
 CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 
 # Facts that are only foretold: no host is read for them
-NEVER_READ = ("driver_changes", "driver_reloads", "mig_changes")
+NEVER_READ = ("driver_changes", "driver_reloads", "fabric_starts", "mig_changes")
 
 # Programs that start containers, by the names that NVIDIA's runtime looks for when nobody names one
 # (internal/config/config.go of NVIDIA/nvidia-container-toolkit)
@@ -94,6 +94,7 @@ class HostFacts:
                         the facts has not asked.
     driver_changes:     whether packages of the driver change before what is planned with these facts; never read.
     driver_reloads:     whether the driver is loaded anew before what is planned with these facts; never read.
+    fabric_starts:      whether the fabric manager is started before what is planned with these facts; never read.
     mig_changes:        whether what the GPUs are divided into changes before what is planned with these facts; never
                         read.
     hung:               the call of NVML that did not answer in time, with its GPU; '' while all answer, and where the
@@ -125,6 +126,7 @@ class HostFacts:
     low_level_runtimes: Tuple[str, ...] = ()
     driver_changes: bool = False
     driver_reloads: bool = False
+    fabric_starts: bool = False
     mig_changes: bool = False
     hung: str = ""
 

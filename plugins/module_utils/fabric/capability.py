@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..core.capability import Capability
 from .executors import EXECUTORS
 from .observation import NAME, observe
-from .planner import plan
+from .planner import facts_after, plan
 from .policy import ARGUMENTS, policy_of
 
-CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS)
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after)

@@ -50,6 +50,11 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     return Plan(steps=tuple(steps + _register_steps(observation, policy, facts, steps)), notes=notes)
 
 
+def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
+    starts = any(step.action == "service.start" and step.subject == UNIT for step in planned.steps)
+    return facts.but(fabric_starts=True) if starts else facts
+
+
 def _plan_of_rack(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     """Switches in trays of their own are configured from outside; its GPUs register all the same."""
     if not (facts.imex and facts.driver_loaded and policy.managed):

@@ -6,8 +6,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Tuple
 
 from ..core.host import Host
 
@@ -19,6 +20,8 @@ SERVED_BY = (
     ("/dev/nvidia-vgpu", "nvidia_vgpu_vfio"), ("/dev/nvidia", "nvidia"), ("/dev/gdrdrv", "gdrdrv"),
     ("/dev/dri/", "nvidia_drm"),
 )
+# Seconds in which the kubelet starts the first process of a pod that it has admitted
+STARTING_S = 120.0
 _POD = re.compile(r"pod([0-9a-f]{8}[-_](?:[0-9a-f]{4}[-_]){3}[0-9a-f]{12})")
 _SERVICE = re.compile(r"/([^/]+\.(?:service|scope))(?:/|$)", re.MULTILINE)
 
@@ -80,11 +83,25 @@ def pods_with_devices(host: Host) -> Dict[str, Tuple[str, ...]]:
     A device that is shared is given out as 'UUID::number' (NVIDIA's device plugin, replicas).
     """
     found: Dict[str, List[str]] = {}
-    for pod, device in _given_out(host.read(CHECKPOINT) or ""):
-        # An entry outlives its pod until the kubelet gives out devices again
-        if host.is_dir("/var/lib/kubelet/pods/" + pod):
+    given = list(_given_out(host.read(CHECKPOINT) or ""))
+    running = _pods_with_processes(host) if given else frozenset()
+    for pod, device in given:
+        # An entry outlives its pod, and one whose containers have ended, until the kubelet gives out devices again
+        if pod in running or _is_new(host, "/var/lib/kubelet/pods/" + pod):
             found.setdefault(device.split("::")[0], []).append(named_pod(host, pod))
     return {device: tuple(sorted(set(pods))) for device, pods in found.items()}
+
+
+def _pods_with_processes(host: Host) -> FrozenSet[str]:
+    """UIDs of pods of which anything runs, be it the process that keeps their namespaces."""
+    return frozenset(pod.replace("_", "-") for path in host.glob("/proc/[0-9]*/cgroup")
+                     for pod in _POD.findall(host.read(path) or ""))
+
+
+def _is_new(host: Host, directory: str) -> bool:
+    """Whether a pod was given its directory just now, and is about to be started."""
+    found = host.stat(directory)
+    return found is not None and time.time() - found.st_mtime < STARTING_S
 
 
 def _given_out(text: str) -> Iterator[Tuple[str, str]]:

@@ -233,6 +233,11 @@ class Session:
             raise NvmlFailed(call, said["code"], said["error"])
         return said["answer"]
 
+    @property
+    def lost(self) -> bool:
+        """Whether a call hangs, or the child is gone: it answers nothing any more."""
+        return self._lost is not None
+
     def close(self) -> None:
         """Have the child end; one that hangs in the driver is left to the kernel."""
         os.close(self._asking)

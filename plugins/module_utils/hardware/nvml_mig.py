@@ -164,6 +164,11 @@ def get(nvml: Any, handle: Any) -> Optional[Dict[str, Any]]:
     return None if found is None else found.to_dict()
 
 
+def minor(nvml: Any, handle: Any) -> int:
+    """Of the GPU's device node, by which its capability files are named."""
+    return int(nvml.nvmlDeviceGetMinorNumber(handle))
+
+
 def set_mode(nvml: Any, handle: Any, enabled: bool) -> int:
     """nvmlReturn_t of the activation: 0 is active now, IN_USE and RESET_REQUIRED leave the mode pending."""
     return int(nvml.nvmlDeviceSetMigMode(handle, int(enabled)))
@@ -241,6 +246,6 @@ def destroy_compute(nvml: Any, handle: Any, instance: int, compute: int) -> None
 
 
 REQUESTS: Mapping[str, Callable[..., Any]] = {
-    "get": get, "set_mode": set_mode, "create": create, "create_compute": create_compute, "destroy": destroy,
-    "destroy_compute": destroy_compute,
+    "get": get, "minor": minor, "set_mode": set_mode, "create": create, "create_compute": create_compute,
+    "destroy": destroy, "destroy_compute": destroy_compute,
 }

@@ -15,13 +15,13 @@ from typing import Iterable, Tuple
 
 from ..core.runtimes import KNOWN_RUNTIMES
 from ..core.steps import managed
-from ..hardware.mig import Mig
+from ..hardware.mig import RESTORE_UNIT, RESTORE_WANTED, Mig
 from ..hardware.nvml_mig import COMPUTE_NUMBERS
 from .placement import Placed
 
-UNIT = "gpuops-nvidia-mig.service"
+UNIT = RESTORE_UNIT
 UNIT_FILE = "/etc/systemd/system/" + UNIT
-WANTS = "/etc/systemd/system/multi-user.target.wants/" + UNIT
+WANTS = RESTORE_WANTED
 SCRIPT = "/var/lib/gpuops/mig-restore"
 AFTER = ("systemd-modules-load.service", "gpuops-nvidia-devices.service", "nvidia-persistenced.service",
          "nvidia-fabricmanager.service", "nvidia-mig-manager.service")

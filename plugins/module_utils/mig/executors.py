@@ -11,19 +11,21 @@ import atexit
 from dataclasses import replace
 from typing import Any, Callable, Dict, List, Sequence, Tuple
 
+from ..core import interrupted
 from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor
+from ..core.waiting import wait_for
 from ..hardware import nvml
 from ..hardware.holders import read_holders
 from ..hardware.mig import Mig
 from ..hardware.nvml_mig import REQUESTS
 from .model import Wanted
-from .observation import MODPROBE, UNDISTURBED, without_nodes
-from .placement import Arrangement, Placed, arrange, placed_now
+from .observation import MODPROBE, OURS, POD, SWITCHED, UNDISTURBED, users, without_nodes
+from .placement import Arrangement, Placed, arrange, as_placed, placed_now
 from .planner import DIVIDE, MODE, NODES
 
 # nvml.h, nvmlReturn_t
@@ -48,8 +50,10 @@ _MEANING: Dict[int, Refusal] = {
         "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus), drain the node and reboot it"),
     RESET_REQUIRED: Refusal(
         "mig.reset_required", "{call}", "a GPU that was reset since its errors, or since its MIG mode was changed",
-        "drain the node and reset the GPU (`nvidia-smi -r -i ...`), or reboot the host"),
+        "end who has it open (nvidia_drm and an X server too), or drain the node and reboot it; then run this again"),
 }
+# Seconds that the kubelet may take to clear away a pod that is gone, and between two looks
+CLEARED_S, PAUSE_S = 30.0, 1.0
 _OTHERWISE = Refusal(
     "mig.call_failed", "{call}", "every call of NVML answered with success",
     "read the kernel log for NVRM messages, and run this again")
@@ -58,7 +62,9 @@ _sessions: List[nvml.Session] = []
 
 
 def _session() -> nvml.Session:
-    """The one session of this process."""
+    """The one session of this process; one in which a call hangs is left to the GPU that hangs."""
+    if _sessions and _sessions[0].lost:
+        close_session()
     if not _sessions:
         _sessions.append(nvml.Session(REQUESTS))
     return _sessions[0]
@@ -75,22 +81,39 @@ atexit.register(close_session)
 
 def set_mode(host: Host, journal: Journal, step: Step) -> None:
     uuid, enabled = step.parameters["uuid"], step.parameters["enabled"]
+    interrupted.note(host, journal, step.capability, OURS, uuid)
+    said = ""
     try:
         status = _session().ask("set_mode", uuid, enabled)
         if status == RESET_REQUIRED and step.parameters["resets"]:
             close_session()
-            host.run(["nvidia-smi", "-r", "-i", step.subject], check=False)
+            reset = host.run(["nvidia-smi", "-r", "-i", step.subject], check=False)
+            said = "" if reset.rc == 0 else " ".join((reset.stdout + " " + reset.stderr).split())
         mig = _mig(uuid)
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
     finally:
         nvml.forget()
     if mig.current == enabled or (mig.pending == enabled and not step.parameters["resets"]):
+        if enabled:
+            interrupted.note(host, journal, step.capability, SWITCHED, uuid)
+        else:
+            interrupted.forget(host, journal, step.capability, OURS, uuid)
         return
     error = _explained(host, step, nvml.NvmlFailed("nvmlDeviceSetMigMode", status or RESET_REQUIRED, _told(status)))
-    # The next reset of the GPU, whoever's, would change it unasked
-    _session().ask("set_mode", uuid, mig.current)
+    if status == RESET_REQUIRED:
+        error = _with(error, "; nvidia-smi says: %s; open by %s; the former mode is set again" % (
+            said or "nothing", ", ".join(holder.named() for holder in read_holders(host)[0]) or "nobody"))
+    try:
+        # The next reset of the GPU, whoever's, would change it unasked
+        _session().ask("set_mode", uuid, mig.current)
+    except nvml.NvmlFailed as failed:
+        raise _with(error, "; the mode stays pending (%s)" % failed) from failed
     raise error
+
+
+def _with(error: GpuOpsError, more: str) -> GpuOpsError:
+    return GpuOpsError.because([replace(error.refusals[0], found=error.found + more)])
 
 
 def _told(status: int) -> str:
@@ -100,19 +123,22 @@ def _told(status: int) -> str:
 def divide(host: Host, journal: Journal, step: Step) -> None:
     uuid = step.parameters["uuid"]
     before, after = _placed(step.parameters["before"]), _placed(step.parameters["after"])
+    interrupted.note(host, journal, step.capability, OURS, uuid)
     try:
         mig = _mig(uuid)
         _compare(step, mig, before)
+        arrangement = _sparing(host, step, mig, after)
         try:
-            _carry_out(uuid, arrange(mig, _wanted(after)))
+            _carry_out(uuid, arrangement)
             _judge(step, _mig(uuid), after)
         except nvml.NvmlFailed as failed:
-            error = _explained(host, step, failed)
-            raise _brought_back(step, uuid, before, error) from failed
+            error = _brought_back(step, before, after, _explained(host, step, failed))
+            raise _with(error, _mode_back(host, journal, step)) from failed
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
     finally:
         nvml.forget()
+    interrupted.forget(host, journal, step.capability, SWITCHED, uuid)
     if host.which(MODPROBE) is not None:
         _make_nodes(host, without_nodes(host))
 
@@ -152,6 +178,32 @@ def _compare(step: Step, mig: Mig, before: Sequence[Placed]) -> None:
         )
 
 
+def _sparing(host: Host, step: Step, mig: Mig, after: Sequence[Placed]) -> Arrangement:
+    """The way there, worked out with those who have the instances by now; none of theirs is destroyed.
+
+    A pod that has just been evicted has its device until the kubelet has cleared it away.
+    """
+    minor = _session().ask("minor", step.parameters["uuid"])
+
+    def look() -> Arrangement:
+        return arrange(users(host).told(minor, mig), _wanted(after))
+
+    def settled(found: Arrangement) -> bool:
+        return not all(holder.startswith(POD) for each in found.in_use for holder in each.holders) or not found.in_use
+
+    arrangement, _settled = wait_for(look, settled, CLEARED_S, PAUSE_S)
+    if arrangement.in_use:
+        raise GpuOpsError(
+            "mig.taken_meanwhile",
+            found="of GPU %s would go, and are used by now: %s" % (step.subject, "; ".join(
+                "MIG device %s (%s)" % (each.uuid, ", ".join(each.holders) or "process %s" % list(each.processes))
+                for each in arrangement.in_use)),
+            wanted="instances that nobody uses, before they are destroyed; nothing was changed",
+            remedy="evict the pods, end the programs, and plan again",
+        )
+    return arrangement
+
+
 def _carry_out(uuid: str, arrangement: Arrangement) -> None:
     for request in _requests(arrangement):
         request(uuid)
@@ -185,11 +237,19 @@ def _judge(step: Step, mig: Mig, after: Sequence[Placed]) -> None:
         raise nvml.NvmlFailed("nvmlDeviceGetGpuInstances", 0, "the instances are others than those that were created")
 
 
-def _brought_back(step: Step, uuid: str, before: Sequence[Placed], error: GpuOpsError) -> GpuOpsError:
-    """The error, with what became of the GPU: as it was, or as much of that as can be had."""
-    failures: List[str] = []
+def _brought_back(
+    step: Step, before: Sequence[Placed], after: Sequence[Placed], error: GpuOpsError
+) -> GpuOpsError:
+    """The error, with what became of the GPU: as it was, or as much of that as can be had.
+
+    What is neither of before nor of the plan is somebody else's, made meanwhile, and stays.
+    """
+    uuid, failures = step.parameters["uuid"], []
     try:
-        arrangement = arrange(_mig(uuid), _wanted(before))
+        mig = _mig(uuid)
+        ours = {(each.profile, each.start) for each in (*before, *after)}
+        foreign = [as_placed(each) for each in mig.instances if (each.profile, each.start) not in ours]
+        arrangement = arrange(mig, _wanted([*foreign, *(each for each in before if not _meets(each, foreign))]))
         for request in _requests(arrangement):
             try:
                 request(uuid)
@@ -197,13 +257,36 @@ def _brought_back(step: Step, uuid: str, before: Sequence[Placed], error: GpuOps
                 failures.append(str(failed))
         lacking = [each for each in before if each not in placed_now(_mig(uuid))]
     except nvml.NvmlFailed as failed:
-        failures.append(str(failed))
-        lacking = list(before)
+        return _with(error, "; whether the GPU has its former instances cannot be told (%s)" % failed)
     fate = "the GPU has been brought back to its former instances" if not lacking else (
         "of its former instances %d of %d could not be made again: profile %s (%s)" % (
-            len(lacking), len(before), ", ".join("%d at %d" % (each.profile, each.start) for each in lacking),
-            "; ".join(failures)))
-    return GpuOpsError.because([replace(error.refusals[0], found="%s; %s" % (error.found, fate))])
+            len(lacking), len(before), _listed(lacking), "; ".join(failures) or "their place is taken"))
+    if foreign:
+        fate += "; somebody else's stay: profile %s" % _listed(foreign)
+    return _with(error, "; " + fate)
+
+
+def _meets(placed: Placed, others: Sequence[Placed]) -> bool:
+    return any(placed.start < other.start + other.size and other.start < placed.start + placed.size
+               for other in others)
+
+
+def _listed(placed: Sequence[Placed]) -> str:
+    return ", ".join("%d at %d" % (each.profile, each.start) for each in placed)
+
+
+def _mode_back(host: Host, journal: Journal, step: Step) -> str:
+    """A GPU that was whole before this change of its mode and instances is whole again, where that takes no reset."""
+    uuid = step.parameters["uuid"]
+    if uuid not in interrupted.remembered(host, journal, step.capability).get(SWITCHED, ()):
+        return ""
+    try:
+        if _session().ask("set_mode", uuid, False) == 0 and not _mig(uuid).current:
+            return "; its MIG mode is off again"
+        _session().ask("set_mode", uuid, True)
+    except nvml.NvmlFailed as failed:
+        return "; its MIG mode may stay on (%s)" % failed
+    return "; its MIG mode stays on"
 
 
 def _explained(host: Host, step: Step, failed: nvml.NvmlFailed) -> GpuOpsError:
@@ -218,4 +301,10 @@ def _users(host: Host) -> List[str]:
     return [holder.named() for holder in read_holders(host)[0] if holder.unit not in UNDISTURBED]
 
 
-EXECUTORS: Dict[str, Executor] = {MODE: set_mode, DIVIDE: divide, NODES: make_nodes}
+EXECUTORS: Dict[str, Executor] = {
+    MODE: set_mode,
+    DIVIDE: divide,
+    NODES: make_nodes,
+    "service.stop": interrupted.stop_service,
+    "service.start": interrupted.start_service,
+}

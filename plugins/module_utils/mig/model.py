@@ -22,6 +22,7 @@ class Board:
     resets:       whether a change of MIG mode takes a reset of it.
     resettable:   whether it can be reset without a reboot of the host.
     holders:      who has the whole GPU, by name.
+    watchers:     services that watch GPUs and have this one open: they are stopped while it changes.
     """
 
     index: int
@@ -35,6 +36,7 @@ class Board:
     resets: bool = False
     resettable: bool = True
     holders: Tuple[str, ...] = ()
+    watchers: Tuple[str, ...] = ()
 
     def named(self) -> str:
         return "GPU %d (%s, %s)" % (self.index, self.address, self.name)

@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterable, Mapping, Optional, Tuple
 
 from ..core.facts import HostFacts
 from ..core.host import Host
+from ..core.interrupted import STOPPED, remembered
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import restore_steps
@@ -22,13 +23,25 @@ from .policy import Policy
 
 # Ampere's compute capabilities: the only generation whose MIG mode takes a reset of the GPU (NVIDIA MIG User Guide)
 AMPERE = "8."
-# Who may have a GPU open while its MIG mode changes (NVIDIA MIG User Guide)
-UNDISTURBED = ("nvidia-persistenced.service",)
+FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
+# Who may have a GPU open while its MIG mode changes (NVIDIA MIG User Guide); the fabric manager has to run where that
+# resets a GPU (NVIDIA Fabric Manager User Guide)
+UNDISTURBED = ("nvidia-persistenced.service", FABRIC_MANAGER_UNIT)
+# Who watches GPUs, keeps their MIG mode from changing, and learns of instances when it starts (NVIDIA MIG User Guide;
+# NVIDIA DGX User Guide). In the order in which they are stopped
+WATCHERS = ("dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvsm.service", "nvsm-core.service",
+            "nvsm-notifier.service", "nvsm-api-gateway.service", "nvsm-mqtt.service")
 # A file of the driver's for each instance tells the minor of its device node (NVIDIA MIG User Guide, device nodes and
 # capabilities)
 FILES = "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/"
 NODE = "/dev/nvidia-caps/nvidia-cap%d"
 MODPROBE = "nvidia-modprobe"
+# What starts the host's unit of mig-parted's package at a boot, which divides GPUs by a file of its own
+RIVAL = "/etc/systemd/system/*.wants/nvidia-mig-manager.service"
+# Of the journal's notes: UUIDs of GPUs that we have changed, noted before we do
+OURS = "ours"
+# The same, of GPUs whose mode we have switched on and that we have not divided since
+SWITCHED = "switched"
 # How the name of a pod begins among holders
 POD = "pod "
 _PLACE = re.compile(r"/gpu(\d+)/mig/gi(\d+)/(?:ci(\d+)/)?access$")
@@ -51,6 +64,10 @@ class Observation:
     files:    {path: text or None} of our own files for the boot.
     enabled:  whether our unit is.
     restore:  steps that put back the files that we changed (only read when MIG is to go).
+    stopped:  watchers that an earlier run stopped since the boot and did not start again, and that do not run.
+    ours:     UUIDs of GPUs that we have changed.
+    rival:    file by which a boot starts nvidia-mig-manager.service, '' where none does.
+    fabric:   state of the fabric manager's service, '' where no GPU that is reset needs it.
     """
 
     boards: Tuple[Board, ...] = ()
@@ -62,6 +79,10 @@ class Observation:
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     enabled: bool = False
     restore: Tuple[Step, ...] = ()
+    stopped: Tuple[str, ...] = ()
+    ours: Tuple[str, ...] = ()
+    rival: str = ""
+    fabric: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
         # Processes and pods come and go without any meaning for the plan beyond what it tells of them
@@ -74,24 +95,36 @@ class Observation:
 
 
 def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
+    memory = remembered(host, journal, "mig")
+    noted = Observation(ours=tuple(memory.get(OURS, ())), stopped=tuple(
+        unit for unit in memory.get(STOPPED, ()) if _is_down(host.unit(unit))))
     if not policy.managed:
-        return Observation()
+        return noted
     restore = tuple(restore_steps("mig", host, journal)) if policy.state == "absent" else ()
     files = {path: host.read(path) for path in (boot.SCRIPT, boot.UNIT_FILE)}
     enabled = host.exists(boot.WANTS)
     reading = reading_of(facts.driver_userspace, facts.driver_loaded)
     if reading.error and not reading.gpus:
-        return Observation(error=reading.error, files=files, enabled=enabled, restore=restore)
+        return replace(noted, error=reading.error, files=files, enabled=enabled, restore=restore)
     capabilities = _capabilities(host)
-    return Observation(
-        boards=_boards(host, [gpu for gpu in reading.gpus if not gpu.error], {
-            place: minor for place, (_path, minor) in capabilities.items()}),
-        silent=tuple(("GPU %d%s" % (gpu.index, gpu.pci_address and " (%s)" % gpu.pci_address), gpu.error)
-                     for gpu in reading.gpus if gpu.error),
+    boards = _boards(host, [gpu for gpu in reading.gpus if not gpu.error], _minors_of(capabilities))
+    listed = {gpu.pci_address for gpu in reading.gpus}
+    # One that fails may be listed without its address
+    missing = [gpu.address for gpu in facts.gpus if gpu.address not in listed] \
+        if len(facts.gpus) > len(reading.gpus) else []
+    return replace(
+        noted,
+        rival=next(iter(host.glob(RIVAL)), ""),
+        boards=boards,
+        silent=(*(("GPU %d%s" % (gpu.index, gpu.pci_address and " (%s)" % gpu.pci_address), gpu.error)
+                  for gpu in reading.gpus if gpu.error),
+                *(("GPU %s" % address, "NVML does not list it") for address in missing)),
         driver=reading.driver_version,
         nodeless=_without_nodes(host, capabilities),
         modprobe=host.which(MODPROBE) is not None,
         files=files, enabled=enabled, restore=restore,
+        fabric=host.unit(FABRIC_MANAGER_UNIT).get("ActiveState", "") if facts.fabric and any(
+            board.resets for board in boards) else "",
     )
 
 
@@ -116,33 +149,57 @@ def _capabilities(host: Host) -> Dict[Place, Tuple[str, int]]:
     return found
 
 
-def _boards(host: Host, gpus: Iterable[NvmlGpu], minors: Mapping[Place, int]) -> Tuple[Board, ...]:
-    devices = {device.address: device for device in read_bus(host).gpus}
-    holders = [holder for holder in read_holders(host)[0] if holder.unit not in UNDISTURBED]
-    names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named() for holder in holders}
-    pods = pods_with_devices(host)
+def _is_down(unit: Mapping[str, str]) -> bool:
+    """One that is gone cannot be started, and one that runs need not."""
+    return unit.get("LoadState") == "loaded" and unit.get("ActiveState") not in ("active", "activating", "reloading")
 
-    def named(device: str, node: str, processes: Iterable[int] = ()) -> Tuple[str, ...]:
-        """Who has a device, by name: pods that were given it, and processes that have opened it."""
-        pids = {*processes, *(holder.pid for holder in holders if node in holder.devices)}
-        found = [POD + pod for pod in pods.get(device, ())]
-        found += [names.get(pid, "process %d" % pid) for pid in sorted(pids)]
+
+class Users:
+    """Who has which part of the GPUs now, by name: pods that were given it, and processes that have opened it."""
+
+    def __init__(self, host: Host, minors: Mapping[Place, int]) -> None:
+        self.everybody = read_holders(host)[0]
+        self._minors = minors
+        self._pods = pods_with_devices(host)
+        self._holders = [holder for holder in self.everybody if holder.unit not in (*UNDISTURBED, *WATCHERS)]
+        self._names = {holder.pid: POD + named_pod(host, holder.pod) if holder.pod else holder.named()
+                       for holder in self._holders}
+
+    def of(self, device: str, node: str, processes: Iterable[int] = ()) -> Tuple[str, ...]:
+        pids = {*processes, *(holder.pid for holder in self._holders if node in holder.devices)}
+        found = [POD + pod for pod in self._pods.get(device, ())]
+        found += [self._names.get(pid, "process %d" % pid) for pid in sorted(pids)]
         return tuple(dict.fromkeys(found))
 
-    def held(gpu: NvmlGpu, mig: Mig) -> Mig:
+    def told(self, minor: int, mig: Mig) -> Mig:
+        """The instances of a GPU, with those who have them."""
         return replace(mig, instances=tuple(replace(instance, compute=tuple(
-            replace(each, holders=named(
-                each.uuid, NODE % minors.get((gpu.minor, instance.id, each.id), -1), each.processes))
+            replace(each, holders=self.of(
+                each.uuid, NODE % self._minors.get((minor, instance.id, each.id), -1), each.processes))
             for each in instance.compute)) for instance in mig.instances))
 
+
+def users(host: Host) -> Users:
+    return Users(host, _minors_of(_capabilities(host)))
+
+
+def _minors_of(capabilities: Mapping[Place, Tuple[str, int]]) -> Dict[Place, int]:
+    return {place: minor for place, (_path, minor) in capabilities.items()}
+
+
+def _boards(host: Host, gpus: Iterable[NvmlGpu], minors: Mapping[Place, int]) -> Tuple[Board, ...]:
+    devices = {device.address: device for device in read_bus(host).gpus}
+    now = Users(host, minors)
     return tuple(Board(
         index=gpu.index, uuid=gpu.uuid, address=gpu.pci_address, name=gpu.name,
         device_id=_as_filter("10de:" + devices[gpu.pci_address].device_id) if gpu.pci_address in devices else "",
         subsystem_id=_as_filter(devices[gpu.pci_address].subsystem) if gpu.pci_address in devices else "",
-        memory_mib=gpu.memory_mib, mig=gpu.mig and held(gpu, gpu.mig),
+        memory_mib=gpu.memory_mib, mig=gpu.mig and now.told(gpu.minor, gpu.mig),
         resets=gpu.compute_capability.startswith(AMPERE),
         resettable=host.exists("/sys/bus/pci/devices/%s/reset" % gpu.pci_address),
-        holders=named(gpu.uuid, "/dev/nvidia%d" % gpu.minor),
+        holders=now.of(gpu.uuid, "/dev/nvidia%d" % gpu.minor),
+        watchers=tuple(unit for unit in WATCHERS if any(
+            holder.unit == unit and "/dev/nvidia%d" % gpu.minor in holder.devices for holder in now.everybody)),
     ) for gpu in gpus)
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Callable, List, Optional, Sequence, Tuple
+from itertools import combinations
+from typing import Callable, FrozenSet, Iterator, List, Optional, Sequence, Tuple
 
 from ..hardware.mig import ComputeInstance, GpuInstance, Mig, Profile
 from .model import Wanted
@@ -21,6 +22,9 @@ from .model import Wanted
 # What is paid for an instance, compared from the left: destroyed in use, destroyed, created
 Cost = Tuple[int, int, int]
 _FREE: Cost = (0, 0, 0)
+# {slices of a compute instance: it begins at a multiple of so many slices of its GPU instance}, as drivers list them
+# (nvidia-smi mig -lcipp; NVIDIA MIG User Guide); a larger one begins at the first
+_BEGINS = {1: 1, 2: 2, 3: 4, 4: 4}
 
 
 class Impossible(Exception):
@@ -101,24 +105,41 @@ def arrange(mig: Mig, wanted: Sequence[Wanted]) -> Arrangement:
         if instance is None:
             created.append(Placed(want.profile, start, _profile(mig, want).size, want.compute))
         else:
-            kept.append(recomputed(instance, want.compute))
+            kept.append(recomputed(instance, want.compute, _profile(mig, want).slices))
     return Arrangement(
         tuple(sorted(kept, key=lambda each: each.instance.start)),
         tuple(sorted(there.values(), key=lambda each: each.start)),
         tuple(sorted(created, key=lambda each: each.start)))
 
 
-def recomputed(instance: GpuInstance, slices: Sequence[int]) -> Kept:
-    """A GPU instance that keeps as many of its compute instances as are wanted, those in use before others."""
-    wanted = Counter(slices)
-    destroyed = []
-    for each in sorted(instance.compute, key=lambda one: (not one.in_use, one.start)):
-        if wanted[each.slices]:
-            wanted[each.slices] -= 1
-        else:
-            destroyed.append(each)
-    return Kept(instance, tuple(sorted(destroyed, key=lambda one: one.start)),
-                tuple(sorted(wanted.elements(), reverse=True)))
+def recomputed(instance: GpuInstance, slices: Sequence[int], whole: int) -> Kept:
+    """A GPU instance that keeps as many of its compute instances as are wanted and leave room for the others, those in
+    use before others. whole: its compute slices."""
+    wanted = tuple(sorted(slices, reverse=True))
+    ways = []
+    for kept in _parts(instance.compute):
+        left = Counter(each.slices for each in kept)
+        coming = Counter(wanted) - left
+        free = frozenset(range(whole)).difference(*(range(each.start, each.start + each.slices) for each in kept))
+        if not left - Counter(wanted) and _has_room(free, tuple(sorted(coming.elements(), reverse=True))):
+            going = tuple(each for each in instance.compute if each not in kept)
+            ways.append(Kept(instance, going, tuple(sorted(coming.elements(), reverse=True))))
+    # What fits nowhere is left to the driver, which has the last word
+    return min(ways, key=lambda way: (way.cost, [each.start for each in way.destroyed]),
+               default=Kept(instance, instance.compute, wanted))
+
+
+def _parts(compute: Sequence[ComputeInstance]) -> Iterator[Tuple[ComputeInstance, ...]]:
+    for count in range(len(compute) + 1):
+        yield from combinations(compute, count)
+
+
+def _has_room(free: FrozenSet[int], sizes: Sequence[int]) -> bool:
+    """Whether compute instances of these sizes fit into slices, each where one of its size may begin."""
+    if not sizes:
+        return True
+    places = (frozenset(range(start, start + sizes[0])) for start in range(0, 8, _BEGINS.get(sizes[0], 8)))
+    return any(place <= free and _has_room(free - place, sizes[1:]) for place in places)
 
 
 def _order(mig: Mig) -> Callable[[Wanted], Tuple[int, int, int, Tuple[int, ...], int]]:
@@ -143,7 +164,7 @@ def _best(mig: Mig, wanted: Sequence[Wanted]) -> Optional[List[Tuple[Wanted, int
         instance = there.get((want.profile, start))
         if instance is None:
             return (0, 0, 1 + len(want.compute))
-        changed = recomputed(instance, want.compute).cost
+        changed = recomputed(instance, want.compute, _profile(mig, want).slices).cost
         used = sum(each.in_use for each in instance.compute)
         return (changed[0] - used, changed[1] - 1 - len(instance.compute), changed[2])
 

@@ -16,10 +16,11 @@ from ..core.facts import HostFacts
 from ..core.plan import REBOOT, Disruption, Plan, Requirement, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step, service_step
+from ..hardware import mig_layout
 from ..hardware.mig import Mig
-from . import boot, layout
+from . import boot
 from .model import Board, Target
-from .observation import POD, Observation
+from .observation import FABRIC_MANAGER_UNIT, POD, WATCHERS, Observation
 from .placement import Arrangement, Impossible, Placed, arrange, as_placed, placed_now
 from .policy import Policy
 from .profiles import name_of
@@ -40,6 +41,7 @@ class Change:
     placed:       its instances afterwards, None where MIG mode is off then or nobody can tell them yet.
     refusals:     with {gpus} in place of the GPU's name, so that those of GPUs that stand alike are one.
     requirement:  what must come from outside before its instances can be made.
+    holders:      who has what goes, by name.
     """
 
     board: Board
@@ -48,11 +50,12 @@ class Change:
     placed: Optional[Tuple[Placed, ...]] = None
     refusals: Tuple[Refusal, ...] = ()
     requirement: Optional[Requirement] = None
+    holders: Tuple[str, ...] = ()
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    if not policy.managed or (policy.state == "absent" and not observation.restore):
-        return Plan()
+    if not policy.managed or (policy.state == "absent" and not (observation.restore or observation.ours)):
+        return Plan(steps=tuple(_starts(observation.stopped)))
     refusals = facts.refusals_of_the_sick()
     if not refusals and (facts.driver_reloads or observation.driver != facts.driver_loaded or not facts.driver_loaded):
         return _unanswered(observation, policy, facts)
@@ -63,20 +66,25 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         wanted, notes = targets(policy, observation.boards)
     except GpuOpsError as error:
         return Plan(refusals=error.refusals)
+    if policy.state == "absent" and observation.ours:
+        wanted = {uuid: target for uuid, target in wanted.items() if uuid in observation.ours}
     changes = [_change(board, wanted[board.uuid], policy) for board in observation.boards if board.uuid in wanted]
-    refusals = _said_once(changes)
+    refusals = _said_once(changes) + _without_fabric(observation, facts, changes) + _beside_another(observation, policy)
     if refusals:
         return Plan(refusals=refusals)
-    steps = [step for change in changes for step in change.steps]
+    stops, steps, starts = _without_watchers(observation, changes)
     if not observation.modprobe:
         notes = (*notes, "nvidia-modprobe is not installed: a MIG device has no node before root's nvidia-smi -L.")
     elif observation.nodeless and not steps:
         steps.append(_nodes_step(observation.nodeless))
-    steps += _removal(observation) if policy.state == "absent" else _boot_steps(observation, changes)
+    # What is put off must not come with the next boot
+    disruption = max((step.disruption for step in steps), default=Disruption.none)
+    kept = _removal(observation) if policy.state == "absent" else _boot_steps(observation, changes)
     return Plan(
-        steps=tuple(steps),
+        steps=(*stops, *steps, *(replace(step, disruption=disruption) for step in kept), *starts),
         requirements=tuple(change.requirement for change in changes if change.requirement is not None),
-        notes=notes, complete=all(change.placed is not None or not change.enabled for change in changes))
+        notes=notes, complete=all(change.placed is not None or not change.enabled for change in changes),
+        leaving=_leaving(changes))
 
 
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
@@ -117,7 +125,8 @@ def _change(board: Board, target: Target, policy: Policy) -> Change:
     refused = _refused_mode(board, mig, True, policy)
     if target.instances is None:
         # What a driver tells only in MIG mode cannot be planned before
-        return Change(board, True, mode, placed_now(mig) if mig.profiles else None, refused)
+        return Change(board, True, mode, placed_now(mig) if mig.profiles else None, refused,
+                      _boot_for_mode(board, mig, True), holders=_going(board, mig, True, Arrangement((), (), ())))
     there = mig if mig.current else replace(mig, instances=())
     try:
         arrangement = arrange(there, target.instances)
@@ -125,18 +134,24 @@ def _change(board: Board, target: Target, policy: Policy) -> Change:
         return Change(board, True, refusals=(_impossible(board, mig, impossible),))
     refused = (*refused, *_in_use(board, arrangement, policy))
     placed = _placed(arrangement)
+    holders = _going(board, mig, True, arrangement)
     boot_first = _boot_for_mode(board, mig, True)
     if boot_first is not None:
-        return Change(board, True, mode, placed, refused, boot_first)
-    return Change(board, True, (*mode, *_divide_step(board, there, arrangement, placed, mode)), placed, refused)
+        return Change(board, True, mode, placed, refused, boot_first, holders)
+    steps = (*mode, *_divide_step(board, there, arrangement, placed, mode))
+    return Change(board, True, steps, placed, refused, holders=holders)
 
 
 def _switched_off(board: Board, mig: Mig, policy: Policy) -> Change:
     arrangement = Arrangement((), mig.instances, ())
     refused = (*_refused_mode(board, mig, False, policy), *_in_use(board, arrangement, policy))
     divide = _divide_step(board, mig, arrangement, (), ())
-    return Change(board, False, (*divide, *_mode_step(board, mig, False, divide)), refusals=refused,
-                  requirement=_boot_for_mode(board, mig, False))
+    mode = _mode_step(board, mig, False, divide)
+    # A GPU that keeps its mode for now keeps its instances
+    divide = tuple(replace(step, disruption=max(step.disruption, *(each.disruption for each in mode), step.disruption))
+                   for step in divide)
+    return Change(board, False, (*divide, *mode), refusals=refused,
+                  requirement=_boot_for_mode(board, mig, False), holders=_going(board, mig, False, arrangement))
 
 
 def _divide_step(
@@ -192,6 +207,13 @@ def _holders(board: Board, mig: Mig) -> Tuple[str, ...]:
     return tuple(dict.fromkeys((*board.holders, *of_instances)))
 
 
+def _going(board: Board, mig: Mig, enabled: bool, arrangement: Arrangement) -> Tuple[str, ...]:
+    """Who has what goes: the whole GPU with its mode, else instances."""
+    if mig.current != enabled:
+        return _holders(board, mig)
+    return tuple(dict.fromkeys(holder for each in arrangement.in_use for holder in each.holders))
+
+
 def _staying(holders: Iterable[str], policy: Policy) -> List[str]:
     """Those that no drain takes away."""
     return [holder for holder in holders if not (policy.assume_pods_evicted and holder.startswith(POD))]
@@ -206,7 +228,7 @@ def _refused_mode(board: Board, mig: Mig, enabled: bool, policy: Policy) -> Tupl
     return (Refusal(
         "mig.busy", "{gpus} is used by %s" % ", ".join(staying),
         "a GPU that nobody has open while its MIG mode changes",
-        "stop them: evict the pods (in a cluster `site` drains the node), stop the services, end the programs"),)
+        "stop them: evict the pods (in a cluster `site` does), stop the services, end the programs"),)
 
 
 def _in_use(board: Board, arrangement: Arrangement, policy: Policy) -> Tuple[Refusal, ...]:
@@ -218,7 +240,7 @@ def _in_use(board: Board, arrangement: Arrangement, policy: Policy) -> Tuple[Ref
                 "mig.instance_in_use",
                 "MIG device %s of {gpus} would go, and is used by %s" % (each.uuid, ", ".join(staying)),
                 "instances that nobody uses, before they are destroyed",
-                "evict the pods (in a cluster `site` drains the node), end the programs, or ask for a layout that "
+                "evict the pods (in a cluster `site` does), end the programs, or ask for a layout that "
                 "keeps this instance"))
     return tuple(found)
 
@@ -238,6 +260,38 @@ def _impossible(board: Board, mig: Mig, impossible: Impossible) -> Refusal:
         "mig.layout_impossible", "on {gpus}, %s do not fit beside each other: of %d units %s"
         % (" + ".join(parts), impossible.units, "; ".join(places)),
         "a layout that fits on the GPU", "leave one of these out; nothing was changed")
+
+
+def _leaving(changes: Sequence[Change]) -> Dict[str, Tuple[str, ...]]:
+    """{step of a GPU: pods whose devices go with it}."""
+    pods = {change.board.uuid: tuple(sorted(
+        holder[len(POD):] for holder in change.holders if holder.startswith(POD))) for change in changes}
+    return {step.id: pods[change.board.uuid] for change in changes for step in change.steps}
+
+
+def _without_fabric(
+    observation: Observation, facts: HostFacts, changes: Sequence[Change]
+) -> Tuple[Refusal, ...]:
+    """A GPU of an NVSwitch board of Ampere's that is reset joins its fabric again only with the fabric manager's help
+    (NVIDIA Fabric Manager User Guide)."""
+    reset = [change.board for change in changes if change.board.resets and change.steps]
+    if not reset or facts.fabric_starts or observation.fabric in ("", "active"):
+        return ()
+    return (Refusal(
+        "mig.fabric_down", "%s would change, and %s is %s" % (
+            named(reset), FABRIC_MANAGER_UNIT, observation.fabric),
+        "the fabric manager running: on this generation it takes one GPU out of the fabric for a reset, and back",
+        "run `fabric_manager`, or start it; `journalctl -u nvidia-fabricmanager` says why it does not run"),)
+
+
+def _beside_another(observation: Observation, policy: Policy) -> Tuple[Refusal, ...]:
+    """It runs before our unit at a boot, which leaves a GPU alone that is divided already."""
+    if not observation.rival or policy.state == "absent":
+        return ()
+    return (Refusal(
+        "mig.another_manager", "nvidia-mig-manager.service is enabled (%s)" % observation.rival,
+        "one program that divides the GPUs at a boot",
+        "run `systemctl disable --now nvidia-mig-manager.service`; its file of layouts is what `configs` takes"),)
 
 
 def _said_once(changes: Sequence[Change]) -> Tuple[Refusal, ...]:
@@ -271,7 +325,7 @@ def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> str:
         whole = profile is None or each.compute == (profile.slices,)
         parts.append((each.start, each.size, name if whole else "%s (%s)" % (
             name, " ".join("%dc" % slices for slices in each.compute) or "no compute")))
-    return layout.drawn(parts, mig.units) + "\n"
+    return mig_layout.drawn(parts, mig.units) + "\n"
 
 
 def _as_data(placed: Sequence[Placed]) -> List[List[Any]]:
@@ -312,6 +366,31 @@ def _boot_steps(observation: Observation, changes: Sequence[Change]) -> List[Ste
 def _disabling() -> Step:
     return service_step(NAME, "disable", boot.UNIT, "It has nothing to do any more.", Disruption.none, "enabled",
                         "not enabled")
+
+
+def _without_watchers(
+    observation: Observation, changes: Sequence[Change]
+) -> Tuple[List[Step], List[Step], List[Step]]:
+    """(stops of those who watch GPUs that change, the steps of all GPUs, starts of the same, whatever has failed)."""
+    steps = [step for change in changes for step in change.steps]
+    watching = {unit for change in changes if change.steps for unit in change.board.watchers}
+    units = [unit for unit in WATCHERS if unit in watching]
+    disruption = max([Disruption.service_restart, *(step.disruption for step in steps)])
+    stops = [service_step(NAME, "stop", unit, "It has GPUs open that change.", disruption, "running", "stopped")
+             for unit in units]
+    ids = tuple(step.id for step in stops)
+    steps = [replace(step, depends_on=(*step.depends_on, *ids)) for step in steps]
+    return stops, steps, _starts((*units, *observation.stopped), disruption, stops)
+
+
+def _starts(
+    units: Sequence[str], disruption: Disruption = Disruption.none, stops: Sequence[Step] = ()
+) -> List[Step]:
+    stopped = {step.subject: step.id for step in stops}
+    return [service_step(
+        NAME, "start", unit, "It watches the GPUs, and learns of their instances when it starts.",
+        disruption if unit in stopped else Disruption.none, "stopped", "running",
+        (stopped[unit],) if unit in stopped else ()) for unit in reversed(WATCHERS) if unit in units]
 
 
 def _removal(observation: Observation) -> List[Step]:

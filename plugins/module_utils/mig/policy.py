@@ -16,6 +16,7 @@ from .configuration import ALL, Entry, Instances
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "config": {"type": "str", "default": ""},
+    "label": {"type": "str", "default": ""},
     "configs": {"type": "dict", "default": {}},
     "layout": {"type": "list", "elements": "dict", "default": [], "options": {
         "gpus": {"type": "list", "elements": "str", "default": [ALL]},
@@ -46,6 +47,7 @@ class Policy:
     fill:                what every GPU is filled with instead of what its entry names: a profile, as the user names it,
                          or BALANCED; '' for nothing.
     assume_pods_evicted: whether pods that hold GPUs now will have been evicted by then.
+    label:               whether the host's Node says the name.
     """
 
     state: str = "present"
@@ -53,6 +55,7 @@ class Policy:
     entries: Tuple[Entry, ...] = ()
     fill: str = ""
     assume_pods_evicted: bool = False
+    label: bool = False
 
     @property
     def managed(self) -> bool:
@@ -62,12 +65,12 @@ class Policy:
     @property
     def option(self) -> str:
         """The option that says what the GPUs are to be."""
-        return "config" if self.config else "layout"
+        return "label" if self.label else "config" if self.config else "layout"
 
     @property
     def called(self) -> str:
         """What a refusal calls the whole of it."""
-        return "`config` '%s'" % self.config if self.config else "`layout`"
+        return "`%s` '%s'" % (self.option, self.config) if self.config else "`layout`"
 
 
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
@@ -75,7 +78,9 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
     state, evicted = parameters["state"], parameters["assume_pods_evicted"]
     if state == "absent":
         return Policy(state=state, assume_pods_evicted=evicted)
-    config, document, layout = parameters["config"].strip(), parameters["configs"], parameters["layout"]
+    label = parameters["label"].strip()
+    config, document = label or parameters["config"].strip(), parameters["configs"]
+    layout = [] if label else parameters["layout"]
     labels = configuration.read(document) if document else {}
     refusals: List[Refusal] = []
     if config and layout:
@@ -90,11 +95,11 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
                     for number, entry in enumerate(layout or (), 1))
     named = _named(config, labels) if config else None
     if config and named is None:
-        refusals.append(_unknown(config, labels))
+        refusals.append(_unknown("label" if label else "config", config, labels))
     if refusals:
         raise GpuOpsError.because(refusals)
     if named is not None:
-        return Policy(state, config, *named, evicted)
+        return Policy(state, config, *named, evicted, bool(label))
     return Policy(state, "", entries, "", evicted)
 
 
@@ -114,16 +119,18 @@ def _named(config: str, labels: Mapping[str, Tuple[Entry, ...]]) -> Optional[Tup
     return None
 
 
-def _unknown(config: str, labels: Mapping[str, Any]) -> Refusal:
+def _unknown(option: str, config: str, labels: Mapping[str, Any]) -> Refusal:
     known = [DISABLED, ENABLED, BALANCED, *labels]
     alike = difflib.get_close_matches(config, known, 3, 0.7)
     return Refusal(
         "mig.config_unknown",
-        found="`config`: '%s'%s" % (config, "; alike: %s" % ", ".join(alike) if alike else ""),
+        found="`%s`: '%s'%s" % (option, config, "; alike: %s" % ", ".join(alike) if alike else ""),
         wanted="%s, %s and a profile, or a label of `configs`%s" % (
             ", ".join((DISABLED, ENABLED, BALANCED)), FILLED, " (%s)" % ", ".join(labels) if labels else ""),
-        remedy="correct `config`, or give `configs` the file that has this label",
-        option="config",
+        remedy="correct it%s, or give `configs` the file that has this label" % (
+            " on the Node (`kubectl label --overwrite node NODE nvidia.com/mig.config=...`)" if option == "label"
+            else ""),
+        option=option,
     )
 
 

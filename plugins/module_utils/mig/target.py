@@ -76,7 +76,7 @@ def _refuse_without_mig(policy: Policy, boards: Sequence[Board], chosen: Sequenc
             remedy="take it out of `%s`" % policy.option,
             option=policy.option,
         ))
-    if without and not refusals and all(board.mig is None for board in boards):
+    if policy.option == "layout" and without and not refusals and all(board.mig is None for board in boards):
         refusals.append(Refusal(
             "mig.nowhere",
             found="no GPU of this host has MIG: %s" % listed(boards),

@@ -46,6 +46,7 @@ class World(world.World):
     programs: who has devices open, beside the driver's own services.
     stopped, unloaded: what an exchange has noted.
     ours:     whether the driver's packages came through us.
+    divided:  whether a boot restores a layout of MIG instances.
     """
 
     capability = CAPABILITY
@@ -60,6 +61,7 @@ class World(world.World):
     stopped: List[str] = field(default_factory=list)
     unloaded: List[str] = field(default_factory=list)
     ours: bool = False
+    divided: bool = False
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         dependants = {name: tuple(other for other in self.modules if NEEDS.get(other) == name)
@@ -78,7 +80,7 @@ class World(world.World):
             services={name: Service(**vars(unit)) for name, unit in self.units.items()}, nodes=self.nodes,
             minors=self.minors, modprobe=self.modprobe, files=self.state((MODULES_FILE, UNIT_FILE)),
             originals=dict(self.originals), unloaded=tuple(self.unloaded), stopped=tuple(self.stopped),
-            enabled=tuple(self.enabled), ours=self.ours)
+            enabled=tuple(self.enabled), ours=self.ours, divided=self.divided)
 
     def _holders(self) -> Tuple[Holder, ...]:
         """A service of the driver that runs has a device open."""
@@ -181,6 +183,15 @@ class World(world.World):
         """The driver's packages are there."""
         self.come_true({"driver_installed": version, "driver_boots": version, "driver_userspace": version,
                         "module_installed": module[0] if module else ""})
+
+    def layout_restore(self, step: Step) -> Disruption:
+        """The driver is there, and nobody who needs the instances has started yet."""
+        assert self.facts.driver_loaded and not self.unit("nvidia-dcgm.service").active
+        return Disruption.driver_reload
+
+    def say_divided(self) -> None:
+        """A boot restores a layout of MIG instances."""
+        self.divided = True
 
     def say_ours(self) -> None:
         """The driver came through us."""

@@ -18,10 +18,11 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot, executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.capability import CAPABILITY
 
@@ -44,7 +45,8 @@ class ScratchHost(Host):
 
 def main() -> None:
     host, version = ScratchHost(sys.argv[1]), sys.argv[2]
-    facts = HostFacts(hostname="gpu", driver_userspace=version, driver_loaded=version)
+    facts = HostFacts(hostname="gpu", driver_userspace=version, driver_loaded=version,
+                      gpus=tuple(Gpu(device.address, device.device_id) for device in read_bus(host).gpus))
     for line in sys.stdin:
         nvml.forget()
         print(json.dumps(answer(host, facts, json.loads(line))), flush=True)

@@ -43,6 +43,9 @@ class World(world.World):
     nodeless: Tuple[str, ...] = ()
     modprobe: bool = True
     made: int = 0
+    fabric: str = ""
+    stopped: List[str] = field(default_factory=list)
+    rival: str = ""
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         if not policy.managed:
@@ -53,7 +56,8 @@ class World(world.World):
         if self.error or not there.driver_loaded:
             return replace(own, error=self.error or "no driver is loaded")
         return replace(own, boards=tuple(self.boards), silent=self.silent, driver=there.driver_loaded,
-                       nodeless=self.nodeless, modprobe=self.modprobe)
+                       nodeless=self.nodeless, modprobe=self.modprobe, stopped=tuple(self.stopped), rival=self.rival,
+                       fabric=self.fabric if any(board.resets for board in self.boards) else "")
 
     def suppose(self, policy: Policy) -> None:
         """Pods that will have been evicted are gone with their programs; a removal waits for all others too."""
@@ -67,6 +71,7 @@ class World(world.World):
     def boot(self) -> None:
         """No instance outlives it, and MIG mode only on Ampere; our unit makes them again."""
         super().boot()
+        self.stopped = []
         script = self.files.get(boot.SCRIPT, "") if self.unit(boot.UNIT).enabled else ""
         layouts = {words[1]: words[2:] for words in map(str.split, script.splitlines()) if words[:1] == ["restore"]}
         for number, board in enumerate(self.boards):
@@ -112,6 +117,14 @@ class World(world.World):
             compute.uuid for instance in instances for compute in instance.compute)))
 
     # verbs
+
+    def service_stop(self, step: Step) -> Optional[Disruption]:
+        self.stopped.append(step.subject)
+        return super().service_stop(step)
+
+    def service_start(self, step: Step) -> None:
+        super().service_start(step)
+        self.stopped = [unit for unit in self.stopped if unit != step.subject]
 
     def mig_mode(self, step: Step) -> Optional[Disruption]:
         number = self._numbered(step.parameters["uuid"])
@@ -186,6 +199,19 @@ class World(world.World):
 
     def say_nodeless(self, *files: str) -> None:
         self.nodeless = files
+
+    def say_rival(self, path: str) -> None:
+        """mig-parted's own unit is enabled."""
+        self.rival = path
+
+    def say_watched(self, index: str, *units: str) -> None:
+        """Services that run and have the GPU open."""
+        self.boards[int(index)] = replace(self.boards[int(index)], watchers=units)
+        self.units.update({unit: world.Unit(known=True, enabled=True, active=True) for unit in units})
+
+    def say_fabric_manager(self, state: str) -> None:
+        """An NVSwitch board, whose fabric manager's service systemd calls so."""
+        self.fabric = state
 
     def say_without_modprobe(self) -> None:
         self.modprobe = False

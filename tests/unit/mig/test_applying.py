@@ -144,6 +144,19 @@ def test_a_mode_that_stays_pending_is_an_error_with_its_users(gpus: Gpus) -> Non
     assert host.layout(1) != [], "the other GPU is divided"
 
 
+def test_a_mode_that_waits_on_one_gpu_concerns_no_other(gpus: Gpus) -> None:
+    """Somebody has set the mode of the first, whose reset is theirs to choose, until the layout is for it too."""
+    host = gpus(A100, 3)
+    host.set(gpu__0__mig_pending=1)
+    made = host.apply(layout=layout("7g.80gb", gpus=["1"]))
+    assert [(mig["current"], mig["pending"]) for mig in host.migs()] == [(False, True), (True, True), (False, False)]
+    assert not any("0000:07:00.0" in step for step in made["applied"])
+    assert len(host.calls()) == 3 and all(" gpu=1 " in call for call in host.calls())
+    made = host.apply(layout=layout("7g.80gb", gpus=["0", "1"]))
+    assert [step for step in made["applied"] if "mig.mode" in step] == ["mig/mig.mode/0000:07:00.0"]
+    assert [mig["current"] for mig in host.migs()] == [True, True, False]
+
+
 def test_a_failure_on_one_gpu_brings_that_one_back_and_leaves_the_others(gpus: Gpus) -> None:
     host = gpus(H100, 3)
     host.apply(config="all-3g.40gb")

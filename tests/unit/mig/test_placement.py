@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mig_boards import WITH_MIG, profiles
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import mig_layout
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import ComputeInstance, GpuInstance, Mig
-from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import layout
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.model import Wanted
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.placement import Impossible, arrange
 
@@ -113,4 +113,4 @@ def test_what_leaves_no_media_engines_for_others_does_not_fit_beside_them() -> N
      "|1g.24gb+me.all|....|....|....|2g.48gb                      |"),
 ])
 def test_a_board_is_drawn(parts: List[Tuple[int, int, str]], units: int, expected: str) -> None:
-    assert layout.drawn(parts, units) == expected
+    assert mig_layout.drawn(parts, units) == expected

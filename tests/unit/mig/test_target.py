@@ -151,10 +151,14 @@ def test_gpus_without_mig_are_left_out_of_all_and_told_of() -> None:
     assert notes([A100, T4], **options) == ("Left as they are, without MIG: GPU 2 (%s, Tesla T4)." % T4.address,)
 
 
-@pytest.mark.parametrize("options", [
-    {"config": "all-1g"}, {"config": "all-enabled"}, {"config": "all-balanced"}, {"layout": [{}]}])
-def test_all_of_none_with_mig_is_refused(options: Dict[str, Any]) -> None:
-    assert codes([T4], **options) == ["mig.nowhere"]
+def test_a_layout_for_this_host_of_which_no_gpu_has_mig_is_refused() -> None:
+    assert codes([T4], layout=[{}]) == ["mig.nowhere"]
+
+
+@pytest.mark.parametrize("config", ["all-1g", "all-enabled", "all-balanced"])
+def test_a_fleets_layout_leaves_a_host_without_mig_alone(config: str) -> None:
+    assert made([T4], config=config) == {}
+    assert "without MIG" in notes([T4], config=config)[0]
 
 
 def test_a_gpu_without_mig_that_is_named_is_refused() -> None:

@@ -1,0 +1,113 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What is somebody's stays: pods without a program, others' layouts, GPUs that fail."""
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, List
+
+import pytest
+from mig_host import MigHost
+from test_applying import A100, CREATE, H100, NO_ROOM, codes, error, layout
+
+Gpus = Callable[..., MigHost]
+POD = "11111111-2222-3333-4444-555555555555"
+
+
+def given_to_a_pod(host: MigHost, *uuids: str) -> None:
+    """The kubelet has given these devices to a pod of which no program uses one yet."""
+    kubelet = host.directory / "var" / "lib" / "kubelet"
+    (kubelet / "pods" / POD).mkdir(parents=True)
+    (kubelet / "device-plugins").mkdir()
+    (kubelet / "device-plugins" / "kubelet_internal_checkpoint").write_text(json.dumps({"Data": {"PodDeviceEntries": [{
+        "PodUID": POD, "ContainerName": "c", "ResourceName": "nvidia.com/mig-1g.10gb",
+        "DeviceIDs": {"0": list(uuids)}}]}}))
+
+
+def devices(host: MigHost, gpu: int = 0) -> List[str]:
+    return [each["uuid"] for instance in host.migs()[gpu]["instances"] for each in instance["compute"]]
+
+
+@pytest.mark.parametrize("kept", [0, 1, 2])
+def test_of_compute_instances_that_are_alike_a_pods_stays(gpus: Gpus, kept: int) -> None:
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "3g.40gb", "compute": ["1c", "1c", "1c"]}))
+    held = devices(host)[kept]
+    given_to_a_pod(host, held)
+    assert "error" not in host.apply(layout=layout({"profile": "3g.40gb", "compute": ["1c"]}))
+    assert devices(host) == [held]
+
+
+def test_compute_instances_that_stay_leave_room_for_those_that_come(gpus: Gpus) -> None:
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "3g.40gb", "compute": ["1c", "1c", "1c"]}))
+    before = devices(host)
+    assert "error" not in host.apply(layout=layout({"profile": "3g.40gb", "compute": ["2c", "1c"]}))
+    assert [each["slices"] for each in host.migs()[0]["instances"][0]["compute"]] == [2, 1]
+    assert len(set(devices(host)) & set(before)) == 1
+    assert host.apply(layout=layout({"profile": "3g.40gb", "compute": ["2c", "1c"]}))["applied"] == []
+
+
+def test_a_pods_instance_that_would_go_is_refused(gpus: Gpus) -> None:
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "1g.10gb", "count": 7}))
+    given_to_a_pod(host, devices(host)[3])
+    before = devices(host)
+    assert codes(host.apply(layout=layout("7g.80gb"))) == ["mig.instance_in_use"]
+    assert devices(host) == before
+
+
+def test_a_removal_leaves_what_others_have_made(gpus: Gpus) -> None:
+    host = gpus(H100, 2)
+    host.smi("-i", "1", "-mig", "1")
+    host.smi("mig", "-i", "1", "-cgi", "9,9", "-C")
+    host.apply(layout=layout("7g.80gb", gpus=["0"]))
+    host.apply(state="absent")
+    assert [mig["current"] for mig in host.migs()] == [False, True] and host.layout(1) == ["3g.40gb@0", "3g.40gb@4"]
+    assert host.apply(state="absent")["applied"] == []
+
+
+def test_a_gpu_that_is_gone_moves_no_layout_to_its_neighbour(gpus: Gpus) -> None:
+    host = gpus(H100, 3)
+    wanted = [*layout("7g.80gb", gpus=["0"]), *layout({"profile": "3g.40gb", "count": 2}, gpus=["1"])]
+    host.apply(layout=wanted)
+    before = devices(host, 1)
+    host.fault("absent", 0)
+    refused = host.apply(layout=wanted)
+    assert codes(refused) == ["mig.silent"] and "NVML does not list it" in error(refused)["found"]
+    assert devices(host, 0) == before, "the former second one"
+
+
+def test_a_gpu_whose_first_division_fails_is_whole_again(gpus: Gpus) -> None:
+    host = gpus(H100, 2)
+    host.fault("call", 1, call=CREATE, code=NO_ROOM, nth=2, times=1)
+    refused = host.apply(config="all-balanced")
+    assert codes(refused) == ["mig.does_not_fit"] and "its MIG mode is off again" in error(refused)["found"]
+    assert [mig["current"] for mig in host.migs()] == [True, False]
+    assert "error" not in host.apply(config="all-balanced") and len(host.layout(1)) == 4
+
+
+def test_where_a_mode_takes_a_reset_it_is_told_that_it_stays_on(gpus: Gpus) -> None:
+    host = gpus(A100)
+    host.fault("call", 0, call=CREATE, code=NO_ROOM, nth=1, times=1)
+    assert "its MIG mode" in error(host.apply(config="all-balanced"))["found"]
+
+
+def test_a_mode_that_could_not_be_set_back_hides_nothing(gpus: Gpus) -> None:
+    host = gpus(A100)
+    host.fault("mig-in-use", 0)
+    host.fault("call", 0, call="nvmlDeviceSetMigMode", code=999, nth=2, times=1)
+    refused = host.apply(config="all-balanced")
+    assert codes(refused) == ["mig.in_use"] and "the mode stays pending" in error(refused)["found"]
+
+
+def told_of_a_boot(answer: Dict[str, Any]) -> List[str]:
+    return [each["kind"] for each in answer["plan"]["requirements"]]
+
+
+def test_a_mode_without_instances_that_only_a_boot_brings_is_asked_for(gpus: Gpus) -> None:
+    host = gpus("a30")
+    host.fault("mig-pending", 0)
+    (host.directory / "sys/bus/pci/devices/0000:17:00.0/reset").unlink()
+    for _time in range(2):
+        assert told_of_a_boot(host.apply(layout=[{"gpus": ["all"]}])) == ["reboot"]
