@@ -42,6 +42,10 @@ ALLOWED = "allowed_disruption"
 
 Part = Union[Step, Requirement]
 
+# Which pods with devices have to leave a node for a plan. With some, the cluster components stop too: they offer and
+# watch the devices that change.
+DRAINS = NO_POD, SOME_PODS, ALL_PODS = ("none", "pods", "node")
+
 
 def read_facts(host: Host) -> HostFacts:
     """All that the capabilities plan with."""
@@ -65,9 +69,9 @@ def write(name: str) -> None:
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
-    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'converged', 'waiting', 'unfinished',
-    'waited_for', 'observation', 'gpus'}: the plans of all capabilities that have parameters, chained on the facts each
-    one leaves, once no other run works on the host ('lock_timeout').
+    """{'plan', 'text', 'digest', 'refusals', 'deferred', 'disruption', 'drain', 'pods', 'converged', 'waiting',
+    'unfinished', 'waited_for', 'observation', 'gpus', 'devices'}: the plans of all capabilities that have parameters,
+    chained on the facts each one leaves, once no other run works on the host ('lock_timeout').
 
     With 'approved_plan', what it does not cover is a refusal: the host or the policy is not the one that was approved.
     With 'gpus_only', nothing is planned on a host without a GPU for the driver.
@@ -81,13 +85,16 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     total = Plan(host=facts.hostname, notes=notes)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
     deferred: List[Part] = []
+    drains = []
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
             options = _checked(capability.name, {**capability.arguments, ALLOWED: WRITER_ARGUMENTS[ALLOWED]}, given)
             allowed = Disruption[options.pop(ALLOWED)]
             plan, facts = plan_of(capability, options, host, facts, now)
-            deferred += deferred_of(plan, allowed)
+            put_off = deferred_of(plan, allowed)
+            deferred += put_off
+            drains.append(drain_of(plan, put_off))
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
     if approved is not None:
@@ -102,12 +109,15 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
         "digest": digest(total.promise()),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
         **told_of(total, deferred),
+        "drain": max((drain for drain, _pods in drains), key=DRAINS.index, default=NO_POD),
+        "pods": sorted({pod for _drain, pods in drains for pod in pods}),
         "converged": is_done,
         "waiting": list(total.waiting),
         "unfinished": unfinished,
         "waited_for": waited,
         "observation": observation,
         "gpus": len(observation["pci"]["gpus"]),
+        "devices": observation["devices"],
         **_validation(host, wanted.get("validation"), is_done),
         **({"kept_as": kept.keep(host, total)} if is_kept else {}),
     }
@@ -117,6 +127,17 @@ def deferred_of(plan: Plan, allowed: Disruption) -> Tuple[Part, ...]:
     """What a writer that may disturb so much does not do of its plan, and what then is not brought from outside."""
     _done, deferred = split_by_disruption(plan.steps, allowed)
     return (*deferred, *(requirement for requirement in plan.requirements if requirement.disruption > allowed))
+
+
+def drain_of(plan: Plan, put_off: Sequence[Part]) -> Tuple[str, Tuple[str, ...]]:
+    """(which pods have to leave for what is done of a plan, one of DRAINS; their names, where it is some)."""
+    parts: Tuple[Part, ...] = (*plan.steps, *plan.requirements)
+    done = [part for part in parts if part not in put_off]
+    changed = [part.id for part in done if part.id in plan.leaving]
+    if changed and not any(isinstance(part, Requirement) for part in done):
+        return SOME_PODS, tuple(sorted({pod for each in changed for pod in plan.leaving[each]}))
+    disturbs = any(part.disruption > Disruption.service_restart for part in done)
+    return (ALL_PODS if disturbs else NO_POD), ()
 
 
 def told_of(plan: Plan, deferred: Sequence[Part]) -> Dict[str, Any]:

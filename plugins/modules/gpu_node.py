@@ -44,6 +44,12 @@ options:
     type: list
     elements: str
     default: []
+  take_over:
+    description:
+      - Whether labels of O(labels) that somebody else has set get our value and are ours from then on, as those that
+        report a state, which no two can.
+    type: bool
+    default: false
   purge_labels:
     description: Whether to take away every label that we set and that O(labels) does not name.
     type: bool
@@ -143,6 +149,7 @@ ARGUMENTS = {
     "labels": {"type": "dict", "default": {}},
     "unset_labels": {"type": "list", "elements": "str", "default": []},
     "purge_labels": {"type": "bool", "default": False},
+    "take_over": {"type": "bool", "default": False},
 }
 
 

@@ -214,6 +214,10 @@ plan:
       type: list
       elements: str
       returned: success
+    leaving:
+      description: Pods whose devices change, as in RV(pods), by the id of the step that changes them.
+      type: dict
+      returned: success
     kept:
       description: What was looked at and stays as it is, where one might expect otherwise.
       type: list
@@ -308,6 +312,24 @@ gpus:
   description: How many GPUs for NVIDIA's driver the PCI bus has.
   returned: success
   type: int
+devices:
+  description: What of the host can be given to containers now, as M(gpuops.nvidia.gpu_validation) returns it.
+  returned: success
+  type: dict
+  sample: {"whole": 6, "divided": 2, "empty": 0, "mig": {"1g.10gb": 14}}
+drain:
+  description:
+    - Which pods with devices have to leave the node for what is not in RV(deferred). C(none), C(pods) for those in
+      RV(pods), or C(node) for all.
+    - With C(pods) the cluster components have to stop too, as they offer and watch the devices that change.
+  returned: success
+  type: str
+  sample: none
+pods:
+  description: Pods whose devices change, as C(namespace/name), or by UID where the host does not tell the name.
+  returned: success
+  type: list
+  elements: str
 checks:
   description: Every check of O(validation), as M(gpuops.nvidia.gpu_validation) returns it; empty where there is work.
   returned: success

@@ -25,6 +25,12 @@ options:
     description: Name of the node.
     type: str
     required: true
+  pods:
+    description:
+      - The pods to evict, as C(namespace/name) or by UID. Others stay, and so does one of these that holds no GPU.
+      - Left out, all pods of the node that hold GPUs.
+    type: list
+    elements: str
   force:
     description: Whether to evict pods that no controller starts again.
     type: bool
@@ -119,6 +125,7 @@ from ..module_utils.cluster.module import run_cluster_module
 
 ARGUMENTS = {
     "node": {"type": "str", "required": True},
+    "pods": {"type": "list", "elements": "str"},
     "force": {"type": "bool", "default": False},
     "delete_emptydir_data": {"type": "bool", "default": False},
     "grace_period": {"type": "int"},

@@ -1,15 +1,19 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""MIG layouts on booted hosts: from bare to divided GPUs in one run, kept over changes and boots, and taken back.
+"""MIG layouts on booted nodes: from bare to divided GPUs in one run, offered to pods, kept over changes and boots, and
+taken back.
 
-Two GPU hosts in this order, of the generation whose MIG mode takes a reset and of one whose mode a boot forgets.
+Two GPU nodes in this order, of the generation whose MIG mode takes a reset and of one whose mode a boot forgets.
 """
 from __future__ import annotations
 
+import json
+import time
 from typing import Any, Dict, Iterator, List
 
+import gpu_pods
 import pytest
-from laboratory import Fleet, new_lab
+from laboratory import Fleet, Played, new_lab
 
 from gpulab.topology import parse
 
@@ -20,14 +24,48 @@ UNIT = "gpuops-nvidia-mig.service"
 HOLD = "import os, time; os.open(%r, os.O_PATH); time.sleep(3600)"
 
 
+GPUS = 8
+# As the role's default is, but for the strategy
+SINGLE = {"version": "v1", "flags": {
+    "migStrategy": "single", "failOnInitError": False, "nvidiaDriverRoot": "/", "plugin": {
+        "deviceListStrategy": ["cdi-annotations", "cdi-cri"], "containerDriverRoot": "/driver-root",
+        "nvidiaCTKPath": "/usr/bin/nvidia-cdi-hook"}}}
+
+
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lab = new_lab("mig")
-    lab.up(parse({"name": "mig", "control_plane": False, "hosts": [
-        {"name": A100, "board": "a100-80gb-sxm", "gpus": 2}, {"name": H100, "board": "h100-sxm-hgx", "gpus": 2},
+    lab.up(parse({"name": "mig", "control_plane": True, "hosts": [
+        {"name": A100, "board": "a100-80gb-sxm", "gpus": GPUS},
+        {"name": H100, "board": "h100-sxm-hgx", "gpus": GPUS, "containerd": "2.3"},
     ]}, "test_mig.py"))
     yield Fleet(lab, tmp_path_factory.mktemp("mig"))
     lab.down()
+
+
+def site(fleet: Fleet, **variables: Any) -> Played:
+    return fleet.play("gpuops.nvidia.site", gpu_serial=2, **variables)
+
+
+def offered(fleet: Fleet, host: str) -> Dict[str, int]:
+    """What the real device plugin offers; the kubelet keeps what is offered no more as nothing."""
+    told = fleet.node(host)["status"]["allocatable"]
+    return {name.split("/")[1]: int(count) for name, count in told.items() if name.startswith("nvidia.com/") and
+            int(count)}
+
+
+def labels(fleet: Fleet, host: str) -> Dict[str, str]:
+    told = fleet.node(host)["metadata"]["labels"]
+    return {name.split("/")[1]: value for name, value in told.items() if name.startswith("nvidia.com/")}
+
+
+def labelled(fleet: Fleet, host: str, **wanted: str) -> None:
+    """Feature discovery writes its labels when it has looked, after its pod is ready."""
+    names = {name.replace("__", "-").replace("_", "."): value for name, value in wanted.items()}
+    deadline = time.monotonic() + 90
+    while any(labels(fleet, host).get(name) != value for name, value in names.items()):
+        assert time.monotonic() < deadline, (names, labels(fleet, host))
+        time.sleep(1)
 
 
 def shell(fleet: Fleet, words: str, host: str) -> str:
@@ -46,24 +84,34 @@ def mig_devices(fleet: Fleet, host: str) -> List[str]:
 
 
 def in_specification(fleet: Fleet, host: str) -> List[str]:
+    """Of ours: the device plugin has one of its own beside it."""
     names = fleet.say(host, "nvidia-ctk", "--quiet", "cdi", "list").split()
-    return sorted(name.split("=")[1] for name in names if "MIG-" in name or "GPU-" in name)
+    return sorted(name.split("=")[1] for name in names
+                  if name.startswith(("nvidia.com/gpu=MIG-", "nvidia.com/gpu=GPU-")))
 
 
 def module(fleet: Fleet, name: str, host: str, **options: Any) -> Dict[str, Any]:
     return fleet.tasks(host, [{"gpuops.nvidia." + name: options}]).result(host, name)
 
 
-def test_a_bare_host_is_divided_in_the_run_that_brings_its_driver(fleet: Fleet) -> None:
-    fleet.play("gpuops.nvidia.site", gpu_serial=2, mig_config="all-balanced")
+BALANCED = {"mig-1g.10gb": 2 * GPUS, "mig-2g.20gb": GPUS, "mig-3g.40gb": GPUS}
+
+
+def test_a_bare_host_is_divided_and_offered_in_the_run_that_brings_its_driver(fleet: Fleet) -> None:
+    site(fleet, mig_config="all-balanced")
     for host in HOSTS:
-        assert len(mig_devices(fleet, host)) == 8
+        assert len(mig_devices(fleet, host)) == 4 * GPUS
         assert in_specification(fleet, host) == sorted(mig_devices(fleet, host))
-        assert not module(fleet, "gpu_validation", host).get("failed")
+        assert offered(fleet, host) == BALANCED
+        labelled(fleet, host, mig_strategy="mixed", mig__1g_10gb_count=str(2 * GPUS), mig__3g_40gb_count=str(GPUS))
 
 
 def test_a_divided_host_needs_nothing(fleet: Fleet) -> None:
-    assert fleet.play("gpuops.nvidia.site", gpu_serial=2, mig_config="all-balanced").changes() == []
+    again = site(fleet, mig_config="all-balanced")
+    assert again.changes() == [] and again.calls == dict.fromkeys(HOSTS, ["gpu_plan"])
+    fleet.play("gpuops.nvidia.validate")
+    drawn = module(fleet, "gpu_info", H100)["observation"]["layouts"]
+    assert len(drawn) == GPUS and all("|1g.10gb|1g.10gb|3g.40gb" in each for each in drawn.values())
 
 
 def test_another_layout_goes_round_what_is_in_use(fleet: Fleet) -> None:
@@ -74,13 +122,31 @@ def test_another_layout_goes_round_what_is_in_use(fleet: Fleet) -> None:
     refused = module(fleet, "mig", H100, config="all-disabled")
     assert refused["failed"] and "python3 (pid" in refused["msg"] and refused["code"] == "mig.busy"
     assert mig_devices(fleet, H100) == before
-    done = module(fleet, "mig", H100, layout=[{"gpus": ["0"], "instances": [
-        {"profile": "3g.40gb"}, {"profile": "1g.10gb", "count": 4}]}])
-    assert done["applied"][0] == "mig/mig.divide/0000:1b:00.0"
-    assert len(set(mig_devices(fleet, H100)) & set(before)) >= 3 + 4
     shell(fleet, "pkill -f O_PATH", H100)
-    fleet.play("gpuops.nvidia.site", gpu_serial=2, mig_config="all-balanced")
-    assert in_specification(fleet, H100) == sorted(mig_devices(fleet, H100))
+
+
+def test_pods_whose_devices_stay_go_on_over_another_layout_and_strategy(fleet: Fleet) -> None:
+    """One pod has an instance that both layouts have, another one that goes."""
+    keeper = gpu_pods.pod("keeper", H100, 1, "nvidia.com/mig-1g.10gb")
+    mover = gpu_pods.deployment(gpu_pods.pod("mover", H100, 1, "nvidia.com/mig-3g.40gb"))
+    stays, goes = gpu_pods.run(fleet, [keeper, mover])
+    (held,) = gpu_pods.allocated(fleet, H100, stays["metadata"]["uid"])
+    assert held in mig_devices(fleet, H100)
+    planned = fleet.play("gpuops.nvidia.plan", "--limit", H100, mig_config="all-1g.10gb").result(H100, "gpu_plan")
+    assert planned["drain"] == "pods"
+    assert planned["pods"] == ["default/" + goes["metadata"]["name"]]
+    changed = site(fleet, mig_config="all-1g.10gb", device_plugin_config=SINGLE)
+    _asked, eviction = changed.results(H100, "gpu_pod_eviction")
+    assert [pod["name"] for pod in eviction["evicted"]] == [goes["metadata"]["name"]]
+    now = json.loads(fleet.lab.kubectl(["get", "pod", "keeper", "-o", "json"]).stdout)
+    assert now["metadata"]["uid"] == stays["metadata"]["uid"]
+    assert [each["restartCount"] for each in now["status"]["containerStatuses"]] == [0]
+    assert held in mig_devices(fleet, H100)
+    for host in HOSTS:
+        assert offered(fleet, host) == {"gpu": 7 * GPUS}
+        labelled(fleet, host, mig_strategy="single", gpu_count=str(7 * GPUS))
+        assert "unschedulable" not in fleet.node(host)["spec"]
+    fleet.lab.kubectl(["delete", "deployment,pod", "--now", "--ignore-not-found", "mover", "keeper"], check=False)
 
 
 def test_a_boot_brings_the_layout_back_before_containers_start(fleet: Fleet) -> None:
@@ -91,17 +157,29 @@ def test_a_boot_brings_the_layout_back_before_containers_start(fleet: Fleet) -> 
         before_what = fleet.say(host, "systemctl", "show", UNIT, "--property", "Before", "--value").split()
         assert {"kubelet.service", "containerd.service", "gpuops-nvidia-cdi.service"} <= set(before_what)
         assert fleet.say(host, "systemctl", "is-active", UNIT) == "active"
-        assert instances(fleet, host) == before[host] and len(before[host]) == 8
+        assert instances(fleet, host) == before[host] and len(before[host]) == 7 * GPUS
         assert in_specification(fleet, host) == sorted(mig_devices(fleet, host))
-    changed = fleet.play("gpuops.nvidia.site", gpu_serial=2, mig_config="all-balanced").changes()
-    assert [task for _host, task in changed if not task.endswith("Validate the host")] == [], "but what lies in /run"
+    again = site(fleet, mig_config="all-1g.10gb", device_plugin_config=SINGLE)
+    assert [task for _host, task in again.changes() if not task.endswith("Validate the host")] == [], "what is in /run"
+    for host in HOSTS:
+        assert offered(fleet, host) == {"gpu": 7 * GPUS}
+
+
+def test_the_nodes_label_says_the_layout_and_gets_the_answer(fleet: Fleet) -> None:
+    fleet.lab.kubectl(["label", "node", A100, "nvidia.com/mig.config=all-disabled"])
+    site(fleet, mig_config="all-balanced", gpu_mig_labels=True)
+    assert offered(fleet, A100) == {"gpu": GPUS}
+    assert offered(fleet, H100) == BALANCED
+    assert labels(fleet, A100)["mig.config.state"] == "success" and "mig.config.state" not in labels(fleet, H100)
+    fleet.lab.kubectl(["label", "node", A100, "nvidia.com/mig.config-"])
 
 
 def test_it_is_taken_back(fleet: Fleet) -> None:
-    fleet.play("gpuops.nvidia.site", gpu_serial=2, mig_state="absent")
+    site(fleet, mig_state="absent")
     for host in HOSTS:
         assert mig_devices(fleet, host) == []
         assert shell(fleet, "nvidia-smi --query-gpu=mig.mode.current,mig.mode.pending --format=csv,noheader", host) \
-            .split() == ["Disabled,", "Disabled"] * 2
+            .split() == ["Disabled,", "Disabled"] * GPUS
         assert shell(fleet, "ls /var/lib/gpuops/mig-restore /etc/systemd/system/*mig* 2>/dev/null || true", host) == ""
-        assert len(in_specification(fleet, host)) == 2
+        assert len(in_specification(fleet, host)) == GPUS
+        assert offered(fleet, host) == {"gpu": GPUS}

@@ -188,7 +188,7 @@ def test_what_is_told_of_a_node_that_changes(cluster: Client) -> None:
 def test_what_is_told_of_pods(cluster: Client) -> None:
     found = [each.result() for each in read_gpu_pods(cluster, "gpu-1")]
     assert found and list(undocumented({"pods": found}, returned("gpu_pods"))) == []
-    evicted = evict_gpu_pods(cluster, "gpu-1", True, True, None, 1, dry_run=True)
+    evicted = evict_gpu_pods(cluster, "gpu-1", None, True, True, None, 1, dry_run=True)
     assert list(undocumented(evicted, returned("gpu_pod_eviction"))) == []
     assert missing(evicted, returned("gpu_pod_eviction")) == []
 

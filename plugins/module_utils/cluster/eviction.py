@@ -85,11 +85,13 @@ class Eviction:
 
 
 def evict_gpu_pods(
-    cluster: Client, node: str, force: bool, delete_emptydir_data: bool, grace_period: Optional[int],
-    timeout: float, dry_run: bool,
+    cluster: Client, node: str, pods: Optional[Sequence[str]], force: bool, delete_emptydir_data: bool,
+    grace_period: Optional[int], timeout: float, dry_run: bool,
 ) -> Dict[str, Any]:
-    """Evict the GPU pods of a node; DaemonSet pods and static pods stay and are named."""
-    plan = plan_eviction(read_gpu_pods(cluster, node), force, delete_emptydir_data)
+    """Evict the GPU pods of a node, all or those named ('namespace/name' or UID); those of DaemonSets and static ones
+    stay and are told."""
+    found = [pod for pod in read_gpu_pods(cluster, node) if pods is None or {str(pod), pod.uid}.intersection(pods)]
+    plan = plan_eviction(found, force, delete_emptydir_data)
     eviction = Eviction(cluster, grace_period)
     return eviction.preview(plan) if dry_run else eviction.run(plan, timeout)
 

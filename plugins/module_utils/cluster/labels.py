@@ -28,6 +28,7 @@ class NodePolicy:
     labels: Mapping[str, str] = field(default_factory=dict)
     unset_labels: Sequence[str] = ()
     purge_labels: bool = False
+    take_over: bool = False
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ def _labels_after(
         elif key in labels:
             notes.append("label %s=%s of node %s was set by others and stays" % (key, labels[key], name))
     for key, value in sorted(policy.labels.items()):
-        if key in labels and key not in ours:
+        if key in labels and key not in ours and not policy.take_over:
             if labels[key] != value:
                 notes.append("label %s=%s of node %s was set by others and stays" % (key, labels[key], name))
             continue

@@ -196,6 +196,8 @@ class Plan:
     waiting:  capabilities whose part of it is not complete.
     complete: whether all that is wanted is planned. What waits for something that no step brings is told in notes,
               and a step that is missing then does not mean that its effect is there.
+    leaving:  {id of a step that changes single devices: pods, 'namespace/name', that have to be off the node before};
+              of other steps the disruption says all. Not promised: pods come and go.
     """
 
     host: str = ""
@@ -210,6 +212,7 @@ class Plan:
     notes: Tuple[str, ...] = ()
     complete: bool = True
     waiting: Tuple[str, ...] = ()
+    leaving: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def disruption(self) -> Disruption:
@@ -246,6 +249,7 @@ class Plan:
             "notes": list(self.notes),
             "complete": self.complete,
             "waiting": list(self.waiting),
+            "leaving": {step: list(pods) for step, pods in self.leaving.items()},
         }
 
     @classmethod
@@ -265,8 +269,9 @@ class Plan:
             kept=tuple(Kept(**kept) for kept in data["kept"]),
             notes=tuple(data["notes"]),
             complete=bool(data["complete"]),
-            # A plan of the release before tells none
+            # A plan of the release before tells none of these
             waiting=tuple(data.get("waiting", ())),
+            leaving={step: tuple(pods) for step, pods in data.get("leaving", {}).items()},
         )
 
     def merged(self, other: Plan) -> Plan:
@@ -284,6 +289,7 @@ class Plan:
             notes=self.notes + other.notes,
             complete=self.complete and other.complete,
             waiting=self.waiting + other.waiting,
+            leaving={**self.leaving, **other.leaving},
         )
 
     def diff(self) -> List[Dict[str, str]]:
@@ -359,6 +365,9 @@ def render(plan: Plan) -> str:
         lines.append("     %s" % same[0].why)
         changes = [line for requirement in same for line in _change_lines(requirement.change)]
         lines.extend("       " + line for line in dict.fromkeys(changes))
+    pods = sorted({pod for each in plan.leaving.values() for pod in each})
+    if pods:
+        lines.append("  pods that leave before: %s" % ", ".join(pods))
     for refusal in plan.refusals:
         lines.append("  refused: found %s; wanted %s; do: %s [%s]"
                      % (refusal.found, refusal.wanted, refusal.remedy, refusal.code))

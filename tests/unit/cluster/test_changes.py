@@ -3,14 +3,18 @@
 """Node changes, evictions and the gate, over a real connection."""
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, List, Optional
 
 import pytest
 from cluster_api import Api
 from cluster_objects import h100_node, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client, Connection
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import Eviction, read_gpu_pods
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import (
+    Eviction,
+    evict_gpu_pods,
+    read_gpu_pods,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.observation import (
@@ -86,6 +90,21 @@ class TestEviction:
         assert [each["metadata"]["name"] for each in api.state.pods] == ["web", "elsewhere", "agent"]
         eviction = next(request for request in api.state.requests if request.method == "POST")
         assert eviction.body["deleteOptions"]["preconditions"] == {"uid": "uid-a"}
+
+    @pytest.mark.parametrize("named, gone", [
+        (None, ["a", "b"]), (["team/b"], ["b"]), (["uid-a", "team/elsewhere", "team/web"], ["a"]), ([], [])])
+    def test_those_that_are_named_go_and_no_others(
+        self, api: Api, cluster: Client, named: Optional[List[str]], gone: List[str]
+    ) -> None:
+        api.state.pods = [pod("a"), pod("b"), pod("web", gpus=0), pod("elsewhere", node_name="gpu-2")]
+        done = evict_gpu_pods(cluster, "gpu-1", named, False, False, None, 10, dry_run=False)
+        assert [each["name"] for each in done["evicted"]] == gone and done["changed"] == bool(gone)
+
+    def test_a_pod_without_a_controller_is_in_nobodys_way_whose_devices_stay(self, api: Api, cluster: Client) -> None:
+        api.state.pods = [pod("a"), pod("precious", owner=None)]
+        assert evict_gpu_pods(cluster, "gpu-1", ["team/a"], False, False, None, 10, dry_run=True)["changed"]
+        with pytest.raises(GpuOpsError, match="precious"):
+            evict_gpu_pods(cluster, "gpu-1", ["team/precious"], False, False, None, 10, dry_run=True)
 
     def test_a_disruption_budget_is_asked_again_until_it_allows(self, api: Api, cluster: Client) -> None:
         time = Time()
