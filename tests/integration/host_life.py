@@ -11,7 +11,7 @@ import random
 import re
 import subprocess
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
 import host_cuts
 from laboratory import OTHERS_OWN, Fleet, different
@@ -77,7 +77,7 @@ class Life:
             self._play("gpuops.nvidia.uninstall", OLD)
             left = self._apart()
         except (AssertionError, LabError) as error:
-            said = self.fleet.say(OURS, "tail", "-n", "60", "/var/log/apt/term.log")
+            said = self.fleet.say(OURS, "tail", "-n", "300", "/var/log/apt/term.log")
             raise AssertionError("%s\n%s\n%s" % (error, "\n".join(self.told), said)) from error
         assert not left, "not what the admin made, as it is and as he made it:\n%s\n%s" % (
             "\n".join(self.told), "\n".join(shown(left)))
@@ -241,15 +241,30 @@ class Life:
     def _apart(self) -> Dict[str, Any]:
         """{aspect: (of the twin, of ours)} where the hosts are not the same.
 
-        What nobody has asked for and nothing needs is swept from both, once it is seen that none of it is ours. His own
-        autoremove keeps such a package where another one suggests it; ours goes with us.
+        What nobody has asked for and nothing needs is swept from both, once it is seen that none of it came by us. His
+        own autoremove keeps such a package where another one suggests it, and ours goes with us; what came by him and
+        was needed by us when he swept is left to his next autoremove.
         """
-        left = sorted(set(self.fleet.packages(OURS)).difference(self.fleet.packages(TWIN)))
-        assert not left, "left by us: %s" % ", ".join(left)
+        left = set(self.fleet.packages(OURS)).difference(self.fleet.packages(TWIN))
+        ours_left = sorted(left & brought_by_us(self.fleet.say(OURS, "cat", "/var/log/apt/history.log")))
+        assert not ours_left, "left by us: %s" % ", ".join(ours_left)
         on_both(SWEEP, self.fleet)
         twin, ours = theirs(self.fleet, TWIN), theirs(self.fleet, OURS)
         apart = {aspect: different(twin[aspect], ours[aspect]) for aspect in twin}
         return {aspect: each for aspect, each in apart.items() if each}
+
+
+def brought_by_us(history: str) -> Set[str]:
+    """Packages that a transaction of ours installed, and none of anybody else's."""
+    ours: Set[str] = set()
+    others: Set[str] = set()
+    for entry in history.split("\n\n"):
+        installed = re.search(r"(?m)^Install: (.*)$", entry)
+        names = re.findall(r"(\S+?):(\S+) \(", installed.group(1)) if installed else []
+        # As our packages are listed: with the architecture where it is one of several
+        found = {name for name, _arch in names} | {":".join(each) for each in names}
+        (ours if "DPkg::Lock::Timeout" in entry else others).update(found)
+    return ours - others
 
 
 def shown(left: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
