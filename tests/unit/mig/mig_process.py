@@ -20,7 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import render
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import nvml
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.pci import read_bus
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot, executors
@@ -56,6 +57,15 @@ def answer(host: Host, facts: HostFacts, asked: Dict[str, Any]) -> Dict[str, Any
     if asked["do"] == "read":
         reading = nvml.reading_of(facts.driver_userspace, facts.driver_loaded)
         return {"gpus": [gpu.mig and gpu.mig.to_dict() for gpu in reading.gpus]}
+    if asked["do"] == "step":
+        step = Step.from_dict(asked["step"])
+        try:
+            executors.EXECUTORS[step.action](host, Journal(host), step)
+            return {}
+        except GpuOpsError as error:
+            return {"error": error.result()}
+        finally:
+            executors.close_session()
     checked = ArgumentSpecValidator(dict(CAPABILITY.arguments)).validate(asked["parameters"])
     assert not checked.error_messages, checked.error_messages
     run = Run(CAPABILITY, checked.validated_parameters, host, lambda _host: facts)

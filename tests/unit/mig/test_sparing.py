@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, List
+import re
+from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 from mig_host import MigHost
@@ -26,6 +27,12 @@ def given_to_a_pod(host: MigHost, *uuids: str) -> None:
 
 def devices(host: MigHost, gpu: int = 0) -> List[str]:
     return [each["uuid"] for instance in host.migs()[gpu]["instances"] for each in instance["compute"]]
+
+
+def division(host: MigHost, profile: str) -> Dict[str, Any]:
+    """The planned step that divides the GPU."""
+    steps = host.plan(layout=layout(profile))["plan"]["steps"]
+    return next(step for step in steps if step["action"] == "mig.divide")
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
@@ -55,6 +62,34 @@ def test_a_pods_instance_that_would_go_is_refused(gpus: Gpus) -> None:
     before = devices(host)
     assert codes(host.apply(layout=layout("7g.80gb"))) == ["mig.instance_in_use"]
     assert devices(host) == before
+
+
+@pytest.mark.parametrize("change", [("mig", "-i", "0", "-dci", "-gi", "7"), ("mig", "-i", "0", "-cgi", "19", "-C")])
+def test_what_another_program_changes_after_the_plan_is_seen_before_the_first_call(
+    gpus: Gpus, change: Tuple[str, ...]
+) -> None:
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "1g.10gb", "count": 4}))
+    divide = division(host, "7g.80gb")
+    host.smi(*change)
+    calls, before = len(host.calls()), host.migs()[0]["instances"]
+    assert codes(host.ask("step", step=divide)) == ["mig.changed_meanwhile"]
+    assert host.migs()[0]["instances"] == before and len(host.calls()) == calls
+
+
+def test_a_program_that_comes_after_the_plan_keeps_its_instance(gpus: Gpus) -> None:
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "1g.10gb", "count": 4}))
+    divide = division(host, "7g.80gb")
+    before = host.migs()[0]["instances"]
+    access = "proc/driver/nvidia/capabilities/gpu0/mig/gi%d/ci0/access" % before[1]["id"]
+    (minor,) = re.findall(r"DeviceFileMinor: (\d+)", (host.directory / access).read_text())
+    opened = host.directory / "proc" / "90" / "fd"
+    opened.mkdir(parents=True)
+    (opened / "3").symlink_to("/dev/nvidia-caps/nvidia-cap" + minor)
+    refused = host.ask("step", step=divide)
+    assert codes(refused) == ["mig.taken_meanwhile"] and before[1]["compute"][0]["uuid"] in error(refused)["found"]
+    assert host.migs()[0]["instances"] == before
 
 
 def test_a_removal_leaves_what_others_have_made(gpus: Gpus) -> None:
