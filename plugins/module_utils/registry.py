@@ -84,17 +84,14 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     notes = ("Not all of the host has started yet: %s." % ", ".join(starting),) if starting else ()
     total = Plan(host=facts.hostname, notes=notes)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters
-    deferred: List[Part] = []
-    drains = []
+    planned: List[Tuple[Plan, Sequence[Part]]] = []
     for capability in CAPABILITIES:
         given = wanted.get(capability.name)
         if given is not None:
             options = _checked(capability.name, {**capability.arguments, ALLOWED: WRITER_ARGUMENTS[ALLOWED]}, given)
             allowed = Disruption[options.pop(ALLOWED)]
             plan, facts = plan_of(capability, options, host, facts, now)
-            put_off = deferred_of(plan, allowed)
-            deferred += put_off
-            drains.append(drain_of(plan, put_off))
+            planned.append((plan, deferred_of(plan, allowed)))
             total = total.merged(plan)
     approved = parameters.get("approved_plan")
     if approved is not None:
@@ -108,9 +105,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
         "text": render(total),
         "digest": digest(total.promise()),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
-        **told_of(total, deferred),
-        "drain": max((drain for drain, _pods in drains), key=DRAINS.index, default=NO_POD),
-        "pods": sorted({pod for _drain, pods in drains for pod in pods}),
+        **told_of(planned),
         "converged": is_done,
         "waiting": list(total.waiting),
         "unfinished": unfinished,
@@ -140,15 +135,23 @@ def drain_of(plan: Plan, put_off: Sequence[Part]) -> Tuple[str, Tuple[str, ...]]
     return (ALL_PODS if disturbs else NO_POD), ()
 
 
-def told_of(plan: Plan, deferred: Sequence[Part]) -> Dict[str, Any]:
-    """{'deferred', 'disruption'}: what is not done, in short, and the highest disruption of what is."""
+def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
+    """{'deferred', 'disruption', 'drain', 'pods'}: what is not done, in short, and what the rest disturbs.
+
+    planned: (a capability's plan, what is put off of it).
+    """
+    deferred = [part for _plan, put_off in planned for part in put_off]
     ids = {part.id for part in deferred}
-    parts: Tuple[Part, ...] = (*plan.steps, *plan.requirements)
-    done = [part.disruption for part in parts if part.id not in ids]
+    parts: List[Part] = []
+    for plan, _put_off in planned:
+        parts += [*plan.steps, *plan.requirements]
+    drains = [drain_of(plan, put_off) for plan, put_off in planned]
     return {
         "deferred": [{"id": part.id, "capability": part.capability, "disruption": part.disruption.name, "why": part.why}
                      for part in deferred],
-        "disruption": max(done, default=Disruption.none).name,
+        "disruption": max((part.disruption for part in parts if part.id not in ids), default=Disruption.none).name,
+        "drain": max((drain for drain, _pods in drains), key=DRAINS.index, default=NO_POD),
+        "pods": sorted({pod for _drain, pods in drains for pod in pods}),
     }
 
 

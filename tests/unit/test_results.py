@@ -150,7 +150,7 @@ def test_a_plan_with_work_is_kept_where_that_is_asked_for(host: Host) -> None:
 def test_a_plan_says_what_of_it_is_put_off(allowed: str, deferred: bool) -> None:
     first = replace(STEP, disruption=Disruption.service_restart)
     plan = Plan(steps=(first, replace(STEP, subject="/etc/y", depends_on=(first.id,))))
-    told = told_of(plan, deferred_of(plan, Disruption[allowed]))
+    told = told_of([(plan, deferred_of(plan, Disruption[allowed]))])
     assert [part["id"] for part in told["deferred"]] == ([step.id for step in plan.steps] if deferred else [])
     assert told["disruption"] == ("none" if deferred else "service_restart")
 

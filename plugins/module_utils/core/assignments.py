@@ -176,4 +176,3 @@ def _read(host: Host, step: Step) -> str:
             remedy="reinstall the package that owns it (`dpkg -S %s`)" % step.subject,
             path=step.subject)
     return text
-

@@ -116,4 +116,3 @@ def _module(host: Host, name: str) -> str:
     if host.exists("/sys/module/" + name):
         return LOADED
     return LOADABLE if host.run(["modprobe", "--dry-run", name], check=False).rc == 0 else MISSING
-

@@ -121,7 +121,7 @@ def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
 def refused(controller: Controller, plan: Plan, **variables: Any) -> List[str]:
     """What site says of a host with this plan before it takes it out of service; what it puts off comes last."""
     planned = {"refusals": [refusal.to_dict() for refusal in plan.refusals],
-               **told_of(plan, tuple(deferred(plan, variables)))}
+               **told_of(list(by_capability(plan, variables)))}
     play = controller.directory / "refuse.json"
     play.write_text(json.dumps([{
         "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
@@ -136,14 +136,14 @@ def refused(controller: Controller, plan: Plan, **variables: Any) -> List[str]:
             and not result.get("skipped")]
 
 
-def deferred(plan: Plan, variables: Mapping[str, Any]) -> Iterator[Any]:
-    """What the writers leave of a plan, with what the variables allow each of them."""
+def by_capability(plan: Plan, variables: Mapping[str, Any]) -> Iterator[Any]:
+    """Each writer's part of a plan, and what it leaves of it with what the variables allow."""
     for module, source in SOURCES.items():
         if module != "gpu_validation":
             options, _misspelt = options_of(module, {}, variables, Templar(DataLoader()))
             part = Plan(steps=tuple(step for step in plan.steps if step.capability == source.capability),
                         requirements=tuple(each for each in plan.requirements if each.capability == source.capability))
-            yield from deferred_of(part, Disruption[options["allowed_disruption"]])
+            yield part, deferred_of(part, Disruption[options["allowed_disruption"]])
 
 
 def test_what_several_capabilities_refuse_is_said_once(controller: Controller) -> None:
