@@ -59,3 +59,14 @@ def allocated(fleet: Fleet, host: str, uid: str) -> List[str]:
     entries = json.loads(fleet.say(host, "cat", CHECKPOINT))["Data"]["PodDeviceEntries"]
     return [device for entry in entries if entry["PodUID"] == uid
             for group in entry["DeviceIDs"].values() for device in group]
+
+
+def devices(text: str) -> List[str]:
+    return sorted(word for word in text.splitlines()[0].split() if word[6:].isdigit())
+
+
+def minors(fleet: Fleet, host: str) -> Dict[str, str]:
+    """{UUID: device node} as the driver has them."""
+    script = "sed -n 's/^GPU UUID: *//p;s/^Device Minor: */nvidia/p' /proc/driver/nvidia/gpus/*/information"
+    words = fleet.say(host, "sh", "-c", script).split()
+    return dict(zip(words[::2], words[1::2]))

@@ -8,9 +8,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterator, List, Tuple
 
+import gpu_pods
 import pytest
 from laboratory import Fleet, different, new_lab
-from test_pods import allocated, devices, minors, pod, run_pods, seen
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.runtime.cri import CriClient
@@ -107,10 +107,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture(scope="module")
 def stays(world: World) -> Container:
     """A container that runs from here to the last test."""
-    kept = pod("stays", HOST, 0)
+    kept = gpu_pods.pod("stays", HOST, 0)
     del kept["spec"]["runtimeClassName"]
     kept["spec"]["containers"][0]["command"] = ["sleep", "100000"]
-    run_pods(world.fleet, [kept])
+    gpu_pods.run(world.fleet, [kept])
     return world.container()
 
 
@@ -166,7 +166,7 @@ def test_a_reload_shows_a_handler_that_no_pod_gets(bare: World) -> None:
     bare.wait("late")
     assert bare.daemon() == daemon
     lab = bare.fleet.lab
-    late = pod("late", HOST, 0)
+    late = gpu_pods.pod("late", HOST, 0)
     late["spec"]["runtimeClassName"] = "late"
     lab.kubectl(["apply", "-f", "-"], feed=json.dumps({
         "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "late"}, "handler": "late"}))
@@ -336,17 +336,17 @@ def test_site_makes_it_a_gpu_node_and_pods_go_on(installed: World, stays: Contai
 def test_a_pod_gets_the_gpu_that_it_asked_for(installed: World, runtime_class: str) -> None:
     """By NVIDIA's runtime, and by CDI of CRI-O itself."""
     names = ["first", "second"]
-    asked: List[Dict[str, Any]] = [pod(name, HOST, 1) for name in names]
+    asked: List[Dict[str, Any]] = [gpu_pods.pod(name, HOST, 1) for name in names]
     for each in asked:
         if not runtime_class:
             del each["spec"]["runtimeClassName"]
     try:
-        nodes = minors(installed.fleet, HOST)
+        nodes = gpu_pods.minors(installed.fleet, HOST)
         got: List[Tuple[str, ...]] = []
-        for name, each in zip(names, run_pods(installed.fleet, asked)):
-            given = allocated(installed.fleet, HOST, each["metadata"]["uid"])
-            text = seen(installed.fleet, name)
-            assert devices(text) == sorted(nodes[uuid] for uuid in given)
+        for name, each in zip(names, gpu_pods.run(installed.fleet, asked)):
+            given = gpu_pods.allocated(installed.fleet, HOST, each["metadata"]["uid"])
+            text = gpu_pods.seen(installed.fleet, name)
+            assert gpu_pods.devices(text) == sorted(nodes[uuid] for uuid in given)
             assert {uuid for uuid in nodes if uuid in text} == set(given)
             got.append(tuple(given))
         assert len(set(got)) == 2

@@ -3,22 +3,11 @@
 """A pod gets the GPU that it asked for, that one, and no other."""
 from __future__ import annotations
 
-from typing import Dict, List
+from typing import List
 
 import gpu_pods
 import pytest
 from laboratory import DEMO_HOSTS, Fleet, Played
-
-
-def devices(text: str) -> List[str]:
-    return sorted(word for word in text.splitlines()[0].split() if word[6:].isdigit())
-
-
-def minors(fleet: Fleet, host: str) -> Dict[str, str]:
-    """{UUID: device node} as the driver has them."""
-    script = "sed -n 's/^GPU UUID: *//p;s/^Device Minor: */nvidia/p' /proc/driver/nvidia/gpus/*/information"
-    words = fleet.say(host, "sh", "-c", script).split()
-    return dict(zip(words[::2], words[1::2]))
 
 
 @pytest.mark.parametrize(("host", "generation"), [("a100", " 1.6."), ("h100", " v2.3.")])
@@ -31,14 +20,14 @@ def test_pods_see_their_own_gpu(demo: Fleet, installed: Played, host: str) -> No
     names = ["one", "two", "four"]
     try:
         pods = gpu_pods.run(demo, [gpu_pods.pod(name, host, gpus) for name, gpus in zip(names, (1, 1, 4))])
-        nodes = minors(demo, host)
+        nodes = gpu_pods.minors(demo, host)
         assert len(nodes) == 8
         held: List[str] = []
         for name, gpus, each in zip(names, (1, 1, 4), pods):
             text = gpu_pods.seen(demo, name)
             given = gpu_pods.allocated(demo, host, each["metadata"]["uid"])
             assert len(given) == gpus
-            assert devices(text) == sorted(nodes[uuid] for uuid in given)
+            assert gpu_pods.devices(text) == sorted(nodes[uuid] for uuid in given)
             assert {uuid for uuid in nodes if uuid in text} == set(given)
             held += given
         assert len(set(held)) == 6
