@@ -36,7 +36,7 @@ from ..core.host import Host
 from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, PACKAGES_REMOVE
-from .apt import database, running, units
+from .apt import conffiles, database, running, units
 from .model import Package
 
 HISTORY = "/var/log/apt/history.log"
@@ -69,8 +69,8 @@ class Provenance:
     """The engine's hook (core.capability.Transactions)."""
 
     def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
-        """Make the host's lists those that the plan was made from, mend what the scripts of packages that go rely on,
-        and say how far the history went by then.
+        """Make the host's lists those that the plan was made from, mend what the scripts of packages rely on, and say
+        how far the history went by then.
 
         Whoever has just fetched the packages has renewed the lists for it.
         """
@@ -79,6 +79,7 @@ class Provenance:
         if step.parameters.get("update_cache") and (not _fetched(step, done) or _lacking(host, request)):
             refresh(host, request)
         account = Journal(host).packages(step.capability)
+        conffiles.renew(host, {*account, *step.change["after"]})
         packages = database.installed(host)
         return {"known": [entry.start for entry in _entries(host, step)],
                 "account": {name: asdict(change) for name, change in account.items()},
@@ -116,6 +117,8 @@ class Provenance:
             chosen |= _chosen(step)
         # A removal names dependencies too, and what has gone may come again as one
         _remember(journal, MEMORY, step.capability, chosen.intersection(account))
+        if opened["boot"] != host.boot():
+            conffiles.renew(host, account)
 
 
 def _is_removed(step: Step, packages: Mapping[str, Package]) -> bool:

@@ -23,7 +23,7 @@ from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
 from ..core.steps import PACKAGES_INSTALL, Executor, command_step
 from . import provenance, space
-from .apt import database, running
+from .apt import conffiles, database, running
 from .model import Package
 
 ACTION = "dpkg.unpack"
@@ -168,6 +168,7 @@ def steps_before_removal(capability: str, left: Unfinished, disruption: Disrupti
 
 def configure(host: Host, journal: Journal, step: Step) -> None:
     """Executor of configure_step, as far as that goes: what is left is a matter of the transaction that follows."""
+    conffiles.renew(host, [])
     running.configure(host, step.parameters["argv"], step.parameters["timeout"])
 
 

@@ -53,7 +53,10 @@ def keyring(name: str) -> Keyring:
 def build(directory: Path, name: str, version: str, depends: str = "", conflicts: str = "", script: str = "",
           size: int = 1, files: Optional[Mapping[str, bytes]] = None,
           scripts: Optional[Mapping[str, str]] = None) -> Path:
-    """A tiny package; script is its preinst; files and scripts have more of its files and of its scripts."""
+    """A tiny package; script is its preinst; files and scripts have more of its files and of its scripts.
+
+    Files below etc are its configuration files.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as made:
         tree = Path(made)
@@ -66,6 +69,9 @@ def build(directory: Path, name: str, version: str, depends: str = "", conflicts
         for path, content in (files or {}).items():
             (tree / path).parent.mkdir(parents=True, exist_ok=True)
             (tree / path).write_bytes(content)
+        conffiles = ["/" + path for path in files or {} if path.startswith("etc/")]
+        if conffiles:
+            (tree / "DEBIAN/conffiles").write_text("".join(path + "\n" for path in conffiles))
         for name_of_it, text in {**({"preinst": script} if script else {}), **(scripts or {})}.items():
             (tree / "DEBIAN" / name_of_it).write_text("#!/bin/sh\n%s\n" % text)
             (tree / "DEBIAN" / name_of_it).chmod(0o755)
