@@ -56,7 +56,7 @@ class Observation:
     """What is there.
 
     boards:   GPUs that answer.
-    silent:   (GPU, why it does not answer).
+    silent:   (GPU, why it does not answer), with those whose MIG cannot be read.
     error:    why NVML does not answer, '' when it does.
     driver:   version of the driver that answered.
     nodeless: capability files of instances that have no device node.
@@ -107,7 +107,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if reading.error and not reading.gpus:
         return replace(noted, error=reading.error, files=files, enabled=enabled, restore=restore)
     capabilities = _capabilities(host)
-    boards = _boards(host, [gpu for gpu in reading.gpus if not gpu.error], _minors_of(capabilities))
+    boards = _boards(host, [gpu for gpu in reading.gpus if not (gpu.error or gpu.mig_error)], _minors_of(capabilities))
     listed = {gpu.pci_address for gpu in reading.gpus}
     # One that fails may be listed without its address
     missing = [gpu.address for gpu in facts.gpus if gpu.address not in listed] \
@@ -116,8 +116,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         noted,
         rival=next(iter(host.glob(RIVAL)), ""),
         boards=boards,
-        silent=(*(("GPU %d%s" % (gpu.index, gpu.pci_address and " (%s)" % gpu.pci_address), gpu.error)
-                  for gpu in reading.gpus if gpu.error),
+        silent=(*(("GPU %d%s" % (gpu.index, gpu.pci_address and " (%s)" % gpu.pci_address),
+                   gpu.error or gpu.mig_error) for gpu in reading.gpus if gpu.error or gpu.mig_error),
                 *(("GPU %s" % address, "NVML does not list it") for address in missing)),
         driver=reading.driver_version,
         nodeless=_without_nodes(host, capabilities),
