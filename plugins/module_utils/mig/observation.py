@@ -18,7 +18,7 @@ from ..hardware.mig import Mig
 from ..hardware.nvml import NvmlGpu, reading_of
 from ..hardware.pci import read_bus
 from . import boot
-from .model import Board
+from .model import WATCHERS, Board
 from .policy import Policy
 
 # Ampere's compute capabilities: the only generation whose MIG mode takes a reset of the GPU (NVIDIA MIG User Guide)
@@ -27,10 +27,6 @@ FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 # Who may have a GPU open while its MIG mode changes (NVIDIA MIG User Guide); the fabric manager has to run where that
 # resets a GPU (NVIDIA Fabric Manager User Guide)
 UNDISTURBED = ("nvidia-persistenced.service", FABRIC_MANAGER_UNIT)
-# Who watches GPUs, keeps their MIG mode from changing, and learns of instances when it starts (NVIDIA MIG User Guide;
-# NVIDIA DGX User Guide). In the order in which they are stopped
-WATCHERS = ("dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvsm.service", "nvsm-core.service",
-            "nvsm-notifier.service", "nvsm-api-gateway.service", "nvsm-mqtt.service")
 # A file of the driver's for each instance tells the minor of its device node (NVIDIA MIG User Guide, device nodes and
 # capabilities)
 FILES = "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/"

@@ -19,8 +19,8 @@ from ..core.steps import file_step, service_step
 from ..hardware import mig_layout
 from ..hardware.mig import Mig
 from . import boot
-from .model import Board, Target
-from .observation import FABRIC_MANAGER_UNIT, POD, WATCHERS, Observation
+from .model import WATCHERS, Board, Target
+from .observation import FABRIC_MANAGER_UNIT, POD, Observation
 from .placement import Arrangement, Impossible, Placed, arrange, as_placed, placed_now
 from .policy import Policy
 from .profiles import name_of

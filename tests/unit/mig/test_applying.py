@@ -8,6 +8,9 @@ from typing import Any, Callable, Dict, List
 import pytest
 from mig_host import MigHost
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.model import WATCHERS
+
 Gpus = Callable[..., MigHost]
 A100, H100, A30 = "a100-80gb-sxm", "h100-sxm-hgx", "a30"
 INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6
@@ -38,6 +41,12 @@ def test_a_layout_is_made_and_made_again_without_a_write(gpus: Gpus) -> None:
     calls = len(host.calls())
     assert host.apply(config="all-balanced")["applied"] == []
     assert len(host.calls()) == calls, "a converged host is not written to"
+
+
+def test_whoever_watches_gpus_starts_after_their_layout_is_made() -> None:
+    """It would keep the MIG mode from changing, and not learn of instances that come later."""
+    (before,) = [line.partition("=")[2].split() for line in boot.UNIT_TEXT.splitlines() if line.startswith("Before=")]
+    assert {*WATCHERS, "kubelet.service", "containerd.service"} <= set(before)
 
 
 def test_what_both_layouts_have_stays_with_its_uuid(gpus: Gpus) -> None:
