@@ -42,8 +42,8 @@ options:
   config:
     description:
       - Values of keys in C(/usr/share/nvidia/nvswitch/fabricmanager.cfg). Other keys and comments stay as they are.
-      - A key that the installed version's file has not is refused, and the keys that it has are named. Before it is
-        installed, those of NVIDIA's guide count.
+      - A key that neither the file of the installed version nor NVIDIA's guide has is refused, and the keys that they
+        have are named.
       - Read when the service starts.
     type: dict
     default: {}

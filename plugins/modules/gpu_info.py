@@ -233,7 +233,9 @@ observation:
             memory_mib: {description: "Memory in MiB, 0 where it is that of the host.", type: int, returned: success}
             compute_capability: {description: CUDA compute capability., type: str, returned: success, sample: "8.0"}
             mig:
-              description: What the GPU can be divided into, and what it is divided into. Null on a GPU without MIG.
+              description:
+                - What the GPU can be divided into, and what it is divided into. Null on a GPU without MIG, and where
+                  C(mig_error) says why it cannot be read.
               type: dict
               returned: success
               contains:
@@ -289,6 +291,10 @@ observation:
                   type: list
                   elements: str
                   returned: success
+            mig_error:
+              description: Why its MIG cannot be read. Empty where it can, and on a GPU without MIG.
+              type: str
+              returned: success
             fabric_state:
               description: State of the registration with the NVLink fabric.
               type: str

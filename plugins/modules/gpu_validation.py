@@ -56,6 +56,12 @@ options:
       - The device plugin's configuration. Of it C(flags.migStrategy) and C(sharing) say what it makes of O(devices).
     type: dict
     default: {flags: {migStrategy: mixed}}
+  device_plugin_version:
+    description:
+      - The device plugin's version, as tags of its image have it. From V(v0.20.0) on it offers MIG devices with
+        extensions, such as C(1g.10gb+me), by names of their own. What is no version counts as an older one.
+    type: str
+    default: v0.19.0
   handler:
     description: Handler that GPU pods have in the container runtime.
     type: str

@@ -74,7 +74,7 @@ def _expected(options: Mapping[str, Any]) -> Dict[str, int]:
     if options["expected_resources"]:
         return dict(options["expected_resources"])
     if options["devices"]:
-        return offered(options["devices"], options["device_plugin_config"])
+        return offered(options["devices"], options["device_plugin_config"], options["device_plugin_version"])
     if options["expected_gpus"] is None:
         raise _missing("expected_gpus")
     return {options["resource"]: options["expected_gpus"]}

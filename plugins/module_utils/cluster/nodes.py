@@ -12,6 +12,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ..core.quantities import PREFIX, nvidia_resources
 from ..core.refusal import Refusal
 from .labels import cordoned_by, our_labels
+from .offer import MIXED, NO_STRATEGY
 
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 NFD_PCI_LABELS = tuple("feature.node.kubernetes.io/pci-%s.present" % key for key in ("10de", "0302_10de", "0300_10de"))
@@ -23,7 +24,7 @@ TOPOLOGY = {
 }
 # Operands that only the GPU Operator deploys: their labels tell that it manages the node.
 OPERATOR_OPERANDS = ("driver", "container-toolkit", "operator-validator", "node-status-exporter")
-MIG_COUNT_LABEL = re.compile(r"nvidia\.com/mig-([0-9]+g\.[0-9a-z.-]+)\.count$")
+MIG_COUNT_LABEL = re.compile(r"nvidia\.com/mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9a-z.-]+)\.count$")
 
 
 def node_facts(node: Mapping[str, Any]) -> Dict[str, Any]:
@@ -69,7 +70,8 @@ def node_findings(facts: Mapping[str, Any]) -> List[Refusal]:
             "cluster.mig_invalid", "node %s has the product label %s" % (name, product),
             "one MIG geometry on every GPU, as MIG strategy `single` asks",
             "apply one layout to all GPUs, or use MIG strategy `mixed`"))
-    elif facts["replicas"] == 0:
+    # Under `mixed` it is the label of every node whose GPUs are all divided
+    elif facts["replicas"] == 0 and facts["mig"]["strategy"] == NO_STRATEGY:
         findings.append(Refusal(
             "cluster.mig_without_strategy",
             "node %s has GPUs in MIG mode and the label nvidia.com/gpu.replicas=0" % name,
@@ -182,6 +184,9 @@ def _count_mismatch(facts: Mapping[str, Any]) -> List[Refusal]:
     offered = gpu_capacity(facts["capacity"])
     if expected in (0, offered):
         return []
+    # GPUs in MIG mode are counted too, and no label tells of one without a MIG device
+    if offered < expected and facts["mig"]["capable"] and facts["mig"]["strategy"] == MIXED:
+        return []
     return [Refusal(
         "cluster.count_mismatch",
         "node %s offers %d GPUs and its labels count %d" % (facts["name"], offered, expected),
@@ -241,7 +246,7 @@ def _gpu_labels(labels: Mapping[str, str]) -> Dict[str, Any]:
         "device_plugin_config": text("device-plugin.config"),
         "mig": {
             "capable": labels.get(PREFIX + "mig.capable") == "true",
-            "strategy": text("mig.strategy") or "none",
+            "strategy": text("mig.strategy") or NO_STRATEGY,
             "profiles": _mig_profiles(labels),
             "config": text("mig.config"),
             "config_state": text("mig.config.state"),

@@ -17,19 +17,24 @@ GPU = PREFIX + "gpu"
 MIG = PREFIX + "mig-"
 SHARED = ".shared"
 _PLAIN = re.compile(r"(?:\d+c\.)?(\d+g\.\d+gb).*")
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.")
+# The first version that takes a MIG device for its whole name (pull request 1807 of the plugin's repository)
+_WHOLE_NAMES = (0, 20)
 # The plugin takes the first for its default, the role device_plugin the last
 NO_STRATEGY, SINGLE, MIXED = STRATEGIES = ("none", "single", "mixed")
 
 
-def offered(devices: Mapping[str, Any], config: Mapping[str, Any]) -> Dict[str, int]:
+def offered(devices: Mapping[str, Any], config: Mapping[str, Any], version: str = "") -> Dict[str, int]:
     """{extended resource: count}.
 
     devices: as hardware.devices.devices_of() has them.
     config:  of the device plugin, version v1.
+    version: of the device plugin, as tags of its image have it; another word counts as one before 0.20.
     Raises GpuOpsError where the plugin cannot offer such devices.
     """
     strategy = strategy_of(config)
-    resources = {NO_STRATEGY: _physical, SINGLE: _single, MIXED: _mixed}[strategy](devices)
+    mixed = _mixed_by_whole_names if _goes_by_whole_names(version) else _mixed
+    resources = {NO_STRATEGY: _physical, SINGLE: _single, MIXED: mixed}[strategy](devices)
     sharing = config.get("sharing") or {}
     # With both, the plugin takes this one
     block = sharing.get("mps") or sharing.get("timeSlicing") or {}
@@ -77,13 +82,31 @@ def _single(devices: Mapping[str, Any]) -> Dict[str, int]:
 
 
 def _mixed(devices: Mapping[str, Any]) -> Dict[str, int]:
-    """Each by slices and memory alone: the pattern of a plain profile, '1g.10gb', is found in the name of every device
-    that has more to it, '1g.10gb+me' and '1c.1g.10gb', and it is tried first (api/config/v1/resources.go)."""
+    """Before 0.20, each by slices and memory alone: the pattern of a plain profile, '1g.10gb', is found in the name of
+    every device that has more to it, '1g.10gb+me' and '1c.1g.10gb', and it is tried first
+    (api/config/v1/resources.go)."""
     resources: Dict[str, int] = {}
     for name, count in devices["mig"].items():
         plain = MIG + _PLAIN.sub(r"\1", name)
         resources[plain] = resources.get(plain, 0) + count
+    return _beside_whole(devices, resources)
+
+
+def _mixed_by_whole_names(devices: Mapping[str, Any]) -> Dict[str, int]:
+    """No pattern is made for a smaller compute instance, and the plugin ends over a device that matches none."""
+    if any("c." in name for name in devices["mig"]):
+        raise _impossible(MIXED, devices, "GPU instances with one compute instance that takes all of it",
+                          "leave compute instances out of the layout, or set migStrategy to single")
+    return _beside_whole(devices, {MIG + name.replace("+", "."): count for name, count in devices["mig"].items()})
+
+
+def _beside_whole(devices: Mapping[str, Any], resources: Dict[str, int]) -> Dict[str, int]:
     return {**({GPU: devices["whole"]} if devices["whole"] or not resources else {}), **resources}
+
+
+def _goes_by_whole_names(version: str) -> bool:
+    found = _VERSION.match(version)
+    return found is not None and tuple(map(int, found.groups())) >= _WHOLE_NAMES
 
 
 def _impossible(strategy: str, devices: Mapping[str, Any], wanted: str, remedy: str) -> GpuOpsError:

@@ -10,7 +10,7 @@ UNIT = "nvidia-fabricmanager.service"
 PROGRAM = "nv-fabricmanager"
 LOG = "/var/log/fabricmanager.log"
 CONFIGURATION = "/usr/share/nvidia/nvswitch/fabricmanager.cfg"
-# Of the guide for branch 610: what is asked before there is a file that tells its version's own
+# Of the guide for branch 610. The file of an installed version may have others, and lack lines for some
 KEYS = frozenset("""
 ABORT_CUDA_JOBS_ON_FM_EXIT ACCESS_LINK_FAILURE_MODE BIND_INTERFACE_IP DAEMONIZE DATABASE_PATH FABRIC_MODE
 FABRIC_MODE_RESTART FM_CMD_BIND_INTERFACE FM_CMD_PORT_NUMBER FM_CMD_UNIX_SOCKET_PATH FM_SM_IPC_INTERFACE

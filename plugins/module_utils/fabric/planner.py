@@ -81,7 +81,7 @@ def _refusals(observation: Observation, policy: Policy, facts: HostFacts, daemon
             "fabric.masked", "%s is masked" % UNIT, "the fabric manager that the board needs",
             "run `systemctl unmask %s`, or set `mode` to `unmanaged` where another one configures the fabric" % UNIT,
             option="mode"))
-    return refusals + _refuse_keys(observation, policy, facts) + _refuse_modules(observation, facts)
+    return refusals + _refuse_keys(observation, policy) + _refuse_modules(observation, facts)
 
 
 def _refuse_lack(observation: Observation, facts: HostFacts, daemon: Daemon) -> List[Refusal]:
@@ -105,11 +105,9 @@ def _board(facts: HostFacts) -> str:
     return "switches of NVLink 5 behind network adapters"
 
 
-def _refuse_keys(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
-    """The installed file has the keys of its version. One that is about to come, or to be replaced, may have others."""
-    known = set(observation.keys)
-    if observation.settings is None or _is_replaced(observation, facts):
-        known |= KEYS
+def _refuse_keys(observation: Observation, policy: Policy) -> List[Refusal]:
+    """The installed file may have keys of a newer version, and lack lines for some that the program knows."""
+    known = KEYS.union(observation.keys)
     unknown = sorted(set(policy.config) - known)
     if not unknown:
         return []

@@ -19,7 +19,7 @@ import time
 import uuid
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import ModuleType
-from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NoReturn, Optional, Tuple, Type
 
 from ..core import libraries
 from ..core.waiting import wait_for
@@ -48,7 +48,7 @@ class NvmlGpu:
     """A GPU as NVML answers for it. Memory in MiB, 0 where it is the host's (GB10). error is NVML's word for a GPU that
     does not answer.
 
-    mig is None on a GPU without MIG.
+    mig is None on a GPU without MIG, and where mig_error says why it cannot be read: by who is not root, for one.
     fabric_state is one of FABRIC_STATES, fabric_status NVML's return code (0 is success), which counts once it is
     completed. fabric_cluster is '' where the GPU's NVLink domain is its own host. fabric_health is {} where the driver
     tells none (see fabric_health.decoded()).
@@ -63,6 +63,7 @@ class NvmlGpu:
     memory_mib: int = 0
     compute_capability: str = ""
     mig: Optional[Mig] = None
+    mig_error: str = ""
     fabric_state: str = "not_supported"
     fabric_status: int = 0
     fabric_cluster: str = ""
@@ -423,7 +424,7 @@ def _gpu(nvml: Any, index: int) -> NvmlGpu:
 
 
 def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> NvmlGpu:
-    mig = _optional(nvml, lambda: read_mig(nvml, handle), None)
+    mig, mig_error = _mig(nvml, handle)
     remapped = _optional(nvml, lambda: nvml.nvmlDeviceGetRemappedRows(handle), None)
     memory = _optional(nvml, lambda: nvml.nvmlDeviceGetMemoryInfo(handle), None)
     capability = _optional(nvml, lambda: nvml.nvmlDeviceGetCudaComputeCapability(handle), None)
@@ -436,6 +437,7 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
         memory_mib=memory.total >> 20 if memory else 0,
         compute_capability="%d.%d" % tuple(capability) if capability else "",
         mig=mig,
+        mig_error=mig_error,
         **_fabric(nvml, handle),
         ecc_uncorrected=_optional(
             nvml,
@@ -446,10 +448,20 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
         ),
         remap_pending=None if remapped is None else bool(remapped[2]),
         remap_failed=None if remapped is None else bool(remapped[3]),
+        # By the name of its version: behind the plain one, the binding makes no NVMLError of a driver without it
         processes=tuple(
-            process.pid for process in _optional(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle), ())
+            process.pid
+            for process in _optional(nvml, lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle), ())
         ),
     )
+
+
+def _mig(nvml: Any, handle: Any) -> Tuple[Optional[Mig], str]:
+    """(MIG of a GPU, why it cannot be read where all else of it may be)."""
+    try:
+        return read_mig(nvml, handle), ""
+    except _refusals(nvml) as error:
+        return None, "%s (%s)" % (error, nvml.call)
 
 
 def _waits_for_fabric(nvml: Any, index: int) -> bool:
@@ -495,9 +507,14 @@ def _optional(nvml: Any, read: Callable[[], Any], fallback: Any) -> Any:
     """What NVML answers, or the fallback where this GPU or this driver has no such thing."""
     try:
         return read()
-    except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotFound,
-            nvml.NVMLError_NoPermission):
+    except _refusals(nvml):
         return fallback
+
+
+def _refusals(nvml: Any) -> Tuple[Type[Exception], ...]:
+    """Errors that say nothing of the GPU's health."""
+    return (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NotFound,
+            nvml.NVMLError_NoPermission)
 
 
 def _address(bus_id: Any) -> str:

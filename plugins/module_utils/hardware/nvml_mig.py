@@ -12,12 +12,14 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 
 from .mig import ComputeInstance, GpuInstance, Mig, Profile
 
-# Profiles are listed by numbers from 0 (nvml.h, NVML_GPU_INSTANCE_PROFILE_*). A binding knows those of its own release;
-# a driver says INVALID_ARGUMENT behind its last one.
-PROFILE_NUMBERS = range(64)
+# Profiles are listed by numbers from 0 (nvml.h, NVML_GPU_INSTANCE_PROFILE_* and NVML_COMPUTE_INSTANCE_PROFILE_*). A
+# binding knows those of its own release, so that numbers are asked beyond; a driver says INVALID_ARGUMENT to one that
+# it does not know, which is no word on the next (NVIDIA/go-nvlib, VisitGpuInstanceProfiles).
+PROFILE_NUMBERS = range(32)
+COMPUTE_PROFILE_NUMBERS = range(16)
 # GPU instances of one profile, compute instances of one GPU instance: more than any board has
 MOST = 16
-# nvml.h, NVML_COMPUTE_INSTANCE_PROFILE_*: number of the profile that has so many slices
+# Number of the compute instance profile that is made for so many slices
 COMPUTE_NUMBERS = {1: 0, 2: 1, 3: 2, 4: 3, 7: 4, 8: 5, 6: 6}
 SECOND_OF_ONE_SLICE = 7
 SHARED_ENGINES = 0
@@ -28,7 +30,15 @@ _NAME = re.compile(r"(?:MIG )?\d+g\.\d+gb(.*)")
 
 
 def read_mig(nvml: Any, handle: Any) -> Optional[Mig]:
-    """MIG of a GPU; None where it has none."""
+    """MIG of a GPU; None where it has none. Raises the binding's NVMLError where it has MIG that cannot be read."""
+    try:
+        return _read_mig(nvml, handle)
+    except nvml.NVMLError:
+        # What was listed may be gone, by whoever divides the GPU meanwhile
+        return _read_mig(nvml, handle)
+
+
+def _read_mig(nvml: Any, handle: Any) -> Optional[Mig]:
     try:
         current, pending = nvml.nvmlDeviceGetMigMode(handle)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound):
@@ -46,10 +56,8 @@ def _profiles(nvml: Any, handle: Any) -> Tuple[Profile, ...]:
         try:
             info, name = _profile_info(nvml, handle, number)
             starts, size = _placements(nvml, handle, info.id)
-        except nvml.NVMLError_NotSupported:
+        except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
             continue
-        except nvml.NVMLError_InvalidArgument:
-            break
         named = _NAME.fullmatch(name)
         found.append(Profile(
             id=info.id, name=name[len("MIG "):] if name.startswith("MIG ") else name,
@@ -110,7 +118,7 @@ def gpu_instances(nvml: Any, handle: Any, profile: int) -> List[Any]:
 def compute_instances(nvml: Any, instance: Any) -> List[Any]:
     """What NVML tells of a GPU instance's compute instances."""
     found: List[Any] = []
-    for number in (*COMPUTE_NUMBERS.values(), SECOND_OF_ONE_SLICE):
+    for number in COMPUTE_PROFILE_NUMBERS:
         try:
             profile = nvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, number, SHARED_ENGINES, 1)
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
@@ -142,10 +150,10 @@ def _mig_devices(nvml: Any, handle: Any) -> Dict[Tuple[int, int], str]:
 
 
 def _processes(nvml: Any, handle: Any) -> Dict[Tuple[int, int], List[int]]:
-    """{(GPU instance, compute instance): processes}."""
+    """{(GPU instance, compute instance): processes}; {} from drivers before 510, and for who is not root."""
     found: Dict[Tuple[int, int], List[int]] = {}
     try:
-        for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle):
+        for process in nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle):
             found.setdefault((process.gpuInstanceId, process.computeInstanceId), []).append(process.pid)
     except (nvml.NVMLError_NotSupported, nvml.NVMLError_FunctionNotFound, nvml.NVMLError_NoPermission):
         return {}

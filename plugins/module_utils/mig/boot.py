@@ -17,6 +17,7 @@ from ..core.runtimes import KNOWN_RUNTIMES
 from ..core.steps import managed
 from ..hardware.mig import RESTORE_UNIT, RESTORE_WANTED, Mig
 from ..hardware.nvml_mig import COMPUTE_NUMBERS
+from .model import WATCHERS
 from .placement import Placed
 
 UNIT = RESTORE_UNIT
@@ -25,7 +26,7 @@ WANTS = RESTORE_WANTED
 SCRIPT = "/var/lib/gpuops/mig-restore"
 AFTER = ("systemd-modules-load.service", "gpuops-nvidia-devices.service", "nvidia-persistenced.service",
          "nvidia-fabricmanager.service", "nvidia-mig-manager.service")
-BEFORE = ("gpuops-nvidia-cdi.service", "nvidia-cdi-refresh.service", "nvidia-dcgm.service", "dcgm-exporter.service",
+BEFORE = ("gpuops-nvidia-cdi.service", "nvidia-cdi-refresh.service", *WATCHERS,
           *(unit for runtime in KNOWN_RUNTIMES for unit in runtime.units), "kubelet.service")
 
 UNIT_TEXT = managed("\n".join([

@@ -17,8 +17,9 @@ _BALANCED: Mapping[int, Mapping[int, int]] = {7: {3: 1, 2: 1, 1: 2}, 4: {2: 1, 1
 def most_of(profile: Profile, mig: Mig) -> int:
     """How many instances of a profile fit beside each other.
 
-    From placements and engines, not from what the driver tells as their number: that is wrong on A30 (pkg/mig/discovery
-    of NVIDIA/mig-parted). Media extensions are there once, so that is how often '+me' fits.
+    Of use only where its places are known. From placements and engines, not from what the driver tells as their number:
+    that is wrong on A30 (pkg/mig/discovery of NVIDIA/mig-parted). Media extensions are there once, so that is how often
+    '+me' fits.
     """
     places, end = 0, 0
     for start in sorted(profile.starts):

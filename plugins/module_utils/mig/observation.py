@@ -18,7 +18,7 @@ from ..hardware.mig import Mig
 from ..hardware.nvml import NvmlGpu, reading_of
 from ..hardware.pci import read_bus
 from . import boot
-from .model import Board
+from .model import WATCHERS, Board
 from .policy import Policy
 
 # Ampere's compute capabilities: the only generation whose MIG mode takes a reset of the GPU (NVIDIA MIG User Guide)
@@ -27,10 +27,6 @@ FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 # Who may have a GPU open while its MIG mode changes (NVIDIA MIG User Guide); the fabric manager has to run where that
 # resets a GPU (NVIDIA Fabric Manager User Guide)
 UNDISTURBED = ("nvidia-persistenced.service", FABRIC_MANAGER_UNIT)
-# Who watches GPUs, keeps their MIG mode from changing, and learns of instances when it starts (NVIDIA MIG User Guide;
-# NVIDIA DGX User Guide). In the order in which they are stopped
-WATCHERS = ("dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvsm.service", "nvsm-core.service",
-            "nvsm-notifier.service", "nvsm-api-gateway.service", "nvsm-mqtt.service")
 # A file of the driver's for each instance tells the minor of its device node (NVIDIA MIG User Guide, device nodes and
 # capabilities)
 FILES = "/proc/driver/nvidia/capabilities/gpu*/mig/gi*/"
@@ -56,7 +52,7 @@ class Observation:
     """What is there.
 
     boards:   GPUs that answer.
-    silent:   (GPU, why it does not answer).
+    silent:   (GPU, why it does not answer), with those whose MIG cannot be read.
     error:    why NVML does not answer, '' when it does.
     driver:   version of the driver that answered.
     nodeless: capability files of instances that have no device node.
@@ -107,7 +103,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if reading.error and not reading.gpus:
         return replace(noted, error=reading.error, files=files, enabled=enabled, restore=restore)
     capabilities = _capabilities(host)
-    boards = _boards(host, [gpu for gpu in reading.gpus if not gpu.error], _minors_of(capabilities))
+    boards = _boards(host, [gpu for gpu in reading.gpus if not (gpu.error or gpu.mig_error)], _minors_of(capabilities))
     listed = {gpu.pci_address for gpu in reading.gpus}
     # One that fails may be listed without its address
     missing = [gpu.address for gpu in facts.gpus if gpu.address not in listed] \
@@ -116,8 +112,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         noted,
         rival=next(iter(host.glob(RIVAL)), ""),
         boards=boards,
-        silent=(*(("GPU %d%s" % (gpu.index, gpu.pci_address and " (%s)" % gpu.pci_address), gpu.error)
-                  for gpu in reading.gpus if gpu.error),
+        silent=(*(("GPU %d%s" % (gpu.index, gpu.pci_address and " (%s)" % gpu.pci_address),
+                   gpu.error or gpu.mig_error) for gpu in reading.gpus if gpu.error or gpu.mig_error),
                 *(("GPU %s" % address, "NVML does not list it") for address in missing)),
         driver=reading.driver_version,
         nodeless=_without_nodes(host, capabilities),

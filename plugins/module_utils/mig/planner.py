@@ -19,8 +19,8 @@ from ..core.steps import file_step, service_step
 from ..hardware import mig_layout
 from ..hardware.mig import Mig
 from . import boot
-from .model import Board, Target
-from .observation import FABRIC_MANAGER_UNIT, POD, WATCHERS, Observation
+from .model import WATCHERS, Board, Target
+from .observation import FABRIC_MANAGER_UNIT, POD, Observation
 from .placement import Arrangement, Impossible, Placed, arrange, as_placed, placed_now
 from .policy import Policy
 from .profiles import name_of
@@ -109,7 +109,8 @@ def _unwell(observation: Observation) -> Tuple[Refusal, ...]:
     return tuple(Refusal(
         "mig.silent", "%s does not answer: %s" % (gpu, why), "every GPU of the host answering, before one is divided",
         "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus); drain the node and reboot it, or "
-        "take the GPU out") for gpu, why in observation.silent)
+        "take the GPU out; where the call is one of MIG, run this with become, while nobody else divides GPUs")
+        for gpu, why in observation.silent)
 
 
 # one GPU

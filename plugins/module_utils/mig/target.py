@@ -121,7 +121,10 @@ class _Kind:
 
     def _filled(self) -> Tuple[Wanted, ...]:
         match = self._match(self.policy.fill)
-        return (_whole(match.profile),) * most_of(match.profile, self.mig) if match else ()
+        if match is None:
+            return ()
+        self._judge_places(match.profile)
+        return (_whole(match.profile),) * most_of(match.profile, self.mig)
 
     def _balanced(self) -> Tuple[Wanted, ...]:
         layout = balanced(self.mig)
@@ -134,6 +137,8 @@ class _Kind:
                 option="config",
             ))
             return ()
+        for profile, _count in layout:
+            self._judge_places(profile)
         return tuple(_whole(profile) for profile, count in layout for _each in range(count))
 
     def _listed(self, listed_instances: Sequence[Instances]) -> Tuple[Wanted, ...]:
@@ -173,7 +178,8 @@ class _Kind:
 
     def _judge(self, profile: Profile, compute: Tuple[int, ...], start: Optional[int]) -> None:
         """Whether one GPU instance can be so."""
-        if start is not None and start not in profile.starts:
+        self._judge_places(profile)
+        if start is not None and profile.starts and start not in profile.starts:
             self.refusals.append(Refusal(
                 "mig.start_not_offered",
                 found="%s: 'start' %d for %s on %s" % (
@@ -191,6 +197,16 @@ class _Kind:
                 wanted="of %s, and of %d slices together at most" % (_sizes(offered), profile.slices),
                 remedy="correct `%s`" % self.policy.option,
                 option=self.policy.option,
+            ))
+
+    def _judge_places(self, profile: Profile) -> None:
+        """Whether there is a place for it: without one, every layout would be that of no instances."""
+        if not profile.starts:
+            self.refusals.append(Refusal(
+                "mig.places_untold",
+                found="the driver tells no place for %s on %s" % (self._name(profile), named(self.boards)),
+                wanted="where an instance may begin, which drivers from 495 on tell, and to root only",
+                remedy="run this with become; `gpu_driver` installs a newer driver",
             ))
 
     def _name(self, profile: Profile) -> str:

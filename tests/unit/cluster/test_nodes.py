@@ -56,10 +56,11 @@ def test_old_driver_labels_still_count() -> None:
 def test_mixed_mig_profiles() -> None:
     labels = h100_labels(mig__strategy="mixed")
     labels.update({"nvidia.com/mig-1g.10gb.count": "4", "nvidia.com/mig-1g.10gb.me.count": "1",
+                   "nvidia.com/mig-1c.3g.40gb.count": "3",
                    "nvidia.com/mig-1g.10gb.product": "x", "nvidia.com/mig.config": "all-balanced",
                    "nvidia.com/mig.config.state": "success"})
     facts = nodes.node_facts(h100_node(labels=labels))
-    assert facts["mig"]["profiles"] == {"1g.10gb": 4, "1g.10gb.me": 1}
+    assert facts["mig"]["profiles"] == {"1g.10gb": 4, "1g.10gb.me": 1, "1c.3g.40gb": 3}
     assert (facts["mig"]["config"], facts["mig"]["config_state"]) == ("all-balanced", "success")
 
 
@@ -70,7 +71,12 @@ def test_mixed_mig_profiles() -> None:
     ({}, "7", None, ["count_mismatch"]),
     ({"gpu__replicas": "4"}, "32", None, []),
     ({"gpu__replicas": "4"}, "8", None, ["count_mismatch"]),
-    ({"mig__strategy": "mixed"}, "7", None, ["count_mismatch"]),
+    # All GPUs divided, and one of eight in MIG mode without an instance: of that no label tells
+    ({"mig__strategy": "mixed", "gpu__replicas": "0", "mig-1g.10gb.count": "56"}, "0", None, []),
+    ({"mig__strategy": "mixed"}, "7", None, []),
+    ({"mig__strategy": "mixed"}, "9", None, ["count_mismatch"]),
+    ({"mig__strategy": "mixed", "mig__capable": "false"}, "7", None, ["count_mismatch"]),
+    ({"mig__strategy": "mixed", "mig-1c.3g.40gb.count": "3"}, "7", None, []),
     ({"mig__strategy": "mixed", "mig-1g.10gb.count": "7"}, "7", None, []),
 ])
 def test_findings(changes: Dict[str, str], capacity: str, allocatable: Any, expected: List[str]) -> None:

@@ -41,6 +41,27 @@ def test_mixed_has_a_resource_for_each_profile(there: Dict[str, Any], resources:
     assert offered(there, by("mixed")) == resources
 
 
+@pytest.mark.parametrize("version, resources", [
+    ("v0.19.3", {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 3, "nvidia.com/mig-1g.24gb": 3}),
+    ("latest", {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 3, "nvidia.com/mig-1g.24gb": 3}),
+    ("v0.20.0", {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-1g.10gb.me": 1,
+                 "nvidia.com/mig-1g.24gb.me.all": 1, "nvidia.com/mig-1g.24gb-me": 2}),
+    ("v0.20.0-ubi9", {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.10gb": 2, "nvidia.com/mig-1g.10gb.me": 1,
+                      "nvidia.com/mig-1g.24gb.me.all": 1, "nvidia.com/mig-1g.24gb-me": 2}),
+])
+def test_from_0_20_on_the_plugin_goes_by_whole_names(version: str, resources: Dict[str, int]) -> None:
+    there = devices(1, {"1g.10gb": 2, "1g.10gb+me": 1, "1g.24gb+me.all": 1, "1g.24gb-me": 2})
+    assert offered(there, by("mixed"), version) == resources
+    assert offered(devices(2), by("mixed"), version) == {"nvidia.com/gpu": 2}
+
+
+def test_from_0_20_on_smaller_compute_instances_are_not_offered_as_profiles() -> None:
+    there = devices(0, {"1c.3g.40gb": 3})
+    with pytest.raises(GpuOpsError, match="1c.3g.40gb; with migStrategy=mixed the device plugin offers nothing"):
+        offered(there, by("mixed"), "v0.20.0")
+    assert offered(there, by("single"), "v0.20.0") == {"nvidia.com/gpu": 3}
+
+
 def test_single_has_mig_devices_by_the_name_of_gpus() -> None:
     assert offered(devices(0, {"1c.3g.40gb": 6}, divided=2), by("single")) == {"nvidia.com/gpu": 6}
 

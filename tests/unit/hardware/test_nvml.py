@@ -217,6 +217,16 @@ def test_an_index_without_mig_device_is_no_fault(board: Board, code: int, error:
     assert (first["error"], (first["mig"] or {}).get("devices", [])) == (error, [])
 
 
+def test_who_may_not_read_mig_has_the_rest_of_a_gpu(board: Board) -> None:
+    with silicon.board_file.opened(board.directory) as state:
+        state.set("gpu.0.mig", "1")
+    board.fault("call", 0, call="nvmlDeviceGetGpuInstances", code=4, times=0)
+    first, second = board.read()["gpus"]
+    assert (first["error"], first["mig"], first["memory_mib"]) == ("", None, second["memory_mib"])
+    assert first["mig_error"] == "Insufficient Permissions (nvmlDeviceGetGpuInstances of GPU 0)"
+    assert (second["mig"]["current"], second["mig_error"]) == (False, "")
+
+
 @pytest.mark.parametrize("told, address", [
     ("00000000:17:00.0", "0000:17:00.0"), (b"00000019:01:00.0", "0019:01:00.0"),
     # Behind a controller that opens a domain of its own, sysfs writes five digits

@@ -94,6 +94,14 @@ class MigHost:
     def fault(self, kind: str, gpu: Optional[int] = None, **details: Any) -> None:
         silicon.inject_fault(self.directory, kind, gpu, **details)
 
+    def lack(self, *functions: str) -> None:
+        """The library of an older driver, which exports no such functions. Before anything is asked."""
+        library = (self.libraries / "libnvidia-ml.so.1").resolve()
+        found = library.read_bytes()
+        for name in map(str.encode, functions):
+            found = found.replace(b"\0" + name + b"\0", b"\0_" + name[1:] + b"\0")
+        library.write_bytes(found)
+
     def clear_faults(self) -> None:
         silicon.clear_faults(self.directory)
 

@@ -8,9 +8,13 @@ from typing import Any, Callable, Dict, List
 import pytest
 from mig_host import MigHost
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.model import WATCHERS
+
 Gpus = Callable[..., MigHost]
 A100, H100, A30 = "a100-80gb-sxm", "h100-sxm-hgx", "a30"
-IN_USE, NO_ROOM, NO_PERMISSION, LOST, RESET_REQUIRED = 19, 23, 4, 15, 16
+INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND = 2, 3, 4, 6
+IN_USE, NO_ROOM, LOST, RESET_REQUIRED = 19, 23, 15, 16
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 
@@ -37,6 +41,12 @@ def test_a_layout_is_made_and_made_again_without_a_write(gpus: Gpus) -> None:
     calls = len(host.calls())
     assert host.apply(config="all-balanced")["applied"] == []
     assert len(host.calls()) == calls, "a converged host is not written to"
+
+
+def test_whoever_watches_gpus_starts_after_their_layout_is_made() -> None:
+    """It would keep the MIG mode from changing, and not learn of instances that come later."""
+    (before,) = [line.partition("=")[2].split() for line in boot.UNIT_TEXT.splitlines() if line.startswith("Before=")]
+    assert {*WATCHERS, "kubelet.service", "containerd.service"} <= set(before)
 
 
 def test_what_both_layouts_have_stays_with_its_uuid(gpus: Gpus) -> None:
@@ -194,6 +204,72 @@ def test_every_error_of_nvml_has_its_word(gpus: Gpus, code: int, refused: str) -
     host = gpus(H100)
     host.fault("call", 0, call=CREATE, code=code, times=0)
     assert codes(host.apply(config="all-balanced")) == [refused]
+
+
+@pytest.mark.parametrize("call", ["nvmlGpuInstanceGetInfo", "nvmlDeviceGetGpuInstances", "nvmlDeviceGetMigMode",
+                                  "nvmlDeviceGetGpuInstanceId"])
+def test_a_gpu_whose_mig_cannot_be_read_is_none_without_mig(gpus: Gpus, call: str) -> None:
+    """Its layout would be removed from the boot, and the GPU left out with success."""
+    host = gpus(H100, 2)
+    host.apply(config="all-balanced")
+    script = host.directory / "var/lib/gpuops/mig-restore"
+    restored = script.read_text()
+    for code in (NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND):
+        host.fault("call", 1, call=call, code=code, times=0)
+        if (call, code) != ("nvmlDeviceGetMigMode", NOT_SUPPORTED):
+            refused = host.apply(config="all-balanced")
+            assert codes(refused) == ["mig.silent"] and call in error(refused)["found"]
+        host.clear_faults()
+    assert script.read_text() == restored
+    host.fault("call", 1, call=call, code=NOT_FOUND, nth=1, times=1)
+    assert host.apply(config="all-balanced")["applied"] == [], "what fails in passing is asked once more"
+
+
+@pytest.mark.parametrize("options", [{"config": "all-1g.10gb"}, {"config": "all-balanced"},
+                                     {"layout": [{"instances": [{"profile": "1g.10gb"}]}]}])
+def test_a_profile_without_a_known_place_is_never_planned(gpus: Gpus, options: Dict[str, Any]) -> None:
+    host = gpus(H100)
+    host.apply(config="all-1g.10gb")
+    host.fault("call", call="nvmlDeviceGetGpuInstancePossiblePlacements_v2", code=NO_PERMISSION, times=0)
+    assert set(codes(host.apply(**options))) == {"mig.places_untold"}
+    host.clear_faults()
+    assert len(host.layout()) == 7
+
+
+def test_a_compute_instance_that_others_make_by_a_newer_profile_is_seen_and_changed(gpus: Gpus) -> None:
+    """NVML_COMPUTE_INSTANCE_PROFILE_7_SLICE_NVL."""
+    host = gpus("b200-hgx")
+    host.set(mig__nvl=1)
+    host.apply(layout=layout("7g.180gb"))
+    host.apply(layout=[{"instances": []}])
+    assert host.smi("mig", "-i", "0", "-cgi", "0").returncode == 0
+    assert host.smi("mig", "-i", "0", "-gi", "0", "-cci", "8").returncode == 0
+    found = host.migs()[0]
+    assert [each["slices"] for instance in found["instances"] for each in instance["compute"]] == [7]
+    assert [instance["compute"][0]["uuid"] for instance in found["instances"]] == found["devices"]
+    assert "applied" in host.apply(layout=layout("7g.180gb"))
+    assert list(host.uuids().values()) == found["devices"], "by slices it is what is wanted"
+    host.apply(config="all-balanced")
+    assert host.layout() == ["2g.45gb@0", "1g.23gb@2", "1g.23gb@3", "3g.90gb@4"]
+
+
+def test_a_number_that_the_driver_does_not_know_hides_no_profile_behind_it(gpus: Gpus) -> None:
+    host = gpus(H100)
+    before = host.migs()[0]["profiles"]
+    host.fault("call", call="nvmlDeviceGetGpuInstanceProfileInfoV", code=INVALID_ARGUMENT, nth=2, times=1)
+    assert len(host.migs()[0]["profiles"]) == len(before) - 1
+
+
+def test_a_driver_without_the_newer_forms_of_calls_is_read(gpus: Gpus) -> None:
+    """Before branch 510: the binding has an error of another kind for a plain name whose newest form is missing."""
+    host = gpus("a100-40gb-sxm")
+    host.lack("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGpuInstanceProfileInfoV",
+              "nvmlGpuInstanceGetComputeInstancePossiblePlacements",
+              "nvmlGpuInstanceCreateComputeInstanceWithPlacement", "nvmlDeviceGetGpuFabricInfo",
+              "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMemoryInfo_v2")
+    host.apply(config="all-balanced")
+    assert [(each["start"], each["size"]) for each in host.migs()[0]["instances"]] == [(0, 2), (2, 1), (3, 1), (4, 4)]
+    assert host.apply(config="all-balanced")["applied"] == []
 
 
 def test_a_lost_gpu_is_refused_before_another_is_divided(gpus: Gpus) -> None:

@@ -47,10 +47,11 @@ def test_what_a_node_must_offer_follows_from_the_devices_of_its_host(controller:
         asked(api, devices=devices, pod=False, device_plugin_config={"flags": {"migStrategy": "single"}}),
         asked(api, devices=devices, pod=False, expected_resources={"nvidia.com/gpu": 6, "nvidia.com/mig-1g.10gb": 14}),
         asked(api, expected_gpus=6, resource="nvidia.com/gpu", pod=False),
+        asked(api, devices={**devices, "mig": {"1c.1g.10gb": 14}}, pod=False, device_plugin_version="v0.20.0"),
         asked(api, pod=False)])
     told = [result.get("code", "passed") for (result,) in answers]
     assert told == ["passed", "validation.check_failed", "cluster.devices_not_offerable", "passed", "passed",
-                    "validation.option_missing"], answers
+                    "cluster.devices_not_offerable", "validation.option_missing"], answers
 
 
 def test_on_a_node_whose_devices_are_all_at_work_no_probe_waits_for_one(controller: Controller, api: Api) -> None:

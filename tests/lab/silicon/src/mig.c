@@ -614,12 +614,15 @@ nvmlReturn_t nvmlGpuInstanceGetInfo(nvmlGpuInstance_t instance, nvmlGpuInstanceI
 
 /* ---- compute instances: the profile's number is its id; a compute slice is a slice of the GPU instance ---- */
 
-static const int compute_slices[] = {1, 2, 3, 4, 7};
+enum { COMPUTE_SEVEN_NVL = 8, COMPUTE_PROFILE_END = 9 };
+
+static const int compute_slices[COMPUTE_PROFILE_END] = {1, 2, 3, 4, 7, [COMPUTE_SEVEN_NVL] = 7};
 
 static int compute_profile_fits(int number, const struct profile *parent) {
     int slices;
 
-    if (number < 0 || number >= (int)(sizeof compute_slices / sizeof *compute_slices))
+    if (number < 0 || number >= COMPUTE_PROFILE_END || compute_slices[number] == 0 ||
+        (number == COMPUTE_SEVEN_NVL && !board_number(0, "mig.nvl")))
         return 0;
     slices = compute_slices[number];
     return slices == parent->slices || (slices < parent->slices && (slices != 3 || parent->slices == 7));
@@ -642,7 +645,6 @@ static void compute_profile_name(const struct profile *parent, int slices, char 
 
 static nvmlReturn_t compute_profile(struct handle *instance, u32 number, u32 engines, struct profile *parent,
                                     nvmlComputeInstanceProfileInfo_t *info) {
-    enum { COMPUTE_PROFILE_END = 9 };
     int slices;
 
     if (number >= COMPUTE_PROFILE_END || engines != 0)
