@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.interrupted import STOPPED, UNLOADED, remembered
 from ..core.journal import Journal
+from ..core.steps import PACKAGES_INSTALL
 from ..hardware.boot import installed_module, module_file
 from ..hardware.holders import Holder, read_holders
 from ..hardware.mig import RESTORE_WANTED
@@ -21,6 +22,7 @@ UNIT = "gpuops-nvidia-devices.service"
 UNIT_FILE = "/etc/systemd/system/" + UNIT
 
 PERSISTENCED = "nvidia-persistenced.service"
+PERSISTENCED_PACKAGE, MODPROBE_PACKAGE = "nvidia-persistenced", "nvidia-modprobe"
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 # Stopped in this order before the modules go, started in the reverse order afterwards.
 SERVICES = (
@@ -71,7 +73,7 @@ class Observation:
     services:   {unit: state} of SERVICES and of our own unit.
     nodes:      device nodes of the driver in /dev.
     minors:     those of the GPUs that the loaded driver has, () where it tells none.
-    modprobe:   whether nvidia-modprobe is installed now.
+    modprobe:   whether nvidia-modprobe is installed, or to come by a transaction that was stopped.
     files:      {path: text or None} of the files whose whole content is ours.
     originals:  {path: text before us or None}.
     unloaded:   modules that an earlier run unloaded since the boot and did not load again.
@@ -115,14 +117,15 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     memory = remembered(host, journal, "activation")
     use = _use(host)
     unloaded = tuple(memory.get(UNLOADED, ()))
+    coming = _coming(journal)
     return replace(
         use,
         others={name: _built_after(host, facts, name) for name in OTHERS if name in use.modules or name in unloaded},
         on_disk=bool(facts.driver_installed or facts.driver_userspace),
-        services=_services(host),
+        services=_with_coming(_services(host), coming),
         nodes=_nodes(host),
         minors=_minors(host),
-        modprobe=host.which("nvidia-modprobe") is not None,
+        modprobe=host.which(MODPROBE_PACKAGE) is not None or MODPROBE_PACKAGE in coming,
         files={path: host.read(path) for path in (MODULES_FILE, UNIT_FILE)},
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("activation")},
@@ -175,6 +178,20 @@ def _minors(host: Host) -> Tuple[int, ...]:
     """Minors of the GPUs' nodes: not 0 to n-1 where a GPU before them was taken from the driver while it was loaded."""
     texts = [host.read(path) or "" for path in host.glob("/proc/driver/nvidia/gpus/*/information")]
     return tuple(sorted(int(minor) for text in texts for minor in _MINOR.findall(text)))
+
+
+def _coming(journal: Journal) -> FrozenSet[str]:
+    """What a transaction of ours that was stopped was to bring: the driver's plan finishes it before ours begins."""
+    return frozenset(name for event in journal.unfinished("driver") if event["step"]["action"] == PACKAGES_INSTALL
+                     for name, version in event["step"]["change"]["after"].items() if version is not None)
+
+
+def _with_coming(services: Mapping[str, Service], coming: FrozenSet[str]) -> Dict[str, Service]:
+    """Units as the packages that are to come leave them."""
+    found = dict(services)
+    if PERSISTENCED_PACKAGE in coming and not found.get(PERSISTENCED, Service()).known:
+        found[PERSISTENCED] = Service(known=True, enabled=True)
+    return found
 
 
 def _services(host: Host) -> Dict[str, Service]:

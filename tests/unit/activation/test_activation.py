@@ -35,6 +35,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CO
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import Holder, read_holders
 
 PRESENT, ABSENT = Policy(), Policy(state="absent")
@@ -245,6 +246,20 @@ class TestHost:
         assert journal.recall("activation") == {"unloaded": ["nvidia_drm"], "boot": host.boot()}
         executors.load_module(host, journal, replace(unload, action="module.load"))
         assert journal.recall("activation") == {}
+
+    def test_what_a_stopped_transaction_is_to_bring_counts_as_there(self, tmp_path: Path) -> None:
+        """The half of a driver is on the disk, and the plan is the one that was made for none of it."""
+        host = Host(str(tmp_path))
+        journal = Journal(host)
+        install = packages_step("driver", "driver", {}, {"nvidia-modprobe": "1", "nvidia-persistenced": "1"}, "a test",
+                                manager="apt", request={"nvidia-modprobe": "1"})
+        half = HostFacts(driver_userspace="580.178.04")
+        journal.note("started", install, "")
+        seen = observation.observe(host, journal, PRESENT, half)
+        assert seen.modprobe and seen.services[PERSISTENCED] == Service(known=True, enabled=True)
+        journal.note("done", install, "")
+        seen = observation.observe(host, journal, PRESENT, half)
+        assert not seen.modprobe and not seen.services.get(PERSISTENCED, Service()).known
 
     def test_what_a_boot_has_ended_is_not_brought_back_later(self, tmp_path: Path) -> None:
         """A cut in the midst of an exchange; after the boot all runs, and months later the administrator stops it."""
