@@ -23,10 +23,11 @@ from ..hardware import nvml
 from ..hardware.holders import read_holders
 from ..hardware.mig import Mig
 from ..hardware.nvml_mig import REQUESTS
+from . import former
 from .model import Wanted
-from .observation import MODPROBE, OURS, POD, SWITCHED, UNDISTURBED, users, without_nodes
+from .observation import MODPROBE, POD, SWITCHED, UNDISTURBED, users, without_nodes
 from .placement import Arrangement, Placed, arrange, as_placed, placed_now
-from .planner import DIVIDE, MODE, NODES
+from .planner import DIVIDE, FORGET, MODE, NODES
 
 # nvml.h, nvmlReturn_t
 NO_PERMISSION, NOT_SUPPORTED, LOST, RESET_REQUIRED, IN_USE, TOO_LITTLE = 4, 3, 15, 16, 19, 23
@@ -81,9 +82,12 @@ atexit.register(close_session)
 
 def set_mode(host: Host, journal: Journal, step: Step) -> None:
     uuid, enabled = step.parameters["uuid"], step.parameters["enabled"]
-    interrupted.note(host, journal, step.capability, OURS, uuid)
     said = ""
     try:
+        mig = _mig(uuid)
+        former.note(journal, step.capability, uuid, mig, enabled, placed_now(mig))
+        if step.parameters["divides"]:
+            interrupted.note(host, journal, step.capability, SWITCHED, uuid)
         status = _session().ask("set_mode", uuid, enabled)
         if status == RESET_REQUIRED and step.parameters["resets"]:
             close_session()
@@ -92,13 +96,7 @@ def set_mode(host: Host, journal: Journal, step: Step) -> None:
         mig = _mig(uuid)
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
-    finally:
-        nvml.forget()
     if mig.current == enabled or (mig.pending == enabled and not step.parameters["resets"]):
-        if enabled:
-            interrupted.note(host, journal, step.capability, SWITCHED, uuid)
-        else:
-            interrupted.forget(host, journal, step.capability, OURS, uuid)
         return
     error = _explained(host, step, nvml.NvmlFailed("nvmlDeviceSetMigMode", status or RESET_REQUIRED, _told(status)))
     if status == RESET_REQUIRED:
@@ -123,11 +121,11 @@ def _told(status: int) -> str:
 def divide(host: Host, journal: Journal, step: Step) -> None:
     uuid = step.parameters["uuid"]
     before, after = _placed(step.parameters["before"]), _placed(step.parameters["after"])
-    interrupted.note(host, journal, step.capability, OURS, uuid)
     try:
         mig = _mig(uuid)
         _compare(step, mig, before)
         arrangement = _sparing(host, step, mig, after)
+        former.note(journal, step.capability, uuid, mig, mig.current, after)
         try:
             _carry_out(uuid, arrangement)
             _judge(step, _mig(uuid), after)
@@ -136,8 +134,6 @@ def divide(host: Host, journal: Journal, step: Step) -> None:
             raise _with(error, _mode_back(host, journal, step)) from failed
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
-    finally:
-        nvml.forget()
     interrupted.forget(host, journal, step.capability, SWITCHED, uuid)
     if host.which(MODPROBE) is not None:
         _make_nodes(host, without_nodes(host))
@@ -278,7 +274,7 @@ def _listed(placed: Sequence[Placed]) -> str:
 def _mode_back(host: Host, journal: Journal, step: Step) -> str:
     """A GPU that was whole before this change of its mode and instances is whole again, where that takes no reset."""
     uuid = step.parameters["uuid"]
-    if uuid not in interrupted.remembered(host, journal, step.capability).get(SWITCHED, ()):
+    if step.parameters["before"] or uuid not in interrupted.remembered(host, journal, step.capability).get(SWITCHED, ()):
         return ""
     try:
         if _session().ask("set_mode", uuid, False) == 0 and not _mig(uuid).current:
@@ -301,9 +297,42 @@ def _users(host: Host) -> List[str]:
     return [holder.named() for holder in read_holders(host)[0] if holder.unit not in UNDISTURBED]
 
 
+def forget(host: Host, journal: Journal, step: Step) -> None:
+    former.forget(journal, step.capability, step.parameters["uuid"])
+    interrupted.forget(host, journal, step.capability, SWITCHED, step.parameters["uuid"])
+
+
+def _settled(change: Executor) -> Executor:
+    """The change of a GPU; one that fails and leaves nothing of ours leaves no note of it either."""
+
+    def changed(host: Host, journal: Journal, step: Step) -> None:
+        try:
+            change(host, journal, step)
+        except GpuOpsError:
+            _settle(host, journal, step)
+            raise
+        finally:
+            nvml.forget()
+
+    return changed
+
+
+def _settle(host: Host, journal: Journal, step: Step) -> None:
+    uuid = step.parameters["uuid"]
+    interrupted.forget(host, journal, step.capability, SWITCHED, uuid)
+    before = former.read(journal.recall(step.capability)).get(uuid)
+    try:
+        if before is not None and before.is_all_of(_mig(uuid)):
+            former.forget(journal, step.capability, uuid)
+    except nvml.NvmlFailed:
+        # What it is cannot be told, so that the note stays
+        return
+
+
 EXECUTORS: Dict[str, Executor] = {
-    MODE: set_mode,
-    DIVIDE: divide,
+    MODE: _settled(set_mode),
+    DIVIDE: _settled(divide),
+    FORGET: forget,
     NODES: make_nodes,
     "service.stop": interrupted.stop_service,
     "service.start": interrupted.start_service,

@@ -25,12 +25,13 @@ from .placement import Arrangement, Impossible, Placed, arrange, as_placed, plac
 from .policy import Policy
 from .profiles import name_of
 from .selection import named
-from .target import targets
+from .target import given_back, targets
 
 NAME = "mig"
 MODE = "mig.mode"
 DIVIDE = "mig.divide"
 NODES = "mig.nodes"
+FORGET = "mig.forget"
 _WORDS = {True: "on", False: "off"}
 
 
@@ -54,20 +55,21 @@ class Change:
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    if not policy.managed or (policy.state == "absent" and not (observation.restore or observation.ours)):
+    if not policy.managed or (policy.state == "absent" and not (observation.restore or observation.former)):
         return Plan(steps=tuple(_starts(observation.stopped)))
     refusals = facts.refusals_of_the_sick()
+    if not refusals and policy.state == "absent" and not observation.former:
+        return Plan(steps=(*_starts(observation.stopped), *_removal(observation)))
     if not refusals and (facts.driver_reloads or observation.driver != facts.driver_loaded or not facts.driver_loaded):
         return _unanswered(observation, policy, facts)
     refusals = refusals or _unwell(observation)
     if refusals:
         return Plan(refusals=refusals)
     try:
-        wanted, notes = targets(policy, observation.boards)
+        wanted, notes = (given_back(observation.boards, observation.former), ()) if policy.state == "absent" else \
+            targets(policy, observation.boards)
     except GpuOpsError as error:
         return Plan(refusals=error.refusals)
-    if policy.state == "absent" and observation.ours:
-        wanted = {uuid: target for uuid, target in wanted.items() if uuid in observation.ours}
     changes = [_change(board, wanted[board.uuid], policy) for board in observation.boards if board.uuid in wanted]
     refusals = _said_once(changes) + _without_fabric(observation, facts, changes) + _beside_another(observation, policy)
     if refusals:
@@ -81,7 +83,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     disruption = max((step.disruption for step in steps), default=Disruption.none)
     kept = _removal(observation) if policy.state == "absent" else _boot_steps(observation, changes)
     return Plan(
-        steps=(*stops, *steps, *(replace(step, disruption=disruption) for step in kept), *starts),
+        steps=(*stops, *steps, *_forget_steps(observation, policy, changes), *(replace(step, disruption=disruption) for step in kept), *starts),
         requirements=tuple(change.requirement for change in changes if change.requirement is not None),
         notes=notes, complete=all(change.placed is not None or not change.enabled for change in changes),
         leaving=_leaving(changes))
@@ -93,14 +95,14 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
 
 
 def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    """Before the driver that is to be asked is loaded. A removal needs no answer: no layout outlives a driver."""
-    if policy.state == "absent":
-        return Plan(steps=tuple(_removal(observation)))
+    """Before the driver that is to be asked is loaded. A removal needs no answer then: no layout outlives a driver."""
     if observation.error and facts.driver_loaded and not facts.driver_reloads and not facts.driver_changes:
         return Plan(refusals=(Refusal(
             "mig.no_answer", "NVML does not answer: %s" % observation.error,
             "GPUs that tell what they can be divided into",
             "run `nvidia-smi` on this host; `gpu_driver_activation` makes the loaded driver the installed one"),))
+    if policy.state == "absent":
+        return Plan(steps=tuple(_removal(observation)))
     return Plan(notes=("What the GPUs are divided into is planned once driver %s answers."
                        % (facts.driver_loaded or "(not installed yet)"),), complete=False)
 
@@ -138,7 +140,10 @@ def _change(board: Board, target: Target, policy: Policy) -> Change:
     boot_first = _boot_for_mode(board, mig, True)
     if boot_first is not None:
         return Change(board, True, mode, placed, refused, boot_first, holders)
-    steps = (*mode, *_divide_step(board, there, arrangement, placed, mode))
+    divide = _divide_step(board, there, arrangement, placed, mode)
+    # One that is switched on for its instances is switched off again where they fail
+    mode = tuple(replace(step, parameters={**step.parameters, "divides": bool(divide)}) for step in mode)
+    steps = (*mode, *divide)
     return Change(board, True, steps, placed, refused, holders=holders)
 
 
@@ -185,7 +190,8 @@ def _mode_step(board: Board, mig: Mig, enabled: bool, earlier: Sequence[Step] = 
         disruption=Disruption.gpu_reset if mig.current != enabled and (board.resets or _holders(board, mig))
         else Disruption.none,
         change={"before": {"MIG mode": _WORDS[mig.current]}, "after": {"MIG mode": _WORDS[enabled]}},
-        parameters={"uuid": board.uuid, "enabled": enabled, "resets": board.resettable or not board.resets},
+        parameters={"uuid": board.uuid, "enabled": enabled, "resets": board.resettable or not board.resets,
+                    "divides": False},
         depends_on=tuple(step.id for step in earlier)),)
 
 
@@ -331,6 +337,32 @@ def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> str:
 def _as_data(placed: Sequence[Placed]) -> List[List[Any]]:
     """[[profile, start, units, [slices of compute instances]]]."""
     return [[each.profile, each.start, each.size, list(each.compute)] for each in placed]
+
+
+# what is noted
+
+
+def _forget_steps(observation: Observation, policy: Policy, changes: Sequence[Change]) -> List[Step]:
+    """What is made later on a GPU that has nothing of ours is another's."""
+    boards = {board.uuid: board for board in observation.boards if board.mig is not None}
+    changed = {change.board.uuid: change for change in changes}
+    steps = []
+    for uuid, former in sorted(observation.former.items()):
+        board, change = boards.get(uuid), changed.get(uuid)
+        if change is not None:
+            free = not (change.enabled and change.placed is None) and former.is_all(change.enabled, change.placed or ())
+        elif board is not None and board.mig is not None:
+            free = former.is_all_of(board.mig)
+        else:
+            free = policy.state == "absent"
+        if free:
+            steps.append(Step(
+                capability=NAME, action=FORGET, subject=board.address if board is not None else uuid,
+                why="Nothing of ours is left on it." if board is not None else "It is not there any more.",
+                change={"before": {"former state": "noted"}, "after": {"former state": None}},
+                parameters={"uuid": uuid},
+                depends_on=tuple(step.id for step in change.steps) if change is not None else ()))
+    return steps
 
 
 # nodes, and the next boot

@@ -102,6 +102,85 @@ def test_a_removal_leaves_what_others_have_made(gpus: Gpus) -> None:
     assert host.apply(state="absent")["applied"] == []
 
 
+def divided_by_hand(host: MigHost, gpu: int, profiles: str = "9,9") -> List[str]:
+    host.smi("-i", str(gpu), "-mig", "1")
+    host.smi("mig", "-i", str(gpu), "-cgi", profiles, "-C")
+    return devices(host, gpu)
+
+
+def test_a_removal_of_the_unit_alone_leaves_every_layout(gpus: Gpus) -> None:
+    """The first one was there as it is wanted, so that nothing of it is ours."""
+    host = gpus(H100, 2)
+    before = [divided_by_hand(host, gpu) for gpu in range(2)]
+    host.apply(layout=layout("3g.40gb", "3g.40gb", gpus=["0"]))
+    host.apply(state="absent")
+    assert [devices(host, gpu) for gpu in range(2)] == before
+    assert host.apply(state="absent")["applied"] == []
+
+
+def test_a_removal_after_all_is_whole_again_leaves_the_others_layouts(gpus: Gpus) -> None:
+    host = gpus(H100, 2)
+    before = divided_by_hand(host, 1)
+    host.apply(layout=layout("7g.80gb", gpus=["0"]))
+    host.apply(layout=[{"gpus": ["0"], "enabled": False}])
+    host.apply(state="absent")
+    assert devices(host, 1) == before
+
+
+def test_a_removal_leaves_what_was_on_the_gpu_before_us(gpus: Gpus) -> None:
+    host = gpus(H100)
+    before = divided_by_hand(host, 0, "9")
+    host.apply(layout=layout("3g.40gb", "3g.40gb"))
+    host.apply(state="absent")
+    assert devices(host) == before and host.migs()[0]["current"]
+    assert host.apply(state="absent")["applied"] == []
+
+
+def test_what_was_refused_makes_nothing_ours(gpus: Gpus) -> None:
+    host = gpus(H100)
+    divided_by_hand(host, 0, "19")
+    divide = division(host, "7g.80gb")
+    host.smi("mig", "-i", "0", "-cgi", "9", "-C")
+    before = devices(host)
+    assert codes(host.ask("step", step=divide)) == ["mig.changed_meanwhile"]
+    assert host.apply(state="absent")["applied"] == [] and devices(host) == before
+
+
+def test_what_is_made_on_a_gpu_after_its_removal_is_not_ours(gpus: Gpus) -> None:
+    """A boot whose unit failed leaves nothing to remove, and a division that failed neither."""
+    host = gpus(H100, 2)
+    host.fault("call", 1, call=CREATE, code=NO_ROOM, nth=2, times=1)
+    assert codes(host.apply(config="all-balanced")) == ["mig.does_not_fit"]
+    host.clear_faults()
+    for arguments in (("mig", "-dci"), ("mig", "-dgi"), ("-i", "0", "-mig", "0")):
+        host.smi(*arguments)
+    host.apply(state="absent")
+    before = [divided_by_hand(host, gpu) for gpu in range(2)]
+    assert host.apply(state="absent")["applied"] == []
+    assert [devices(host, gpu) for gpu in range(2)] == before
+
+
+def test_a_removal_that_was_killed_before_it_was_noted_ends_all_the_same(gpus: Gpus) -> None:
+    host = gpus(H100)
+    host.apply(config="all-balanced")
+    for step in host.plan(state="absent")["plan"]["steps"]:
+        if step["action"] in ("mig.divide", "mig.mode"):
+            assert host.ask("step", step=step) == {}
+    host.apply(state="absent")
+    before = divided_by_hand(host, 0)
+    assert host.apply(state="absent")["applied"] == [] and devices(host) == before
+
+
+def test_a_mode_that_was_on_before_a_division_stays_on_where_it_fails(gpus: Gpus) -> None:
+    host = gpus(H100, 2)
+    host.apply(layout=[{"gpus": ["0"]}])
+    host.smi("-i", "1", "-mig", "1")
+    host.fault("call", 0, call=CREATE, code=NO_ROOM, nth=1, times=1)
+    host.fault("call", 1, call=CREATE, code=NO_ROOM, nth=1, times=1)
+    assert codes(host.apply(config="all-balanced")) == ["mig.does_not_fit"] * 2
+    assert [mig["current"] for mig in host.migs()] == [True, True]
+
+
 def test_a_gpu_that_is_gone_moves_no_layout_to_its_neighbour(gpus: Gpus) -> None:
     host = gpus(H100, 3)
     wanted = [*layout("7g.80gb", gpus=["0"]), *layout({"profile": "3g.40gb", "count": 2}, gpus=["1"])]
