@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
 
 from ..core import interrupted
 from ..core.errors import GpuOpsError
@@ -122,15 +122,14 @@ def divide(host: Host, journal: Journal, step: Step) -> None:
     uuid = step.parameters["uuid"]
     before, after = _placed(step.parameters["before"]), _placed(step.parameters["after"])
     try:
-        mig = _mig(uuid)
-        _compare(step, mig, before)
-        arrangement = _sparing(host, step, mig, after)
+        mig, arrangement = _sparing(host, step, before, after)
         former.note(journal, step.capability, uuid, mig, mig.current, after)
+        own = {each.id for each in mig.instances}
         try:
-            _carry_out(uuid, arrangement)
+            _carry_out(uuid, arrangement, own)
             _judge(step, _mig(uuid), after)
         except nvml.NvmlFailed as failed:
-            error = _brought_back(step, before, after, _explained(host, step, failed))
+            error = _brought_back(step, before, own, _explained(host, step, failed))
             raise _with(error, _mode_back(host, journal, step)) from failed
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
@@ -174,20 +173,28 @@ def _compare(step: Step, mig: Mig, before: Sequence[Placed]) -> None:
         )
 
 
-def _sparing(host: Host, step: Step, mig: Mig, after: Sequence[Placed]) -> Arrangement:
-    """The way there, worked out with those who have the instances by now; none of theirs is destroyed.
+def _sparing(
+    host: Host, step: Step, before: Sequence[Placed], after: Sequence[Placed]
+) -> Tuple[Mig, Arrangement]:
+    """(the GPU, the way there), worked out with those who have the instances by now; none of theirs is destroyed.
 
     A pod that has just been evicted has its device until the kubelet has cleared it away.
     """
-    minor = _session().ask("minor", step.parameters["uuid"])
+    uuid = step.parameters["uuid"]
+    minor = _session().ask("minor", uuid)
 
-    def look() -> Arrangement:
-        return arrange(users(host).told(minor, mig), _wanted(after))
+    def look() -> Tuple[Mig, Arrangement]:
+        # In this order: of a program that ends in between, NVML tells no number that nobody can put a name to
+        now = users(host)
+        mig = _mig(uuid)
+        _compare(step, mig, before)
+        return mig, arrange(now.told(minor, mig), _wanted(after))
 
-    def settled(found: Arrangement) -> bool:
-        return not all(holder.startswith(POD) for each in found.in_use for holder in each.holders) or not found.in_use
+    def settled(found: Tuple[Mig, Arrangement]) -> bool:
+        in_use = found[1].in_use
+        return not in_use or not all(holder.startswith(POD) for each in in_use for holder in each.holders)
 
-    arrangement, _settled = wait_for(look, settled, CLEARED_S, PAUSE_S)
+    (mig, arrangement), _is_settled = wait_for(look, settled, CLEARED_S, PAUSE_S)
     if arrangement.in_use:
         raise GpuOpsError(
             "mig.taken_meanwhile",
@@ -197,16 +204,17 @@ def _sparing(host: Host, step: Step, mig: Mig, after: Sequence[Placed]) -> Arran
             wanted="instances that nobody uses, before they are destroyed; nothing was changed",
             remedy="evict the pods, end the programs, and plan again",
         )
-    return arrangement
+    return mig, arrangement
 
 
-def _carry_out(uuid: str, arrangement: Arrangement) -> None:
-    for request in _requests(arrangement):
+def _carry_out(uuid: str, arrangement: Arrangement, own: Set[int]) -> None:
+    for request in _requests(arrangement, own):
         request(uuid)
 
 
-def _requests(arrangement: Arrangement) -> List[Callable[[str], None]]:
-    """What is asked of NVML, in its order: what goes, then what comes."""
+def _requests(arrangement: Arrangement, own: Set[int]) -> List[Callable[[str], None]]:
+    """What is asked of NVML, in its order: what goes, then what comes. own: ids of the instances that this change may
+    take, kept up to date: another program may make one in a place that has just become free."""
     going: List[Tuple[Any, ...]] = []
     for kept in arrangement.kept:
         going += [("destroy_compute", kept.instance.id, each.id) for each in kept.destroyed]
@@ -215,11 +223,17 @@ def _requests(arrangement: Arrangement) -> List[Callable[[str], None]]:
         going.append(("destroy", instance.id))
 
     def ask(words: Tuple[Any, ...]) -> Callable[[str], None]:
-        return lambda uuid: _session().ask(words[0], uuid, *words[1:])
+        def asked(uuid: str) -> None:
+            _session().ask(words[0], uuid, *words[1:])
+            if words[0] == "destroy":
+                own.discard(words[1])
+
+        return asked
 
     def create(placed: Placed) -> Callable[[str], None]:
         def created(uuid: str) -> None:
             instance = _session().ask("create", uuid, placed.profile, placed.start, placed.size)
+            own.add(instance)
             _session().ask("create_compute", uuid, instance, placed.compute)
         return created
 
@@ -233,20 +247,17 @@ def _judge(step: Step, mig: Mig, after: Sequence[Placed]) -> None:
         raise nvml.NvmlFailed("nvmlDeviceGetGpuInstances", 0, "the instances are others than those that were created")
 
 
-def _brought_back(
-    step: Step, before: Sequence[Placed], after: Sequence[Placed], error: GpuOpsError
-) -> GpuOpsError:
+def _brought_back(step: Step, before: Sequence[Placed], own: Set[int], error: GpuOpsError) -> GpuOpsError:
     """The error, with what became of the GPU: as it was, or as much of that as can be had.
 
-    What is neither of before nor of the plan is somebody else's, made meanwhile, and stays.
+    What was neither there nor made by this change is somebody else's, made meanwhile, and stays.
     """
     uuid, failures = step.parameters["uuid"], []
     try:
         mig = _mig(uuid)
-        ours = {(each.profile, each.start) for each in (*before, *after)}
-        foreign = [as_placed(each) for each in mig.instances if (each.profile, each.start) not in ours]
+        foreign = [as_placed(each) for each in mig.instances if each.id not in own]
         arrangement = arrange(mig, _wanted([*foreign, *(each for each in before if not _meets(each, foreign))]))
-        for request in _requests(arrangement):
+        for request in _requests(arrangement, own):
             try:
                 request(uuid)
             except nvml.NvmlFailed as failed:
@@ -277,6 +288,8 @@ def _mode_back(host: Host, journal: Journal, step: Step) -> str:
     if step.parameters["before"] or uuid not in interrupted.remembered(host, journal, step.capability).get(SWITCHED, ()):
         return ""
     try:
+        if _mig(uuid).instances:
+            return "; its MIG mode stays on"
         if _session().ask("set_mode", uuid, False) == 0 and not _mig(uuid).current:
             return "; its MIG mode is off again"
         _session().ask("set_mode", uuid, True)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
-from typing import Any, Dict, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
@@ -53,18 +54,34 @@ def main() -> None:
         print(json.dumps(answer(host, facts, json.loads(line))), flush=True)
 
 
+def with_another(ask: Callable[..., Any], argv: Sequence[str]) -> Callable[..., Any]:
+    """Another program runs just before our first instance is created."""
+    waiting = [argv]
+
+    def asked(session: nvml.Session, name: str, *words: Any) -> Any:
+        if name == "create" and waiting:
+            subprocess.run(waiting.pop(), check=True, stdout=subprocess.DEVNULL)
+        return ask(session, name, *words)
+
+    return asked
+
+
 def answer(host: Host, facts: HostFacts, asked: Dict[str, Any]) -> Dict[str, Any]:
     if asked["do"] == "read":
         reading = nvml.reading_of(facts.driver_userspace, facts.driver_loaded)
         return {"gpus": [gpu.mig and gpu.mig.to_dict() for gpu in reading.gpus]}
     if asked["do"] == "step":
         step = Step.from_dict(asked["step"])
+        ask = nvml.Session.ask
+        if "meanwhile" in asked:
+            nvml.Session.ask = with_another(ask, asked["meanwhile"])  # type: ignore[method-assign]
         try:
             executors.EXECUTORS[step.action](host, Journal(host), step)
             return {}
         except GpuOpsError as error:
             return {"error": error.result()}
         finally:
+            nvml.Session.ask = ask  # type: ignore[method-assign]
             executors.close_session()
     checked = ArgumentSpecValidator(dict(CAPABILITY.arguments)).validate(asked["parameters"])
     assert not checked.error_messages, checked.error_messages

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import threading
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 from mig_host import MigHost
 from test_applying import A100, CREATE, H100, NO_ROOM, codes, error, layout
+
+from gpulab import silicon
 
 Gpus = Callable[..., MigHost]
 POD = "11111111-2222-3333-4444-555555555555"
@@ -100,6 +104,43 @@ def test_a_removal_leaves_what_others_have_made(gpus: Gpus) -> None:
     host.apply(state="absent")
     assert [mig["current"] for mig in host.migs()] == [False, True] and host.layout(1) == ["3g.40gb@0", "3g.40gb@4"]
     assert host.apply(state="absent")["applied"] == []
+
+
+def test_a_pod_that_ends_while_it_is_waited_for_is_no_stranger(gpus: Gpus) -> None:
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "1g.10gb", "count": 4}))
+    held = host.migs()[0]["instances"][1]
+    given_to_a_pod(host, held["compute"][0]["uuid"])
+    program = host.directory / "proc" / "4711"
+    (program / "fd").mkdir(parents=True)
+    (program / "cgroup").write_text("0::/kubepods.slice/kubepods-pod%s.slice/c.scope\n" % POD.replace("-", "_"))
+    (program / "comm").write_text("python\n")
+    (program / "fd" / "3").symlink_to("/dev/nvidia0")
+    host.set(process__1__gpu=0, process__1__pid=4711, process__1__gi=held["id"], process__1__ci=0)
+
+    def end() -> None:
+        shutil.rmtree(program)
+        shutil.rmtree(host.directory / "var" / "lib" / "kubelet")
+        with silicon.board_file.opened(host.directory) as board:
+            board.remove("process")
+
+    ending = threading.Timer(1.5, end)
+    ending.start()
+    answer = host.apply(layout=layout("7g.80gb"), assume_pods_evicted=True)
+    ending.join()
+    assert "error" not in answer and host.layout() == ["7g.80gb@0"]
+
+
+def test_an_instance_that_another_program_makes_in_our_place_stays_when_we_fail(gpus: Gpus) -> None:
+    """It is of the profile and the place that are planned."""
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "1g.10gb", "count": 7}))
+    steps = host.plan(layout=layout("3g.40gb", "3g.40gb"))["plan"]["steps"]
+    divide = next(step for step in steps if step["action"] == "mig.divide")
+    smi = str(host.built / "pkg" / "nvidia-smi")
+    refused = host.ask("step", step=divide, meanwhile=[smi, "mig", "-i", "0", "-cgi", "9:4", "-C"])
+    assert "somebody else's stay: profile 9 at 4" in error(refused)["found"]
+    assert host.layout() == ["1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3", "3g.40gb@4"]
 
 
 def divided_by_hand(host: MigHost, gpu: int, profiles: str = "9,9") -> List[str]:
