@@ -24,7 +24,7 @@ from .observation import FABRIC_MANAGER_UNIT, POD, WATCHERS, Observation
 from .placement import Arrangement, Impossible, Placed, arrange, as_placed, placed_now
 from .policy import Policy
 from .profiles import name_of
-from .selection import named
+from .selection import filtered, named, numbers_of
 from .target import given_back, targets
 
 NAME = "mig"
@@ -63,6 +63,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if not refusals and (facts.driver_reloads or observation.driver != facts.driver_loaded or not facts.driver_loaded):
         return _unanswered(observation, policy, facts)
     refusals = refusals or _unwell(observation)
+    if refusals:
+        return Plan(refusals=refusals)
+    refusals = _renumbered(observation, policy)
     if refusals:
         return Plan(refusals=refusals)
     try:
@@ -112,6 +115,25 @@ def _unwell(observation: Observation) -> Tuple[Refusal, ...]:
         "mig.silent", "%s does not answer: %s" % (gpu, why), "every GPU of the host answering, before one is divided",
         "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus); drain the node and reboot it, or "
         "take the GPU out") for gpu, why in observation.silent)
+
+
+def _renumbered(observation: Observation, policy: Policy) -> Tuple[Refusal, ...]:
+    """A GPU that is gone or has come moves the index of others, and with it what an entry names. One that was exchanged
+    in its place has the address of the former one, and one that got another address its own UUID."""
+    recorded = boot.gpus_of(observation.files.get(boot.SCRIPT) or "")
+    boards = {board.index: board for board in observation.boards}
+    refusals = []
+    for entry in policy.entries:
+        for number in numbers_of(entry) if filtered(entry, observation.boards) else ():
+            board, (uuid, address) = boards.get(number), recorded.get(number, ("", ""))
+            if board is not None and uuid and board.uuid != uuid and board.address != address:
+                refusals.append(Refusal(
+                    "mig.renumbered", "%s names GPU %d, which was %s (%s) when the layout was made, and is %s (%s) now" % (
+                        entry.where, number, uuid, address, board.uuid, board.address),
+                    "an index that means the GPU that it meant: one that has gone or come has moved the others",
+                    "bring back the GPU that is missing, or name GPUs by UUID or PCI address in `%s`; once that is "
+                    "applied, an index counts as the GPUs are numbered now" % policy.option, option=policy.option))
+    return tuple(dict.fromkeys(refusals))
 
 
 # one GPU
@@ -381,7 +403,8 @@ def _boot_steps(observation: Observation, changes: Sequence[Change]) -> List[Ste
                if change.enabled and change.board.mig is not None]
     if any(change.enabled and change.placed is None for change in changes):
         return []
-    wanted = {boot.SCRIPT: boot.script_text(layouts), boot.UNIT_FILE: boot.UNIT_TEXT} if layouts else \
+    gpus = [(board.index, board.uuid, board.address) for board in observation.boards]
+    wanted = {boot.SCRIPT: boot.script_text(layouts, gpus), boot.UNIT_FILE: boot.UNIT_TEXT} if layouts else \
         dict.fromkeys((boot.SCRIPT, boot.UNIT_FILE))
     why = "No GPU instance outlives a boot; the unit makes them again." if layouts else "No GPU is divided any more."
     steps = []

@@ -190,6 +190,17 @@ class World(world.World):
         self.boards[number] = replace(self.boards[number], mig=replace(
             mig, current=False, pending=False, instances=(), devices=()))
 
+    def say_gone(self, index: str) -> None:
+        """Off the bus: the GPUs behind it have moved up."""
+        left = [board for board in self.boards if board.index != int(index)]
+        self.boards = [replace(board, index=number) for number, board in enumerate(left)]
+
+    def say_exchanged(self, index: str, uuid: str) -> None:
+        """Another GPU lies in its place."""
+        number = int(index)
+        self.say_boot_undone(index)
+        self.boards[number] = replace(self.boards[number], uuid=uuid)
+
     def say_error(self, error: str) -> None:
         self.error = error
 

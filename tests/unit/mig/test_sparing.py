@@ -233,6 +233,27 @@ def test_a_gpu_that_is_gone_moves_no_layout_to_its_neighbour(gpus: Gpus) -> None
     assert devices(host, 0) == before, "the former second one"
 
 
+def off_the_bus(host: MigHost, gpu: int, address: str) -> None:
+    """Gone after a boot, for the kernel too."""
+    host.close()
+    host.fault("absent", gpu)
+    device = host.directory / "sys/bus/pci/devices" / address
+    device.unlink() if device.is_symlink() else shutil.rmtree(device)
+
+
+def test_a_gpu_that_is_off_the_bus_moves_no_layout_to_its_neighbour(gpus: Gpus) -> None:
+    host = gpus(H100, 3)
+    host.apply(layout=[*layout("7g.80gb", gpus=["0"]), *layout({"profile": "3g.40gb", "count": 2}, gpus=["1"])])
+    before = devices(host, 1)
+    off_the_bus(host, 0, "0000:1b:00.0")
+    wanted = [*layout("7g.80gb", gpus=["0"]), *layout({"profile": "3g.40gb", "count": 2}, gpus=["1"])]
+    assert codes(host.apply(layout=wanted)) == ["mig.renumbered"] * 2
+    assert [mig["current"] for mig in host.migs()] == [True, False] and devices(host, 0) == before
+    by_address = layout({"profile": "3g.40gb", "count": 2}, gpus=["0000:43:00.0"])
+    assert "error" not in host.apply(layout=by_address) and devices(host, 0) == before
+    assert host.apply(layout=layout({"profile": "3g.40gb", "count": 2}, gpus=["0"]))["applied"] == []
+
+
 def test_a_gpu_whose_first_division_fails_is_whole_again(gpus: Gpus) -> None:
     host = gpus(H100, 2)
     host.fault("call", 1, call=CREATE, code=NO_ROOM, nth=2, times=1)
