@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
@@ -82,11 +83,13 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         notes = (*notes, "nvidia-modprobe is not installed: a MIG device has no node before root's nvidia-smi -L.")
     elif observation.nodeless and not steps:
         steps.append(_nodes_step(observation.nodeless))
+    forgets = _forget_steps(observation, policy, changes)
     # What is put off must not come with the next boot
     disruption = max((step.disruption for step in steps), default=Disruption.none)
     kept = _removal(observation) if policy.state == "absent" else _boot_steps(observation, changes)
     return Plan(
-        steps=(*stops, *steps, *_forget_steps(observation, policy, changes), *(replace(step, disruption=disruption) for step in kept), *starts),
+        # A file that cannot be written keeps nobody stopped
+        steps=(*stops, *steps, *starts, *forgets, *(replace(step, disruption=disruption) for step in kept)),
         requirements=tuple(change.requirement for change in changes if change.requirement is not None),
         notes=notes, complete=all(change.placed is not None or not change.enabled for change in changes),
         leaving=_leaving(changes))
@@ -426,26 +429,28 @@ def _disabling() -> Step:
 def _without_watchers(
     observation: Observation, changes: Sequence[Change]
 ) -> Tuple[List[Step], List[Step], List[Step]]:
-    """(stops of those who watch GPUs that change, the steps of all GPUs, starts of the same, whatever has failed)."""
+    """(stops of those who watch GPUs that change, the steps of all GPUs, starts of the same, whatever has failed).
+
+    They stop as soon as one GPU changes, which a GPU that is put off does not.
+    """
     steps = [step for change in changes for step in change.steps]
     watching = {unit for change in changes if change.steps for unit in change.board.watchers}
     units = [unit for unit in WATCHERS if unit in watching]
-    disruption = max([Disruption.service_restart, *(step.disruption for step in steps)])
+    disruption = max(Disruption.service_restart, min(
+        (change.steps[0].disruption for change in changes if change.steps), default=Disruption.none))
     stops = [service_step(NAME, "stop", unit, "It has GPUs open that change.", disruption, "running", "stopped")
              for unit in units]
     ids = tuple(step.id for step in stops)
     steps = [replace(step, depends_on=(*step.depends_on, *ids)) for step in steps]
-    return stops, steps, _starts((*units, *observation.stopped), disruption, stops)
+    return stops, steps, _starts((*units, *observation.stopped), {unit: disruption for unit in units})
 
 
-def _starts(
-    units: Sequence[str], disruption: Disruption = Disruption.none, stops: Sequence[Step] = ()
-) -> List[Step]:
-    stopped = {step.subject: step.id for step in stops}
+def _starts(units: Sequence[str], stopped: Mapping[str, Disruption] = MappingProxyType({})) -> List[Step]:
+    """stopped: {unit that this plan stops: what that disturbs}. A start comes after no other step: a stop that fails
+    may have stopped it."""
     return [service_step(
         NAME, "start", unit, "It watches the GPUs, and learns of their instances when it starts.",
-        disruption if unit in stopped else Disruption.none, "stopped", "running",
-        (stopped[unit],) if unit in stopped else ()) for unit in reversed(WATCHERS) if unit in units]
+        stopped.get(unit, Disruption.none), "stopped", "running") for unit in reversed(WATCHERS) if unit in units]
 
 
 def _removal(observation: Observation) -> List[Step]:

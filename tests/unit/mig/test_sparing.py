@@ -143,6 +143,41 @@ def test_an_instance_that_another_program_makes_in_our_place_stays_when_we_fail(
     assert host.layout() == ["1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3", "3g.40gb@4"]
 
 
+WATCHERS = {91: "dcgm-exporter.service", 92: "nvidia-dcgm.service"}
+
+
+def watched(host: MigHost) -> None:
+    """Both watchers run, and have the first GPU open."""
+    for pid, unit in WATCHERS.items():
+        program = host.directory / "proc" / str(pid)
+        (program / "fd").mkdir(parents=True)
+        (program / "fd" / "3").symlink_to("/dev/nvidia0")
+        (program / "cgroup").write_text("0::/system.slice/%s\n" % unit)
+
+
+def watching(host: MigHost) -> List[str]:
+    return [unit for pid, unit in WATCHERS.items() if (host.directory / "proc" / str(pid)).is_dir()]
+
+
+def test_a_watcher_that_does_not_stop_keeps_no_other_stopped(gpus: Gpus) -> None:
+    host = gpus(H100)
+    watched(host)
+    (host.directory / "stuck-nvidia-dcgm.service").touch()
+    for _time in range(2):
+        assert codes(host.apply(config="all-balanced")) == ["host.command_failed"]
+        assert watching(host) == list(WATCHERS.values()) and not host.migs()[0]["current"]
+
+
+def test_a_file_that_cannot_be_written_keeps_no_watcher_stopped(gpus: Gpus) -> None:
+    host = gpus(H100)
+    watched(host)
+    (host.directory / "var/lib/gpuops").mkdir(parents=True)
+    (host.directory / "var/lib/gpuops/originals").touch()
+    (host.directory / "var/lib/gpuops/mig-restore").touch()
+    assert "error" in host.apply(config="all-balanced")
+    assert len(host.layout()) == 4 and watching(host) == list(WATCHERS.values())
+
+
 def divided_by_hand(host: MigHost, gpu: int, profiles: str = "9,9") -> List[str]:
     host.smi("-i", str(gpu), "-mig", "1")
     host.smi("mig", "-i", str(gpu), "-cgi", profiles, "-C")
