@@ -196,7 +196,7 @@ def _divide_step(
         capability=NAME, action=DIVIDE, subject=board.address,
         why="%s: GPU instances %s." % (board.named(), told),
         disruption=Disruption.gpu_reset if arrangement.in_use else Disruption.none,
-        change={"before": _drawn(board, mig, placed_now(mig)), "after": _drawn(board, mig, placed)},
+        change=_drawn(board, mig, placed),
         parameters={"uuid": board.uuid, "before": _as_data(placed_now(mig)), "after": _as_data(placed)},
         depends_on=tuple(step.id for step in earlier)),)
 
@@ -348,7 +348,13 @@ def _placed(arrangement: Arrangement) -> Tuple[Placed, ...]:
     return tuple(sorted(found, key=lambda each: each.start))
 
 
-def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> str:
+def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> Dict[str, str]:
+    before, after = _parts(board, mig, placed_now(mig)), _parts(board, mig, placed)
+    return {"before": mig_layout.drawn(before, mig.units, after) + "\n",
+            "after": mig_layout.drawn(after, mig.units, before) + "\n"}
+
+
+def _parts(board: Board, mig: Mig, placed: Sequence[Placed]) -> List[mig_layout.Part]:
     parts = []
     for each in placed:
         profile = mig.profile(each.profile)
@@ -356,7 +362,7 @@ def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> str:
         whole = profile is None or each.compute == (profile.slices,)
         parts.append((each.start, each.size, name if whole else "%s (%s)" % (
             name, " ".join("%dc" % slices for slices in each.compute) or "no compute")))
-    return mig_layout.drawn(parts, mig.units) + "\n"
+    return parts
 
 
 def _as_data(placed: Sequence[Placed]) -> List[List[Any]]:
