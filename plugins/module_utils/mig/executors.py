@@ -213,8 +213,11 @@ def _carry_out(uuid: str, arrangement: Arrangement, own: Set[int]) -> None:
 
 
 def _requests(arrangement: Arrangement, own: Set[int]) -> List[Callable[[str], None]]:
-    """What is asked of NVML, in its order: what goes, then what comes. own: ids of the instances that this change may
-    take, kept up to date: another program may make one in a place that has just become free."""
+    """What is asked of NVML, in its order: what goes, then what comes.
+
+    own: ids of the instances that were there before or that this change has made, kept up to date as it goes on:
+    another program may make one in a place that has just become free.
+    """
     going: List[Tuple[Any, ...]] = []
     for kept in arrangement.kept:
         going += [("destroy_compute", kept.instance.id, each.id) for each in kept.destroyed]
@@ -285,7 +288,8 @@ def _listed(placed: Sequence[Placed]) -> str:
 def _mode_back(host: Host, journal: Journal, step: Step) -> str:
     """A GPU that was whole before this change of its mode and instances is whole again, where that takes no reset."""
     uuid = step.parameters["uuid"]
-    if step.parameters["before"] or uuid not in interrupted.remembered(host, journal, step.capability).get(SWITCHED, ()):
+    switched = interrupted.remembered(host, journal, step.capability).get(SWITCHED, ())
+    if step.parameters["before"] or uuid not in switched:
         return ""
     try:
         if _mig(uuid).instances:

@@ -131,7 +131,8 @@ def _renumbered(observation: Observation, policy: Policy) -> Tuple[Refusal, ...]
             board, (uuid, address) = boards.get(number), recorded.get(number, ("", ""))
             if board is not None and uuid and board.uuid != uuid and board.address != address:
                 refusals.append(Refusal(
-                    "mig.renumbered", "%s names GPU %d, which was %s (%s) when the layout was made, and is %s (%s) now" % (
+                    "mig.renumbered",
+                    "%s names GPU %d, which was %s (%s) when the layout was made, and is %s (%s) now" % (
                         entry.where, number, uuid, address, board.uuid, board.address),
                     "an index that means the GPU that it meant: one that has gone or come has moved the others",
                     "bring back the GPU that is missing, or name GPUs by UUID or PCI address in `%s`; once that is "
@@ -448,7 +449,7 @@ def _without_watchers(
              for unit in units]
     ids = tuple(step.id for step in stops)
     steps = [replace(step, depends_on=(*step.depends_on, *ids)) for step in steps]
-    return stops, steps, _starts((*units, *observation.stopped), {unit: disruption for unit in units})
+    return stops, steps, _starts((*units, *observation.stopped), dict.fromkeys(units, disruption))
 
 
 def _starts(units: Sequence[str], stopped: Mapping[str, Disruption] = MappingProxyType({})) -> List[Step]:

@@ -54,7 +54,8 @@ class World(world.World):
             return Observation()
         restore = () if policy.state != "absent" else tuple(
             restore_step("mig", path, self.files.get(path), text) for path, text in self.originals.items())
-        own = Observation(former=dict(self.former), files=self.state(FILES), enabled=self.unit(boot.UNIT).enabled, restore=restore)
+        own = Observation(former=dict(self.former), files=self.state(FILES),
+                          enabled=self.unit(boot.UNIT).enabled, restore=restore)
         if self.error or not there.driver_loaded:
             return replace(own, error=self.error or "no driver is loaded")
         return replace(own, boards=tuple(self.boards), silent=self.silent, driver=there.driver_loaded,
