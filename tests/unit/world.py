@@ -148,6 +148,10 @@ class World:
         self.units[step.subject] = replace(self._there(step), enabled=False)
         self.enabled = [name for name in self.enabled if name != step.subject]
 
+    def service_forget(self, step: Step) -> None:
+        assert not self.unit(step.subject).enabled
+        self.enabled = [name for name in self.enabled if name != step.subject]
+
     def _there(self, step: Step) -> Unit:
         """A unit whose file we have just written is there too."""
         unit = self.unit(step.subject)

@@ -5,17 +5,21 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import CommandFailed, CommandResult, Host
 from .journal import Journal
-from .plan import Step
-from .steps import Executor, control_service
+from .plan import Disruption, Step
+from .steps import Executor, control_service, service_step
 
 # Of the journal's notes of a capability: its units that we enabled; and since when a daemon has run that was running
 # when we last changed its configuration
 ENABLED, OUTDATED = "enabled", "outdated"
+FORGET = "service.forget"
+# What systemctl(1) calls a unit that a boot starts
+_STARTS = ("enabled", "enabled-runtime")
 # Seconds: the unit of the fabric manager itself allows 720
 START_LIMIT = 900.0
 LAST_LINES = 5
@@ -61,16 +65,20 @@ def read_daemon(host: Host, unit: str, program: str) -> Daemon:
     told = host.run([path, "--version"], check=False).stdout if path else ""
     version = _VERSION.search(told)
     state = host.unit(unit)
-    # "systemctl show" repeats what the manager knew at its last reload
-    enablement = host.run(["systemctl", "is-enabled", unit], check=False).stdout.strip()
+    enablement = _enablement(host, unit)
     return Daemon(
         version=version.group(1) if version else "",
         known=state.get("LoadState") in ("loaded", "masked") or enablement in ("enabled", "disabled", "masked"),
-        enabled=enablement in ("enabled", "enabled-runtime"),
+        enabled=enablement in _STARTS,
         masked=enablement in ("masked", "masked-runtime"),
         active=_is_active(state),
         since=_since(host, state),
     )
+
+
+def _enablement(host: Host, unit: str) -> str:
+    """"systemctl show" repeats what the manager knew at its last reload."""
+    return host.run(["systemctl", "is-enabled", unit], check=False).stdout.strip()
 
 
 def _is_active(state: Mapping[str, str]) -> bool:
@@ -109,17 +117,45 @@ def is_outdated(daemon: Daemon, memory: Mapping[str, Any]) -> bool:
     return bool(daemon.since) and memory.get(OUTDATED) == daemon.since
 
 
+# what is taken back
+
+
+def removal_steps(
+    capability: str, unit: str, is_enabled: Optional[bool], memory: Mapping[str, Any], requires: Tuple[str, ...] = ()
+) -> List[Step]:
+    """A unit that we enabled is disabled; one that somebody has disabled since is not ours any more.
+
+    is_enabled: None where nobody can tell.
+    """
+    if unit not in memory.get(ENABLED, ()) or is_enabled is None:
+        return []
+    if is_enabled:
+        return [service_step(capability, "disable", unit, "We enabled it.", Disruption.none, "enabled", "disabled",
+                             requires)]
+    return [Step(capability, FORGET, unit, "It is not enabled any more; only our record of it goes.",
+                 change={"before": {"enabled by us": "noted"}, "after": {"enabled by us": None}}, depends_on=requires)]
+
+
 # executors
 
 
 def enable(host: Host, journal: Journal, step: Step) -> None:
     """Noted before: what a killed run enabled is ours to disable."""
     note(journal, step.capability, **{ENABLED: [*_others(journal, step), step.subject]})
-    control_service(host, journal, step)
+    try:
+        control_service(host, journal, step)
+    except GpuOpsError:
+        if _enablement(host, step.subject) not in _STARTS:
+            forget(host, journal, step)
+        raise
 
 
 def disable(host: Host, journal: Journal, step: Step) -> None:
     control_service(host, journal, step)
+    forget(host, journal, step)
+
+
+def forget(host: Host, journal: Journal, step: Step) -> None:
     note(journal, step.capability, **{ENABLED: _others(journal, step)})
 
 
@@ -140,4 +176,4 @@ def begin(host: Host, journal: Journal, step: Step) -> CommandResult:
     return done
 
 
-EXECUTORS: Dict[str, Executor] = {"service.enable": enable, "service.disable": disable}
+EXECUTORS: Dict[str, Executor] = {"service.enable": enable, "service.disable": disable, FORGET: forget}

@@ -212,8 +212,8 @@ def _is_another(facts: HostFacts, driver: Sequence[str]) -> bool:
 
 
 def _removal(observation: Observation) -> List[Step]:
-    steps = [service_step(NAME, "disable", unit, "We enabled it.", Disruption.none, "enabled", "disabled")
-             for unit in observation.noted.get(daemons.ENABLED, ()) if observation.daemon.enabled]
+    daemon = observation.daemon
+    steps = daemons.removal_steps(NAME, UNIT, None if daemon.masked else daemon.enabled, observation.noted)
     steps += assignments.restore_step(NAME, CONFIGURATION, observation.settings or {}, observation.noted)
     if observation.noted.get(REGISTERED):
         steps.append(Step(NAME, FORGET, "GPUs", "Nobody waits for their registration any more.",

@@ -11,13 +11,16 @@ NARROWEST = 5
 Part = Tuple[int, int, str]
 
 
-def drawn(parts: Iterable[Part], units: int) -> str:
-    """'|1g.10gb|1g.10gb|2g.20gb        |.......|...': what begins where, as wide as it is large; dots are free."""
+def drawn(parts: Iterable[Part], units: int, beside: Iterable[Part] = ()) -> str:
+    """'|1g.10gb|1g.10gb|2g.20gb        |.......|...': what begins where, as wide as it is large; dots are free.
+
+    beside: what is drawn above or below it, in the same scale.
+    """
     placed = sorted(parts)
-    return "".join(_cells(placed, units, _width(placed))) + "|"
+    return "".join(_cells(placed, units, _width([*placed, *beside]))) + "|"
 
 
-def _width(parts: Sequence[Part]) -> int:
+def _width(parts: Iterable[Part]) -> int:
     """Characters of a unit."""
     return max([NARROWEST, *(-(-(len(name) + 1) // size) for _start, size, name in parts)])
 

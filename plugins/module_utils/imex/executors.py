@@ -116,4 +116,5 @@ EXECUTORS: Dict[str, Executor] = {
     "service.unmask": unmask,
     "service.enable": enable,
     "service.disable": disable,
+    daemons.FORGET: daemons.forget,
 }

@@ -222,9 +222,9 @@ def _removal(observation: Observation) -> List[Step]:
     steps: List[Step] = []
     if noted.get(MASKED) and daemon.masked:
         steps.append(service_step(NAME, "unmask", UNIT, "We masked it.", Disruption.none, "masked", "not masked"))
-    if UNIT in noted.get(daemons.ENABLED, ()) and _is_enabled(observation):
-        steps.append(service_step(NAME, "disable", UNIT, "We enabled it.", Disruption.none, "enabled", "disabled",
-                                  tuple(step.id for step in steps)))
+    steps += daemons.removal_steps(
+        NAME, UNIT, None if daemon.masked and not noted.get(MASKED) else _is_enabled(observation), noted,
+        tuple(step.id for step in steps))
     if noted.get(DISABLED) and not _is_enabled(observation) and daemon.known:
         steps.append(service_step(NAME, "enable", UNIT, "We disabled it.", Disruption.none, "disabled", "enabled"))
     steps += assignments.restore_step(NAME, CONFIGURATION, observation.settings or {}, noted)

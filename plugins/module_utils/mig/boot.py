@@ -10,8 +10,9 @@ fails does not keep the others from theirs, and makes the unit fail, with its wo
 """
 from __future__ import annotations
 
+import re
 import shlex
-from typing import Iterable, Tuple
+from typing import Dict, Iterable, Tuple
 
 from ..core.runtimes import KNOWN_RUNTIMES
 from ..core.steps import managed
@@ -80,13 +81,28 @@ restore() {
 """
 
 
-def script_text(layouts: Iterable[Tuple[str, Mig, Iterable[Placed]]]) -> str:
-    """The script. layouts: (UUID of a GPU in MIG mode, what it can be divided into, its instances)."""
+_NUMBERED = "# GPU %d: %s, %s"
+_NUMBER = re.compile(r"^# GPU (\d+): (\S+), (\S+)$", re.MULTILINE)
+
+
+def script_text(
+    layouts: Iterable[Tuple[str, Mig, Iterable[Placed]]], gpus: Iterable[Tuple[int, str, str]]
+) -> str:
+    """The script. layouts: (UUID of a GPU in MIG mode, what it can be divided into, its instances).
+
+    gpus: (index, UUID, PCI address) of all GPUs, for the next plan: see gpus_of().
+    """
     lines = []
     for uuid, mig, placed in layouts:
         words = [_word(mig, each) for each in sorted(placed, key=lambda one: one.start)]
         lines.append(" ".join(["restore", shlex.quote(uuid), *words]))
-    return managed(_HEAD + "".join(line + "\n" for line in sorted(lines)) + "exit $failed\n")
+    numbers = [_NUMBERED % gpu for gpu in sorted(gpus)]
+    return managed(_HEAD + "".join(line + "\n" for line in (*numbers, *sorted(lines))) + "exit $failed\n")
+
+
+def gpus_of(script: str) -> Dict[int, Tuple[str, str]]:
+    """{index: (UUID, PCI address)} of the GPUs for which a script was made."""
+    return {int(number): (uuid, address) for number, uuid, address in _NUMBER.findall(script)}
 
 
 def _word(mig: Mig, placed: Placed) -> str:

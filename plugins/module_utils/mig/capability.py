@@ -10,4 +10,5 @@ from .planner import DIVIDE, MODE, NAME, facts_after, plan
 from .policy import ARGUMENTS, policy_of
 
 CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
-                        assumptions=("assume_pods_evicted",), independent=(MODE, DIVIDE, "service.start"))
+                        assumptions=("assume_pods_evicted",),
+                        independent=(MODE, DIVIDE, "service.stop", "service.start"))

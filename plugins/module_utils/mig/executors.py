@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 from dataclasses import replace
-from typing import Any, Callable, Dict, List, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Sequence, Set, Tuple
 
 from ..core import interrupted
 from ..core.errors import GpuOpsError
@@ -23,10 +23,11 @@ from ..hardware import nvml
 from ..hardware.holders import read_holders
 from ..hardware.mig import Mig
 from ..hardware.nvml_mig import REQUESTS
+from . import former
 from .model import Wanted
-from .observation import MODPROBE, OURS, POD, SWITCHED, UNDISTURBED, users, without_nodes
+from .observation import MODPROBE, POD, SWITCHED, UNDISTURBED, users, without_nodes
 from .placement import Arrangement, Placed, arrange, as_placed, placed_now
-from .planner import DIVIDE, MODE, NODES
+from .planner import DIVIDE, FORGET, MODE, NODES
 
 # nvml.h, nvmlReturn_t
 NO_PERMISSION, NOT_SUPPORTED, LOST, RESET_REQUIRED, IN_USE, TOO_LITTLE = 4, 3, 15, 16, 19, 23
@@ -81,9 +82,12 @@ atexit.register(close_session)
 
 def set_mode(host: Host, journal: Journal, step: Step) -> None:
     uuid, enabled = step.parameters["uuid"], step.parameters["enabled"]
-    interrupted.note(host, journal, step.capability, OURS, uuid)
     said = ""
     try:
+        mig = _mig(uuid)
+        former.note(journal, step.capability, uuid, mig, enabled, placed_now(mig))
+        if step.parameters["divides"]:
+            interrupted.note(host, journal, step.capability, SWITCHED, uuid)
         status = _session().ask("set_mode", uuid, enabled)
         if status == RESET_REQUIRED and step.parameters["resets"]:
             close_session()
@@ -92,13 +96,7 @@ def set_mode(host: Host, journal: Journal, step: Step) -> None:
         mig = _mig(uuid)
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
-    finally:
-        nvml.forget()
     if mig.current == enabled or (mig.pending == enabled and not step.parameters["resets"]):
-        if enabled:
-            interrupted.note(host, journal, step.capability, SWITCHED, uuid)
-        else:
-            interrupted.forget(host, journal, step.capability, OURS, uuid)
         return
     error = _explained(host, step, nvml.NvmlFailed("nvmlDeviceSetMigMode", status or RESET_REQUIRED, _told(status)))
     if status == RESET_REQUIRED:
@@ -123,21 +121,18 @@ def _told(status: int) -> str:
 def divide(host: Host, journal: Journal, step: Step) -> None:
     uuid = step.parameters["uuid"]
     before, after = _placed(step.parameters["before"]), _placed(step.parameters["after"])
-    interrupted.note(host, journal, step.capability, OURS, uuid)
     try:
-        mig = _mig(uuid)
-        _compare(step, mig, before)
-        arrangement = _sparing(host, step, mig, after)
+        mig, arrangement = _sparing(host, step, before, after)
+        former.note(journal, step.capability, uuid, mig, mig.current, after)
+        own = {each.id for each in mig.instances}
         try:
-            _carry_out(uuid, arrangement)
+            _carry_out(uuid, arrangement, own)
             _judge(step, _mig(uuid), after)
         except nvml.NvmlFailed as failed:
-            error = _brought_back(step, before, after, _explained(host, step, failed))
+            error = _brought_back(step, before, own, _explained(host, step, failed))
             raise _with(error, _mode_back(host, journal, step)) from failed
     except nvml.NvmlFailed as failed:
         raise _explained(host, step, failed) from failed
-    finally:
-        nvml.forget()
     interrupted.forget(host, journal, step.capability, SWITCHED, uuid)
     if host.which(MODPROBE) is not None:
         _make_nodes(host, without_nodes(host))
@@ -178,20 +173,28 @@ def _compare(step: Step, mig: Mig, before: Sequence[Placed]) -> None:
         )
 
 
-def _sparing(host: Host, step: Step, mig: Mig, after: Sequence[Placed]) -> Arrangement:
-    """The way there, worked out with those who have the instances by now; none of theirs is destroyed.
+def _sparing(
+    host: Host, step: Step, before: Sequence[Placed], after: Sequence[Placed]
+) -> Tuple[Mig, Arrangement]:
+    """(the GPU, the way there), worked out with those who have the instances by now; none of theirs is destroyed.
 
     A pod that has just been evicted has its device until the kubelet has cleared it away.
     """
-    minor = _session().ask("minor", step.parameters["uuid"])
+    uuid = step.parameters["uuid"]
+    minor = _session().ask("minor", uuid)
 
-    def look() -> Arrangement:
-        return arrange(users(host).told(minor, mig), _wanted(after))
+    def look() -> Tuple[Mig, Arrangement]:
+        # In this order: of a program that ends in between, NVML tells no number that nobody can put a name to
+        now = users(host)
+        mig = _mig(uuid)
+        _compare(step, mig, before)
+        return mig, arrange(now.told(minor, mig), _wanted(after))
 
-    def settled(found: Arrangement) -> bool:
-        return not all(holder.startswith(POD) for each in found.in_use for holder in each.holders) or not found.in_use
+    def settled(found: Tuple[Mig, Arrangement]) -> bool:
+        in_use = found[1].in_use
+        return not in_use or not all(holder.startswith(POD) for each in in_use for holder in each.holders)
 
-    arrangement, _settled = wait_for(look, settled, CLEARED_S, PAUSE_S)
+    (mig, arrangement), _is_settled = wait_for(look, settled, CLEARED_S, PAUSE_S)
     if arrangement.in_use:
         raise GpuOpsError(
             "mig.taken_meanwhile",
@@ -201,16 +204,20 @@ def _sparing(host: Host, step: Step, mig: Mig, after: Sequence[Placed]) -> Arran
             wanted="instances that nobody uses, before they are destroyed; nothing was changed",
             remedy="evict the pods, end the programs, and plan again",
         )
-    return arrangement
+    return mig, arrangement
 
 
-def _carry_out(uuid: str, arrangement: Arrangement) -> None:
-    for request in _requests(arrangement):
+def _carry_out(uuid: str, arrangement: Arrangement, own: Set[int]) -> None:
+    for request in _requests(arrangement, own):
         request(uuid)
 
 
-def _requests(arrangement: Arrangement) -> List[Callable[[str], None]]:
-    """What is asked of NVML, in its order: what goes, then what comes."""
+def _requests(arrangement: Arrangement, own: Set[int]) -> List[Callable[[str], None]]:
+    """What is asked of NVML, in its order: what goes, then what comes.
+
+    own: ids of the instances that were there before or that this change has made, kept up to date as it goes on:
+    another program may make one in a place that has just become free.
+    """
     going: List[Tuple[Any, ...]] = []
     for kept in arrangement.kept:
         going += [("destroy_compute", kept.instance.id, each.id) for each in kept.destroyed]
@@ -219,11 +226,17 @@ def _requests(arrangement: Arrangement) -> List[Callable[[str], None]]:
         going.append(("destroy", instance.id))
 
     def ask(words: Tuple[Any, ...]) -> Callable[[str], None]:
-        return lambda uuid: _session().ask(words[0], uuid, *words[1:])
+        def asked(uuid: str) -> None:
+            _session().ask(words[0], uuid, *words[1:])
+            if words[0] == "destroy":
+                own.discard(words[1])
+
+        return asked
 
     def create(placed: Placed) -> Callable[[str], None]:
         def created(uuid: str) -> None:
             instance = _session().ask("create", uuid, placed.profile, placed.start, placed.size)
+            own.add(instance)
             _session().ask("create_compute", uuid, instance, placed.compute)
         return created
 
@@ -237,20 +250,17 @@ def _judge(step: Step, mig: Mig, after: Sequence[Placed]) -> None:
         raise nvml.NvmlFailed("nvmlDeviceGetGpuInstances", 0, "the instances are others than those that were created")
 
 
-def _brought_back(
-    step: Step, before: Sequence[Placed], after: Sequence[Placed], error: GpuOpsError
-) -> GpuOpsError:
+def _brought_back(step: Step, before: Sequence[Placed], own: Set[int], error: GpuOpsError) -> GpuOpsError:
     """The error, with what became of the GPU: as it was, or as much of that as can be had.
 
-    What is neither of before nor of the plan is somebody else's, made meanwhile, and stays.
+    What was neither there nor made by this change is somebody else's, made meanwhile, and stays.
     """
     uuid, failures = step.parameters["uuid"], []
     try:
         mig = _mig(uuid)
-        ours = {(each.profile, each.start) for each in (*before, *after)}
-        foreign = [as_placed(each) for each in mig.instances if (each.profile, each.start) not in ours]
+        foreign = [as_placed(each) for each in mig.instances if each.id not in own]
         arrangement = arrange(mig, _wanted([*foreign, *(each for each in before if not _meets(each, foreign))]))
-        for request in _requests(arrangement):
+        for request in _requests(arrangement, own):
             try:
                 request(uuid)
             except nvml.NvmlFailed as failed:
@@ -278,9 +288,12 @@ def _listed(placed: Sequence[Placed]) -> str:
 def _mode_back(host: Host, journal: Journal, step: Step) -> str:
     """A GPU that was whole before this change of its mode and instances is whole again, where that takes no reset."""
     uuid = step.parameters["uuid"]
-    if uuid not in interrupted.remembered(host, journal, step.capability).get(SWITCHED, ()):
+    switched = interrupted.remembered(host, journal, step.capability).get(SWITCHED, ())
+    if step.parameters["before"] or uuid not in switched:
         return ""
     try:
+        if _mig(uuid).instances:
+            return "; its MIG mode stays on"
         if _session().ask("set_mode", uuid, False) == 0 and not _mig(uuid).current:
             return "; its MIG mode is off again"
         _session().ask("set_mode", uuid, True)
@@ -301,9 +314,42 @@ def _users(host: Host) -> List[str]:
     return [holder.named() for holder in read_holders(host)[0] if holder.unit not in UNDISTURBED]
 
 
+def forget(host: Host, journal: Journal, step: Step) -> None:
+    former.forget(journal, step.capability, step.parameters["uuid"])
+    interrupted.forget(host, journal, step.capability, SWITCHED, step.parameters["uuid"])
+
+
+def _settled(change: Executor) -> Executor:
+    """The change of a GPU; one that fails and leaves nothing of ours leaves no note of it either."""
+
+    def changed(host: Host, journal: Journal, step: Step) -> None:
+        try:
+            change(host, journal, step)
+        except GpuOpsError:
+            _settle(host, journal, step)
+            raise
+        finally:
+            nvml.forget()
+
+    return changed
+
+
+def _settle(host: Host, journal: Journal, step: Step) -> None:
+    uuid = step.parameters["uuid"]
+    interrupted.forget(host, journal, step.capability, SWITCHED, uuid)
+    before = former.read(journal.recall(step.capability)).get(uuid)
+    try:
+        if before is not None and before.is_all_of(_mig(uuid)):
+            former.forget(journal, step.capability, uuid)
+    except nvml.NvmlFailed:
+        # What it is cannot be told, so that the note stays
+        return
+
+
 EXECUTORS: Dict[str, Executor] = {
-    MODE: set_mode,
-    DIVIDE: divide,
+    MODE: _settled(set_mode),
+    DIVIDE: _settled(divide),
+    FORGET: forget,
     NODES: make_nodes,
     "service.stop": interrupted.stop_service,
     "service.start": interrupted.start_service,

@@ -17,7 +17,8 @@ from ..hardware.holders import named_pod, pods_with_devices, read_holders
 from ..hardware.mig import Mig
 from ..hardware.nvml import NvmlGpu, reading_of
 from ..hardware.pci import read_bus
-from . import boot
+from . import boot, former
+from .former import Former
 from .model import WATCHERS, Board
 from .policy import Policy
 
@@ -34,9 +35,7 @@ NODE = "/dev/nvidia-caps/nvidia-cap%d"
 MODPROBE = "nvidia-modprobe"
 # What starts the host's unit of mig-parted's package at a boot, which divides GPUs by a file of its own
 RIVAL = "/etc/systemd/system/*.wants/nvidia-mig-manager.service"
-# Of the journal's notes: UUIDs of GPUs that we have changed, noted before we do
-OURS = "ours"
-# The same, of GPUs whose mode we have switched on and that we have not divided since
+# Of the journal's notes: UUIDs of GPUs whose mode we switch on to divide them, until that is over
 SWITCHED = "switched"
 # How the name of a pod begins among holders
 POD = "pod "
@@ -61,7 +60,7 @@ class Observation:
     enabled:  whether our unit is.
     restore:  steps that put back the files that we changed (only read when MIG is to go).
     stopped:  watchers that an earlier run stopped since the boot and did not start again, and that do not run.
-    ours:     UUIDs of GPUs that we have changed.
+    former:   {UUID: what the GPU was before our first change} of those on which something of ours may be left.
     rival:    file by which a boot starts nvidia-mig-manager.service, '' where none does.
     fabric:   state of the fabric manager's service, '' where no GPU that is reset needs it.
     """
@@ -76,7 +75,7 @@ class Observation:
     enabled: bool = False
     restore: Tuple[Step, ...] = ()
     stopped: Tuple[str, ...] = ()
-    ours: Tuple[str, ...] = ()
+    former: Mapping[str, Former] = field(default_factory=dict)
     rival: str = ""
     fabric: str = ""
 
@@ -92,7 +91,7 @@ class Observation:
 
 def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
     memory = remembered(host, journal, "mig")
-    noted = Observation(ours=tuple(memory.get(OURS, ())), stopped=tuple(
+    noted = Observation(former=former.read(memory), stopped=tuple(
         unit for unit in memory.get(STOPPED, ()) if _is_down(host.unit(unit))))
     if not policy.managed:
         return noted

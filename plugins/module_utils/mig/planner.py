@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
+from types import MappingProxyType
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
@@ -24,13 +25,14 @@ from .observation import FABRIC_MANAGER_UNIT, POD, Observation
 from .placement import Arrangement, Impossible, Placed, arrange, as_placed, placed_now
 from .policy import Policy
 from .profiles import name_of
-from .selection import named
-from .target import targets
+from .selection import filtered, named, numbers_of
+from .target import given_back, targets
 
 NAME = "mig"
 MODE = "mig.mode"
 DIVIDE = "mig.divide"
 NODES = "mig.nodes"
+FORGET = "mig.forget"
 _WORDS = {True: "on", False: "off"}
 
 
@@ -54,20 +56,24 @@ class Change:
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    if not policy.managed or (policy.state == "absent" and not (observation.restore or observation.ours)):
+    if not policy.managed or (policy.state == "absent" and not (observation.restore or observation.former)):
         return Plan(steps=tuple(_starts(observation.stopped)))
     refusals = facts.refusals_of_the_sick()
+    if not refusals and policy.state == "absent" and not observation.former:
+        return Plan(steps=(*_starts(observation.stopped), *_removal(observation)))
     if not refusals and (facts.driver_reloads or observation.driver != facts.driver_loaded or not facts.driver_loaded):
         return _unanswered(observation, policy, facts)
     refusals = refusals or _unwell(observation)
     if refusals:
         return Plan(refusals=refusals)
+    refusals = _renumbered(observation, policy)
+    if refusals:
+        return Plan(refusals=refusals)
     try:
-        wanted, notes = targets(policy, observation.boards)
+        wanted, notes = (given_back(observation.boards, observation.former), ()) if policy.state == "absent" else \
+            targets(policy, observation.boards)
     except GpuOpsError as error:
         return Plan(refusals=error.refusals)
-    if policy.state == "absent" and observation.ours:
-        wanted = {uuid: target for uuid, target in wanted.items() if uuid in observation.ours}
     changes = [_change(board, wanted[board.uuid], policy) for board in observation.boards if board.uuid in wanted]
     refusals = _said_once(changes) + _without_fabric(observation, facts, changes) + _beside_another(observation, policy)
     if refusals:
@@ -77,11 +83,13 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         notes = (*notes, "nvidia-modprobe is not installed: a MIG device has no node before root's nvidia-smi -L.")
     elif observation.nodeless and not steps:
         steps.append(_nodes_step(observation.nodeless))
+    forgets = _forget_steps(observation, policy, changes)
     # What is put off must not come with the next boot
     disruption = max((step.disruption for step in steps), default=Disruption.none)
     kept = _removal(observation) if policy.state == "absent" else _boot_steps(observation, changes)
     return Plan(
-        steps=(*stops, *steps, *(replace(step, disruption=disruption) for step in kept), *starts),
+        # A file that cannot be written keeps nobody stopped
+        steps=(*stops, *steps, *starts, *forgets, *(replace(step, disruption=disruption) for step in kept)),
         requirements=tuple(change.requirement for change in changes if change.requirement is not None),
         notes=notes, complete=all(change.placed is not None or not change.enabled for change in changes),
         leaving=_leaving(changes))
@@ -93,14 +101,14 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
 
 
 def _unanswered(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    """Before the driver that is to be asked is loaded. A removal needs no answer: no layout outlives a driver."""
-    if policy.state == "absent":
-        return Plan(steps=tuple(_removal(observation)))
+    """Before the driver that is to be asked is loaded. A removal needs no answer then: no layout outlives a driver."""
     if observation.error and facts.driver_loaded and not facts.driver_reloads and not facts.driver_changes:
         return Plan(refusals=(Refusal(
             "mig.no_answer", "NVML does not answer: %s" % observation.error,
             "GPUs that tell what they can be divided into",
             "run `nvidia-smi` on this host; `gpu_driver_activation` makes the loaded driver the installed one"),))
+    if policy.state == "absent":
+        return Plan(steps=tuple(_removal(observation)))
     return Plan(notes=("What the GPUs are divided into is planned once driver %s answers."
                        % (facts.driver_loaded or "(not installed yet)"),), complete=False)
 
@@ -111,6 +119,26 @@ def _unwell(observation: Observation) -> Tuple[Refusal, ...]:
         "read the kernel log for NVRM messages (Xid 79: it has fallen off the bus); drain the node and reboot it, or "
         "take the GPU out; where the call is one of MIG, run this with become, while nobody else divides GPUs")
         for gpu, why in observation.silent)
+
+
+def _renumbered(observation: Observation, policy: Policy) -> Tuple[Refusal, ...]:
+    """A GPU that is gone or has come moves the index of others, and with it what an entry names. One that was exchanged
+    in its place has the address of the former one, and one that got another address its own UUID."""
+    recorded = boot.gpus_of(observation.files.get(boot.SCRIPT) or "")
+    boards = {board.index: board for board in observation.boards}
+    refusals = []
+    for entry in policy.entries:
+        for number in numbers_of(entry) if filtered(entry, observation.boards) else ():
+            board, (uuid, address) = boards.get(number), recorded.get(number, ("", ""))
+            if board is not None and uuid and board.uuid != uuid and board.address != address:
+                refusals.append(Refusal(
+                    "mig.renumbered",
+                    "%s names GPU %d, which was %s (%s) when the layout was made, and is %s (%s) now" % (
+                        entry.where, number, uuid, address, board.uuid, board.address),
+                    "an index that means the GPU that it meant: one that has gone or come has moved the others",
+                    "bring back the GPU that is missing, or name GPUs by UUID or PCI address in `%s`; once that is "
+                    "applied, an index counts as the GPUs are numbered now" % policy.option, option=policy.option))
+    return tuple(dict.fromkeys(refusals))
 
 
 # one GPU
@@ -139,7 +167,10 @@ def _change(board: Board, target: Target, policy: Policy) -> Change:
     boot_first = _boot_for_mode(board, mig, True)
     if boot_first is not None:
         return Change(board, True, mode, placed, refused, boot_first, holders)
-    steps = (*mode, *_divide_step(board, there, arrangement, placed, mode))
+    divide = _divide_step(board, there, arrangement, placed, mode)
+    # One that is switched on for its instances is switched off again where they fail
+    mode = tuple(replace(step, parameters={**step.parameters, "divides": bool(divide)}) for step in mode)
+    steps = (*mode, *divide)
     return Change(board, True, steps, placed, refused, holders=holders)
 
 
@@ -167,7 +198,7 @@ def _divide_step(
         capability=NAME, action=DIVIDE, subject=board.address,
         why="%s: GPU instances %s." % (board.named(), told),
         disruption=Disruption.gpu_reset if arrangement.in_use else Disruption.none,
-        change={"before": _drawn(board, mig, placed_now(mig)), "after": _drawn(board, mig, placed)},
+        change=_drawn(board, mig, placed),
         parameters={"uuid": board.uuid, "before": _as_data(placed_now(mig)), "after": _as_data(placed)},
         depends_on=tuple(step.id for step in earlier)),)
 
@@ -186,7 +217,8 @@ def _mode_step(board: Board, mig: Mig, enabled: bool, earlier: Sequence[Step] = 
         disruption=Disruption.gpu_reset if mig.current != enabled and (board.resets or _holders(board, mig))
         else Disruption.none,
         change={"before": {"MIG mode": _WORDS[mig.current]}, "after": {"MIG mode": _WORDS[enabled]}},
-        parameters={"uuid": board.uuid, "enabled": enabled, "resets": board.resettable or not board.resets},
+        parameters={"uuid": board.uuid, "enabled": enabled, "resets": board.resettable or not board.resets,
+                    "divides": False},
         depends_on=tuple(step.id for step in earlier)),)
 
 
@@ -318,7 +350,13 @@ def _placed(arrangement: Arrangement) -> Tuple[Placed, ...]:
     return tuple(sorted(found, key=lambda each: each.start))
 
 
-def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> str:
+def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> Dict[str, str]:
+    before, after = _parts(board, mig, placed_now(mig)), _parts(board, mig, placed)
+    return {"before": mig_layout.drawn(before, mig.units, after) + "\n",
+            "after": mig_layout.drawn(after, mig.units, before) + "\n"}
+
+
+def _parts(board: Board, mig: Mig, placed: Sequence[Placed]) -> List[mig_layout.Part]:
     parts = []
     for each in placed:
         profile = mig.profile(each.profile)
@@ -326,12 +364,38 @@ def _drawn(board: Board, mig: Mig, placed: Sequence[Placed]) -> str:
         whole = profile is None or each.compute == (profile.slices,)
         parts.append((each.start, each.size, name if whole else "%s (%s)" % (
             name, " ".join("%dc" % slices for slices in each.compute) or "no compute")))
-    return mig_layout.drawn(parts, mig.units) + "\n"
+    return parts
 
 
 def _as_data(placed: Sequence[Placed]) -> List[List[Any]]:
     """[[profile, start, units, [slices of compute instances]]]."""
     return [[each.profile, each.start, each.size, list(each.compute)] for each in placed]
+
+
+# what is noted
+
+
+def _forget_steps(observation: Observation, policy: Policy, changes: Sequence[Change]) -> List[Step]:
+    """What is made later on a GPU that has nothing of ours is another's."""
+    boards = {board.uuid: board for board in observation.boards if board.mig is not None}
+    changed = {change.board.uuid: change for change in changes}
+    steps = []
+    for uuid, former in sorted(observation.former.items()):
+        board, change = boards.get(uuid), changed.get(uuid)
+        if change is not None:
+            free = not (change.enabled and change.placed is None) and former.is_all(change.enabled, change.placed or ())
+        elif board is not None and board.mig is not None:
+            free = former.is_all_of(board.mig)
+        else:
+            free = policy.state == "absent"
+        if free:
+            steps.append(Step(
+                capability=NAME, action=FORGET, subject=board.address if board is not None else uuid,
+                why="Nothing of ours is left on it." if board is not None else "It is not there any more.",
+                change={"before": {"former state": "noted"}, "after": {"former state": None}},
+                parameters={"uuid": uuid},
+                depends_on=tuple(step.id for step in change.steps) if change is not None else ()))
+    return steps
 
 
 # nodes, and the next boot
@@ -350,7 +414,8 @@ def _boot_steps(observation: Observation, changes: Sequence[Change]) -> List[Ste
                if change.enabled and change.board.mig is not None]
     if any(change.enabled and change.placed is None for change in changes):
         return []
-    wanted = {boot.SCRIPT: boot.script_text(layouts), boot.UNIT_FILE: boot.UNIT_TEXT} if layouts else \
+    gpus = [(board.index, board.uuid, board.address) for board in observation.boards]
+    wanted = {boot.SCRIPT: boot.script_text(layouts, gpus), boot.UNIT_FILE: boot.UNIT_TEXT} if layouts else \
         dict.fromkeys((boot.SCRIPT, boot.UNIT_FILE))
     why = "No GPU instance outlives a boot; the unit makes them again." if layouts else "No GPU is divided any more."
     steps = []
@@ -372,26 +437,28 @@ def _disabling() -> Step:
 def _without_watchers(
     observation: Observation, changes: Sequence[Change]
 ) -> Tuple[List[Step], List[Step], List[Step]]:
-    """(stops of those who watch GPUs that change, the steps of all GPUs, starts of the same, whatever has failed)."""
+    """(stops of those who watch GPUs that change, the steps of all GPUs, starts of the same, whatever has failed).
+
+    They stop as soon as one GPU changes, which a GPU that is put off does not.
+    """
     steps = [step for change in changes for step in change.steps]
     watching = {unit for change in changes if change.steps for unit in change.board.watchers}
     units = [unit for unit in WATCHERS if unit in watching]
-    disruption = max([Disruption.service_restart, *(step.disruption for step in steps)])
+    disruption = max(Disruption.service_restart, min(
+        (change.steps[0].disruption for change in changes if change.steps), default=Disruption.none))
     stops = [service_step(NAME, "stop", unit, "It has GPUs open that change.", disruption, "running", "stopped")
              for unit in units]
     ids = tuple(step.id for step in stops)
     steps = [replace(step, depends_on=(*step.depends_on, *ids)) for step in steps]
-    return stops, steps, _starts((*units, *observation.stopped), disruption, stops)
+    return stops, steps, _starts((*units, *observation.stopped), dict.fromkeys(units, disruption))
 
 
-def _starts(
-    units: Sequence[str], disruption: Disruption = Disruption.none, stops: Sequence[Step] = ()
-) -> List[Step]:
-    stopped = {step.subject: step.id for step in stops}
+def _starts(units: Sequence[str], stopped: Mapping[str, Disruption] = MappingProxyType({})) -> List[Step]:
+    """stopped: {unit that this plan stops: what that disturbs}. A start comes after no other step: a stop that fails
+    may have stopped it."""
     return [service_step(
         NAME, "start", unit, "It watches the GPUs, and learns of their instances when it starts.",
-        disruption if unit in stopped else Disruption.none, "stopped", "running",
-        (stopped[unit],) if unit in stopped else ()) for unit in reversed(WATCHERS) if unit in units]
+        stopped.get(unit, Disruption.none), "stopped", "running") for unit in reversed(WATCHERS) if unit in units]
 
 
 def _removal(observation: Observation) -> List[Step]:

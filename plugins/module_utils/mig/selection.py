@@ -19,6 +19,7 @@ from .configuration import ALL, Entry
 from .model import Board
 
 _ADDRESS = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
+_INDEX = re.compile(r"[0-9]+")
 _UUID = "gpu-"
 
 
@@ -57,10 +58,15 @@ def filtered(entry: Entry, boards: Sequence[Board]) -> Tuple[Board, ...]:
     return tuple(board for board in boards if not entry.filters or _has_one_of(entry.filters, board))
 
 
+def numbers_of(entry: Entry) -> Tuple[int, ...]:
+    """The GPUs that an entry names by their index."""
+    return tuple(int(word) for word in entry.gpus if _INDEX.fullmatch(word.strip()))
+
+
 def meant_by(word: str, boards: Sequence[Board]) -> Tuple[Board, ...]:
     """The GPUs that a word may mean: one, unless it is none's name or too short a part of a UUID."""
     text = word.strip().lower()
-    if re.fullmatch(r"[0-9]+", text):
+    if _INDEX.fullmatch(text):
         return tuple(board for board in boards if board.index == int(text))
     address = _ADDRESS.fullmatch(text)
     if address:

@@ -7,7 +7,7 @@ Whether the instances of a GPU fit beside each other is not judged here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
@@ -15,7 +15,9 @@ from ..hardware.mig import Mig, Profile
 from . import profiles
 from .configuration import Entry, Instances
 from .filling import balanced, most_of
+from .former import Former
 from .model import Board, Target, Wanted
+from .placement import placed_now
 from .policy import BALANCED, Policy
 from .selection import Choice, choices, filtered, listed, named
 
@@ -28,8 +30,6 @@ def targets(policy: Policy, boards: Sequence[Board]) -> Tuple[Dict[str, Target],
     """
     if not policy.managed:
         return {}, ()
-    if policy.state == "absent":
-        return {board.uuid: Target(False, ()) for board in boards if board.mig is not None}, ()
     chosen, named_in_vain = choices(policy.entries, boards, policy.option)
     refusals = [*named_in_vain, *_refuse_without_mig(policy, boards, chosen)]
     if not chosen and not refusals:
@@ -44,6 +44,20 @@ def targets(policy: Policy, boards: Sequence[Board]) -> Tuple[Dict[str, Target],
     if refusals:
         raise GpuOpsError.because(tuple(dict.fromkeys(refusals)))
     return found, tuple(dict.fromkeys(notes))
+
+
+def given_back(boards: Sequence[Board], former: Mapping[str, Former]) -> Dict[str, Target]:
+    """{UUID: what is to be left of this GPU} where something of ours is: what was there before us, as far as it still
+    is."""
+    found = {}
+    for board in boards:
+        before = former.get(board.uuid)
+        if board.mig is None or before is None or before.is_all_of(board.mig):
+            continue
+        left = tuple(Wanted(each.profile, each.compute, each.start)
+                     for each in placed_now(board.mig) if before.had(each))
+        found[board.uuid] = Target(True, left) if before.mode else Target(False, ())
+    return found
 
 
 def _for_no_gpu(policy: Policy, boards: Sequence[Board]) -> Refusal:

@@ -156,6 +156,17 @@ def test_a_daemon_that_ran_when_its_file_was_written_is_outdated_until_it_starts
     assert not seen(host, board()).outdated
 
 
+@pytest.mark.parametrize("answer, noted", [
+    ((1, "disabled\n"), {}), ((0, "enabled\n"), {"enabled": [UNIT]})], ids=["not done", "done"])
+def test_a_unit_is_ours_only_where_its_enabling_was_done(
+    tmp_path: Path, answer: Tuple[int, str], noted: Dict[str, Any]
+) -> None:
+    host = host_of(tmp_path, **{"systemctl enable": (1, "Read-only file system"), "systemctl is-enabled": answer})
+    with pytest.raises(GpuOpsError):
+        daemons.enable(host, Journal(host), Step("fabric", "service.enable", UNIT, ""))
+    assert Journal(host).recall("fabric") == noted
+
+
 def wait(host: Host, unit: str = UNIT) -> None:
     host.write("/sys/module/nvidia/version", VERSION + "\n")
     host.write("/usr/lib64/libnvidia-ml.so.%s" % VERSION, "")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import mig_boards
 import world
@@ -15,9 +15,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import re
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import ComputeInstance, GpuInstance, Mig
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig import boot
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.capability import CAPABILITY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.former import Former, former_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.model import Board
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.observation import POD, Observation
-from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.placement import placed_now
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.placement import Placed, placed_now
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.policy import Policy
 
 DRIVER = "580.178.04"
@@ -46,13 +47,15 @@ class World(world.World):
     fabric: str = ""
     stopped: List[str] = field(default_factory=list)
     rival: str = ""
+    former: Dict[str, Former] = field(default_factory=dict)
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         if not policy.managed:
             return Observation()
         restore = () if policy.state != "absent" else tuple(
             restore_step("mig", path, self.files.get(path), text) for path, text in self.originals.items())
-        own = Observation(files=self.state(FILES), enabled=self.unit(boot.UNIT).enabled, restore=restore)
+        own = Observation(former=dict(self.former), files=self.state(FILES),
+                          enabled=self.unit(boot.UNIT).enabled, restore=restore)
         if self.error or not there.driver_loaded:
             return replace(own, error=self.error or "no driver is loaded")
         return replace(own, boards=tuple(self.boards), silent=self.silent, driver=there.driver_loaded,
@@ -131,6 +134,7 @@ class World(world.World):
         board, enabled = self.boards[number], step.parameters["enabled"]
         assert board.mig is not None and not board.holders and not board.mig.instances
         assert step.change["before"] == {"MIG mode": "on" if board.mig.current else "off"}
+        self._note(board.uuid, board.mig, enabled, placed_now(board.mig))
         pends = board.resets and not board.resettable
         self.boards[number] = replace(board, mig=replace(
             board.mig, current=board.mig.current if pends else enabled, pending=enabled))
@@ -145,7 +149,17 @@ class World(world.World):
         kept = {(profile, start) for profile, start, _size, _compute in step.parameters["after"]}
         assert not any(each.in_use for instance in mig.instances for each in instance.compute
                        if (instance.profile, instance.start) not in kept), "%s destroys what is in use" % step.id
+        self._note(step.parameters["uuid"], mig, True, [
+            Placed(profile, start, size, tuple(compute))
+            for profile, start, size, compute in step.parameters["after"]])
         self._divide(number, step.parameters["after"])
+
+    def _note(self, uuid: str, mig: Mig, enabled: bool, placed: Sequence[Placed]) -> None:
+        if uuid not in self.former and not former_of(mig).is_all(enabled, placed):
+            self.former[uuid] = former_of(mig)
+
+    def mig_forget(self, step: Step) -> None:
+        del self.former[step.parameters["uuid"]]
 
     def mig_nodes(self, step: Step) -> None:
         self.nodeless = ()
@@ -168,6 +182,28 @@ class World(world.World):
         by_name = {profile.name: profile for profile in mig.profiles}
         wanted = [(by_name[name], int(start)) for name, _colon, start in (word.partition(":") for word in instances)]
         self._divide(number, [[profile.id, start, profile.size, [profile.slices]] for profile, start in wanted])
+
+    def say_boot_undone(self, index: str) -> None:
+        """A boot has undone the layout, and what restores it has failed."""
+        number = int(index)
+        mig = self.boards[number].mig
+        assert mig is not None
+        self.boards[number] = replace(self.boards[number], mig=replace(
+            mig, current=False, pending=False, instances=(), devices=()))
+
+    def say_gone(self, index: str) -> None:
+        """Off the bus: the GPUs behind it have moved up."""
+        left = [board for board in self.boards if board.index != int(index)]
+        self.boards = [replace(board, index=number) for number, board in enumerate(left)]
+
+    def say_exchanged(self, index: str, uuid: str) -> None:
+        """Another GPU lies in its place."""
+        number = int(index)
+        self.say_boot_undone(index)
+        self.boards[number] = replace(self.boards[number], uuid=uuid)
+
+    def say_error(self, error: str) -> None:
+        self.error = error
 
     def say_held(self, index: str, start: str, *holders: str) -> None:
         """Somebody has the instance that begins there."""

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import threading
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 from mig_host import MigHost
 from test_applying import A100, CREATE, H100, NO_ROOM, codes, error, layout
+
+from gpulab import silicon
 
 Gpus = Callable[..., MigHost]
 POD = "11111111-2222-3333-4444-555555555555"
@@ -102,6 +106,157 @@ def test_a_removal_leaves_what_others_have_made(gpus: Gpus) -> None:
     assert host.apply(state="absent")["applied"] == []
 
 
+def test_a_pod_that_ends_while_it_is_waited_for_is_no_stranger(gpus: Gpus) -> None:
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "1g.10gb", "count": 4}))
+    held = host.migs()[0]["instances"][1]
+    given_to_a_pod(host, held["compute"][0]["uuid"])
+    program = host.directory / "proc" / "4711"
+    (program / "fd").mkdir(parents=True)
+    (program / "cgroup").write_text("0::/kubepods.slice/kubepods-pod%s.slice/c.scope\n" % POD.replace("-", "_"))
+    (program / "comm").write_text("python\n")
+    (program / "fd" / "3").symlink_to("/dev/nvidia0")
+    host.set(process__1__gpu=0, process__1__pid=4711, process__1__gi=held["id"], process__1__ci=0)
+
+    def end() -> None:
+        shutil.rmtree(program)
+        shutil.rmtree(host.directory / "var" / "lib" / "kubelet")
+        with silicon.board_file.opened(host.directory) as board:
+            board.remove("process")
+
+    ending = threading.Timer(1.5, end)
+    ending.start()
+    answer = host.apply(layout=layout("7g.80gb"), assume_pods_evicted=True)
+    ending.join()
+    assert "error" not in answer and host.layout() == ["7g.80gb@0"]
+
+
+def test_an_instance_that_another_program_makes_in_our_place_stays_when_we_fail(gpus: Gpus) -> None:
+    """It is of the profile and the place that are planned."""
+    host = gpus(H100)
+    host.apply(layout=layout({"profile": "1g.10gb", "count": 7}))
+    steps = host.plan(layout=layout("3g.40gb", "3g.40gb"))["plan"]["steps"]
+    divide = next(step for step in steps if step["action"] == "mig.divide")
+    smi = str(host.built / "pkg" / "nvidia-smi")
+    refused = host.ask("step", step=divide, meanwhile=[smi, "mig", "-i", "0", "-cgi", "9:4", "-C"])
+    assert "somebody else's stay: profile 9 at 4" in error(refused)["found"]
+    assert host.layout() == ["1g.10gb@0", "1g.10gb@1", "1g.10gb@2", "1g.10gb@3", "3g.40gb@4"]
+
+
+WATCHERS = {91: "dcgm-exporter.service", 92: "nvidia-dcgm.service"}
+
+
+def watched(host: MigHost) -> None:
+    """Both watchers run, and have the first GPU open."""
+    for pid, unit in WATCHERS.items():
+        program = host.directory / "proc" / str(pid)
+        (program / "fd").mkdir(parents=True)
+        (program / "fd" / "3").symlink_to("/dev/nvidia0")
+        (program / "cgroup").write_text("0::/system.slice/%s\n" % unit)
+
+
+def watching(host: MigHost) -> List[str]:
+    return [unit for pid, unit in WATCHERS.items() if (host.directory / "proc" / str(pid)).is_dir()]
+
+
+def test_a_watcher_that_does_not_stop_keeps_no_other_stopped(gpus: Gpus) -> None:
+    host = gpus(H100)
+    watched(host)
+    (host.directory / "stuck-nvidia-dcgm.service").touch()
+    for _time in range(2):
+        assert codes(host.apply(config="all-balanced")) == ["host.command_failed"]
+        assert watching(host) == list(WATCHERS.values()) and not host.migs()[0]["current"]
+
+
+def test_a_file_that_cannot_be_written_keeps_no_watcher_stopped(gpus: Gpus) -> None:
+    host = gpus(H100)
+    watched(host)
+    (host.directory / "var/lib/gpuops").mkdir(parents=True)
+    (host.directory / "var/lib/gpuops/originals").touch()
+    (host.directory / "var/lib/gpuops/mig-restore").touch()
+    assert "error" in host.apply(config="all-balanced")
+    assert len(host.layout()) == 4 and watching(host) == list(WATCHERS.values())
+
+
+def divided_by_hand(host: MigHost, gpu: int, profiles: str = "9,9") -> List[str]:
+    host.smi("-i", str(gpu), "-mig", "1")
+    host.smi("mig", "-i", str(gpu), "-cgi", profiles, "-C")
+    return devices(host, gpu)
+
+
+def test_a_removal_of_the_unit_alone_leaves_every_layout(gpus: Gpus) -> None:
+    """The first one was there as it is wanted, so that nothing of it is ours."""
+    host = gpus(H100, 2)
+    before = [divided_by_hand(host, gpu) for gpu in range(2)]
+    host.apply(layout=layout("3g.40gb", "3g.40gb", gpus=["0"]))
+    host.apply(state="absent")
+    assert [devices(host, gpu) for gpu in range(2)] == before
+    assert host.apply(state="absent")["applied"] == []
+
+
+def test_a_removal_after_all_is_whole_again_leaves_the_others_layouts(gpus: Gpus) -> None:
+    host = gpus(H100, 2)
+    before = divided_by_hand(host, 1)
+    host.apply(layout=layout("7g.80gb", gpus=["0"]))
+    host.apply(layout=[{"gpus": ["0"], "enabled": False}])
+    host.apply(state="absent")
+    assert devices(host, 1) == before
+
+
+def test_a_removal_leaves_what_was_on_the_gpu_before_us(gpus: Gpus) -> None:
+    host = gpus(H100)
+    before = divided_by_hand(host, 0, "9")
+    host.apply(layout=layout("3g.40gb", "3g.40gb"))
+    host.apply(state="absent")
+    assert devices(host) == before and host.migs()[0]["current"]
+    assert host.apply(state="absent")["applied"] == []
+
+
+def test_what_was_refused_makes_nothing_ours(gpus: Gpus) -> None:
+    host = gpus(H100)
+    divided_by_hand(host, 0, "19")
+    divide = division(host, "7g.80gb")
+    host.smi("mig", "-i", "0", "-cgi", "9", "-C")
+    before = devices(host)
+    assert codes(host.ask("step", step=divide)) == ["mig.changed_meanwhile"]
+    assert host.apply(state="absent")["applied"] == [] and devices(host) == before
+
+
+def test_what_is_made_on_a_gpu_after_its_removal_is_not_ours(gpus: Gpus) -> None:
+    """A boot whose unit failed leaves nothing to remove, and a division that failed neither."""
+    host = gpus(H100, 2)
+    host.fault("call", 1, call=CREATE, code=NO_ROOM, nth=2, times=1)
+    assert codes(host.apply(config="all-balanced")) == ["mig.does_not_fit"]
+    host.clear_faults()
+    for arguments in (("mig", "-dci"), ("mig", "-dgi"), ("-i", "0", "-mig", "0")):
+        host.smi(*arguments)
+    host.apply(state="absent")
+    before = [divided_by_hand(host, gpu) for gpu in range(2)]
+    assert host.apply(state="absent")["applied"] == []
+    assert [devices(host, gpu) for gpu in range(2)] == before
+
+
+def test_a_removal_that_was_killed_before_it_was_noted_ends_all_the_same(gpus: Gpus) -> None:
+    host = gpus(H100)
+    host.apply(config="all-balanced")
+    for step in host.plan(state="absent")["plan"]["steps"]:
+        if step["action"] in ("mig.divide", "mig.mode"):
+            assert host.ask("step", step=step) == {}
+    host.apply(state="absent")
+    before = divided_by_hand(host, 0)
+    assert host.apply(state="absent")["applied"] == [] and devices(host) == before
+
+
+def test_a_mode_that_was_on_before_a_division_stays_on_where_it_fails(gpus: Gpus) -> None:
+    host = gpus(H100, 2)
+    host.apply(layout=[{"gpus": ["0"]}])
+    host.smi("-i", "1", "-mig", "1")
+    host.fault("call", 0, call=CREATE, code=NO_ROOM, nth=1, times=1)
+    host.fault("call", 1, call=CREATE, code=NO_ROOM, nth=1, times=1)
+    assert codes(host.apply(config="all-balanced")) == ["mig.does_not_fit"] * 2
+    assert [mig["current"] for mig in host.migs()] == [True, True]
+
+
 def test_a_gpu_that_is_gone_moves_no_layout_to_its_neighbour(gpus: Gpus) -> None:
     host = gpus(H100, 3)
     wanted = [*layout("7g.80gb", gpus=["0"]), *layout({"profile": "3g.40gb", "count": 2}, gpus=["1"])]
@@ -111,6 +266,27 @@ def test_a_gpu_that_is_gone_moves_no_layout_to_its_neighbour(gpus: Gpus) -> None
     refused = host.apply(layout=wanted)
     assert codes(refused) == ["mig.silent"] and "NVML does not list it" in error(refused)["found"]
     assert devices(host, 0) == before, "the former second one"
+
+
+def off_the_bus(host: MigHost, gpu: int, address: str) -> None:
+    """Gone after a boot, for the kernel too."""
+    host.close()
+    host.fault("absent", gpu)
+    device = host.directory / "sys/bus/pci/devices" / address
+    device.unlink() if device.is_symlink() else shutil.rmtree(device)
+
+
+def test_a_gpu_that_is_off_the_bus_moves_no_layout_to_its_neighbour(gpus: Gpus) -> None:
+    host = gpus(H100, 3)
+    host.apply(layout=[*layout("7g.80gb", gpus=["0"]), *layout({"profile": "3g.40gb", "count": 2}, gpus=["1"])])
+    before = devices(host, 1)
+    off_the_bus(host, 0, "0000:1b:00.0")
+    wanted = [*layout("7g.80gb", gpus=["0"]), *layout({"profile": "3g.40gb", "count": 2}, gpus=["1"])]
+    assert codes(host.apply(layout=wanted)) == ["mig.renumbered"] * 2
+    assert [mig["current"] for mig in host.migs()] == [True, False] and devices(host, 0) == before
+    by_address = layout({"profile": "3g.40gb", "count": 2}, gpus=["0000:43:00.0"])
+    assert "error" not in host.apply(layout=by_address) and devices(host, 0) == before
+    assert host.apply(layout=layout({"profile": "3g.40gb", "count": 2}, gpus=["0"]))["applied"] == []
 
 
 def test_a_gpu_whose_first_division_fails_is_whole_again(gpus: Gpus) -> None:

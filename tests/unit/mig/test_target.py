@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 from hypothesis import given
@@ -24,10 +24,19 @@ from mig_boards import (
     untold,
 )
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import ComputeInstance, GpuInstance
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.former import Former
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.model import Board, Target, Wanted
-from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.target import _packed, targets
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.target import _packed, given_back, targets
 
 A100, A30, T4 = board("a100-80gb-sxm", 0), board("a30", 1), board("t4", 2)
+
+
+def with_instances(gpu: Board, *placed: Tuple[int, int, int]) -> Board:
+    """In MIG mode, with instances of three slices: (profile, start, units)."""
+    assert gpu.mig is not None
+    return replace(gpu, mig=replace(gpu.mig, current=True, pending=True, instances=tuple(
+        GpuInstance(number, *each, (ComputeInstance(0, 0, 3),)) for number, each in enumerate(placed))))
 
 
 def of(gpu: Board, **options: Any) -> List[str]:
@@ -47,9 +56,13 @@ def test_what_is_not_managed_has_no_target() -> None:
     assert targets(policy(), [A100, T4]) == ({}, ())
 
 
-def test_absent_turns_mig_off_where_there_is_mig() -> None:
-    assert made([A100, A30, T4], state="absent") == {0: Target(False, ()), 1: Target(False, ())}
-    assert made([T4], state="absent") == {}
+def test_a_removal_leaves_what_was_there_before_us() -> None:
+    divided = with_instances(A100, (9, 0, 4), (9, 4, 4))
+    whole, partly = Former(False), Former(True, ((9, 4), (19, 0)))
+    assert given_back([divided, A30, T4], {divided.uuid: whole}) == {divided.uuid: Target(False, ())}
+    assert given_back([divided], {divided.uuid: partly}) == {divided.uuid: Target(True, (Wanted(9, (3,), 4),))}
+    assert given_back([divided], {divided.uuid: Former(True, ((9, 4), (9, 0)))}) == {}
+    assert given_back([divided, A30], {}) == {}
 
 
 def test_instances_are_those_of_the_file() -> None:
