@@ -80,7 +80,7 @@ options:
     type: list
     elements: str
 requirements:
-  - kubernetes >= 24.2.0 for the Python that runs the module, which is normally the controller's
+  - kubernetes >= 24.2.0 for the Python that runs Ansible on the controller
 """
 
     READER = r"""

@@ -12,7 +12,7 @@ description:
     the namespace and RuntimeClass that the cluster components use.
   - With O(rolled_out) and O(expected_allocatable) it waits until these workloads run and the nodes offer exactly
     these resources, and fails with what the kubelet or the node says when they do not.
-  - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
+  - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
@@ -54,7 +54,6 @@ options:
 EXAMPLES = r"""
 - name: Read the cluster
   gpuops.nvidia.gpu_cluster_info:
-  delegate_to: localhost
   run_once: true
   register: cluster
 
@@ -63,7 +62,6 @@ EXAMPLES = r"""
     expected_allocatable:
       gpu-node-1:
         nvidia.com/gpu: 8
-  delegate_to: localhost
   run_once: true
 """
 
@@ -204,43 +202,3 @@ refusals:
     remedy: {description: "As RV(remedy).", type: str, returned: failure}
     option: {description: "As RV(option).", type: str, returned: failure}
 """
-
-from typing import Any, Dict
-
-from ..module_utils.cluster.client import Client
-from ..module_utils.cluster.module import run_cluster_module
-from ..module_utils.cluster.observation import observe, wait_for_resources, wait_for_rollout
-
-ARGUMENTS = {
-    "label_selector": {"type": "str", "default": ""},
-    "namespace": {"type": "str", "default": ""},
-    "namespace_contents": {"type": "bool", "default": False},
-    "runtime_class": {"type": "str", "default": ""},
-    "expected_allocatable": {"type": "dict", "default": {}},
-    "rolled_out": {"type": "list", "elements": "str", "default": []},
-    "wait_timeout": {"type": "int", "default": 120},
-}
-
-
-def _read(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
-    if parameters["rolled_out"]:
-        wait_for_rollout(cluster, parameters["namespace"], parameters["rolled_out"], parameters["wait_timeout"])
-    if parameters["expected_allocatable"]:
-        wait_for_resources(cluster, parameters["expected_allocatable"], parameters["wait_timeout"])
-    found = observe(
-        cluster,
-        parameters["label_selector"],
-        parameters["namespace"],
-        parameters["runtime_class"],
-        parameters["namespace_contents"],
-    )
-    return dict(found, changed=False)
-
-
-def main() -> None:
-    """Read the cluster."""
-    run_cluster_module(ARGUMENTS, _read)
-
-
-if __name__ == "__main__":
-    main()
