@@ -14,11 +14,16 @@ from typing import Any, ClassVar, Dict, Iterator, Mapping
 from ansible.module_utils.basic import env_fallback
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 
 from ..module_utils.cluster.client import Client, Connection, auth_argument_spec, secrets
 from ..module_utils.core.errors import GpuOpsError
+from .clusters import connection
+from .role_variables import worked_out
+
+FROM_VARIABLES = "from_variables"
 
 
 class ClusterAction(ActionBase):
@@ -35,20 +40,36 @@ class ClusterAction(ActionBase):
         super().run(None, task_vars)
         with environment(environment_of(self)):
             try:
-                options = checked(self._task.args, self.ARGUMENTS, self._name())
-            except GpuOpsError as error:
-                return dict(error.result(), failed=True, changed=False)
-            access = Connection.from_options(options)
-            try:
-                result = self.work(Client(access), options, bool(self._task.check_mode))
+                result = self.answer(task_vars)
             except GpuOpsError as error:
                 result = dict(error.result(), failed=True, changed=False)
-        result = remove_values(result, secrets(access))
         for note in result.pop("warnings", ()):
             Display().warning(note)
         if not self._task.diff:
             result.pop("diff", None)
-        return dict(result)
+        return result
+
+    def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        """The task's result, of the one cluster that it is about unless a subclass asks others. Raises GpuOpsError."""
+        return self.ask(self._given(task_vars))
+
+    def ask(self, given: Mapping[str, Any]) -> Dict[str, Any]:
+        """What a cluster makes of these options, without the secrets that are among them. Raises GpuOpsError."""
+        options = checked(given, self.ARGUMENTS, self._name())
+        access = Connection.from_options(options)
+        try:
+            result = self.work(Client(access), options, bool(self._task.check_mode))
+        except GpuOpsError as error:
+            result = dict(error.result(), failed=True, changed=False)
+        told: Dict[str, Any] = remove_values(result, secrets(access))
+        return told
+
+    def _given(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        """The task's options, and the connection that the host's variables name where the task wants those."""
+        given = dict(self._task.args)
+        if not boolean(given.pop(FROM_VARIABLES, False)):
+            return given
+        return {**connection(lambda name: worked_out(name, task_vars.get(name), self._templar)), **given}
 
     def _name(self) -> str:
         return str(self._task.action).rsplit(".", 1)[-1]

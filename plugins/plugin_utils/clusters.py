@@ -3,14 +3,15 @@
 """The clusters of a play: which of its hosts are nodes of which, and each host's variables as a task of its own has them.
 
 What is the cluster's is done by one task for all of them (`run_once`), which Ansible gives the variables of one host.
-A host says where its cluster is by `gpu_cluster_kubeconfig` with `gpu_cluster_context`, or by `gpu_cluster_host` with
-`gpu_cluster_api_key`; what it does not say is the environment's, K8S_AUTH_*.
+A host says where its cluster is by `gpu_cluster_kubeconfig` with `gpu_cluster_context`; what it does not say is the
+environment's, K8S_AUTH_*.
 """
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
 
 from ..module_utils.cluster.client import Connection
 from ..module_utils.core.plan import canonical
@@ -20,10 +21,6 @@ from .role_variables import worked_out
 VARIABLES = {
     "gpu_cluster_kubeconfig": "kubeconfig",
     "gpu_cluster_context": "context",
-    "gpu_cluster_host": "host",
-    "gpu_cluster_api_key": "api_key",
-    "gpu_cluster_ca_cert": "ca_cert",
-    "gpu_cluster_validate_certs": "validate_certs",
 }
 # Where these name no cluster, and no host of the play does, the usual search for a kubeconfig counts
 OF_ENVIRONMENT = ("K8S_AUTH_KUBECONFIG", "K8S_AUTH_HOST")
@@ -41,7 +38,7 @@ class PlayCluster:
 
     def __str__(self) -> str:
         access = Connection.from_options(self.options)
-        place = access.host or (access.kubeconfig if isinstance(access.kubeconfig, str) else "")
+        place = access.kubeconfig if isinstance(access.kubeconfig, str) else ""
         return " ".join(filter(None, (place or "the cluster of the environment", access.context)))
 
 
@@ -89,15 +86,20 @@ def clusters_of(variables: PlayVariables) -> List[PlayCluster]:
     """
     named: Dict[str, Dict[str, Any]] = {}
     for host in variables.hosts:
-        told = {option: variables.value(host, name) for name, option in VARIABLES.items()}
-        named[host] = {option: value for option, value in told.items() if value not in (None, "", {})}
+        named[host] = connection(functools.partial(variables.value, host))
     environment = any(os.environ.get(name) for name in OF_ENVIRONMENT)
     everywhere = environment or not any(map(_names_one, named.values()))
     return _grouped({host: options for host, options in named.items() if everywhere or _names_one(options)}.items())
 
 
+def connection(value: Callable[[str], Any]) -> Dict[str, Any]:
+    """The options of a connection that a host's variables give. value: of a variable, None where there is none."""
+    told = {option: value(name) for name, option in VARIABLES.items()}
+    return {option: each for option, each in told.items() if each not in (None, "", {})}
+
+
 def _names_one(options: Mapping[str, Any]) -> bool:
-    return "kubeconfig" in options or "host" in options
+    return "kubeconfig" in options
 
 
 def _grouped(named: Iterable[Tuple[str, Mapping[str, Any]]]) -> List[PlayCluster]:

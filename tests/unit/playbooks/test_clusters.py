@@ -66,11 +66,6 @@ def test_an_empty_name_is_none() -> None:
         ("/a", ("n2",))]
 
 
-def test_an_address_with_a_token_is_a_cluster_whose_token_is_not_told() -> None:
-    [found] = clusters_of(play({"n1": {"gpu_cluster_host": "https://api", "gpu_cluster_api_key": "secret"}}))
-    assert str(found) == "https://api" and found.options["api_key"] == "secret"
-
-
 def test_a_template_is_worked_out_with_the_hosts_own_variables() -> None:
     path = {"gpu_cluster_kubeconfig": trust_as_template("/{{ site }}")}
     assert told(play({"n1": {**path, "site": "a"}, "n2": {**path, "site": "b"}})) == [("/a", ("n1",)), ("/b", ("n2",))]

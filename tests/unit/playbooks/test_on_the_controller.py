@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Tuple
 
 import pytest
 import yaml
 from cluster_api import Api
-from cluster_objects import node
+from cluster_objects import h100_node, node
 from controller import Controller
 from role_files import documentation_blocks
 from workspace import REPOSITORY
@@ -102,3 +103,31 @@ def test_a_malformed_option_is_told_before_the_cluster_is_asked(controller: Cont
     [[told]] = controller.tasks([{"gpuops.nvidia.gpu_node": {"nmae": "host-1", "kubeconfig": str(api.kubeconfig)}}])
     assert told["failed"] and told["code"] == "cluster.options_malformed" and "nmae" in told["msg"]
     assert api.state.requests == []
+
+
+def test_every_cluster_of_a_play_is_read_once(controller: Controller, api: Api, tmp_path_factory: Any) -> None:
+    """And a host has the Node of its own cluster, whatever the others call theirs."""
+    other = Api(tmp_path_factory.mktemp("other"))
+    try:
+        api.state.nodes = [node("host-1"), h100_node("gpu-9")]
+        other.state.nodes = [node("host-1", labels={"of": "other"})]
+        path = controller.directory / "play.json"
+        path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
+            {"ansible.builtin.set_fact": {"gpu_cluster_kubeconfig": str(other.kubeconfig),
+                                          "gpu_cluster_node_name": "host-1"},
+             "when": "inventory_hostname == 'host-3'"},
+            {"gpuops.nvidia.gpu_cluster_info": {"every_cluster": True}, "run_once": True, "register": "told"},
+            {"ansible.builtin.copy": {"content": "{{ told | to_json }}", "dest": str(controller.here / "told")},
+             "run_once": True}]}]))
+        done = controller.play(str(path), hosts=("host-1", "host-2", "host-3"),
+                               variables={"gpu_cluster_kubeconfig": str(api.kubeconfig)})
+        assert done.returncode == 0, done.stdout
+        told = json.loads((controller.here / "told").read_text())
+    finally:
+        other.close()
+    assert [(each["hosts"], each["others"]) for each in told["clusters"]] == [
+        (["host-1", "host-2"], ["gpu-9"]), (["host-3"], [])]
+    assert {host: found.get("labels", {}).get("of") for host, found in told["of_hosts"].items()} == {
+        "host-1": None, "host-2": None, "host-3": "other"}
+    assert told["of_hosts"]["host-2"] == {} and told["of_hosts"]["host-1"]["name"] == "host-1"
+    assert api.count("GET", "/api/v1/nodes") == other.count("GET", "/api/v1/nodes") == 1
