@@ -12,6 +12,7 @@ from ..module_utils.cluster.client import Connection, auth_argument_spec, secret
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.validation.arguments import ARGUMENTS, OF_HOST
 from ..plugin_utils.capability_action import CapabilityAction
+from ..plugin_utils.cluster_action import environment, environment_of
 from ..plugin_utils.cluster_validation import ClusterScope, validate_cluster
 
 
@@ -20,6 +21,10 @@ class ActionModule(CapabilityAction):
 
     Options are checked here, once for both scopes, so that the host is sent only what it needs.
     """
+
+    def run(self, tmp: Any = None, task_vars: Any = None) -> Dict[str, Any]:
+        with environment(environment_of(self)):
+            return super().run(tmp, task_vars)
 
     def _given(self, task_vars: Any) -> Dict[str, Any]:
         return _checked(super()._given(task_vars))

@@ -79,8 +79,14 @@ options:
     description: Groups to act as. Falls back to E(K8S_AUTH_IMPERSONATE_GROUPS).
     type: list
     elements: str
+  from_variables:
+    description:
+      - Whether the host's variables C(gpu_cluster_kubeconfig) and C(gpu_cluster_context) name the cluster where the task
+        does not. What neither says falls back to the environment.
+    type: bool
+    default: false
 requirements:
-  - kubernetes >= 24.2.0 for the Python that runs the module, which is normally the controller's
+  - kubernetes >= 24.2.0 for the Python that runs Ansible on the controller
 """
 
     READER = r"""

@@ -12,7 +12,7 @@ description:
     the namespace and RuntimeClass that the cluster components use.
   - With O(rolled_out) and O(expected_allocatable) it waits until these workloads run and the nodes offer exactly
     these resources, and fails with what the kubelet or the node says when they do not.
-  - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
+  - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
@@ -49,12 +49,18 @@ options:
     description: Seconds to wait for O(rolled_out) and again for O(expected_allocatable).
     type: int
     default: 120
+  every_cluster:
+    description:
+      - Whether to read every cluster that a host of the play names by its C(gpu_cluster_*) variables, once each,
+        instead of the one that the options name. Hosts that are down or were left out count too.
+      - The result has RV(clusters) and RV(of_hosts) then.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""
 - name: Read the cluster
   gpuops.nvidia.gpu_cluster_info:
-  delegate_to: localhost
   run_once: true
   register: cluster
 
@@ -63,16 +69,44 @@ EXAMPLES = r"""
     expected_allocatable:
       gpu-node-1:
         nvidia.com/gpu: 8
-  delegate_to: localhost
   run_once: true
+
+- name: Read every cluster that the hosts of this play are nodes of
+  gpuops.nvidia.gpu_cluster_info:
+    every_cluster: true
+  run_once: true
+  register: clusters
+
+- name: Tell the GPUs that the host's own cluster counts on it
+  ansible.builtin.debug:
+    msg: "{{ clusters.of_hosts[inventory_hostname].count }}"
 """
 
 RETURN = r"""
+clusters:
+  description: Each cluster with what is returned of one.
+  returned: with O(every_cluster)
+  type: list
+  elements: dict
+  contains:
+    name: {description: How the hosts name it., type: str, returned: success}
+    hosts: {description: The play's hosts that name it., type: list, elements: str, returned: success}
+    others: {description: Its GPU nodes that are no hosts of the play., type: list, elements: str, returned: success}
+    nodes: {description: "As RV(nodes).", type: list, elements: dict, returned: success}
+    operator_refusal: {description: "As RV(operator_refusal).", type: dict, returned: success}
+    namespace: {description: "As RV(namespace).", type: dict, returned: success}
+    runtime_class: {description: "As RV(runtime_class).", type: dict, returned: success}
+of_hosts:
+  description:
+    - For each host of the play that is in a cluster the facts of its Node, as in RV(nodes). Empty where there is none
+      of the name that C(gpu_cluster_node_name) says, else the inventory.
+  returned: with O(every_cluster)
+  type: dict
 nodes:
   description:
     - Facts of each node, ordered by name; the keys are those of the host variables of the inventory plugin
       P(gpuops.nvidia.gpu_nodes#inventory), without their prefix. What no label says is null.
-  returned: success
+  returned: success, of one cluster
   type: list
   elements: dict
   contains:
@@ -133,7 +167,7 @@ nodes:
         returned: success
 operator_refusal:
   description: Why the cluster's GPU nodes must not be touched. Null when the NVIDIA GPU Operator does not manage them.
-  returned: success
+  returned: success, of one cluster
   type: dict
   contains:
     code: {description: Which refusal it is., type: str, returned: success, sample: cluster.managed_by_gpu_operator}
@@ -143,7 +177,7 @@ operator_refusal:
     option: {description: "The option that the remedy is about, here none.", type: str, returned: success}
 namespace:
   description: What O(namespace) is. Null without that option.
-  returned: success
+  returned: success, of one cluster
   type: dict
   sample: {"name": "gpuops", "exists": true, "terminating": false, "ours": true, "occupants": []}
   contains:
@@ -158,7 +192,7 @@ namespace:
       returned: success
 runtime_class:
   description: What O(runtime_class) is. Null without that option.
-  returned: success
+  returned: success, of one cluster
   type: dict
   sample: {"name": "nvidia", "exists": true, "ours": true, "handler": "nvidia"}
   contains:
@@ -204,43 +238,3 @@ refusals:
     remedy: {description: "As RV(remedy).", type: str, returned: failure}
     option: {description: "As RV(option).", type: str, returned: failure}
 """
-
-from typing import Any, Dict
-
-from ..module_utils.cluster.client import Client
-from ..module_utils.cluster.module import run_cluster_module
-from ..module_utils.cluster.observation import observe, wait_for_resources, wait_for_rollout
-
-ARGUMENTS = {
-    "label_selector": {"type": "str", "default": ""},
-    "namespace": {"type": "str", "default": ""},
-    "namespace_contents": {"type": "bool", "default": False},
-    "runtime_class": {"type": "str", "default": ""},
-    "expected_allocatable": {"type": "dict", "default": {}},
-    "rolled_out": {"type": "list", "elements": "str", "default": []},
-    "wait_timeout": {"type": "int", "default": 120},
-}
-
-
-def _read(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
-    if parameters["rolled_out"]:
-        wait_for_rollout(cluster, parameters["namespace"], parameters["rolled_out"], parameters["wait_timeout"])
-    if parameters["expected_allocatable"]:
-        wait_for_resources(cluster, parameters["expected_allocatable"], parameters["wait_timeout"])
-    found = observe(
-        cluster,
-        parameters["label_selector"],
-        parameters["namespace"],
-        parameters["runtime_class"],
-        parameters["namespace_contents"],
-    )
-    return dict(found, changed=False)
-
-
-def main() -> None:
-    """Read the cluster."""
-    run_cluster_module(ARGUMENTS, _read)
-
-
-if __name__ == "__main__":
-    main()

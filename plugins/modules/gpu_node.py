@@ -11,7 +11,7 @@ description:
   - Changes the Node object in one patch that also holds the record of what we changed, in annotations under
     C(gpuops.nvidia.com/). A run that dies leaves neither without the other.
   - A cordon or a label that somebody else set is never replaced or taken away; RV(notes) names it.
-  - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
+  - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
@@ -62,14 +62,12 @@ EXAMPLES = r"""
     name: "{{ inventory_hostname }}"
     cordoned: true
     reason: driver upgrade
-  delegate_to: localhost
 
 - name: Admit the device plugin
   gpuops.nvidia.gpu_node:
     name: "{{ inventory_hostname }}"
     labels:
       nvidia.com/gpu.deploy.device-plugin: "true"
-  delegate_to: localhost
 """
 
 RETURN = r"""
@@ -133,40 +131,3 @@ refusals:
     remedy: {description: "As RV(remedy).", type: str, returned: failure}
     option: {description: "As RV(option).", type: str, returned: failure}
 """
-
-from typing import Any, Dict
-
-from ..module_utils.cluster.client import Client
-from ..module_utils.cluster.labels import NodePolicy
-from ..module_utils.cluster.module import run_cluster_module
-from ..module_utils.cluster.node_changes import change_node
-
-ARGUMENTS = {
-    "name": {"type": "str", "required": True},
-    "cordoned": {"type": "bool"},
-    "owner": {"type": "str", "default": "gpuops"},
-    "reason": {"type": "str", "default": ""},
-    "labels": {"type": "dict", "default": {}},
-    "unset_labels": {"type": "list", "elements": "str", "default": []},
-    "purge_labels": {"type": "bool", "default": False},
-    "take_over": {"type": "bool", "default": False},
-}
-
-
-def _change(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
-    wanted = {name: parameters[name] for name in ARGUMENTS if name != "name"}
-    # YAML's true is meant as the label value "true".
-    wanted["labels"] = {
-        key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in wanted["labels"].items()
-    }
-    policy = NodePolicy(**wanted)
-    return change_node(cluster, parameters["name"], policy, check_mode)
-
-
-def main() -> None:
-    """Change the node."""
-    run_cluster_module(ARGUMENTS, _change)
-
-
-if __name__ == "__main__":
-    main()

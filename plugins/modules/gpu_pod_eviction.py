@@ -14,7 +14,7 @@ description:
   - Refuses before the first eviction when a pod would be lost for good, that is, when it has no controller or keeps
     data in an emptyDir, unless O(force) or O(delete_emptydir_data) allows it.
   - In check mode the server tries every eviction without doing it.
-  - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
+  - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
@@ -53,7 +53,6 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_pod_eviction:
     node: "{{ inventory_hostname }}"
     timeout: 600
-  delegate_to: localhost
 """
 
 RETURN = r"""
@@ -116,31 +115,3 @@ refusals:
     remedy: {description: "As RV(remedy).", type: str, returned: failure}
     option: {description: "As RV(option).", type: str, returned: failure}
 """
-
-from typing import Any, Dict
-
-from ..module_utils.cluster.client import Client
-from ..module_utils.cluster.eviction import evict_gpu_pods
-from ..module_utils.cluster.module import run_cluster_module
-
-ARGUMENTS = {
-    "node": {"type": "str", "required": True},
-    "pods": {"type": "list", "elements": "str"},
-    "force": {"type": "bool", "default": False},
-    "delete_emptydir_data": {"type": "bool", "default": False},
-    "grace_period": {"type": "int"},
-    "timeout": {"type": "int", "default": 300},
-}
-
-
-def _evict(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
-    return evict_gpu_pods(cluster, dry_run=check_mode, **{name: parameters[name] for name in ARGUMENTS})
-
-
-def main() -> None:
-    """Evict the GPU pods."""
-    run_cluster_module(ARGUMENTS, _evict)
-
-
-if __name__ == "__main__":
-    main()

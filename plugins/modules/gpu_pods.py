@@ -9,7 +9,7 @@ short_description: Tell which pods hold GPUs
 version_added: 0.1.0
 description:
   - Lists the pods that hold C(nvidia.com/*) resources on one node or in the whole cluster. Finished pods hold none.
-  - Runs where the Kubernetes API can be reached, which is normally the controller (C(delegate_to) localhost).
+  - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
@@ -26,7 +26,6 @@ EXAMPLES = r"""
 - name: Who holds the GPUs of this node
   gpuops.nvidia.gpu_pods:
     node: "{{ inventory_hostname }}"
-  delegate_to: localhost
   register: holders
 """
 
@@ -121,22 +120,3 @@ refusals:
     remedy: {description: "As RV(remedy).", type: str, returned: failure}
     option: {description: "As RV(option).", type: str, returned: failure}
 """
-
-from typing import Any, Dict
-
-from ..module_utils.cluster.client import Client
-from ..module_utils.cluster.eviction import read_gpu_pods
-from ..module_utils.cluster.module import run_cluster_module
-
-
-def _read(cluster: Client, parameters: Dict[str, Any], check_mode: bool) -> Dict[str, Any]:
-    return {"changed": False, "pods": [pod.result() for pod in read_gpu_pods(cluster, parameters["node"])]}
-
-
-def main() -> None:
-    """List the GPU pods."""
-    run_cluster_module({"node": {"type": "str", "default": ""}}, _read)
-
-
-if __name__ == "__main__":
-    main()

@@ -137,18 +137,7 @@ class RoleVariables:
     def _values(self) -> Iterator[Tuple[str, Any]]:
         """What is set to nothing, or to {{ omit }}, is left out: the module's own default counts."""
         for name in self.specified:
-            try:
-                value = self.templar.template(self.task_vars.get(name, self.defaults.get(name)))
-            # Before ansible-core 2.19 what a filter or a test raises comes as it is
-            except Exception as error:
-                if isinstance(error, OMITTED):
-                    continue
-                raise GpuOpsError(
-                    "variables.not_worked_out",
-                    found="variable `%s` cannot be worked out: %s" % (name, without_passwords(str(error))),
-                    wanted="a value, or a template of variables that this host has",
-                    remedy="correct `%s`, or what it refers to" % name,
-                ) from error
+            value = worked_out(name, self.task_vars.get(name, self.defaults.get(name)), self.templar)
             value = _without(value, self.task_vars.get("omit"))
             if value is not None:
                 yield name, value
@@ -165,6 +154,22 @@ class RoleVariables:
                 wanted="the variables of role gpuops.nvidia.%s" % self.role,
                 remedy="correct them; roles/%s/README.md describes each" % self.role,
             )
+
+
+def worked_out(name: str, value: Any, templar: Any) -> Any:
+    """The value of a variable whose templates are worked out, None where it is {{ omit }}. Raises GpuOpsError."""
+    try:
+        return templar.template(value)
+    # Before ansible-core 2.19 what a filter or a test raises comes as it is
+    except Exception as error:
+        if isinstance(error, OMITTED):
+            return None
+        raise GpuOpsError(
+            "variables.not_worked_out",
+            found="variable `%s` cannot be worked out: %s" % (name, without_passwords(str(error))),
+            wanted="a value, or a template of variables that this host has",
+            remedy="correct `%s`, or what it refers to" % name,
+        ) from error
 
 
 def _without(value: Any, omit: Any) -> Any:

@@ -1,0 +1,56 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from typing import Any, ClassVar, Dict, List, Mapping
+
+from ansible.module_utils.parsing.convert_bool import boolean
+
+from ..module_utils.cluster.client import Client
+from ..module_utils.cluster.observation import observe, wait_for_resources, wait_for_rollout
+from ..plugin_utils.cluster_action import ClusterAction
+from ..plugin_utils.clusters import PlayVariables, clusters_of
+
+EVERY_CLUSTER = "every_cluster"
+NODE_NAME = "gpu_cluster_node_name"
+
+
+class ActionModule(ClusterAction):
+    """Reads the cluster."""
+
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = {
+        "label_selector": {"type": "str", "default": ""},
+        "namespace": {"type": "str", "default": ""},
+        "namespace_contents": {"type": "bool", "default": False},
+        "runtime_class": {"type": "str", "default": ""},
+        "expected_allocatable": {"type": "dict", "default": {}},
+        "rolled_out": {"type": "list", "elements": "str", "default": []},
+        "wait_timeout": {"type": "int", "default": 120},
+        EVERY_CLUSTER: {"type": "bool", "default": False},
+    }
+
+    def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        if not boolean(self._task.args.get(EVERY_CLUSTER, False)):
+            return super().answer(task_vars)
+        variables = PlayVariables(task_vars, self._templar)
+        told: List[Dict[str, Any]] = []
+        of_hosts: Dict[str, Any] = {}
+        for cluster in clusters_of(variables):
+            found = self.ask({**self._task.args, **cluster.options})
+            if found.get("failed"):
+                return found
+            nodes = {node["name"]: node for node in found["nodes"]}
+            names = {host: str(variables.value(host, NODE_NAME) or host) for host in cluster.hosts}
+            others = [name for name, node in nodes.items() if node["present"] and name not in names.values()]
+            told.append(dict(found, name=str(cluster), hosts=list(cluster.hosts), others=others))
+            of_hosts.update((host, nodes.get(name, {})) for host, name in names.items())
+        return {"changed": False, "clusters": told, "of_hosts": of_hosts}
+
+    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        if options["rolled_out"]:
+            wait_for_rollout(cluster, options["namespace"], options["rolled_out"], options["wait_timeout"])
+        if options["expected_allocatable"]:
+            wait_for_resources(cluster, options["expected_allocatable"], options["wait_timeout"])
+        found = observe(cluster, options["label_selector"], options["namespace"], options["runtime_class"],
+                        options["namespace_contents"])
+        return dict(found, changed=False)

@@ -1,0 +1,32 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+from typing import Any, ClassVar, Dict, Mapping
+
+from ..module_utils.cluster.client import Client
+from ..module_utils.cluster.labels import NodePolicy
+from ..module_utils.cluster.node_changes import change_node
+from ..plugin_utils.cluster_action import ClusterAction
+
+
+class ActionModule(ClusterAction):
+    """Changes a Node."""
+
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = {
+        "name": {"type": "str", "required": True},
+        "cordoned": {"type": "bool"},
+        "owner": {"type": "str", "default": "gpuops"},
+        "reason": {"type": "str", "default": ""},
+        "labels": {"type": "dict", "default": {}},
+        "unset_labels": {"type": "list", "elements": "str", "default": []},
+        "purge_labels": {"type": "bool", "default": False},
+        "take_over": {"type": "bool", "default": False},
+    }
+
+    def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        wanted = {name: options[name] for name in self.ARGUMENTS if name != "name"}
+        # YAML's true is meant as the label value "true".
+        wanted["labels"] = {key: str(value).lower() if isinstance(value, bool) else str(value)
+                            for key, value in wanted["labels"].items()}
+        return change_node(cluster, options["name"], NodePolicy(**wanted), check_mode)
