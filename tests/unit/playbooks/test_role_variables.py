@@ -23,7 +23,7 @@ NOWHERE = {"ansible_connection": "ssh", "ansible_host": "192.0.2.1", "ansible_ss
 WRITERS = [module for module in SOURCES if module != "gpu_validation"]
 VARIABLES = [name for role in role_files.texts() for name in role_files.options(role)]
 # Roles act on these themselves.
-OF_ROLES = {"gpu_driver_reboot_timeout"}
+OF_ROLES = {"gpu_driver_reboot_timeout", "mig_reboot_timeout"}
 
 
 def text(value: str) -> Any:
