@@ -3,6 +3,8 @@
 """What site makes of a plan for MIG: who leaves the node, what is put off, and what the Node says of its layout."""
 from __future__ import annotations
 
+from dataclasses import replace
+
 from canned import Hosts, planned
 from cluster_objects import node, pod
 
@@ -34,3 +36,22 @@ class TestAReboot:
         assert "Put off, as gpu_allowed_disruption says: mig/mig.mode/0000:17:00.0 (reboot: " in told, told
         assert "would reboot" not in told and "failed=0" in told
         assert in_words.api.state.pods and in_words.label(STATE) == "pending"
+
+
+class TestPodsThatLeave:
+    def test_one_past_the_scheduler_is_told_before_anybody_leaves(self, in_words: Hosts) -> None:
+        """The others were evicted, then mig refused a busy GPU, and the node stayed cordoned."""
+        mode = replace(MODE, disruption=Disruption.gpu_reset)
+        ours = pod("plugin", gpus=0, owner="DaemonSet")
+        ours["metadata"]["labels"] = {"app.kubernetes.io/part-of": "gpuops"}
+        ends = pod("ends", gpus=0)
+        ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        names = ("team/trainer", "team/monitor", "team/plugin", "team/ends", "team/gone", "team/done")
+        plan = Plan(host="gpu-1", steps=(mode,), leaving={mode.id: names})
+        in_words.api.state.nodes = [node("gpu-1")]
+        in_words.api.state.pods = [pod("trainer"), pod("monitor", gpus=0), pod("idle", gpus=0), ours, ends,
+                                   pod("done", gpus=0, phase="Succeeded")]
+        told = in_words.site({"gpu_plan": planned(plan)})
+        assert "1 pod(s) that have GPUs without a resource" in told and "takes them away: team/monitor." in told, told
+        assert in_words.writes() == [("POST", "/api/v1/namespaces/team/pods/trainer/eviction")], "asked, in check mode"
+        assert len(in_words.api.state.pods) == 6 and in_words.calls("mig") == 0
