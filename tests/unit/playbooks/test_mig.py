@@ -3,15 +3,21 @@
 """What site makes of a plan for MIG: who leaves the node, what is put off, and what the Node says of its layout."""
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
+import pytest
 from canned import Hosts, planned
 from cluster_objects import node, pod
+from controller import Controller
+from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 
 LAYOUT, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 MODE = Step("mig", "mig.mode", "0000:17:00.0", "GPU 0 is to be divided.", Disruption.reboot)
+PACKAGES = Step("driver", "packages.install", "driver 580", "Driver 580.")
 BOOT = Requirement("mig", "reboot", "0000:17:00.0", "GPU 0 cannot be reset.", Disruption.reboot)
 WITH_BOOT = Plan(host="gpu-1", steps=(MODE,), requirements=(BOOT,))
 
@@ -55,3 +61,56 @@ class TestPodsThatLeave:
         assert "1 pod(s) that have GPUs without a resource" in told and "takes them away: team/monitor." in told, told
         assert in_words.writes() == [("POST", "/api/v1/namespaces/team/pods/trainer/eviction")], "asked, in check mode"
         assert len(in_words.api.state.pods) == 6 and in_words.calls("mig") == 0
+
+
+class TestWhatTheNodeSays:
+    """nvidia.com/mig.config.state was 'success', of the layout before."""
+
+    STALE = {LAYOUT: "all-balanced", STATE: "success"}
+
+    @pytest.fixture
+    def labelled(self, in_words: Hosts) -> Hosts:
+        ours = {"gpuops.nvidia.com/labels": json.dumps({STATE: "success"})}
+        in_words.api.state.nodes = [node("gpu-1", labels=self.STALE, annotations=ours)]
+        return in_words
+
+    @pytest.mark.parametrize("plan", [
+        Plan(refusals=(Refusal("mig.config_unknown", "no such layout", "one", "correct it"),)),
+        Plan(steps=(replace(MODE, disruption=Disruption.runtime_restart),), requirements=(BOOT,)),
+    ])
+    def test_a_plan_that_is_refused(self, labelled: Hosts, plan: Plan) -> None:
+        told = labelled.site({"gpu_plan": planned(plan)}, gpu_mig_labels=True)
+        assert "failed=1" in told and labelled.label(STATE) == "failed", told
+
+    def test_pods_that_cannot_leave(self, labelled: Hosts) -> None:
+        plan = Plan(steps=(replace(MODE, disruption=Disruption.gpu_reset),), leaving={MODE.id: ("team/bare",)})
+        labelled.api.state.pods = [pod("bare", owner=None)]
+        told = labelled.site({"gpu_plan": planned(plan)}, gpu_mig_labels=True)
+        assert "pods that no controller starts again" in told and labelled.label(STATE) == "failed", told
+
+    def test_what_is_put_off_once_the_driver_has_told(self, labelled: Hosts) -> None:
+        first = Plan(steps=(PACKAGES,), waiting=("mig",), complete=False)
+        told = labelled.site({"gpu_plan": [*[planned(first)] * 2, planned(WITH_BOOT)]}, gpu_mig_labels=True)
+        assert "Put off, as gpu_allowed_disruption says: mig/mig.mode/0000:17:00.0 (reboot: " in told, told
+        assert labelled.label(STATE) == "pending" and "failed=0" in told
+
+    def test_a_node_without_the_label_says_nothing(self, labelled: Hosts) -> None:
+        labelled.api.state.nodes = [node("gpu-1")]
+        labelled.site({"gpu_plan": planned(Plan())}, gpu_mig_labels=True, mig_label="all-balanced")
+        assert labelled.label(STATE) is None
+
+
+@pytest.mark.parametrize("labels, given, layout", [
+    (False, "mine", "mine"), (True, "mine", "all-balanced"), (True, "", "all-balanced"), (False, "", "")])
+def test_a_label_of_the_inventory_counts_where_the_node_says_none(
+    controller: Controller, labels: bool, given: str, layout: str
+) -> None:
+    play = controller.directory / "label.json"
+    there = {"nodes": [{"name": "host-1", "labels": {LAYOUT: "all-balanced"}}]}
+    play.write_text(json.dumps([{
+        "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
+        "tasks": [{"ansible.builtin.debug": {"msg": "layout={{ mig_label }}."}}]}]))
+    done = controller.play(str(play), variables={
+        "gpu_cluster_kubeconfig": "/kubeconfig", "gpu_mig_labels": labels, "node_maintenance_cluster": there,
+        **({"mig_label": given} if given else {})})
+    assert "layout=%s." % layout in done.stdout, done.stdout
