@@ -54,6 +54,11 @@ options:
     description: Whether to take away every label that we set and that O(labels) does not name.
     type: bool
     default: false
+  keep_labels:
+    description: Labels of ours that O(purge_labels) leaves, as another task sets them.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""
@@ -149,6 +154,7 @@ ARGUMENTS = {
     "labels": {"type": "dict", "default": {}},
     "unset_labels": {"type": "list", "elements": "str", "default": []},
     "purge_labels": {"type": "bool", "default": False},
+    "keep_labels": {"type": "list", "elements": "str", "default": []},
     "take_over": {"type": "bool", "default": False},
 }
 

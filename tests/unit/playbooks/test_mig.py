@@ -94,6 +94,13 @@ class TestWhatTheNodeSays:
         assert "Put off, as gpu_allowed_disruption says: mig/mig.mode/0000:17:00.0 (reboot: " in told, told
         assert labelled.label(STATE) == "pending" and "failed=0" in told
 
+    def test_it_rests_while_other_labels_are_purged(self, labelled: Hosts) -> None:
+        def writes() -> int:
+            labelled.site({"gpu_plan": planned(Plan())}, gpu_mig_labels=True, node_maintenance_purge_labels=True)
+            return len(labelled.writes())
+
+        assert writes() == writes() and labelled.label(STATE) == "success"
+
     def test_a_node_without_the_label_says_nothing(self, labelled: Hosts) -> None:
         labelled.api.state.nodes = [node("gpu-1")]
         labelled.site({"gpu_plan": planned(Plan())}, gpu_mig_labels=True, mig_label="all-balanced")
