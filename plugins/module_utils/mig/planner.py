@@ -31,6 +31,8 @@ NAME = "mig"
 MODE = "mig.mode"
 DIVIDE = "mig.divide"
 NODES = "mig.nodes"
+_IDLE_FILE = ("There is a file of MIG layouts, and neither a name nor a label of the Node chooses one of them: MIG is "
+              "left as it is.",)
 _WORDS = {True: "on", False: "off"}
 
 
@@ -55,7 +57,7 @@ class Change:
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if not policy.managed or (policy.state == "absent" and not (observation.restore or observation.ours)):
-        return Plan(steps=tuple(_starts(observation.stopped)))
+        return Plan(steps=tuple(_starts(observation.stopped)), notes=_IDLE_FILE if policy.idle_file else ())
     refusals = facts.refusals_of_the_sick()
     if not refusals and (facts.driver_reloads or observation.driver != facts.driver_loaded or not facts.driver_loaded):
         return _unanswered(observation, policy, facts)
