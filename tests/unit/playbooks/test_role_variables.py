@@ -131,6 +131,17 @@ def test_what_is_wrong_is_told_by_the_name_of_the_variable(variables: Dict[str, 
     assert says in refused.value.found
 
 
+@pytest.mark.parametrize("layout, says", [
+    ([{"gpu": ["0"]}], "there is no mig_layout.gpu. Supported parameters include: device_filter, enabled, gpus, inst"),
+    ([{"instances": [{"count": 7}]}], "missing required arguments: profile found in mig_layout -> instances"),
+])
+def test_so_is_what_is_wrong_inside_of_it(layout: Any, says: str) -> None:
+    with pytest.raises(GpuOpsError) as refused:
+        options_of("mig", mig_layout=layout)
+    assert says in refused.value.found
+    assert options_of("mig", mig_layout=[{"gpus": [0]}])["layout"] == [{"gpus": [0]}]
+
+
 def test_a_password_in_what_cannot_be_worked_out_is_not_told() -> None:
     with pytest.raises(GpuOpsError) as refused:
         options_of("gpu_driver", gpu_driver_repository_url=text("https://u:s3cret@mirror/{{ 1 + }}"))
