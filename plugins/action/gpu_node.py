@@ -21,6 +21,7 @@ class ActionModule(ClusterAction):
         "labels": {"type": "dict", "default": {}},
         "unset_labels": {"type": "list", "elements": "str", "default": []},
         "purge_labels": {"type": "bool", "default": False},
+        "keep_labels": {"type": "list", "elements": "str", "default": []},
         "take_over": {"type": "bool", "default": False},
     }
 

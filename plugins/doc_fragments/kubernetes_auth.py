@@ -81,8 +81,8 @@ options:
     elements: str
   from_variables:
     description:
-      - Whether the host's variables C(gpu_cluster_kubeconfig) and C(gpu_cluster_context) name the cluster where the task
-        does not. What neither says falls back to the environment.
+      - Whether the host's variables C(gpu_cluster_kubeconfig) and C(gpu_cluster_context) name the cluster where the
+        task does not. What neither says falls back to the environment.
     type: bool
     default: false
 requirements:

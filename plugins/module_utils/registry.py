@@ -12,6 +12,7 @@ from .activation.capability import CAPABILITY as ACTIVATION
 from .cdi.capability import CAPABILITY as CDI
 from .core import kept
 from .core.approval import differences
+from .core.arguments import complaints
 from .core.capability import Capability, plan_of
 from .core.errors import GpuOpsError
 from .core.facts import HostFacts
@@ -102,7 +103,7 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     is_kept = parameters.get("keep") and not (is_done or total.refusals)
     return {
         "plan": total.to_dict(),
-        "text": render(total),
+        "text": render(total, {part.id for _plan, put_off in planned for part in put_off}),
         "digest": digest(total.promise()),
         "refusals": [refusal.to_dict() for refusal in total.refusals],
         **told_of(planned),
@@ -178,7 +179,7 @@ def _checked(name: str, arguments: Mapping[str, Any], given: Mapping[str, Any]) 
     if result.error_messages:
         raise GpuOpsError(
             "plan.options_malformed",
-            found="; ".join(result.error_messages),
+            found="; ".join(complaints(result)),
             wanted="the options of the module behind '%s'" % name,
             remedy="correct them; `ansible-doc` shows the module's options",
         )

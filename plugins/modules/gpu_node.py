@@ -54,6 +54,11 @@ options:
     description: Whether to take away every label that we set and that O(labels) does not name.
     type: bool
     default: false
+  keep_labels:
+    description: Labels of ours that O(purge_labels) leaves, as another task sets them.
+    type: list
+    elements: str
+    default: []
 """
 
 EXAMPLES = r"""

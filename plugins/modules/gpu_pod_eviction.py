@@ -27,7 +27,8 @@ options:
     required: true
   pods:
     description:
-      - The pods to evict, as C(namespace/name) or by UID. Others stay, and so does one of these that holds no GPU.
+      - The pods to evict, as C(namespace/name) or by UID. Others stay, and so does one of these that holds no GPU;
+        RV(uncounted) names it.
       - Left out, all pods of the node that hold GPUs.
     type: list
     elements: str
@@ -66,6 +67,13 @@ stayed:
   returned: success
   type: list
   elements: dict
+uncounted:
+  description:
+    - C(namespace/name) of those of O(pods) on the node that hold no GPU as the cluster counts them, without a resource
+      C(nvidia.com/*). They stay. Not those that end anyway, and none of this collection's components.
+  returned: success
+  type: list
+  elements: str
 blocked:
   description: In check mode, the pods whose eviction a disruption budget would block now.
   returned: success

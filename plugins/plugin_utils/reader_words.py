@@ -30,5 +30,6 @@ def in_variables(
         told.update(as_result(refusals))
     elif refusals:
         plan = replace(Plan.from_dict(told["plan"]), refusals=tuple(refusals))
-        told.update(plan=plan.to_dict(), text=render(plan), refusals=[refusal.to_dict() for refusal in refusals])
+        text = render(plan, {part["id"] for part in told.get("deferred") or ()})
+        told.update(plan=plan.to_dict(), text=text, refusals=[refusal.to_dict() for refusal in refusals])
     return told

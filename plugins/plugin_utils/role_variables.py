@@ -21,6 +21,7 @@ from ansible.module_utils.common.yaml import yaml_load
 
 from ..module_utils.activation import policy as activation
 from ..module_utils.cdi import policy as cdi
+from ..module_utils.core.arguments import complaints
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.secrets import without_passwords
 from ..module_utils.driver import policy as driver
@@ -146,7 +147,12 @@ class RoleVariables:
         known = ("type", "elements", "choices")
         specification = {name: {key: option[key] for key in known if key in option}
                          for name, option in self.specified.items()}
-        messages = ArgumentSpecValidator(specification).validate(self.values).error_messages
+        # What is inside a variable is told here by its name; the host knows only the option
+        for source in SOURCES.values():
+            for option, of_module in source.options.items() if source.role == self.role else ():
+                if "options" in of_module:
+                    specification[source.variable(option, self.specified.keys())]["options"] = of_module["options"]
+        messages = complaints(ArgumentSpecValidator(specification).validate(self.values))
         if messages:
             raise GpuOpsError(
                 "variables.malformed",

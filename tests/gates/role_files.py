@@ -24,6 +24,8 @@ TEXTS = REPOSITORY / "docs" / "roles.yml"
 EVERY_ROLE = "every_role"
 # Of the options that every writer has, those that are variables: the others are the collection's own, or a playbook's
 OF_EVERY_WRITER = ("allowed_disruption", "approved_plan")
+# What a role has for the reboots that it does
+OF_REBOOTS = ("reboot_timeout",)
 OPTION = re.compile(r"\bO\((\w+)((?:=[^)]*)?)\)")
 RESULT = re.compile(r"\bRV\((\w+)\)")
 HEAD = ("---\n# SPDX-License-Identifier: GPL-3.0-or-later\n"
@@ -45,6 +47,28 @@ TASK = """\
 - name: %s
   gpuops.nvidia.%s:
     from_variables: true
+"""
+REBOOT = """\
+  register: %(role)s_applied
+
+# A module never reboots: it reports what a reboot would bring about. What could not be planned before it is left to the
+# next plan.
+- name: Bring it about by a reboot
+  when:
+    - %(role)s_applied.reboot_required
+    - %(role)s_allowed_disruption == 'reboot'
+  block:
+    - name: Reboot the host
+      ansible.builtin.reboot:
+        reboot_timeout: "{{ %(role)s_reboot_timeout }}"
+        msg: >-
+          gpuops.nvidia: {{ (%(role)s_applied.plan.requirements | selectattr('kind', 'eq', 'reboot') | first).why }}
+
+    - name: Go on after the reboot
+      gpuops.nvidia.%(module)s:
+        from_variables: true
+      register: %(role)s_applied
+      when: %(role)s_applied.plan.complete
 """
 
 Options = Dict[str, Dict[str, Any]]
@@ -106,7 +130,8 @@ def options(role: str) -> Options:
     made.update(of_writers)
     every = {"%s_%s" % (role, name): text for name, text in yaml.safe_load(TEXTS.read_text())[EVERY_ROLE].items()}
     own = texts()[role].get("variables") or {}
-    for name, differing in [*((name, text) for name, text in every.items() if name in made), *own.items()]:
+    here = {*made, *("%s_%s" % (role, name) for name in OF_REBOOTS if _reboots(role))}
+    for name, differing in [*((name, text) for name, text in every.items() if name in here), *own.items()]:
         made[name] = _merged(made.get(name, {}), differing)
     return made
 
@@ -122,7 +147,7 @@ def files(role: str) -> Dict[str, str]:
                    *_described({"description": point["description"]}, " " * 4), "    options:" + anchor,
                    *([] if number else lines)]
     defaults = {name: option["default"] for name, option in specified.items() if "default" in option}
-    tasks = {"roles/%s/tasks/%s.yml" % (role, name): HEAD + TASK % (point["short_description"], point["module"])
+    tasks = {"roles/%s/tasks/%s.yml" % (role, name): HEAD + _tasks(role, point)
              for name, point in texts()[role]["entry_points"].items() if "module" in point}
     return {
         **tasks,
@@ -133,6 +158,15 @@ def files(role: str) -> Dict[str, str]:
         "roles/%s/meta/argument_specs.yml" % role: HEAD + "\n".join(["argument_specs:", *points]) + "\n",
         "roles/%s/defaults/main.yml" % role: HEAD + _dumped(defaults),
     }
+
+
+def _tasks(role: str, point: Mapping[str, Any]) -> str:
+    told = TASK % (point["short_description"], point["module"])
+    return told + REBOOT % {"role": role, "module": point["module"]} if point.get("reboots") else told
+
+
+def _reboots(role: str) -> bool:
+    return any(point.get("reboots") for point in texts()[role]["entry_points"].values())
 
 
 def _of_modules(role: str) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:

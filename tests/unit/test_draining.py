@@ -50,3 +50,9 @@ def test_pods_that_leave_are_told_of_all_parts() -> None:
     plan = Plan(leaving={"a": ("team/b",)}).merged(Plan(leaving={"b": ("team/a", "team/b")})).merged(Plan())
     assert "pods that leave before: team/a, team/b" in render(plan)
     assert "pods that leave" not in render(Plan(leaving={"a": ()}))
+
+
+def test_pods_of_what_is_put_off_are_not_told_as_leaving() -> None:
+    plan = Plan(leaving={"a": ("team/a", "team/b"), "b": ("team/b", "team/c")})
+    assert "pods that leave before: team/b, team/c" in render(plan, {"a"})
+    assert "pods that leave" not in render(plan, {"a", "b"})

@@ -16,6 +16,8 @@ from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor, control_service, restore_file, run_argv
 from ..core.waiting import wait_for
+from ..hardware.mig import RESTORE_UNIT, RESTORE_WANTED
+from .observation import UNLOAD_ORDER
 from .planner import DIVIDE, NAME, REMOVE_NODES
 
 UNLOAD_SECONDS = 10.0
@@ -66,6 +68,8 @@ def load_module(host: Host, journal: Journal, step: Step) -> None:
 def unload_module(host: Host, journal: Journal, step: Step) -> None:
     """Remove a module; a service that has just been stopped may need a moment to let go."""
     interrupted.note(host, journal, NAME, interrupted.UNLOADED, step.subject)
+    if step.subject == UNLOAD_ORDER[-1] and host.exists(RESTORE_WANTED):
+        interrupted.note(host, journal, NAME, interrupted.UNDIVIDED, RESTORE_UNIT)
     done, gone = wait_for(
         lambda: host.run(step.parameters["argv"], check=False, timeout=step.parameters["timeout"]),
         lambda done: done.rc == 0 or not host.exists("/sys/module/" + step.subject), UNLOAD_SECONDS, PAUSE_SECONDS)
@@ -104,6 +108,7 @@ def restore_and_forget(host: Host, journal: Journal, step: Step) -> None:
 def restore_layout(host: Host, journal: Journal, step: Step) -> None:
     """A profile that the new driver does not have is the next plan's matter, which compares what there is then."""
     host.run(["systemctl", "restart", step.subject], check=False, timeout=LAYOUT_S)
+    interrupted.forget(host, journal, NAME, interrupted.UNDIVIDED, step.subject)
 
 
 EXECUTORS: Dict[str, Executor] = {

@@ -9,7 +9,7 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from ..core.facts import HostFacts
 from ..core.host import Host
-from ..core.interrupted import STOPPED, UNLOADED, remembered
+from ..core.interrupted import STOPPED, UNDIVIDED, UNLOADED, remembered
 from ..core.journal import Journal
 from ..core.steps import PACKAGES_INSTALL
 from ..hardware.boot import installed_module, module_file
@@ -80,6 +80,7 @@ class Observation:
     stopped:    services that an earlier run stopped since the boot and did not start again.
     enabled:    services that an earlier run enabled.
     divided:    whether a boot makes a layout of MIG instances, which no reload of the driver leaves.
+    undivided:  whether an earlier run unloaded the driver since the boot and did not have that layout made again.
     ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
     """
 
@@ -99,6 +100,7 @@ class Observation:
     stopped: Tuple[str, ...] = ()
     enabled: Tuple[str, ...] = ()
     divided: bool = False
+    undivided: bool = False
     ours: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
@@ -133,6 +135,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         stopped=tuple(memory.get(STOPPED, ())),
         enabled=tuple(memory.get("enabled", ())),
         divided=host.exists(RESTORE_WANTED),
+        undivided=bool(memory.get(UNDIVIDED)),
         ours=any("nvidia" in name and change.before is None
                  for name, change in journal.packages("driver").items()),
     )

@@ -88,7 +88,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     # In the order of an exchange: one that was stopped in between goes on with the plan that was approved
     requires = tuple(step.id for step in loads[-1:])
     steps += loads + _node_steps(observation, facts, reloaded=False, requires=requires)
-    steps += _service_steps(observation, policy, stopped=(), requires=requires)
+    services = _service_steps(observation, policy, stopped=(), requires=requires)
+    steps += _with_layout(services, requires, Disruption.none) if _is_undivided(observation) else services
     steps += _load_steps(observation, facts, _brought_back(observation), Disruption.none, requires)
     return Plan(steps=tuple(steps), notes=notes)
 
@@ -104,9 +105,11 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     if not facts.driver_installed:
         return facts
     loads = planned.reboot_required or any(step.action == LOAD and step.subject == "nvidia" for step in planned.steps)
+    # What the GPUs are divided into now is no more what is there then than before a load
+    divides = any(step.action == DIVIDE for step in planned.steps)
     return facts.but(
         driver_loaded=facts.driver_installed, module_loaded=facts.module_installed if loads else facts.module_loaded,
-        nouveau_loaded=False, control_nodes=_control_nodes(facts, planned), driver_reloads=loads)
+        nouveau_loaded=False, control_nodes=_control_nodes(facts, planned), driver_reloads=loads or divides)
 
 
 def _loaded(facts: HostFacts) -> str:
@@ -299,17 +302,21 @@ def _exchange(observation: Observation, policy: Policy, facts: HostFacts) -> Lis
     steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
     requires = (steps[-1].id,)
     steps += _node_steps(observation, facts, reloaded=True, requires=requires)
-    steps += _with_layout(observation, _service_steps(observation, policy, stopped, requires), requires)
+    services = _service_steps(observation, policy, stopped, requires)
+    steps += _with_layout(services, requires, Disruption.driver_reload) if observation.divided else services
     return steps + _load_steps(unloaded, facts, _brought_back(unloaded), Disruption.driver_reload, requires)
 
 
-def _with_layout(observation: Observation, services: List[Step], requires: Tuple[str, ...]) -> List[Step]:
+def _is_undivided(observation: Observation) -> bool:
+    """Whether a layout that an exchange has taken is still to be made again."""
+    return observation.divided and observation.undivided
+
+
+def _with_layout(services: List[Step], requires: Tuple[str, ...], disruption: Disruption) -> List[Step]:
     """MIG instances come before who watches or shares them."""
-    if not observation.divided:
-        return services
     restored = Step(
         NAME, DIVIDE, RESTORE_UNIT, "No MIG instance outlives a reload of the driver; the unit makes them again.",
-        Disruption.driver_reload, change={"before": "gone", "after": "as recorded"}, depends_on=requires)
+        disruption, change={"before": "gone", "after": "as recorded"}, depends_on=requires)
     before = [step for step in services if step.subject not in AFTER_LAYOUT]
     return [*before, restored, *(step for step in services if step.subject in AFTER_LAYOUT)]
 

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 from ..core.errors import GpuOpsError
 from ..core.waiting import wait_for
 from .client import ApiError, Client
-from .pods import EvictionPlan, GpuPod, gpu_pods, plan_eviction
+from .pods import FINISHED, EvictionPlan, GpuPod, gpu_pods, plan_eviction, uncounted
 
 BUDGET_BLOCKS = 429
 GONE = 404
@@ -18,8 +18,11 @@ PATIENCE_S = 5.0
 
 def read_gpu_pods(cluster: Client, node: str) -> List[GpuPod]:
     """The pods that hold GPUs on a node, or in the whole cluster for an empty name."""
-    selector = "spec.nodeName=%s" % node if node else None
-    return gpu_pods(cluster.items("/api/v1/pods", fieldSelector=selector))
+    return gpu_pods(_read_pods(cluster, node))
+
+
+def _read_pods(cluster: Client, node: str) -> List[Dict[str, Any]]:
+    return list(cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node if node else None))
 
 
 class Eviction:
@@ -89,15 +92,17 @@ def evict_gpu_pods(
     grace_period: Optional[int], timeout: float, dry_run: bool,
 ) -> Dict[str, Any]:
     """Evict the GPU pods of a node, all or those named ('namespace/name' or UID); those of DaemonSets and static ones
-    stay and are told."""
-    found = [pod for pod in read_gpu_pods(cluster, node) if pods is None or {str(pod), pod.uid}.intersection(pods)]
+    stay and are told, and so are those of the named ones that hold no GPU as the cluster counts them."""
+    there = _read_pods(cluster, node)
+    found = [pod for pod in gpu_pods(there) if pods is None or {str(pod), pod.uid}.intersection(pods)]
     plan = plan_eviction(found, force, delete_emptydir_data)
     eviction = Eviction(cluster, grace_period)
-    return eviction.preview(plan) if dry_run else eviction.run(plan, timeout)
+    result = eviction.preview(plan) if dry_run else eviction.run(plan, timeout)
+    return dict(result, uncounted=uncounted(there, pods or ()))
 
 
 def _finished(pod: Dict[str, Any]) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    return (pod.get("status") or {}).get("phase") in FINISHED
 
 
 def _path(pod: GpuPod) -> str:

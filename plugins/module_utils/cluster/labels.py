@@ -28,6 +28,7 @@ class NodePolicy:
     labels: Mapping[str, str] = field(default_factory=dict)
     unset_labels: Sequence[str] = ()
     purge_labels: bool = False
+    keep_labels: Sequence[str] = ()
     take_over: bool = False
 
 
@@ -90,7 +91,7 @@ def _labels_after(
     ours = {key: value for key, value in ours.items() if labels.get(key) == value}
     unwanted = set(policy.unset_labels)
     if policy.purge_labels:
-        unwanted |= set(ours) - set(policy.labels)
+        unwanted |= set(ours) - set(policy.labels) - set(policy.keep_labels)
     for key in sorted(unwanted):
         if key in ours:
             del ours[key], labels[key]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.quantities import nvidia_resources
@@ -13,6 +13,9 @@ from ..core.refusal import Refusal
 RESOURCE_PREFIX = "nvidia.com/"
 WITHOUT_LOSS = "GPU pods that can be evicted without loss"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
+FINISHED = ("Succeeded", "Failed")
+# Of our components, which leave a node by its labels
+PART_OF = ("app.kubernetes.io/part-of", "gpuops")
 
 
 @dataclass(frozen=True)
@@ -65,7 +68,7 @@ def gpu_pod(pod: Mapping[str, Any]) -> Optional[GpuPod]:
     metadata, spec = pod.get("metadata") or {}, pod.get("spec") or {}
     phase = str((pod.get("status") or {}).get("phase") or "Unknown")
     resources = gpu_resources(spec)
-    if not resources or phase in ("Succeeded", "Failed"):
+    if not resources or phase in FINISHED:
         return None
     owner = _controller(metadata)
     return GpuPod(
@@ -87,6 +90,20 @@ def gpu_pods(pods: Sequence[Mapping[str, Any]]) -> List[GpuPod]:
     """The GPU pods of a list, ordered by name."""
     found = [holder for holder in map(gpu_pod, pods) if holder is not None]
     return sorted(found, key=lambda pod: (pod.namespace, pod.name))
+
+
+def uncounted(pods: Sequence[Mapping[str, Any]], names: Collection[str]) -> List[str]:
+    """'namespace/name' of those of these names or UIDs that have a GPU past the scheduler, without a resource: the host
+    tells of them, and no eviction takes them away."""
+    found = []
+    for pod in pods:
+        metadata = pod.get("metadata") or {}
+        name = "%s/%s" % (metadata.get("namespace") or "default", metadata.get("name"))
+        if (name in names or metadata.get("uid") in names) and not (
+                gpu_resources(pod.get("spec") or {}) or (pod.get("status") or {}).get("phase") in FINISHED
+                or metadata.get("deletionTimestamp") or PART_OF in (metadata.get("labels") or {}).items()):
+            found.append(name)
+    return sorted(found)
 
 
 def gpu_resources(spec: Mapping[str, Any]) -> Dict[str, int]:

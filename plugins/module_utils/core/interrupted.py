@@ -12,7 +12,7 @@ from .journal import Journal
 from .plan import Step
 from .steps import control_service
 
-STOPPED, UNLOADED = PASSING = ("stopped", "unloaded")
+STOPPED, UNLOADED, UNDIVIDED = PASSING = ("stopped", "unloaded", "undivided")
 _BOOT = "boot"
 
 

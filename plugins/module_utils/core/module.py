@@ -131,7 +131,7 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
     result: Dict[str, Any] = {
         "changed": bool(outcome.applied) or outcome.awaiting is not None,
         "plan": outcome.plan.to_dict(),
-        "text": render(outcome.plan),
+        "text": render(outcome.plan, {step.id for step in outcome.deferred}),
         "applied": outcome.applied,
         "deferred": [step.to_dict() for step in outcome.deferred],
         "reboot_required": outcome.plan.reboot_required,

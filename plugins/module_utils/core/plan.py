@@ -12,7 +12,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
 
 from .refusal import Refusal
 
@@ -353,8 +353,8 @@ def split_by_disruption(
     return tuple(step for step in steps if step.id not in ids), tuple(deferred)
 
 
-def render(plan: Plan) -> str:
-    """The plan as text for a person."""
+def render(plan: Plan, put_off: Collection[str] = ()) -> str:
+    """The plan as text for a person. put_off: ids of what is known not to be done: no pod leaves for it."""
     lines = ["%s: %s" % (plan.host or "host", _headline(plan))]
     for number, step in enumerate(plan.steps, 1):
         lines.append("%3d. [%s] %s %s" % (number, step.disruption.name, step.action, step.subject))
@@ -365,7 +365,7 @@ def render(plan: Plan) -> str:
         lines.append("     %s" % same[0].why)
         changes = [line for requirement in same for line in _change_lines(requirement.change)]
         lines.extend("       " + line for line in dict.fromkeys(changes))
-    pods = sorted({pod for each in plan.leaving.values() for pod in each})
+    pods = sorted({pod for step, each in plan.leaving.items() if step not in put_off for pod in each})
     if pods:
         lines.append("  pods that leave before: %s" % ", ".join(pods))
     for refusal in plan.refusals:

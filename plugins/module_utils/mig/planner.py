@@ -33,6 +33,8 @@ MODE = "mig.mode"
 DIVIDE = "mig.divide"
 NODES = "mig.nodes"
 FORGET = "mig.forget"
+_IDLE_FILE = ("There is a file of MIG layouts, and neither a name nor a label of the Node chooses one of them: MIG is "
+              "left as it is.",)
 _WORDS = {True: "on", False: "off"}
 
 
@@ -57,7 +59,7 @@ class Change:
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if not policy.managed or (policy.state == "absent" and not (observation.restore or observation.former)):
-        return Plan(steps=tuple(_starts(observation.stopped)))
+        return Plan(steps=tuple(_starts(observation.stopped)), notes=_IDLE_FILE if policy.idle_file else ())
     refusals = facts.refusals_of_the_sick()
     if not refusals and policy.state == "absent" and not observation.former:
         return Plan(steps=(*_starts(observation.stopped), *_removal(observation)))
@@ -208,14 +210,20 @@ def _mode_step(board: Board, mig: Mig, enabled: bool, earlier: Sequence[Step] = 
         return ()
     pends = mig.pending == enabled != mig.current
     why = "%s is to %s." % (board.named(), "be divided" if enabled else "be whole again")
+    disruption = Disruption.none
+    if _boot_for_mode(board, mig, enabled):
+        why += " On this generation that takes a reset of the GPU, and this one cannot be reset: a boot brings it."
+        # Of no use before that boot, and set it would come with any
+        disruption = Disruption.reboot
+    elif mig.current != enabled and (board.resets or _holders(board, mig)):
+        disruption = Disruption.gpu_reset
     if pends:
         why += " The mode was set before, and waits for a reset of the GPU."
-    elif board.resets and mig.current != enabled:
+    elif board.resets and board.resettable and mig.current != enabled:
         why += " On this generation that takes a reset of the GPU; the others go on."
     return (Step(
         capability=NAME, action=MODE, subject=board.address, why=why,
-        disruption=Disruption.gpu_reset if mig.current != enabled and (board.resets or _holders(board, mig))
-        else Disruption.none,
+        disruption=disruption,
         change={"before": {"MIG mode": _WORDS[mig.current]}, "after": {"MIG mode": _WORDS[enabled]}},
         parameters={"uuid": board.uuid, "enabled": enabled, "resets": board.resettable or not board.resets,
                     "divides": False},

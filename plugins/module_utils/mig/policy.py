@@ -35,6 +35,9 @@ ARGUMENTS: Dict[str, Any] = {
 # Layouts that are there without `configs`, by the names of nvidia-mig-parted's own file
 DISABLED, ENABLED, BALANCED = "all-disabled", "all-enabled", "all-balanced"
 FILLED = "all-"
+# The Node's label behind `label`, which the reader has set there
+NODE_LABEL = "label nvidia.com/mig.config of the Node"
+RELABEL = "correct it on the Node (`kubectl label --overwrite node NODE nvidia.com/mig.config=...`)"
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Policy:
                          or BALANCED; '' for nothing.
     assume_pods_evicted: whether pods that hold GPUs now will have been evicted by then.
     label:               whether the host's Node says the name.
+    in_file:             whether the entries are those of the file.
+    idle_file:           whether there is a file, and nothing that chooses a layout.
     """
 
     state: str = "present"
@@ -56,6 +61,8 @@ class Policy:
     fill: str = ""
     assume_pods_evicted: bool = False
     label: bool = False
+    in_file: bool = False
+    idle_file: bool = False
 
     @property
     def managed(self) -> bool:
@@ -64,13 +71,18 @@ class Policy:
 
     @property
     def option(self) -> str:
-        """The option that says what the GPUs are to be."""
-        return "label" if self.label else "config" if self.config else "layout"
+        """The option in which it is written what the GPUs are to be."""
+        return "configs" if self.in_file else "label" if self.label else "config" if self.config else "layout"
+
+    @property
+    def correction(self) -> str:
+        """What a remedy tells to do about it."""
+        return RELABEL if self.option == "label" else "correct `%s`" % self.option
 
     @property
     def called(self) -> str:
         """What a refusal calls the whole of it."""
-        return "`%s` '%s'" % (self.option, self.config) if self.config else "`layout`"
+        return _called(self.config, self.label) if self.config else "`layout`"
 
 
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
@@ -93,19 +105,24 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
         ))
     entries = tuple(_entry("entry %d of `layout`" % number, entry, refusals)
                     for number, entry in enumerate(layout or (), 1))
-    named = _named(config, labels) if config else None
+    named = _named(config, labels, _called(config, bool(label))) if config else None
     if config and named is None:
         refusals.append(_unknown("label" if label else "config", config, labels))
     if refusals:
         raise GpuOpsError.because(refusals)
     if named is not None:
-        return Policy(state, config, *named, evicted, bool(label))
-    return Policy(state, "", entries, "", evicted)
+        return Policy(state, config, *named, evicted, bool(label), in_file=config in labels)
+    return Policy(state, "", entries, "", evicted, idle_file=bool(labels) and not entries)
 
 
-def _named(config: str, labels: Mapping[str, Tuple[Entry, ...]]) -> Optional[Tuple[Tuple[Entry, ...], str]]:
+def _called(config: str, is_label: bool) -> str:
+    return "%s '%s'" % (NODE_LABEL if is_label else "`config`", config)
+
+
+def _named(
+    config: str, labels: Mapping[str, Tuple[Entry, ...]], where: str
+) -> Optional[Tuple[Tuple[Entry, ...], str]]:
     """(entries, fill) of the layout of this name; None where there is none."""
-    where = "`config` '%s'" % config
     if config in labels:
         return labels[config], ""
     if config in (DISABLED, ENABLED):
@@ -124,12 +141,11 @@ def _unknown(option: str, config: str, labels: Mapping[str, Any]) -> Refusal:
     alike = difflib.get_close_matches(config, known, 3, 0.7)
     return Refusal(
         "mig.config_unknown",
-        found="`%s`: '%s'%s" % (option, config, "; alike: %s" % ", ".join(alike) if alike else ""),
+        found="%s%s" % (_called(config, option == "label"), "; alike: %s" % ", ".join(alike) if alike else ""),
         wanted="%s, %s and a profile, or a label of `configs`%s" % (
             ", ".join((DISABLED, ENABLED, BALANCED)), FILLED, " (%s)" % ", ".join(labels) if labels else ""),
-        remedy="correct it%s, or give `configs` the file that has this label" % (
-            " on the Node (`kubectl label --overwrite node NODE nvidia.com/mig.config=...`)" if option == "label"
-            else ""),
+        remedy="%s, or give `configs` the file that has this label" % (
+            RELABEL if option == "label" else "correct it"),
         option=option,
     )
 

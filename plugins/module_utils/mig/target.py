@@ -32,9 +32,12 @@ def targets(policy: Policy, boards: Sequence[Board]) -> Tuple[Dict[str, Target],
         return {}, ()
     chosen, named_in_vain = choices(policy.entries, boards, policy.option)
     refusals = [*named_in_vain, *_refuse_without_mig(policy, boards, chosen)]
-    if not chosen and not refusals:
-        refusals.append(_for_no_gpu(policy, boards))
     notes = [*_idle_entries(policy, boards), *_left_out(chosen)]
+    if not chosen and not refusals:
+        if boards and all(board.mig is None for board in boards):
+            notes.append("Left as they are, without MIG: %s." % listed(boards))
+        else:
+            refusals.append(_for_no_gpu(policy, boards))
     found: Dict[str, Target] = {}
     for kind in _kinds(policy, chosen):
         target = kind.target()
@@ -61,11 +64,14 @@ def given_back(boards: Sequence[Board], former: Mapping[str, Former]) -> Dict[st
 
 
 def _for_no_gpu(policy: Policy, boards: Sequence[Board]) -> Refusal:
+    """A file for the boards of a fleet is no slip on those of its hosts that cannot be divided."""
+    otherwise = ("give the Node another layout" if policy.label else
+                 "without `%s` MIG is left as it is on this host" % ("config" if policy.config else "layout"))
     return Refusal(
         "mig.layout_for_no_gpu",
         found="no entry of %s is for a GPU of this host, which has: %s" % (policy.called, listed(boards)),
         wanted="an entry without a device filter, or with that of such a board",
-        remedy="add one; without `%s` MIG is left as it is on this host" % policy.option,
+        remedy="add one; %s" % otherwise,
         option=policy.option,
     )
 
@@ -147,8 +153,8 @@ class _Kind:
                 "mig.no_balanced_layout",
                 found="%s for %s, which %s" % (self.policy.called, named(self.boards), self._has()),
                 wanted="a GPU of seven slices with profiles of 1, 2 and 3, or of four with profiles of 1 and 2",
-                remedy="set `config` to all- and one of its profiles, or write a `layout`",
-                option="config",
+                remedy="%s: all- and one of its profiles; or write a `layout`" % self.policy.correction,
+                option=self.policy.option,
             ))
             return ()
         for profile, _count in layout:
@@ -182,7 +188,7 @@ class _Kind:
                 "mig.profile_unknown",
                 found="%s asks for '%s' on %s, which %s" % (self.entry.where, word, named(self.boards), self._has()),
                 wanted="a profile of this GPU, by name, shape or id",
-                remedy="correct `%s`, or choose another layout for this GPU" % self.policy.option,
+                remedy="%s, or choose another layout for this GPU" % self.policy.correction,
                 option=self.policy.option,
             ))
         elif match.near:
@@ -209,7 +215,7 @@ class _Kind:
                 found="%s: compute instances of %s in %s on %s" % (
                     self.entry.where, _sizes(compute), self._name(profile), named(self.boards)),
                 wanted="of %s, and of %d slices together at most" % (_sizes(offered), profile.slices),
-                remedy="correct `%s`" % self.policy.option,
+                remedy=self.policy.correction,
                 option=self.policy.option,
             ))
 

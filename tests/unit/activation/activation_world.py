@@ -47,6 +47,8 @@ class World(world.World):
     stopped, unloaded: what an exchange has noted.
     ours:     whether the driver's packages came through us.
     divided:  whether a boot restores a layout of MIG instances.
+    instances: whether those are there, which do not outlive the driver.
+    undivided: whether an exchange has noted that they are to be made again.
     """
 
     capability = CAPABILITY
@@ -62,6 +64,8 @@ class World(world.World):
     unloaded: List[str] = field(default_factory=list)
     ours: bool = False
     divided: bool = False
+    instances: bool = False
+    undivided: bool = False
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         dependants = {name: tuple(other for other in self.modules if NEEDS.get(other) == name)
@@ -80,7 +84,8 @@ class World(world.World):
             services={name: Service(**vars(unit)) for name, unit in self.units.items()}, nodes=self.nodes,
             minors=self.minors, modprobe=self.modprobe, files=self.state((MODULES_FILE, UNIT_FILE)),
             originals=dict(self.originals), unloaded=tuple(self.unloaded), stopped=tuple(self.stopped),
-            enabled=tuple(self.enabled), ours=self.ours, divided=self.divided)
+            enabled=tuple(self.enabled), ours=self.ours, divided=self.divided,
+            undivided=self.undivided)
 
     def _holders(self) -> Tuple[Holder, ...]:
         """A service of the driver that runs has a device open."""
@@ -106,6 +111,11 @@ class World(world.World):
             self.units = {name: replace(unit, active=False, died=True) if name in SERVICES and unit.active else unit
                           for name, unit in self.units.items()}
 
+    def shortcoming(self, policy: Policy) -> str:
+        """A layout belongs to a driver that is there."""
+        gone = "nvidia" in self.modules and self.divided and not self.instances
+        return "MIG instances are gone" if gone and policy.state == "present" else ""
+
     def suppose(self, policy: Policy) -> None:
         if policy.assume_pods_evicted:
             self.programs = tuple(holder for holder in self.programs if not holder.pod)
@@ -113,6 +123,7 @@ class World(world.World):
     def boot(self) -> None:
         super().boot()
         self.stopped, self.unloaded, self.programs, self.nodes = [], [], (), ()
+        self.instances, self.undivided = self.divided, False
         there = self.facts.but(driver_installed=self.facts.driver_boots or self.facts.driver_installed,
                                nouveau_loaded=False)
         self.modules = dict.fromkeys(planner.LOADED if MODULES_FILE in self.files else (), 0)
@@ -153,6 +164,7 @@ class World(world.World):
         self._note(step, self.unloaded)
         if step.subject == "nvidia":
             self.minors = ()
+            self.instances, self.undivided = False, self.divided
             self.facts = self.facts.but(driver_loaded="", module_loaded="")
         return Disruption.driver_reload
 
@@ -170,12 +182,13 @@ class World(world.World):
 
     def service_start(self, step: Step) -> None:
         assert "nvidia" in self.modules, "%s fails without a driver" % step.subject
+        assert self.instances == self.divided or step.subject not in planner.AFTER_LAYOUT, "%s sees none" % step.id
         super().service_start(step)
         self.stopped = [name for name in self.stopped if name != step.subject]
 
     def file_restore(self, step: Step) -> None:
         super().file_restore(step)
-        self.stopped, self.unloaded = [], []
+        self.stopped, self.unloaded, self.undivided = [], [], False
 
     # what scenarios say
 
@@ -184,14 +197,14 @@ class World(world.World):
         self.come_true({"driver_installed": version, "driver_boots": version, "driver_userspace": version,
                         "module_installed": module[0] if module else ""})
 
-    def layout_restore(self, step: Step) -> Disruption:
+    def layout_restore(self, step: Step) -> None:
         """The driver is there, and nobody who needs the instances has started yet."""
         assert self.facts.driver_loaded and not self.unit("nvidia-dcgm.service").active
-        return Disruption.driver_reload
+        self.instances, self.undivided = True, False
 
     def say_divided(self) -> None:
         """A boot restores a layout of MIG instances."""
-        self.divided = True
+        self.divided = self.instances = True
 
     def say_ours(self) -> None:
         """The driver came through us."""

@@ -37,6 +37,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import Holder, read_holders
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import RESTORE_UNIT, RESTORE_WANTED
 
 PRESENT, ABSENT = Policy(), Policy(state="absent")
 NODES = ("/dev/nvidia0", "/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -127,20 +128,21 @@ class TestExchange:
         st.dictionaries(st.sampled_from(observation.SERVICES), st.builds(Unit, st.just(True), st.booleans(),
                                                                          st.booleans())),
         st.lists(st.integers(0, 25), max_size=4), st.sampled_from(["", "fabric_manager", "fabric_manager_nvlsm"]),
+        st.booleans(),
     )
     def test_killed_anywhere_it_ends_with_the_installed_driver(
-        self, modules: set, services: dict, stops: list, fabric: str
+        self, modules: set, services: dict, stops: list, fabric: str, divided: bool
     ) -> None:
         host = World(self.there.but(fabric=fabric), files=dict(FILES), units={**services, UNIT: Unit(True, True)},
                      modules=dict.fromkeys([*sorted(modules), "nvidia"], 0), others={"gdrdrv": ""}, nodes=NODES,
-                     modprobe=True)
+                     modprobe=True, divided=divided, instances=divided)
         before, ran = set(host.modules), {name for name, unit in services.items() if unit.active}
         for stop in stops:
             plan = host.plan(PRESENT)
             host.apply(replace(plan, steps=plan.steps[:stop]))
         host.apply(host.plan(PRESENT))
         assert host.facts.driver_loaded == "595.91.07"
-        assert before <= set(host.modules)
+        assert before <= set(host.modules) and host.instances == divided
         assert ran <= {name for name, unit in host.units.items() if unit.active}
         assert host.plan(PRESENT).steps == ()
 
@@ -260,6 +262,18 @@ class TestHost:
         journal.note("done", install, "")
         seen = observation.observe(host, journal, PRESENT, half)
         assert not seen.modprobe and not seen.services.get(PERSISTENCED, Service()).known
+
+    def test_a_layout_that_goes_with_the_driver_is_remembered_until_it_is_there(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        journal = Journal(host)
+        host.write(RESTORE_WANTED, "")
+        unload = Step("activation", "module.unload", "nvidia", "", parameters={"argv": ["true"], "timeout": 5})
+        executors.unload_module(host, journal, unload)
+        executors.load_module(host, journal, replace(unload, action="module.load"))
+        seen = observation.observe(host, journal, PRESENT, HostFacts())
+        assert seen.divided and seen.undivided
+        executors.restore_layout(host, journal, Step("activation", planner.DIVIDE, RESTORE_UNIT, ""))
+        assert journal.recall("activation") == {}
 
     def test_what_a_boot_has_ended_is_not_brought_back_later(self, tmp_path: Path) -> None:
         """A cut in the midst of an exchange; after the boot all runs, and months later the administrator stops it."""

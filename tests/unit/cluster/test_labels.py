@@ -65,6 +65,7 @@ def test_labels_are_set_recorded_and_taken_away() -> None:
     assert json.loads(labelled["metadata"]["annotations"][OUR_LABELS]) == {PLUGIN: "true", PRESENT: "true"}
     part = after(labelled, NodePolicy(unset_labels=[PLUGIN]))
     assert PLUGIN not in part["metadata"]["labels"] and part["metadata"]["labels"][PRESENT] == "true"
+    assert plan_node_change(part, NodePolicy(purge_labels=True, keep_labels=[PRESENT])).patch == {}
     assert after(part, NodePolicy(purge_labels=True))["metadata"]["labels"] == node()["metadata"]["labels"]
 
 

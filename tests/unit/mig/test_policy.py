@@ -37,7 +37,7 @@ def test_absent_needs_no_layout_and_judges_none() -> None:
 def test_a_label_is_one_of_the_document() -> None:
     made = policy(config="mine", configs=document(entry(profiles={"1g.10gb": 7})))
     assert made.entries == (Entry("entry 1 of 'mine' in `configs`", instances=(Instances("1g.10gb", 7),)),)
-    assert (made.option, made.called) == ("config", "`config` 'mine'")
+    assert (made.option, made.called) == ("configs", "`config` 'mine'")
 
 
 @pytest.mark.parametrize("config", ["all-disabled", "all-enabled", "all-balanced", "all-1g.10gb"])

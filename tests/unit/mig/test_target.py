@@ -24,9 +24,12 @@ from mig_boards import (
     untold,
 )
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import ComputeInstance, GpuInstance
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.former import Former
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.model import Board, Target, Wanted
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.observation import Observation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.planner import plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.mig.target import _packed, given_back, targets
 
 A100, A30, T4 = board("a100-80gb-sxm", 0), board("a30", 1), board("t4", 2)
@@ -199,6 +202,13 @@ def test_a_file_for_other_boards_is_refused_with_those_there_are() -> None:
     assert error.code == "mig.layout_for_no_gpu" and "0x20B210DE" in error.found and "'mine'" in error.found
 
 
+def test_a_file_for_other_boards_leaves_hosts_without_mig_as_they_are() -> None:
+    """NVIDIA's own, in group_vars of a fleet with T4."""
+    options = {"config": "mine", "configs": document(entry(device_filter="0x233010DE"))}
+    assert made([T4], **options) == {} and "without MIG" in notes([T4], **options)[0]
+    assert codes([A100, T4], **options) == ["mig.layout_for_no_gpu"]
+
+
 def test_a_host_without_gpus_has_none_to_divide() -> None:
     assert codes([], config="all-1g") == ["mig.layout_for_no_gpu"]
 
@@ -290,3 +300,32 @@ def test_refusals_name_options_as_the_reader_knows_them() -> None:
                             ({"layout": [{"instances": [{"profile": "9g"}]}]}, "layout")):
         error = refused([A100], **options)
         assert error.refusals[0].option == option and "`%s`" % option in error.remedy
+
+
+OF_OTHERS = document(entry(device_filter="0x233010DE"))
+
+
+@pytest.mark.parametrize("options, option", [
+    ({"label": "all-9g"}, "label"),
+    ({"label": "all-balancd"}, "label"),
+    ({"label": "mine", "configs": document(entry(profiles={"9g.90gb": 1}))}, "configs"),
+    ({"config": "mine", "configs": document(entry(profiles={"9g.90gb": 1}))}, "configs"),
+    ({"label": "mine", "configs": OF_OTHERS}, "configs"),
+])
+def test_refusals_name_what_the_reader_has_written(options: Dict[str, Any], option: str) -> None:
+    """A layout by the Node's label is in no variable, and one of a file in another than its name."""
+    (refusal,) = refused([A100], **options).refusals
+    told = refusal.found + refusal.remedy
+    assert refusal.option == option and "`label`" not in told
+    assert ("kubectl label --overwrite node" in told) == (option == "label")
+    assert ("`config`" in told) == ("config" in options and "9g" not in str(options))
+
+
+def test_without_the_label_a_node_is_not_left_as_it_is() -> None:
+    assert refused([A100], label="mine", configs=OF_OTHERS).remedy == "add one; give the Node another layout"
+
+
+def test_a_file_of_which_nothing_is_chosen_is_told_of() -> None:
+    made_of = policy(configs=OF_OTHERS)
+    assert plan(Observation(), made_of, HostFacts()).notes and not made_of.managed
+    assert plan(Observation(), policy(), HostFacts()).notes == ()

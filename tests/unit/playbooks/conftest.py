@@ -12,6 +12,7 @@ import pytest
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "cluster")]
 
+from canned import Hosts  # noqa: E402
 from cluster_api import Api  # noqa: E402
 from controller import Controller  # noqa: E402
 
@@ -28,6 +29,11 @@ def api(tmp_path: Path) -> Iterator[Api]:
     server = Api(tmp_path)
     yield server
     server.close()
+
+
+@pytest.fixture
+def in_words(controller: Controller, api: Api) -> Hosts:
+    return Hosts(controller, api)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ NOWHERE = {"ansible_connection": "ssh", "ansible_host": "192.0.2.1", "ansible_ss
 WRITERS = [module for module in SOURCES if module != "gpu_validation"]
 VARIABLES = [name for role in role_files.texts() for name in role_files.options(role)]
 # Roles act on these themselves.
-OF_ROLES = {"gpu_driver_reboot_timeout"}
+OF_ROLES = {"gpu_driver_reboot_timeout", "mig_reboot_timeout"}
 
 
 def text(value: str) -> Any:
@@ -129,6 +129,17 @@ def test_what_is_wrong_is_told_by_the_name_of_the_variable(variables: Dict[str, 
     with pytest.raises(GpuOpsError) as refused:
         options_of("gpu_driver", **variables)
     assert says in refused.value.found
+
+
+@pytest.mark.parametrize("layout, says", [
+    ([{"gpu": ["0"]}], "there is no mig_layout.gpu. Supported parameters include: device_filter, enabled, gpus, inst"),
+    ([{"instances": [{"count": 7}]}], "missing required arguments: profile found in mig_layout -> instances"),
+])
+def test_so_is_what_is_wrong_inside_of_it(layout: Any, says: str) -> None:
+    with pytest.raises(GpuOpsError) as refused:
+        options_of("mig", mig_layout=layout)
+    assert says in refused.value.found
+    assert options_of("mig", mig_layout=[{"gpus": [0]}])["layout"] == [{"gpus": [0]}]
 
 
 def test_a_password_in_what_cannot_be_worked_out_is_not_told() -> None:

@@ -1,0 +1,89 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The collection with hosts that exist only in words: what its modules find on them, a test says.
+
+Playbooks, roles, and all that goes to a cluster are the real ones.
+"""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+from cluster_api import Api
+from controller import Controller
+from workspace import REPOSITORY
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, render
+from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, told_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import SOURCES
+
+# Answers with the variable 'canned': {module: result, or a list of them, the first for the first call}
+ACTION = '''
+import pathlib
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    def run(self, tmp=None, task_vars=None):
+        name = self._task.action.rpartition(".")[2]
+        calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + "." + name)
+        number = int(calls.read_text()) if calls.exists() else 0
+        calls.write_text(str(number + 1))
+        canned = self._templar.template(task_vars["canned"]).get(name, {"changed": False, "reboot_required": False})
+        return dict(canned[min(number, len(canned) - 1)] if isinstance(canned, list) else canned)
+'''
+CANNED = (*SOURCES, "gpu_plan", "gpu_info")
+
+
+def planned(plan: Plan, allowed: Disruption = Disruption.driver_reload, **more: Any) -> Dict[str, Any]:
+    """What gpu_plan returns of a host."""
+    is_done = not (plan.steps or plan.requirements or plan.refusals)
+    return {
+        "changed": False, "plan": plan.to_dict(), "text": render(plan), "digest": "0", "kept_as": "/kept",
+        "refusals": [refusal.to_dict() for refusal in plan.refusals], **told_of([(plan, deferred_of(plan, allowed))]),
+        "converged": is_done, "waiting": list(plan.waiting), "unfinished": [], "gpus": 1, "checks": [],
+        "devices": {"whole": 1, "divided": 0, "empty": 0, "mig": {}}, "validated": is_done, **more}
+
+
+class Hosts:
+    """Hosts in words, nodes of one cluster."""
+
+    def __init__(self, controller: Controller, api: Api) -> None:
+        self.controller, self.api = controller, api
+        self.root = controller.directory / "collections"
+        home = self.root / "ansible_collections" / "gpuops" / "nvidia"
+        self.actions = home / "plugins" / "action"
+        self.actions.mkdir(parents=True)
+        self._link(home, REPOSITORY, ("meta", "playbooks", "roles", "galaxy.yml"))
+        plugins = REPOSITORY / "plugins"
+        self._link(home / "plugins", plugins, [path.name for path in plugins.iterdir() if path.name != "action"])
+        self._link(self.actions, plugins / "action", [path.name for path in (plugins / "action").glob("*.py")
+                                                      if path.stem not in CANNED])
+        for name in CANNED:
+            (self.actions / (name + ".py")).write_text(ACTION)
+
+    @staticmethod
+    def _link(here: Path, there: Path, names: Any) -> None:
+        for name in names:
+            (here / name).symlink_to(there / name)
+
+    def site(self, canned: Dict[str, Any], *options: str, **variables: Any) -> str:
+        """What is told of a change of the host gpu-1."""
+        done = self.controller.play(
+            "gpuops.nvidia.site", "--tags", "hosts", *options, hosts=("gpu-1",),
+            environment={"ANSIBLE_COLLECTIONS_PATH": str(self.root)}, variables={
+                "gpu_cluster_kubeconfig": str(self.api.kubeconfig), "canned": canned, "node_maintenance_timeout": 1,
+                **variables})
+        return done.stdout + done.stderr
+
+    def calls(self, module: str) -> int:
+        """How often a module was run."""
+        path = self.actions / ("gpu-1." + module)
+        return int(path.read_text()) if path.exists() else 0
+
+    def label(self, name: str) -> Optional[str]:
+        labels: Dict[str, str] = self.api.state.nodes[0]["metadata"]["labels"]
+        return labels.get(name)
+
+    def writes(self) -> List[Tuple[str, str]]:
+        return [(request.method, request.path) for request in self.api.state.requests if request.method != "GET"]

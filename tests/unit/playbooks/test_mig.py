@@ -1,0 +1,123 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What site makes of a plan for MIG: who leaves the node, what is put off, and what the Node says of its layout."""
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+from canned import Hosts, planned
+from cluster_objects import node, pod
+from controller import Controller
+from workspace import REPOSITORY
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Requirement, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
+
+LAYOUT, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
+MODE = Step("mig", "mig.mode", "0000:17:00.0", "GPU 0 is to be divided.", Disruption.reboot)
+PACKAGES = Step("driver", "packages.install", "driver 580", "Driver 580.")
+BOOT = Requirement("mig", "reboot", "0000:17:00.0", "GPU 0 cannot be reset.", Disruption.reboot)
+WITH_BOOT = Plan(host="gpu-1", steps=(MODE,), requirements=(BOOT,))
+
+
+class TestAReboot:
+    @staticmethod
+    def told(in_words: Hosts, allowed: Disruption) -> str:
+        in_words.api.state.nodes = [node("gpu-1", labels={LAYOUT: "all-balanced"})]
+        in_words.api.state.pods = [pod("trainer")]
+        return in_words.site(
+            {"gpu_plan": planned(WITH_BOOT, allowed),
+             "mig": {"changed": True, "reboot_required": True, "plan": WITH_BOOT.to_dict()}},
+            gpu_mig_labels=True, gpu_allowed_disruption=allowed.name)
+
+    def test_that_is_allowed_is_done(self, in_words: Hosts) -> None:
+        told = self.told(in_words, Disruption.reboot)
+        assert "reboot with local connection would reboot the control node" in told, told
+        assert not in_words.api.state.pods and in_words.label(STATE) == "failed"
+
+    def test_that_is_not_allowed_drains_nothing_and_is_told(self, in_words: Hosts) -> None:
+        told = self.told(in_words, Disruption.driver_reload)
+        assert "Put off, as gpu_allowed_disruption says: mig/mig.mode/0000:17:00.0 (reboot: " in told, told
+        assert "would reboot" not in told and "failed=0" in told
+        assert in_words.api.state.pods and in_words.label(STATE) == "pending"
+
+
+class TestPodsThatLeave:
+    def test_one_past_the_scheduler_is_told_before_anybody_leaves(self, in_words: Hosts) -> None:
+        """The others were evicted, then mig refused a busy GPU, and the node stayed cordoned."""
+        mode = replace(MODE, disruption=Disruption.gpu_reset)
+        ours = pod("plugin", gpus=0, owner="DaemonSet")
+        ours["metadata"]["labels"] = {"app.kubernetes.io/part-of": "gpuops"}
+        ends = pod("ends", gpus=0)
+        ends["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        names = ("team/trainer", "team/monitor", "team/plugin", "team/ends", "team/gone", "team/done")
+        plan = Plan(host="gpu-1", steps=(mode,), leaving={mode.id: names})
+        in_words.api.state.nodes = [node("gpu-1")]
+        in_words.api.state.pods = [pod("trainer"), pod("monitor", gpus=0), pod("idle", gpus=0), ours, ends,
+                                   pod("done", gpus=0, phase="Succeeded")]
+        told = in_words.site({"gpu_plan": planned(plan)})
+        assert "1 pod(s) that have GPUs without a resource" in told and "takes them away: team/monitor." in told, told
+        assert in_words.writes() == [("POST", "/api/v1/namespaces/team/pods/trainer/eviction")], "asked, in check mode"
+        assert len(in_words.api.state.pods) == 6 and in_words.calls("mig") == 0
+
+
+class TestWhatTheNodeSays:
+    """nvidia.com/mig.config.state was 'success', of the layout before."""
+
+    STALE = {LAYOUT: "all-balanced", STATE: "success"}
+
+    @pytest.fixture
+    def labelled(self, in_words: Hosts) -> Hosts:
+        ours = {"gpuops.nvidia.com/labels": json.dumps({STATE: "success"})}
+        in_words.api.state.nodes = [node("gpu-1", labels=self.STALE, annotations=ours)]
+        return in_words
+
+    @pytest.mark.parametrize("plan", [
+        Plan(refusals=(Refusal("mig.config_unknown", "no such layout", "one", "correct it"),)),
+        Plan(steps=(replace(MODE, disruption=Disruption.runtime_restart),), requirements=(BOOT,)),
+    ])
+    def test_a_plan_that_is_refused(self, labelled: Hosts, plan: Plan) -> None:
+        told = labelled.site({"gpu_plan": planned(plan)}, gpu_mig_labels=True)
+        assert "failed=1" in told and labelled.label(STATE) == "failed", told
+
+    def test_pods_that_cannot_leave(self, labelled: Hosts) -> None:
+        plan = Plan(steps=(replace(MODE, disruption=Disruption.gpu_reset),), leaving={MODE.id: ("team/bare",)})
+        labelled.api.state.pods = [pod("bare", owner=None)]
+        told = labelled.site({"gpu_plan": planned(plan)}, gpu_mig_labels=True)
+        assert "pods that no controller starts again" in told and labelled.label(STATE) == "failed", told
+
+    def test_what_is_put_off_once_the_driver_has_told(self, labelled: Hosts) -> None:
+        first = Plan(steps=(PACKAGES,), waiting=("mig",), complete=False)
+        told = labelled.site({"gpu_plan": [*[planned(first)] * 2, planned(WITH_BOOT)]}, gpu_mig_labels=True)
+        assert "Put off, as gpu_allowed_disruption says: mig/mig.mode/0000:17:00.0 (reboot: " in told, told
+        assert labelled.label(STATE) == "pending" and "failed=0" in told
+
+    def test_it_rests_while_other_labels_are_purged(self, labelled: Hosts) -> None:
+        def writes() -> int:
+            labelled.site({"gpu_plan": planned(Plan())}, gpu_mig_labels=True, node_maintenance_purge_labels=True)
+            return len(labelled.writes())
+
+        assert writes() == writes() and labelled.label(STATE) == "success"
+
+    def test_a_node_without_the_label_says_nothing(self, labelled: Hosts) -> None:
+        labelled.api.state.nodes = [node("gpu-1")]
+        labelled.site({"gpu_plan": planned(Plan())}, gpu_mig_labels=True, mig_label="all-balanced")
+        assert labelled.label(STATE) is None
+
+
+@pytest.mark.parametrize("labels, given, layout", [
+    (False, "mine", "mine"), (True, "mine", "all-balanced"), (True, "", "all-balanced"), (False, "", "")])
+def test_a_label_of_the_inventory_counts_where_the_node_says_none(
+    controller: Controller, labels: bool, given: str, layout: str
+) -> None:
+    play = controller.directory / "label.json"
+    there = {"nodes": [{"name": "host-1", "labels": {LAYOUT: "all-balanced"}}]}
+    play.write_text(json.dumps([{
+        "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
+        "tasks": [{"ansible.builtin.debug": {"msg": "layout={{ mig_label }}."}}]}]))
+    done = controller.play(str(play), variables={
+        "gpu_cluster_kubeconfig": "/kubeconfig", "gpu_mig_labels": labels, "node_maintenance_cluster": there,
+        **({"mig_label": given} if given else {})})
+    assert "layout=%s." % layout in done.stdout, done.stdout
