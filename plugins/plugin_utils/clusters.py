@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The clusters of a play: which of its hosts are nodes of which, and the variables of each as a task of its own has them.
+"""The clusters of a play: which hosts are nodes of which, and the variables of each as a task of its own has them.
 
 What is the cluster's is done by one task for all of them (`run_once`), which Ansible gives the variables of one host.
 A host says where its cluster is by `gpu_cluster_kubeconfig` with `gpu_cluster_context`; what it does not say is the
