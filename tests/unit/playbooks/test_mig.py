@@ -113,11 +113,11 @@ def test_a_label_of_the_inventory_counts_where_the_node_says_none(
     controller: Controller, labels: bool, given: str, layout: str
 ) -> None:
     play = controller.directory / "label.json"
-    there = {"nodes": [{"name": "host-1", "labels": {LAYOUT: "all-balanced"}}]}
+    there = {"of_hosts": {"host-1": {"name": "host-1", "labels": {LAYOUT: "all-balanced"}}}}
     play.write_text(json.dumps([{
         "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
         "tasks": [{"ansible.builtin.debug": {"msg": "layout={{ mig_label }}."}}]}]))
     done = controller.play(str(play), variables={
-        "gpu_cluster_kubeconfig": "/kubeconfig", "gpu_mig_labels": labels, "node_maintenance_cluster": there,
+        "gpu_cluster_kubeconfig": "/kubeconfig", "gpu_mig_labels": labels, "node_maintenance_clusters": there,
         **({"mig_label": given} if given else {})})
     assert "layout=%s." % layout in done.stdout, done.stdout
