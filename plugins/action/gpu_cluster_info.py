@@ -39,10 +39,11 @@ class ActionModule(ClusterAction):
             found = self.ask({**self._task.args, **cluster.options})
             if found.get("failed"):
                 return found
+            del found["changed"]
             nodes = {node["name"]: node for node in found["nodes"]}
             names = {host: str(variables.value(host, NODE_NAME) or host) for host in cluster.hosts}
             others = [name for name, node in nodes.items() if node["present"] and name not in names.values()]
-            told.append(dict(found, name=str(cluster), hosts=list(cluster.hosts), others=others))
+            told.append({**found, "name": str(cluster), "hosts": list(cluster.hosts), "others": others})
             of_hosts.update((host, nodes.get(name, {})) for host, name in names.items())
         return {"changed": False, "clusters": told, "of_hosts": of_hosts}
 

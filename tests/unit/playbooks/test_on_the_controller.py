@@ -13,6 +13,7 @@ import yaml
 from cluster_api import Api
 from cluster_objects import h100_node, node
 from controller import Controller
+from documentation import returned, undocumented
 from role_files import documentation_blocks
 from workspace import REPOSITORY
 
@@ -125,6 +126,7 @@ def test_every_cluster_of_a_play_is_read_once(controller: Controller, api: Api, 
         told = json.loads((controller.here / "told").read_text())
     finally:
         other.close()
+    assert list(undocumented(told, returned("gpu_cluster_info"))) == []
     assert [(each["hosts"], each["others"]) for each in told["clusters"]] == [
         (["host-1", "host-2"], ["gpu-9"]), (["host-3"], [])]
     assert {host: found.get("labels", {}).get("of") for host, found in told["of_hosts"].items()} == {
