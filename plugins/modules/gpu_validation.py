@@ -61,7 +61,7 @@ options:
       - The device plugin's version, as tags of its image have it. From V(v0.20.0) on it offers MIG devices with
         extensions, such as C(1g.10gb+me), by names of their own. What is no version counts as an older one.
     type: str
-    default: v0.19.0
+    default: v0.19.3
   handler:
     description: Handler that GPU pods have in the container runtime.
     type: str

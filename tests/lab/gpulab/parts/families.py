@@ -104,12 +104,12 @@ FAMILIES: Tuple[Family, ...] = (
                      "-X k8s.io/component-base/version.gitMinor=34")),),
     ),
     Family(
-        "nvidia-device-plugin", "NVIDIA device plugin v0.19.0, GPU feature discovery, config manager, MPS daemon",
+        "nvidia-device-plugin", "NVIDIA device plugin v0.19.3, GPU feature discovery, config manager, MPS daemon",
         LAB / "nvidia" / "device-plugin",
         (Target(
             _commands(_DEVICE_PLUGIN, ("nvidia-device-plugin", "gpu-feature-discovery", "config-manager",
                                        "mps-control-daemon")),
-            ldflags=(LAZY, "-X %s/internal/info.version=v0.19.0" % _DEVICE_PLUGIN), cgo=True),),
+            ldflags=(LAZY, "-X %s/internal/info.version=v0.19.3" % _DEVICE_PLUGIN), cgo=True),),
     ),
     Family(
         "nvidia-toolkit", "NVIDIA container toolkit v1.20.1",

@@ -239,8 +239,8 @@ def _fill_cuda_sample(tree: Rootfs, job: Job) -> None:
 
 
 IMAGES: Tuple[Image, ...] = (
-    Image("nvcr.io/nvidia/k8s-device-plugin:v0.19.0", _fill_device_plugin,
-          entrypoint=("nvidia-device-plugin",), env=ALL_GPUS, user="0:0", labels={"version": "v0.19.0"}),
+    Image("nvcr.io/nvidia/k8s-device-plugin:v0.19.3", _fill_device_plugin,
+          entrypoint=("nvidia-device-plugin",), env=ALL_GPUS, user="0:0", labels={"version": "v0.19.3"}),
     Image("registry.k8s.io/nfd/node-feature-discovery:v0.17.3", _fill_nfd,
           env=("GRPC_GO_LOG_SEVERITY_LEVEL=INFO",), user="65534:65534"),
     Image("nvcr.io/nvidia/k8s/dcgm-exporter:lab-stand-in", _fill_dcgm,
