@@ -316,6 +316,10 @@ class Client:
         """A new object or subresource. Not sent again: of an eviction, 429 is a disruption budget's answer."""
         return self._request("POST", path, _dry_run(dry_run), body)
 
+    def ask(self, path: str, body: Dict[str, Any]) -> Dict[str, Any]:
+        """A question that is posted and leaves nothing behind, as a review of rights."""
+        return self._request("POST", path, body=body, repetition=ALWAYS)
+
     def delete(self, path: str, uid: Optional[str] = None, propagation: str = "Foreground") -> Dict[str, Any]:
         """Begin to remove an object; one that is not there is removed.
 

@@ -25,7 +25,7 @@ LONGEST_PAUSE_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class Repetition:
-    """What a request may be sent again for. statuses: of HTTP; lost: also when the connection broke before an answer."""
+    """What a request may be sent again for. statuses: of HTTP; lost: when the connection broke before an answer."""
 
     statuses: FrozenSet[int] = frozenset()
     lost: bool = False

@@ -63,6 +63,13 @@ def without_nulls(value: Any) -> Any:
     return value
 
 
+def overlaid(there: Any, wanted: Any) -> Any:
+    """What is there with what is wanted in its place; lists are taken whole."""
+    if isinstance(there, Mapping) and isinstance(wanted, Mapping):
+        return {**there, **{name: overlaid(there.get(name), value) for name, value in wanted.items()}}
+    return wanted
+
+
 def plain(item: Object) -> Object:
     """An object without what the server keeps of it for itself."""
     metadata = {name: value for name, value in item["metadata"].items() if name not in _SERVERS}

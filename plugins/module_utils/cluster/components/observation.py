@@ -25,7 +25,7 @@ class Live:
     objects:   what carries our label, of whichever component, and what others have made under a name that is wanted.
     missing:   kinds that the API does not have.
     wanted:    shared objects (Namespace, RuntimeClass) that the components want which were asked about.
-    observed:  names of these components.
+    strangers: what gpuops has made and none of these components: it may need what is shared.
     contents:  {namespace of ours that may go: 'Kind name' of each thing of others in it}.
     instances: {CustomResourceDefinition of ours that may go: names of its objects that are not ours}.
     foretold:  objects that are not there yet, but once plans before this one are done.
@@ -34,7 +34,7 @@ class Live:
     objects: Mapping[Key, Object] = field(default_factory=dict)
     missing: FrozenSet[str] = frozenset()
     wanted: FrozenSet[Key] = frozenset()
-    observed: FrozenSet[str] = frozenset()
+    strangers: FrozenSet[Key] = frozenset()
     contents: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
     instances: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
     foretold: FrozenSet[Key] = frozenset()
@@ -108,7 +108,7 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
             missing.add(kind.name)
         else:
             found.update((key_of(item), item) for item in listed)
-    live = Live(found, frozenset(missing), observed=frozenset(component.name for component in components))
+    live = Live(found, frozenset(missing))
     shared_keys: Set[Key] = set()
     for component in components:
         options = parameters[component.name]
@@ -122,8 +122,10 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
         options = parameters[component.name]
         if options["state"] != "absent" and provider(component, live) is None:
             _find(client, found, [key for key in wanted_objects(component, options) if key.kind not in missing])
-    live = replace(live, wanted=frozenset(shared_keys))
-    return replace(live, contents=_contents(client, components, live),
+    live = replace(live, wanted=frozenset(shared_keys), strangers=frozenset(
+        key for key, item in found.items() if live.ours(key) and not shared(key, item)
+        and not any(belongs(component, item) for component in components)))
+    return replace(live, contents=_contents(client, live),
                    instances=_instances(client, components, parameters, live))
 
 
@@ -156,14 +158,13 @@ def _find(client: Client, found: Dict[Key, Object], keys: Sequence[Key]) -> None
             absent.add(key.name)
 
 
-def _contents(client: Client, components: Sequence[Component], live: Live) -> Dict[str, Tuple[str, ...]]:
+def _contents(client: Client, live: Live) -> Dict[str, Tuple[str, ...]]:
     """Of each namespace of ours that these components, and nobody else of ours, may leave."""
     known = {}
     for key in live.objects:
         if key.kind != NAMESPACE or key in live.wanted or not live.ours(key):
             continue
-        inside = [item for other, item in live.objects.items() if other.namespace == key.name]
-        if all(any(belongs(component, item) for component in components) for item in inside):
+        if not any(other.namespace == key.name for other in live.strangers):
             known[key.name] = others_in(client, key.name, [other for other in live.objects if live.ours(other)])
     return known
 

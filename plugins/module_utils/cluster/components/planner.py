@@ -14,8 +14,20 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Protocol
 from ...core.plan import Kept, Plan, Step, digest
 from ...core.refusal import Refusal
 from ..client import ApiError
-from .common import COMPONENT, Object, Parameters
-from .fields import Path, applied_fields, differences, holders, managers, plain, spoken, text, unsaid, without_nulls
+from .common import Object, Parameters
+from .fields import (
+    Path,
+    applied_fields,
+    differences,
+    holders,
+    managers,
+    overlaid,
+    plain,
+    spoken,
+    text,
+    unsaid,
+    without_nulls,
+)
 from .kinds import BY_NAME, CRD, KINDS, WORKLOADS, Key, key_of
 from .model import Component
 from .observation import NAMESPACE, RUNTIME_CLASS, Live, belongs, provider, shared, wanted_objects
@@ -152,8 +164,8 @@ class _Draft:
             "cluster.kind_missing",
             "the API has no kind %s (%s)" % (key.kind, item["apiVersion"]),
             "to make %s" % key,
-            "install what brings this kind (of %s: %s), or leave out the option that asks for it"
-            % (BY_NAME[key.kind].resource, "its CustomResourceDefinition")))
+            "install what brings the CustomResourceDefinition %s, or leave out the option that asks for it"
+            % BY_NAME[key.kind].resource))
 
     def _create(self, key: Key, item: Object) -> None:
         if self._can_be_tried(key):
@@ -169,10 +181,7 @@ class _Draft:
         """Whether the server knows the namespace and the kind already."""
         namespace = Key(NAMESPACE, "", key.namespace)
         in_place = not key.namespace or (namespace in self.live.objects and namespace not in self.live.foretold)
-        planned = any(step.subject == str(namespace) for step in self.steps)
-        definitions = [step for step in self.steps if step.subject.startswith(CRD.name)]
-        foretold = [each for each in self.live.foretold if each.kind == CRD.name]
-        return in_place and not planned and not (BY_NAME[key.kind].optional and (definitions or foretold))
+        return in_place and key.kind not in self.live.missing
 
     def _meet(self, key: Key, item: Object, there: Object) -> None:
         """An object of others under a name of ours."""
@@ -219,7 +228,7 @@ class _Draft:
             tried = self.dry_run.apply(item)
         except ApiError as error:
             if _NO_DRY_RUN in error.message:
-                self._step(action, key, why, there, {**there, **item}, item)
+                self._step(action, key, why, there, overlaid(there, item), item)
                 self.notes.append("a webhook of this cluster takes no dry runs, so that what becomes of %s is not "
                                   "known before: %s" % (key, error.message))
             elif error.status == _INVALID and key.kind != CRD.name and any(
@@ -315,9 +324,7 @@ class _Draft:
         rest = {key: item for key, item in left.items() if not shared(key, item) and self.live.ours(key)}
         users = [key for key, item in rest.items() if key.kind in WORKLOADS
                  and item["spec"]["template"]["spec"].get("runtimeClassName") == name]
-        unknown = [key for key, item in rest.items()
-                   if (item["metadata"].get("labels") or {}).get(COMPONENT) not in self.live.observed]
-        return bool(users or unknown)
+        return bool(users or self.live.strangers)
 
     # Steps
 
