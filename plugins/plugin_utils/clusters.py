@@ -8,6 +8,7 @@ credential; what it does not say is the environment's, K8S_AUTH_*.
 """
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
@@ -16,7 +17,7 @@ from ..module_utils.cluster.client import Connection
 from ..module_utils.core.plan import canonical
 from ..module_utils.core.refusal import Refusal
 from .agreement import Opinion, disagreement, written_alike
-from .role_variables import worked_out
+from .role_variables import RoleVariables, Source, worked_out
 
 # {variable of a host: the option of a connection that it is}
 VARIABLES = {
@@ -93,6 +94,10 @@ class PlayVariables:
             return None
         return worked_out(name, variables[name], self._templar.copy_with_new_env(available_variables=variables))
 
+    def of_role(self, host: str, role: str, sources: Mapping[str, Source]) -> RoleVariables:
+        """The variables of a role, worked out for this host. Raises GpuOpsError where one is malformed."""
+        return RoleVariables(role, self.of(host), self._templar, sources)
+
     def alike(
         self, hosts: Iterable[str], names: Iterable[str], defaults: Optional[Mapping[str, Any]] = None
     ) -> List[Tuple[str, ...]]:
@@ -114,8 +119,7 @@ def clusters_of(variables: PlayVariables) -> List[PlayCluster]:
     """
     named: Dict[str, Dict[str, Any]] = {}
     for group in variables.alike(variables.hosts, VARIABLES):
-        options = connection(lambda name, host=group[0]: variables.value(host, name))  # type: ignore[misc]
-        named.update(dict.fromkeys(group, options))
+        named.update(dict.fromkeys(group, connection(functools.partial(variables.value, group[0]))))
     environment = any(os.environ.get(name) for name in OF_ENVIRONMENT)
     everywhere = environment or not any(map(_names_one, named.values()))
     return _grouped([(host, named[host]) for host in variables.hosts if everywhere or _names_one(named[host])])

@@ -7,6 +7,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..core.errors import GpuOpsError
+from ..core.refusal import Refusal
 from ..core.waiting import wait_for
 from .client import Client
 from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
@@ -17,6 +18,8 @@ PAUSE_SECONDS = 2.0
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "gpuops"
 CLUSTER_POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
+# On every node that it manages
+OPERATOR_VALIDATES = "nvidia.com/gpu.deploy.operator-validator"
 # What a namespace may hold that somebody would miss.
 OCCUPANTS = {
     "/api/v1/namespaces/%s/pods": "Pod",
@@ -50,6 +53,18 @@ def observe(
         "namespace": _namespace(cluster, namespace, contents) if namespace else None,
         "runtime_class": _runtime_class(cluster, runtime_class) if runtime_class else None,
     }
+
+
+def refuse_other_managers(cluster: Client) -> None:
+    """Refuse a cluster whose GPU nodes the NVIDIA GPU Operator manages, without a look at all of its nodes.
+
+    Where its ClusterPolicy is gone, the labels that it left on nodes tell.
+    """
+    policies = (cluster.find(CLUSTER_POLICIES) or {}).get("items") or []
+    nodes = cluster.items("/api/v1/nodes", labelSelector=None if policies else OPERATOR_VALIDATES)
+    refusal = operator_refusal(policies, nodes)
+    if refusal:
+        raise GpuOpsError.because([Refusal.from_dict(refusal)])
 
 
 def wait_for_resources(
