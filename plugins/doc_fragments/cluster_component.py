@@ -78,6 +78,15 @@ options:
     description: Whether to show the plan on the screen of the controller, as it is made.
     type: bool
     default: false
+  from_variables:
+    description:
+      - Whether options that the task does not give are variables of the hosts (C(device_plugin_image) is O(image) of
+        M(gpuops.nvidia.device_plugin)), and every cluster that a host of the play names is served, once each; see
+        C(gpu_cluster_kubeconfig) and C(gpu_cluster_host).
+      - A variable that is set nowhere counts as the default of the role of the component. Hosts of one cluster that
+        say different things are refused by name.
+    type: bool
+    default: false
 """
 
     PODS = r"""

@@ -44,6 +44,12 @@ options:
     description: Options of M(gpuops.nvidia.dcgm_exporter).
     type: dict
     default: {}
+  from_variables:
+    description:
+      - Whether options of components that the task does not give are variables of the hosts, and every cluster that a
+        host of the play names is served; as with M(gpuops.nvidia.device_plugin).
+    type: bool
+    default: false
   show:
     description: Whether to show the plan on the screen of the controller, as it is made.
     type: bool

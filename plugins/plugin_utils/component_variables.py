@@ -11,6 +11,7 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal
 from .agreement import Opinion, disagreement
 from .clusters import PlayCluster, PlayVariables
+from .plugin_configuration import unknown_choice
 from .role_variables import RoleVariables, Source, defaults, specified
 
 # {module: where its options come from}
@@ -58,18 +59,8 @@ class ClusterWord:
             name = str(self._variables.value(hosts[0], variable) or "")
             if name and name not in parameters[option]:
                 chosen.setdefault(name, []).extend(hosts)
-        _raise([unknown_choice(variable, name, hosts, option, parameters[option]) for name, hosts in chosen.items()])
-
-
-def unknown_choice(variable: str, name: str, hosts: Sequence[str], option: str, known: Mapping[str, Any]) -> Refusal:
-    """Why hosts cannot have what they choose by a name. option: that has what can be chosen."""
-    return Refusal(
-        "cluster.unknown_choice",
-        "`%s` is %s on %s" % (variable, name, ", ".join(hosts)),
-        "a name of `%s` (%s)" % (option, ", ".join(sorted(known)) or "which has none"),
-        "correct the name, or add it to `%s`" % option,
-        option=option,
-    )
+        _raise([unknown_choice(variable, name, hosts, "%s_%s" % (module, option), parameters[option])
+                for name, hosts in chosen.items()])
 
 
 def variables_behind(module: str, given: Mapping[str, Any]) -> Dict[str, str]:

@@ -10,6 +10,7 @@ from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
 from ..core.waiting import wait_for
 from .client import Client
+from .components.node_feature_discovery import NODE_FEATURE_DISCOVERY
 from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
 from .readiness import pod_troubles, rolled_out
 
@@ -85,6 +86,30 @@ def wait_for_resources(
             wanted="the allocatable resources that the hosts' GPUs and the policy make up",
             remedy="read the device plugin's log on the node (`kubectl logs`), and see that the node carries the "
             "label `nvidia.com/gpu.deploy.device-plugin=true`",
+        )
+
+
+def wait_for_components_gone(
+    cluster: Client,
+    node: str,
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once none of our pods that hold the driver is on the node; refuse when the time is up."""
+    # Node Feature Discovery has nothing to do with the driver, and runs on every node
+    selector = "app.kubernetes.io/part-of=%s,app.kubernetes.io/name notin (%s)" % (
+        MANAGER, ",".join(NODE_FEATURE_DISCOVERY.apps))
+    pods, gone = wait_for(
+        lambda: cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector),
+        lambda pods: not pods, timeout, PAUSE_SECONDS, clock, sleep)
+    if not gone:
+        raise GpuOpsError(
+            "cluster.components_stay",
+            found="after %d s on node %s: %s" % (timeout, node, ", ".join(
+                "%(namespace)s/%(name)s" % pod["metadata"] for pod in pods)),
+            wanted="none of the cluster components that hold the driver, as the node has lost the labels that admit them",
+            remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers",
         )
 
 
