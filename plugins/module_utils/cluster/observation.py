@@ -110,7 +110,7 @@ def wait_for_components_gone(
             "cluster.components_stay",
             found="after %d s on node %s: %s" % (timeout, node, ", ".join(
                 "%(namespace)s/%(name)s" % pod["metadata"] for pod in pods)),
-            wanted="none of the cluster components that hold the driver, as the node has lost the labels that admit them",
+            wanted="no component of the cluster that holds the driver, as the node has lost the labels that admit them",
             remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers",
         )
 
