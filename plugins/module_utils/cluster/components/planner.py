@@ -303,8 +303,7 @@ class _Draft:
 
     def _leave_shared(self, wanted: FrozenSet[Key], action: str) -> None:
         """What all components share goes with the last thing that needs it."""
-        gone = {step.subject for step in self.steps if step.action in (PRUNE, REMOVE)}
-        left = {key: item for key, item in self.live.objects.items() if str(key) not in gone}
+        left = self.live.after(Plan(steps=tuple(self.steps))).objects
         for key, item in sorted(left.items(), key=lambda each: (-_RANK[each[0].kind], each[0])):
             if not shared(key, item) or key in wanted or key in self.live.wanted or not self.live.ours(key):
                 continue
