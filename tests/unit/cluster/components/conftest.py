@@ -1,22 +1,19 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-<<<<<<< HEAD
-"""Makes what these tests share importable."""
+"""A server with a store of objects, and the client of it."""
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-=======
-"""A server with a store of objects, and the client of it."""
-from __future__ import annotations
-
 import pytest
-from cluster_api import Api
-from object_store import Store
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cluster_api import Api  # noqa: E402
+from object_store import Store  # noqa: E402
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection  # noqa: E402
 
 
 @pytest.fixture
@@ -28,4 +25,3 @@ def store(api: Api) -> Store:
 @pytest.fixture
 def client(api: Api, store: Store) -> Client:
     return Client(Connection(kubeconfig=str(api.kubeconfig)), sleep=lambda seconds: None)
->>>>>>> 381d92564aaf999b57069c04861af71259d60213
