@@ -47,12 +47,14 @@ class Live:
         """As it will be once the plan is done: what the next component of the same cluster is planned with."""
         known, foretold, missing = dict(self.objects), set(self.foretold), set(self.missing)
         for step in plan.steps:
-            if step.action in ("object.prune", "object.remove"):
+            if step.action == "job.run":
+                known.pop(key_of(step.parameters["object"]), None)
+            elif step.action in ("object.prune", "object.remove"):
                 key = Key(*(str(step.parameters[part]) for part in Key._fields))
                 gone = known.pop(key, None)
                 if key.kind == CRD.name and gone is not None:
                     missing.add(gone["spec"]["names"]["kind"])
-            elif step.action.startswith("object."):
+            else:
                 made = step.parameters["object"]
                 key = key_of(made)
                 if step.action in ("object.create", "object.replace"):
