@@ -209,7 +209,7 @@ def test_an_image_needs_only_what_is_different_of_it() -> None:
 
 
 def test_objects_come_after_what_they_need() -> None:
-    for component in COMPONENTS.values():
+    for component in RUNNING.values():
         kinds = [each["kind"] for each in model.objects(component, {})]
         assert kinds == sorted(kinds, key=list(model.ORDER).index)
     rules = model.objects(COMPONENTS["node_feature_discovery"], {"feature_rules": ["gds"]})
