@@ -152,7 +152,7 @@ def test_what_does_not_go_is_named_with_its_finalizers(client: Client, store: St
     assert there
     there["metadata"]["finalizers"] = ["example.com/held"]
     store.lingers["DaemonSet"] = 10 ** 6
-    times = iter(range(0, 10 ** 6))
+    times = iter(range(10 ** 6))
     plan = plans(client, [PLUGIN], state="absent")[0]
     with pytest.raises(GpuOpsError) as stays:
         apply(client, plan, 5, clock=lambda: float(next(times)), sleep=lambda seconds: None)
@@ -247,7 +247,7 @@ def test_a_dead_node_is_named_and_not_waited_for(api: Api, client: Client, store
             "labels": {"app.kubernetes.io/name": "plugin", "app.kubernetes.io/part-of": "gpuops"}},
             "spec": {"nodeName": node},
             "status": {"conditions": [{"type": "Ready", "status": str(node == "gpu-1")}]}})
-    times = iter(range(0, 10 ** 6))
+    times = iter(range(10 ** 6))
 
     def clock() -> float:
         return float(next(times))
