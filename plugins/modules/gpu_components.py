@@ -54,6 +54,19 @@ options:
     description: Whether to show the plan on the screen of the controller, as it is made.
     type: bool
     default: false
+  save_to:
+    description:
+      - Directory on the controller to save the plan of each cluster in, as C(cluster-<uid of its namespace
+        kube-system>.json), readable for its owner only. The directory is made when it is missing; a relative one is one
+        of that which Ansible was started in.
+      - In check mode the plan is saved too, as that is how to ask for it.
+    type: path
+  approved_from:
+    description:
+      - Directory on the controller with approved plans, as O(save_to) left them there. Where something is to be done to
+        a cluster, it is what the plan in that directory has or less of it, or the module fails before the first write
+        and names what differs.
+    type: path
 """
 
 EXAMPLES = r"""
@@ -89,6 +102,7 @@ clusters:
       type: dict
       returned: once it is planned
     text: {description: The plan for a person., type: str, returned: once it is planned}
+    saved_as: {description: File of the plan., type: str, returned: with O(save_to), once it is planned}
     not_ready:
       description: Nodes that are not ready, whose pods were not waited for.
       type: list
