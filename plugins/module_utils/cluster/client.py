@@ -443,7 +443,7 @@ def _no_connection(error: BaseException) -> bool:
 def right_of(method: str, path: str) -> str:
     """The verb and the resource that a request needs, as RBAC names them: 'list daemonsets.apps'."""
     _empty, root, *parts = path.split("/")
-    group = parts[0] if root == "apis" else ""
+    group = parts[0] if root == "apis" and parts else ""
     inside = parts[2:] if root == "apis" else parts[1:]
     place = ""
     if len(inside) > 2 and inside[0] == "namespaces":
