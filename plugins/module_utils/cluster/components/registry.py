@@ -8,10 +8,11 @@ from typing import Mapping
 from .dcgm_exporter import DCGM_EXPORTER
 from .device_plugin import DEVICE_PLUGIN
 from .gpu_feature_discovery import GPU_FEATURE_DISCOVERY
+from .gpu_monitoring.component import GPU_MONITORING
 from .model import Component
 from .node_feature_discovery import NODE_FEATURE_DISCOVERY
 
 COMPONENTS: Mapping[str, Component] = {
     component.name: component
-    for component in (NODE_FEATURE_DISCOVERY, GPU_FEATURE_DISCOVERY, DEVICE_PLUGIN, DCGM_EXPORTER)
+    for component in (NODE_FEATURE_DISCOVERY, GPU_FEATURE_DISCOVERY, DEVICE_PLUGIN, DCGM_EXPORTER, GPU_MONITORING)
 }

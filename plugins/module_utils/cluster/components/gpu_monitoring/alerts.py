@@ -123,8 +123,8 @@ def _throttled(reasons: str) -> Expression:
 
 def _slowed_down(settings: Settings) -> str:
     # The bit stands beside that of its reason, where the GPU knows it
-    return "%s > %s unless %s > 0" % (
-        _events("hw_slowdown", settings), _text(settings, "clock_events"), _events("hw_thermal|hw_power_brake", settings))
+    slowed, explained = (_events(reasons, settings) for reasons in ("hw_slowdown", "hw_thermal|hw_power_brake"))
+    return "%s > %s unless %s > 0" % (slowed, _text(settings, "clock_events"), explained)
 
 
 def _xids(matching: str) -> Expression:
@@ -220,8 +220,8 @@ GROUPS: Tuple[Group, ...] = (
             "GpuHot", "warning", "5m", _above(TEMPERATURE, "temperature_warning"),
             ON_GPU + " has {{ $value }} degrees",
             "The GPU is hotter than its highest temperature of operation; a little more and it slows down.",
-            "look at fans, air flow and inlet temperature, and at the neighbours: one hot GPU is its heat sink, all of a "
-            "node are its fans, all of a rack are its cooling",
+            "look at fans, air flow and inlet temperature, and at the neighbours: one hot GPU is its heat sink, all "
+            "of a node are its fans, all of a rack are its cooling",
             ("temperature_warning",)),
         Alert(
             "GpuTooHot", "critical", "1m", _above(TEMPERATURE, "temperature_critical"),

@@ -37,7 +37,7 @@ THRESHOLDS: Mapping[str, Threshold] = {
     "memory_temperature": Threshold(
         95, "degrees Celsius of the memory", "the highest temperature of operation of the memory of A100 and H100"),
     "clock_events": Threshold(
-        0, "readings with the reason, within the exporter's window of 5 minutes", "any: at load no GPU should have them"),
+        0, "readings with the reason in the exporter's window of 5 minutes", "any: no GPU should have them"),
     "ecc_uncorrectable": Threshold(
         0, "uncorrectable errors within an hour", "any: each has ended, or will end, a piece of work"),
     "ecc_correctable": Threshold(
@@ -105,7 +105,8 @@ class Settings:
 
 def settings_of(parameters: Parameters, alerts: AbstractSet[str]) -> Settings:
     """The checked options. alerts: the names that there are. Raises GpuOpsError."""
-    faults = [*_threshold_faults(parameters["thresholds"]), *_alert_faults(parameters, alerts), *_label_faults(parameters)]
+    faults = [*_threshold_faults(parameters["thresholds"]), *_alert_faults(parameters, alerts),
+              *_label_faults(parameters)]
     if faults:
         raise GpuOpsError(
             "cluster.monitoring_malformed",

@@ -32,7 +32,11 @@ def _rule(alert: Alert, settings: Settings) -> Dict[str, Any]:
         "alert": alert.name,
         "expr": alert.expression(settings),
         "for": (override and override.pending) or alert.pending,
-        # A label that comes out empty is none
-        "labels": {"severity": (override and override.severity) or alert.severity, "node": NODE, **settings.extra_labels},
+        "labels": {
+            "severity": (override and override.severity) or alert.severity,
+            # Where it comes out empty, there is no such label
+            "node": NODE,
+            **settings.extra_labels,
+        },
         "annotations": annotations,
     }
