@@ -8,8 +8,10 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.observation import observe, wait_for_resources, wait_for_rollout
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.refusal import Refusal, as_result
 from ..plugin_utils.cluster_action import ClusterAction
-from ..plugin_utils.clusters import PlayVariables, clusters_of
+from ..plugin_utils.clusters import PlayCluster, PlayVariables, clusters_of
 
 EVERY_CLUSTER = "every_cluster"
 NODE_NAME = "gpu_cluster_node_name"
@@ -35,17 +37,28 @@ class ActionModule(ClusterAction):
         variables = PlayVariables(task_vars, self._templar)
         told: List[Dict[str, Any]] = []
         of_hosts: Dict[str, Any] = {}
+        refusals: List[Refusal] = []
         for cluster in clusters_of(variables):
-            found = self.ask({**self._task.args, **cluster.options})
-            if found.get("failed"):
-                return found
+            found = self._read(cluster)
             del found["changed"]
-            nodes = {node["name"]: node for node in found["nodes"]}
+            nodes = {node["name"]: node for node in found.get("nodes", ())}
             names = {host: str(variables.value(host, NODE_NAME) or host) for host in cluster.hosts}
             others = [name for name, node in nodes.items() if node["present"] and name not in names.values()]
-            told.append({**found, "name": str(cluster), "hosts": list(cluster.hosts), "others": others})
+            told.append({"failed": False, **found, "name": str(cluster), "hosts": list(cluster.hosts),
+                         "others": others})
             of_hosts.update((host, nodes.get(name, {})) for host, name in names.items())
-        return {"changed": False, "clusters": told, "of_hosts": of_hosts}
+            refusals += map(Refusal.from_dict, found.get("refusals", ()))
+        result = {"changed": False, "clusters": told, "of_hosts": of_hosts}
+        return {**result, **as_result(refusals), "failed": True} if refusals else result
+
+    def _read(self, cluster: PlayCluster) -> Dict[str, Any]:
+        """One cluster; what goes wrong with it does not keep the others back."""
+        try:
+            if cluster.refusals:
+                raise GpuOpsError.because(cluster.refusals)
+            return self.ask({**self._task.args, **cluster.options})
+        except GpuOpsError as error:
+            return dict(error.result(), failed=True, changed=False)
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         if options["rolled_out"]:

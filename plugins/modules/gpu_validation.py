@@ -61,7 +61,7 @@ options:
       - The device plugin's version, as tags of its image have it. From V(v0.20.0) on it offers MIG devices with
         extensions, such as C(1g.10gb+me), by names of their own. What is no version counts as an older one.
     type: str
-    default: v0.19.0
+    default: v0.19.3
   handler:
     description: Handler that GPU pods have in the container runtime.
     type: str
@@ -98,8 +98,10 @@ options:
     default: 120
   from_variables:
     description:
-      - Whether options that the task does not give are those that the variables C(gpu_validation_*) say.
-      - A variable that is set nowhere counts as the default of the role C(gpuops.nvidia.gpu_validation).
+      - Whether options that the task does not give are those that the variables C(gpu_validation_*) say, and the host's
+        C(gpu_cluster_*) for the connection.
+      - A variable that is set nowhere counts as the default of the role C(gpuops.nvidia.gpu_validation). Without
+        O(device_plugin_config) it is that of the host's C(device_plugin_config) and C(device_plugin_config_name).
     type: bool
     default: false
 extends_documentation_fragment:

@@ -7,8 +7,10 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..core.errors import GpuOpsError
+from ..core.refusal import Refusal
 from ..core.waiting import wait_for
 from .client import Client
+from .components.node_feature_discovery import NODE_FEATURE_DISCOVERY
 from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
 from .readiness import pod_troubles, rolled_out
 
@@ -17,6 +19,8 @@ PAUSE_SECONDS = 2.0
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "gpuops"
 CLUSTER_POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
+# On every node that it manages
+OPERATOR_VALIDATES = "nvidia.com/gpu.deploy.operator-validator"
 # What a namespace may hold that somebody would miss.
 OCCUPANTS = {
     "/api/v1/namespaces/%s/pods": "Pod",
@@ -52,6 +56,18 @@ def observe(
     }
 
 
+def refuse_other_managers(cluster: Client) -> None:
+    """Refuse a cluster whose GPU nodes the NVIDIA GPU Operator manages, without a look at all of its nodes.
+
+    Where its ClusterPolicy is gone, the labels that it left on nodes tell.
+    """
+    policies = (cluster.find(CLUSTER_POLICIES) or {}).get("items") or []
+    nodes = cluster.items("/api/v1/nodes", labelSelector=None if policies else OPERATOR_VALIDATES)
+    refusal = operator_refusal(policies, nodes)
+    if refusal:
+        raise GpuOpsError.because([Refusal.from_dict(refusal)])
+
+
 def wait_for_resources(
     cluster: Client,
     expected: Mapping[str, Mapping[str, int]],
@@ -70,6 +86,30 @@ def wait_for_resources(
             wanted="the allocatable resources that the hosts' GPUs and the policy make up",
             remedy="read the device plugin's log on the node (`kubectl logs`), and see that the node carries the "
             "label `nvidia.com/gpu.deploy.device-plugin=true`",
+        )
+
+
+def wait_for_components_gone(
+    cluster: Client,
+    node: str,
+    timeout: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Return once none of our pods that hold the driver is on the node; refuse when the time is up."""
+    # Node Feature Discovery has nothing to do with the driver, and runs on every node
+    selector = "app.kubernetes.io/part-of=%s,app.kubernetes.io/name notin (%s)" % (
+        MANAGER, ",".join(NODE_FEATURE_DISCOVERY.apps))
+    pods, gone = wait_for(
+        lambda: cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector),
+        lambda pods: not pods, timeout, PAUSE_SECONDS, clock, sleep)
+    if not gone:
+        raise GpuOpsError(
+            "cluster.components_stay",
+            found="after %d s on node %s: %s" % (timeout, node, ", ".join(
+                "%(namespace)s/%(name)s" % pod["metadata"] for pod in pods)),
+            wanted="none of the cluster components that hold the driver, as the node has lost the labels that admit them",
+            remedy="see `kubectl describe` of these pods, and whether the node's kubelet answers",
         )
 
 

@@ -12,7 +12,7 @@ ARGUMENTS: Dict[str, Any] = {
     "expected_resources": {"type": "dict", "default": {}},
     "devices": {"type": "dict", "default": {}},
     "device_plugin_config": {"type": "dict", "default": {"flags": {"migStrategy": "mixed"}}},
-    "device_plugin_version": {"type": "str", "default": "v0.19.0"},
+    "device_plugin_version": {"type": "str", "default": "v0.19.3"},
     "handler": {"type": "str", "default": "nvidia"},
     "runtime_class": {"type": "str"},
     "status_files": {"type": "bool", "default": True},
