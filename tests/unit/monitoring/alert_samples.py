@@ -70,7 +70,7 @@ def at_level(alert: str, metric: str, bad: str, good: str, at: str, not_yet: str
 def growing(alert: str, metric: str, bad: str, good: str, at: str, not_yet: str = "") -> List[Case]:
     """An alert on a counter: one GPU counts, its neighbour too little, a third has stood there all the time."""
     series = (of_gpu(metric, 3, bad), of_gpu(metric, 4, good), of_gpu(metric, 5, "7x90"))
-    return [Case(alert, "a GPU counts, its neighbours too little or nothing any more", series, at, (fired(3),), not_yet)]
+    return [Case(alert, "a GPU counts, its neighbours too little or nothing", series, at, (fired(3),), not_yet)]
 
 
 def xid(gpu: int, code: object, values: str = "1x30", **labels: str) -> Series:

@@ -46,16 +46,11 @@ def _describe(each: Object, labels: Parameters, annotations: Parameters) -> None
 def files(parameters: Parameters) -> Dict[str, str]:
     """{name: text} of the rules and the dashboard, for a Prometheus and a Grafana that read directories.
 
-    parameters: checked options; what is missing is the default. `rules` and `dashboard` say which of the two there are.
+    parameters: checked options; what is missing is the default. Which objects are wanted changes nothing here.
     """
     whole: Dict[str, Any] = complete(GPU_MONITORING, parameters)
     settings = settings_of(whole, ALERT_NAMES)
-    made = {}
-    if whole["rules"] in (PROMETHEUS_RULE, CONFIG_MAP):
-        made[RULES_FILE] = as_yaml(rules(settings))
-    if whole["dashboard"]:
-        made[DASHBOARD_FILE] = dashboard.text(settings)
-    return made
+    return {RULES_FILE: as_yaml(rules(settings)), DASHBOARD_FILE: dashboard.text(settings)}
 
 
 GPU_MONITORING = Component(

@@ -69,6 +69,8 @@ ARGUMENTS: Dict[str, Any] = {
     "dashboard_namespace": {"type": "str", "default": ""},
     "dashboard_labels": {"type": "dict", "default": {"grafana_dashboard": "1"}},
     "dashboard_annotations": {"type": "dict", "default": {}},
+    # On the controller: what the objects hold, as files
+    "directory": {"type": "path", "default": ""},
 }
 
 
