@@ -3,17 +3,16 @@
 """The part of docs/monitoring.md that the table of alerts says already: every alert, Xid and threshold."""
 from __future__ import annotations
 
-import importlib
 import re
-import sys
 from typing import Any, List, Sequence
 
-from workspace import REPOSITORY, collections_root
+from role_files import plugin
+from workspace import REPOSITORY
 
 PAGE = "docs/monitoring.md"
 BEGIN = "<!-- Made from the table of alerts by tests/gates/documentation.py -->"
 END = "<!-- End of what is made -->"
-PACKAGE = "ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.gpu_monitoring."
+PACKAGE = "module_utils.cluster.components.gpu_monitoring."
 # What a summary has from an alert's labels and value
 NODE = re.compile(r"\{\{ or [^}]*\}\}")
 LABEL = re.compile(r"\{\{ \$labels\.(?:\w*_)?(\w+) \}\}")
@@ -28,14 +27,8 @@ def page() -> str:
     return before + "\n".join([BEGIN, "", *_made(), "", END]) + rest.split(END)[1]
 
 
-def _of(name: str) -> Any:
-    if str(collections_root()) not in sys.path:
-        sys.path.insert(0, str(collections_root()))
-    return importlib.import_module(PACKAGE + name)
-
-
 def _made() -> List[str]:
-    alerts, policy, xids = _of("alerts"), _of("policy"), _of("xids")
+    alerts, policy, xids = (plugin(PACKAGE + name) for name in ("alerts", "policy", "xids"))
     lines: List[str] = ["## The alerts"]
     for group in alerts.GROUPS:
         lines += ["", "### %s" % group.title]
@@ -57,8 +50,8 @@ def _made() -> List[str]:
 def _alert(alert: Any) -> List[str]:
     pending = "at once" if alert.pending == "0m" else "after %s" % alert.pending
     needs = "; needs %s" % alert.needs if alert.needs else ""
-    return ["#### %s" % alert.name, "", "%s, %s%s: \"%s\"." % (alert.severity, pending, needs, _plain(alert.summary)), "",
-            alert.description, "", "Do: %s." % alert.remedy]
+    fires = '%s, %s%s: "%s".' % (alert.severity, pending, needs, _plain(alert.summary))
+    return ["#### %s" % alert.name, "", fires, "", alert.description, "", "Do: %s." % alert.remedy]
 
 
 def _plain(summary: str) -> str:
@@ -81,4 +74,5 @@ def _numbers(numbers: Sequence[int]) -> str:
             ranges[-1].append(number)
         else:
             ranges.append([number])
-    return ", ".join("%d to %d" % (each[0], each[-1]) if len(each) > 2 else ", ".join(map(str, each)) for each in ranges)
+    return ", ".join("%d to %d" % (each[0], each[-1]) if len(each) > 2 else ", ".join(map(str, each))
+                     for each in ranges)

@@ -147,7 +147,7 @@ def _lost(settings: Settings) -> str:
         _labels(settings), TEMPERATURE, settings.cluster, TEMPERATURE, ", ".join(here), TEMPERATURE)
 
 
-def _fewer_than_labelled(settings: Settings) -> str:
+def _differs_from_label(settings: Settings) -> str:
     # A label cannot be compared as a number, so what is counted becomes a label. With the strategy `single` the label
     # counts instances.
     gpus = _by_node(settings, "count by (%s, Hostname, hostname, UUID) (%s)" % (settings.cluster, TEMPERATURE))
@@ -349,7 +349,7 @@ GROUPS: Tuple[Group, ...] = (
             "out on purpose is forgotten after a day.",
             "look for Xid 79 in the kernel log; drain the node and reboot it, then cycle its power"),
         Alert(
-            "GpuFewerThanLabelled", "critical", "15m", _fewer_than_labelled,
+            "GpuCountDiffers", "critical", "15m", _differs_from_label,
             NODE + " is labelled with {{ $labels.label_nvidia_com_gpu_count }} GPUs and has metrics of another number",
             "What GPU feature discovery found at its start and what the exporter sees differ.",
             "compare `nvidia-smi -L` with the label nvidia.com/gpu.count; look for lost GPUs (Xid 79), and restart "
