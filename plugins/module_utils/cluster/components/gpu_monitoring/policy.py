@@ -115,7 +115,6 @@ def settings_of(parameters: Parameters, alerts: AbstractSet[str]) -> Settings:
             found="; ".join(faults),
             wanted="options that Prometheus takes, of alerts and thresholds that there are",
             remedy="correct these; docs/monitoring.md has the names of alerts and thresholds",
-            faults=faults,
         )
     return Settings(
         thresholds={name: float(value) for name, value in parameters["thresholds"].items()},
@@ -134,10 +133,10 @@ def _threshold_faults(thresholds: Mapping[str, Any]) -> Iterator[str]:
     for name, value in thresholds.items():
         if name not in THRESHOLDS:
             yield "thresholds has %s, and there is none of that name" % name
-        elif not _number(value):
+        elif value is not None and not _number(value):
             yield "thresholds.%s is %r, no number" % (name, value)
     for name in THRESHOLDS:
-        if name not in thresholds:
+        if thresholds.get(name) is None:
             yield "thresholds.%s is null: leave alerts out with `disabled`" % name
 
 
