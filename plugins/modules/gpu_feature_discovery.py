@@ -44,8 +44,8 @@ options:
         default: ""
   node_selector:
     description:
-      - Labels of the nodes that it runs on; C(nodeSelector) of the chart. The role node_maintenance sets the default one
-        once a node was validated.
+      - Labels of the nodes that it runs on; C(nodeSelector) of the chart. The role node_maintenance sets the default
+        one once a node was validated.
     type: dict
     default:
       nvidia.com/gpu.deploy.gpu-feature-discovery: "true"

@@ -8,7 +8,7 @@ not keep the others back: the task fails at its end, and names each.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ansible.module_utils.common.parameters import remove_values
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -16,9 +16,8 @@ from ansible.utils.display import Display
 
 from ..module_utils.cluster.client import Client, Connection, auth_argument_spec, secrets
 from ..module_utils.cluster.components.carrying_out import apply, await_rollout
-from ..module_utils.cluster.components.merging import completed
 from ..module_utils.cluster.components.model import Component, argument_spec
-from ..module_utils.cluster.components.observation import ServerDryRun, observe
+from ..module_utils.cluster.components.observation import Live, ServerDryRun, observe
 from ..module_utils.cluster.components.planner import plan_component
 from ..module_utils.cluster.components.registry import COMPONENTS
 from ..module_utils.cluster.observation import refuse_other_managers, wait_for_resources
@@ -39,7 +38,7 @@ EXPECTED = "expected_allocatable"
 
 @dataclass(frozen=True)
 class Wanted:
-    """A component as one cluster is to have it. parameters: complete; variables: {option: the one behind it}."""
+    """A component as one cluster is to have it. parameters: checked; variables: {option: the one behind it}."""
 
     component: Component
     parameters: Mapping[str, Any]
@@ -102,7 +101,7 @@ class ComponentAction(ClusterAction):
             component, behind = COMPONENTS[name], variables_behind(name, own) if word else {}
             options = word.options(name, own) if word else own
             with_access = checked(options, argument_spec(component), name)
-            parameters = completed(argument_spec(component), with_access)
+            parameters = {option: with_access[option] for option in argument_spec(component)}
             wanted.append(Wanted(component, parameters, behind))
             if word:
                 word.refuse_unknown_choices(name, parameters)
@@ -120,7 +119,7 @@ class ComponentAction(ClusterAction):
         """
         if not all(each.is_absent for each in wanted):
             refuse_other_managers(client)
-        plans = _plans(client, wanted)
+        live, plans = _planned(client, wanted)
         whole = replace(_merged(plans), host=told["name"])
         told.update(plan=whole.to_dict(), text=render(whole), diff=whole.diff())
         if self._show and not self._task.no_log and people_read():
@@ -130,15 +129,23 @@ class ComponentAction(ClusterAction):
         if self._task.check_mode:
             told["changed"] = bool(whole.steps)
             return
-        for each, plan in zip(wanted, plans):
-            if plan.steps:
-                # What a step that fails half-way has done is a change all the same
-                told["changed"] = True
-                apply(client, plan, each.parameters["wait_timeout"])
-            told.setdefault("not_ready", []).extend(
-                await_rollout(client, each.component, each.parameters, each.parameters["wait_timeout"]))
+        if whole.steps:
+            # What a step that fails half-way has done is a change all the same
+            told["changed"] = True
+            # All of it at once, as what is missing of rights is to be told before the first write
+            apply(client, whole, max(each.parameters["wait_timeout"] for each in wanted))
+        self._await(client, wanted, None if whole.steps else live, told)
+
+    @staticmethod
+    def _await(client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
+        """Wait until everything runs. seen: what was observed, where nothing was written since."""
+        not_ready: Set[str] = set()
+        for each in wanted:
+            timeout = each.parameters["wait_timeout"]
+            not_ready.update(await_rollout(client, each.component, each.parameters, timeout, seen))
+            told["not_ready"] = sorted(not_ready)
             if each.parameters.get(EXPECTED) and not each.is_absent:
-                wait_for_resources(client, each.parameters[EXPECTED], each.parameters["wait_timeout"])
+                wait_for_resources(client, each.parameters[EXPECTED], timeout)
 
     @staticmethod
     def _together(clusters: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
@@ -155,10 +162,10 @@ class ComponentAction(ClusterAction):
         return {**result, **as_result(refusals), "failed": True} if refusals else result
 
 
-def _plans(client: Client, wanted: Sequence[Wanted]) -> List[Plan]:
-    """A plan for each, made one after another from one observation, in the words of the reader."""
+def _planned(client: Client, wanted: Sequence[Wanted]) -> Tuple[Live, List[Plan]]:
+    """(what is there, a plan for each), made one after another from one observation, in the words of the reader."""
     parameters = {each.component.name: each.parameters for each in wanted}
-    live = observe(client, [each.component for each in wanted], parameters)
+    live = seen = observe(client, [each.component for each in wanted], parameters)
     plans: List[Plan] = []
     for each in wanted:
         try:
@@ -168,7 +175,7 @@ def _plans(client: Client, wanted: Sequence[Wanted]) -> List[Plan]:
                                       **error.details) from error
         live = live.after(plan)
         plans.append(replace(plan, refusals=tuple(refusal.named(each.variables) for refusal in plan.refusals)))
-    return plans
+    return seen, plans
 
 
 def _merged(plans: Sequence[Plan]) -> Plan:

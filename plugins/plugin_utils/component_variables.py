@@ -50,7 +50,7 @@ class ClusterWord:
         return {**said[0][0].options(module), **given}
 
     def refuse_unknown_choices(self, module: str, parameters: Mapping[str, Any]) -> None:
-        """Refuse hosts that choose by a name what the component does not have. parameters: complete ones."""
+        """Refuse hosts that choose by a name what the component does not have. parameters: checked ones."""
         if module not in CHOICES or parameters["state"] == "absent":
             return
         option, variable = CHOICES[module]

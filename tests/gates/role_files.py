@@ -43,6 +43,8 @@ RESULT = re.compile(r"\bRV\((\w+)\)")
 HEAD = ("---\n# SPDX-License-Identifier: GPL-3.0-or-later\n"
         "# Made from docs/roles.yml and the modules' DOCUMENTATION by tests/gates/documentation.py\n")
 WIDTH = 120
+# A line that is a variable and its template, without a character that stands for another one
+LONG_TEMPLATE = re.compile(r'^(\w+:) "(\{\{[^"\\]*)"$', re.MULTILINE)
 LONGEST = 1000
 PLUGINS = "ansible_collections.gpuops.nvidia.plugins."
 META = """\
@@ -302,4 +304,6 @@ _Dumper.add_representer(
 
 
 def _dumped(data: Any) -> str:
-    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=LONGEST, allow_unicode=True))
+    text = str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=LONGEST, allow_unicode=True))
+    return LONG_TEMPLATE.sub(lambda line: line.group() if len(line.group()) <= WIDTH else "%s >-\n  %s" % line.groups(),
+                             text)
