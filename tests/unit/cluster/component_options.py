@@ -77,18 +77,6 @@ OWN: Dict[str, Dict[str, st.SearchStrategy[Any]]] = {
         "probe": st.sampled_from(["grpc", "http"]),
         "resources": st.just({"master": {"limits": {"memory": "4Gi"}}}),
     },
-    "gpu_monitoring": {
-        "rules": st.sampled_from(["prometheus_rule", "config_map", "none"]),
-        "rule_labels": label_sets,
-        "thresholds": st.just({"idle": 0.2}),
-        "disabled": st.lists(st.sampled_from(["GpuHot", "GpuIdle", "GpuLost"]), unique=True),
-        "overrides": st.just({"GpuHot": {"for": "1h", "severity": "info"}}),
-        "extra_labels": st.just({"team": "hpc"}),
-        "runbook_url": st.just(""),
-        "dashboard": st.booleans(),
-        "dashboard_labels": label_sets,
-        "dashboard_annotations": st.just({"grafana_folder": "GPUs"}),
-    },
     "dcgm_exporter": {
         "port": st.integers(1024, 65535),
         "resource_names": st.just(["nvidia.com/gpu.shared"]),
