@@ -25,6 +25,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.g
     files,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.gpu_monitoring.policy import THRESHOLDS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import BY_NAME
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import objects
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.monitoring_files import carry_out, changes, wanted_files
@@ -188,6 +189,11 @@ class TestObjects:
         assert (shown["namespace"], rule["namespace"]) == ("grafana", "gpuops")
         assert shown["labels"]["board"] == "1" and "grafana_dashboard" not in shown["labels"]
         assert shown["annotations"] == {"grafana_folder": "GPUs"}
+
+    def test_they_are_of_kinds_that_can_be_found_again(self) -> None:
+        for form in ("prometheus_rule", "config_map"):
+            for each in objects(GPU_MONITORING, {"rules": form}):
+                assert BY_NAME[each["kind"]].api_version == each["apiVersion"]
 
     def test_the_sidecar_finds_the_dashboard_by_default(self) -> None:
         (shown, _rule) = objects(GPU_MONITORING, {})
