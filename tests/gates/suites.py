@@ -20,7 +20,7 @@ PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
 # inner loop
 PROGRAMS = ("tests/unit/packages", "tests/unit/playbooks", "tests/unit/mig/test_beside_mig_parted.py",
             "tests/unit/mig/test_transitions.py", "tests/unit/monitoring/test_promtool.py",
-            "tests/unit/monitoring/test_prometheus.py")
+            "tests/unit/monitoring/test_prometheus.py", "tests/unit/monitoring/test_exporter_page.py")
 
 
 def all_gates() -> List[Gate]:
