@@ -22,7 +22,7 @@ options:
     description: Which components, in the order in which they are brought. Those that go leave in the reverse order.
     type: list
     elements: str
-    choices: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter]
+    choices: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter, gpu_monitoring]
     default: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter]
   state:
     description: The state of all of them. Without it each has its own.
@@ -42,6 +42,10 @@ options:
     default: {}
   dcgm_exporter:
     description: Options of M(gpuops.nvidia.dcgm_exporter).
+    type: dict
+    default: {}
+  gpu_monitoring:
+    description: Options of M(gpuops.nvidia.gpu_monitoring).
     type: dict
     default: {}
   from_variables:

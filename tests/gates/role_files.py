@@ -121,15 +121,16 @@ def texts() -> Dict[str, Dict[str, Any]]:
 @functools.lru_cache(maxsize=None)
 def sources() -> Dict[str, Any]:
     """{module: where its options come from}, as the action plugins know it."""
-    return {**_plugin("plugin_utils.role_variables").SOURCES, **_plugin("plugin_utils.component_variables").SOURCES}
+    return {**plugin("plugin_utils.role_variables").SOURCES, **plugin("plugin_utils.component_variables").SOURCES}
 
 
 def capability_names() -> List[str]:
     """In the order in which they are planned."""
-    return [capability.name for capability in _plugin("module_utils.registry").CAPABILITIES]
+    return [capability.name for capability in plugin("module_utils.registry").CAPABILITIES]
 
 
-def _plugin(name: str) -> Any:
+def plugin(name: str) -> Any:
+    """A module below plugins/, imported under the collection's name."""
     sys.path.insert(0, str(collections_root()))
     try:
         return importlib.import_module(PLUGINS + name)

@@ -71,6 +71,7 @@ _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _NFD = "sigs.k8s.io/node-feature-discovery"
 _CRI_O = "github.com/cri-o/cri-o"
 _MOBY = "github.com/moby/moby/v2"
+_PROMETHEUS = "github.com/prometheus/prometheus"
 _CONTAINERD_1 = "github.com/containerd/containerd"
 _CONTAINERD_2 = "github.com/containerd/containerd/v2"
 
@@ -169,6 +170,14 @@ FAMILIES: Tuple[Family, ...] = (
         "dcgm", "the laboratory's stand-in for the DCGM exporter",
         LAB / "dcgm",
         (Target((".",), output="dcgm-exporter", ldflags=(LAZY,), cgo=True),),
+    ),
+    Family(
+        "prometheus", "Prometheus 3.13.5 and promtool: the judges of alert rules and of the dashboard's queries",
+        LAB / "prometheus",
+        (Target(
+            # Targets come from files: the discovery of fifteen clouds would be most of the build.
+            _commands(_PROMETHEUS, ("prometheus", "promtool")), tags="remove_all_sd",
+            ldflags=("-X github.com/prometheus/common/version.Version=3.13.5",)),),
     ),
     Family(
         "pause", "the process that holds a pod's namespaces",

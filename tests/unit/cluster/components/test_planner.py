@@ -9,6 +9,7 @@ from object_store import Store
 from small_components import FINDER, PLUGIN, RULES, codes, daemon_set, plans, removed, run, told
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import KINDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 FOREIGN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin", "namespace": "gpuops"},
@@ -44,7 +45,7 @@ def test_a_converged_cluster_is_asked_for_lists_and_nothing_else(api: Api, clien
     api.state.requests.clear()
     plans(client)
     assert {request.method for request in api.state.requests} == {"GET"}
-    assert len(api.state.requests) == 16
+    assert len(api.state.requests) == len(KINDS)
     assert len(api.state.connections) == 1
 
 
