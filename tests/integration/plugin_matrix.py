@@ -133,12 +133,14 @@ class Bed:
             assert said == {"nvidia.com/" + name: count for name, count in case.offers[host].items()}, (host, said)
             found = self.allocatable(host)
             assert found == case.offers[host], "%s offers %s" % (host, found)
-            assert self.compute_modes(host) == ({EXCLUSIVE} if host in case.mps else {DEFAULT})
+            modes = self.compute_modes(host)
+            assert modes == {EXCLUSIVE if host in case.mps else DEFAULT}, "%s: compute modes %s" % (host, modes)
 
     def configuration(self, case: Case, host: str) -> Dict[str, Any]:
         """What the plugin of the node was given."""
         name = case.names.get(host, "")
-        assert self.fleet.node(host)["metadata"]["labels"].get(CONFIG_LABEL, "") == name
+        label = self.fleet.node(host)["metadata"]["labels"].get(CONFIG_LABEL, "")
+        assert label == name, "%s has the configuration %r" % (host, label)
         config_map = self.get("configmap", "-n", NAMESPACE, PLUGIN + ("-" + name if name else ""))
         return dict(yaml.safe_load(config_map["data"]["config.yaml"]))
 
@@ -164,9 +166,9 @@ class Bed:
     def changes_nothing(self, case: Case) -> int:
         before = self.written()
         again = self.site(**case.variables)
-        assert again.changes() == []
-        assert again.calls == dict.fromkeys(HOSTS, ["gpu_plan"])
         after = self.written()
+        assert again.changes() == [], again.changes()
+        assert again.calls == dict.fromkeys(HOSTS, ["gpu_plan"]), again.calls
         different = {name for name in {*before, *after} if before.get(name) != after.get(name)}
         assert not different, "written by a run that had nothing to do: %s" % ", ".join(sorted(different))
         return len(before)
