@@ -1,0 +1,184 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""NVIDIA's device plugin: offers the GPUs of validated nodes to their kubelets.
+
+Where a configuration shares GPUs by MPS, NVIDIA's control daemon for it runs beside, as in the chart of the repository
+NVIDIA/k8s-device-plugin.
+"""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping
+
+from ...core.errors import GpuOpsError
+from ..plugin_config import CONFIG_LABEL, DEFAULT, IMAGE, MPS_ROOT, VERSION, completed
+from .common import (
+    GPU_TOLERATION,
+    Object,
+    Parameters,
+    as_yaml,
+    checksum,
+    cluster_object,
+    config_map,
+    config_volume,
+    daemon_set,
+    environment,
+    field,
+    host_path,
+    image_of,
+    mount,
+    pod_arguments,
+    pod_spec,
+    pod_template,
+    service_account,
+)
+from .groups import Group, groups_of
+from .model import Component
+
+APP = "nvidia-device-plugin"
+MPS_APP = APP + "-mps"
+# GPU feature discovery labels nodes so whose GPUs can be shared by MPS, and whose configuration says so
+MPS_CAPABLE = {"nvidia.com/mps.capable": "true"}
+SOCKETS = "/var/lib/kubelet/device-plugins"
+# A variable of the plugin's environment beats the configuration file without a word.
+CONFIG_VARIABLES = (
+    "CDI_ANNOTATION_PREFIX", "CONFIG_FILE", "CONTAINER_DRIVER_ROOT", "DEVICE_DISCOVERY_STRATEGY", "DEVICE_ID_STRATEGY",
+    "DEVICE_LIST_STRATEGY", "DRIVER_ROOT_CTR_PATH", "FAIL_ON_INIT_ERROR", "GDRCOPY_ENABLED", "GDS_ENABLED",
+    "IMEX_CHANNEL_IDS", "IMEX_REQUIRED", "MIG_STRATEGY", "MOFED_ENABLED", "MPS_ROOT", "NVIDIA_CDI_HOOK_PATH",
+    "NVIDIA_CTK_PATH", "NVIDIA_DEV_ROOT", "NVIDIA_DRIVER_ROOT", "PASS_DEVICE_SPECS", "SHARED_DEVICES_ALLOCATION_POLICY",
+)
+
+ARGUMENTS: Dict[str, Any] = {
+    **pod_arguments(
+        IMAGE, VERSION,
+        node_selector={"nvidia.com/gpu.deploy.device-plugin": "true"},
+        update_strategy={"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1}},
+        resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+        tolerations=[GPU_TOLERATION, {"key": "CriticalAddonsOnly", "operator": "Exists"}],
+    ),
+    "config": {"type": "dict", "default": DEFAULT},
+    "configs": {"type": "dict", "default": {}},
+    "env": {"type": "dict", "default": {}},
+    "kubelet_root": {"type": "path", "default": "/var/lib/kubelet"},
+    "mps_root": {"type": "path", "default": MPS_ROOT},
+    "runtime_classes": {"type": "list", "elements": "str", "choices": ["nvidia-cdi", "nvidia-legacy"], "default": []},
+    "expected_allocatable": {"type": "dict", "default": {}},
+}
+
+
+def make(parameters: Parameters) -> List[Object]:
+    """ServiceAccount, RuntimeClasses, and for each configuration its ConfigMap and its DaemonSets."""
+    _refuse_two_places(parameters["env"])
+    made = [service_account(APP, parameters)]
+    made += [cluster_object("node.k8s.io/v1", "RuntimeClass", name, APP, handler=name)
+             for name in parameters["runtime_classes"]]
+    for group in _groups(parameters):
+        made += [config_map(group.called(APP), parameters, {"config.yaml": as_yaml(group.value)}),
+                 _plugin(group, parameters)]
+        if _shares_by_mps(group.value):
+            made.append(_mps(group, parameters))
+    return made
+
+
+def _groups(parameters: Parameters) -> List[Group]:
+    root = parameters["mps_root"]
+    base = completed(parameters["config"], {}, root)
+    named = {name: completed(config or {}, parameters["config"], root)
+             for name, config in parameters["configs"].items()}
+    return groups_of("configs", CONFIG_LABEL, base, named, parameters["node_selector"])
+
+
+def _shares_by_mps(config: Mapping[str, Any]) -> bool:
+    return "mps" in (config.get("sharing") or {})
+
+
+def _refuse_two_places(env: Mapping[str, Any]) -> None:
+    twice = sorted(set(env).intersection(CONFIG_VARIABLES))
+    if twice:
+        raise GpuOpsError(
+            "cluster.two_places_of_a_setting", found="%s in `env`" % ", ".join(twice),
+            wanted="each setting in one place; the environment silently overrides the configuration file",
+            remedy="set it in `config`", option="env")
+
+
+def _plugin(group: Group, parameters: Parameters) -> Object:
+    name, config = group.called(APP), group.value
+    flags = config.get("flags") or {}
+    root_in_pod = (flags.get("plugin") or {}).get("containerDriverRoot") or "/driver-root"
+    mounts = [
+        mount("config", "/config", read_only=True),
+        mount("device-plugins", SOCKETS),
+        mount("cdi", "/var/run/cdi"),
+        mount("driver-root", root_in_pod, read_only=True, propagation="HostToContainer"),
+    ]
+    volumes = [
+        config_volume("config", name),
+        host_path("device-plugins", parameters["kubelet_root"] + "/device-plugins", "Directory"),
+        host_path("cdi", "/var/run/cdi", "DirectoryOrCreate"),
+        host_path("driver-root", flags.get("nvidiaDriverRoot") or "/", "Directory"),
+    ]
+    if _shares_by_mps(config):
+        mounts += [mount("mps-root", "/mps"), mount("mps-shm", "/dev/shm")]
+        volumes += _mps_volumes(flags["mpsRoot"])
+    container = {
+        "name": APP,
+        "image": image_of(parameters, ARGUMENTS),
+        "imagePullPolicy": parameters["image_pull_policy"],
+        "command": [APP],
+        "env": environment({"CONFIG_FILE": "/config/config.yaml", "KUBELET_SOCKET": SOCKETS + "/kubelet.sock",
+                            "NVIDIA_MIG_MONITOR_DEVICES": "all"}, parameters["env"]),
+        # NVML opens the device node of every GPU of the node, and the CDI specification is made from the driver's
+        # files, so the container needs the host's devices; nothing else of the host is writable but the two sockets'
+        # directories.
+        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
+        "resources": parameters["resources"],
+        "volumeMounts": mounts,
+    }
+    spec = pod_spec(parameters, APP, [container], volumes, node_selector=group.node_selector(
+        parameters["node_selector"]), affinity=group.affinity(parameters["affinity"]))
+    return daemon_set(name, parameters, pod_template(name, parameters, spec, checksum(config)))
+
+
+def _mps(group: Group, parameters: Parameters) -> Object:
+    """The daemon sets GPUs to the compute mode EXCLUSIVE_PROCESS, and back to DEFAULT when it is ended in order."""
+    name, config = group.called(MPS_APP), group.value
+    image, policy = image_of(parameters, ARGUMENTS), parameters["image_pull_policy"]
+    mounts = {
+        "name": "mps-control-daemon-mounts",
+        "image": image,
+        "imagePullPolicy": policy,
+        "command": ["/usr/bin/mps-control-daemon", "mount-shm"],
+        "securityContext": {"privileged": True},
+        "resources": parameters["resources"],
+        "volumeMounts": [mount("mps-root", "/mps", propagation="Bidirectional")],
+    }
+    daemon = {
+        "name": "mps-control-daemon",
+        "image": image,
+        "imagePullPolicy": policy,
+        # Whole, because NVIDIA's config-manager finds a process by exactly what it was started as
+        "command": ["/usr/bin/mps-control-daemon"],
+        "env": environment({
+            "CONFIG_FILE": "/config/config.yaml", "NODE_NAME": field("spec.nodeName"),
+            "NVIDIA_MIG_MONITOR_DEVICES": "all", "NVIDIA_VISIBLE_DEVICES": "all",
+            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}),
+        "securityContext": {"privileged": True},
+        "resources": parameters["resources"],
+        "volumeMounts": [mount("config", "/config", read_only=True), mount("mps-root", "/mps"),
+                         mount("mps-shm", "/dev/shm")],
+    }
+    spec = pod_spec(
+        parameters, APP, [daemon], [config_volume("config", group.called(APP)),
+                                    *_mps_volumes(config["flags"]["mpsRoot"])],
+        node_selector={**group.node_selector(parameters["node_selector"]), **MPS_CAPABLE},
+        affinity=group.affinity(parameters["affinity"]),
+        # The driver's programs that it starts come from the runtime; their processes are those of the node
+        runtimeClassName=parameters["runtime_class"], hostPID=True, initContainers=[mounts])
+    return daemon_set(name, parameters, pod_template(name, parameters, spec, checksum(config)))
+
+
+def _mps_volumes(root: str) -> List[Dict[str, Any]]:
+    return [host_path("mps-root", root, "DirectoryOrCreate"), host_path("mps-shm", root + "/shm")]
+
+
+DEVICE_PLUGIN = Component(
+    name="device_plugin", title="NVIDIA device plugin", apps=(APP, MPS_APP), arguments=ARGUMENTS, make=make)
