@@ -16,9 +16,10 @@ from gate import Bench, Gate, GateFailed, Word
 
 REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
-# Unit tests that run ansible-playbook, apt and dpkg by the dozen, or NVIDIA's own tool: too long for the inner loop
-PROGRAMS = ("tests/unit/packages", "tests/unit/playbooks", "tests/unit/mig/test_beside_mig_parted.py",
-            "tests/unit/mig/test_transitions.py")
+# Unit tests that run ansible-playbook, apt and dpkg by the dozen, NVIDIA's own tool or Helm (which is built first):
+# too long for the inner loop
+PROGRAMS = ("tests/unit/cluster/test_beside_charts.py", "tests/unit/packages", "tests/unit/playbooks",
+            "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py")
 
 
 def all_gates() -> List[Gate]:

@@ -34,7 +34,7 @@ Object = Dict[str, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """One way to use a chart, and what means the same to our roles. The comment of cases.yml says what each field is."""
+    """A way to use a chart, and what means the same to our roles. The comment of cases.yml says what each field is."""
 
     name: str
     title: str
@@ -57,8 +57,12 @@ class Case:
 
 def cases() -> List[Case]:
     told = yaml.safe_load(CASES.read_text(encoding="utf-8"))
-    return [Case(name=name, **{key: tuple(value) if isinstance(value, list) else value for key, value in each.items()})
-            for name, each in told.items()]
+    return [_case(name, each) for name, each in told.items()]
+
+
+def _case(name: str, told: Mapping[str, Any]) -> Case:
+    fields: Dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
+    return Case(name=name, **fields)
 
 
 def directory(chart: str) -> Optional[Path]:

@@ -3,8 +3,9 @@
 """Objects of a cluster as facts that can be compared, whoever has made them and however they are cut.
 
 A fact is a name and a text. What a program does on a node counts, and not by which object it is told: settings are
-worked out as the program does (flag, variable, file, default), rights are those of its account, and a configuration of a
-group is looked at on a node of that group. What nothing here knows of a pod is a fact too, so that nothing is left out.
+worked out as the program does (flag, variable, file, default), rights are those of its account, and the configuration
+of a group is looked at on a node of that group. What nothing here knows of a pod is a fact too, so that nothing is left
+out.
 """
 from __future__ import annotations
 
@@ -39,6 +40,16 @@ PROGRAMS = {
     "dcgm_exporter": ("dcgm-exporter",),
 }
 HELPER = "config-manager"
+# Facts of a program that say whether it is there at all, and where; the first is one of those that run on a GPU node
+HERE = "kind"
+WHERE = ("object", "runs on ")
+# Kinds of objects that are compared beside the programs
+OTHERS = {
+    "device_plugin": ("Namespace", "RuntimeClass"),
+    "gpu_feature_discovery": ("Namespace", "RuntimeClass"),
+    "node_feature_discovery": ("Namespace", "CustomResourceDefinition", "PodDisruptionBudget", "NodeFeatureRule"),
+    "dcgm_exporter": ("Namespace", "RuntimeClass", "Service", "ServiceMonitor", "NetworkPolicy", "Secret"),
+}
 
 # cmd/nvidia-device-plugin/main.go, cmd/gpu-feature-discovery/main.go and cmd/mps-control-daemon/main.go of v0.19.3
 _OF_ALL: Table = {
@@ -106,7 +117,8 @@ NFD_FILES = {"nfd-master": "nfd-master.conf", "nfd-worker": "nfd-worker.conf",
 # {argument of the NFD programs: the default of what it sets}
 NFD_ARGUMENTS = {
     "-enable-leader-election": False, "-gc-interval": "1h", "-metrics": 8081, "-grpc-health": 8082, "-port": 8080,
-    "-prune": False, "-feature-gates": ""}
+    "-prune": False, "-feature-gates": "NodeFeatureGroupAPI=false",
+    "-sleep-interval": "60s", "-watch-namespace": "*"}
 
 # What the kubelet and the API server take for what is not said
 POD_DEFAULTS = {
@@ -146,18 +158,24 @@ class Objects:
 def facts(objects: Sequence[Object], component: str, labels: Mapping[str, str]) -> Facts:
     """All of a component that a node with these labels meets, and what of it the cluster has."""
     known = Objects(objects)
+    if _shared_by_mps(known, labels):
+        labels = {**labels, **MPS_CAPABLE}
     found: Facts = {}
     for program in PROGRAMS[component]:
         for name, value in _facts_of_program(known, program, labels).items():
             found["%s: %s" % (program, name)] = value
-    found.update(_facts_of_others(known))
+    found.update(_facts_of_others(known, OTHERS[component]))
     return found
 
 
 def differences(theirs: Facts, ours: Facts) -> Dict[str, Tuple[str, str]]:
     """{fact: (of the chart, ours)} of those that are not the same."""
     pairs = {name: (theirs.get(name, ABSENT), ours.get(name, ABSENT)) for name in sorted({*theirs, *ours})}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    # Of a program that only one of them runs, it is enough to say so
+    alone = {program for program in (name.partition(": ")[0] for name in pairs)
+             if (program + ": " + HERE in theirs) != (program + ": " + HERE in ours)}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]
+            and (name.partition(": ")[0] not in alone or name.partition(": ")[2].startswith(WHERE))}
 
 
 def program_of(workload: Object) -> str:
@@ -187,6 +205,8 @@ def _facts_of_program(objects: Objects, program: str, labels: Mapping[str, str])
     workloads = objects.workloads(program)
     found = {"runs on %s" % name: _times(sum(runs(each, node) for each in workloads))
              for name, node in nodes(labels).items()}
+    if workloads:
+        found["object"] = workloads[0]["kind"]
     here = [each for each in workloads if runs(each, nodes(labels)["a GPU node"])]
     if here:
         found.update(_facts_of_workload(objects, here[0], program, labels))
@@ -194,16 +214,26 @@ def _facts_of_program(objects: Objects, program: str, labels: Mapping[str, str])
 
 
 def nodes(labels: Mapping[str, str]) -> Dict[str, Node]:
-    whole = {**GPU_NODE, **VALIDATED, **MPS_CAPABLE, **labels}
+    whole = {**GPU_NODE, **VALIDATED, **labels}
     return {
         "a GPU node": Node(whole),
         "a GPU node whose GPUs are tainted": Node(whole, (GPU_TAINT,)),
-        "a GPU node that is not validated": Node({**GPU_NODE, **MPS_CAPABLE, **labels}),
+        "a GPU node that is not validated": Node({**GPU_NODE, **labels}),
         "a GPU node that is not labelled yet": Node({**OS, **labels}),
-        "a GPU node that does not share by MPS": Node({**GPU_NODE, **VALIDATED, **labels}),
         "a node without GPUs": Node(OS),
         "a node of the control plane": Node(OS, (CONTROL_PLANE_TAINT,)),
     }
+
+
+def _shared_by_mps(objects: Objects, labels: Mapping[str, str]) -> bool:
+    """Whether feature discovery labels the node as one that MPS shares: by the configuration that both have there."""
+    for program in ("nvidia-device-plugin", "gpu-feature-discovery"):
+        for workload in objects.workloads(program):
+            if runs(workload, nodes(labels)["a GPU node"]):
+                pod = workload["spec"]["template"]["spec"]
+                found = settings(objects, pod, dict(_main(pod)), program, labels)
+                return found.get("setting sharing") == "mps"
+    return False
 
 
 def _times(number: int) -> str:
@@ -247,7 +277,7 @@ def _facts_of_workload(objects: Objects, workload: Object, program: str, labels:
     template = spec.pop("template")
     pod = dict(template["spec"])
     container = dict(_main(pod))
-    found = {"kind": workload["kind"]}
+    found = {HERE: workload["kind"]}
     found.update(settings(objects, pod, container, program, labels))
     found.update(_rollout(workload["kind"], spec))
     found.update(_rights(objects, pod.get("serviceAccountName", "default")))
@@ -262,9 +292,25 @@ def _facts_of_workload(objects: Objects, workload: Object, program: str, labels:
         found.update(flat("pod.%s" % key, value))
     for key in ("env", "volumeMounts", "name"):
         container.pop(key, None)
+    ports = {each["name"]: each["containerPort"] for each in container.get("ports") or ()}
     for key, value in {"imagePullPolicy": "IfNotPresent", **container}.items():
+        if key.endswith("Probe"):
+            value = _probe(value, ports)
+        elif key == "ports":
+            value = {each["name"]: "%d %s" % (each["containerPort"], each.get("protocol", "TCP")) for each in value}
+        elif key == "securityContext":
+            value = {name: each for name, each in value.items() if (name, each) != ("runAsNonRoot", False)}
         found.update(flat("container.%s" % key, value))
     return {name: value for name, value in found.items() if value not in ("", ABSENT)}
+
+
+def _probe(probe: Mapping[str, Any], ports: Mapping[str, int]) -> Dict[str, Any]:
+    whole = {"initialDelaySeconds": 0, "periodSeconds": 10, "failureThreshold": 3, **probe}
+    for kind, more in (("httpGet", {"scheme": "HTTP"}), ("grpc", {}), ("tcpSocket", {})):
+        if kind in whole:
+            port = whole[kind]["port"]
+            whole[kind] = {**more, **whole[kind], "port": ports.get(port, port)}
+    return whole
 
 
 def _rollout(kind: str, spec: Mapping[str, Any]) -> Facts:
@@ -369,7 +415,8 @@ def _rights(objects: Objects, account: str) -> Facts:
 
 def settings(objects: Objects, pod: Object, container: Object, program: str, labels: Mapping[str, str]) -> Facts:
     """What a program goes by, whichever way it is told, and the rest of its environment."""
-    environment = {each["name"]: each.get("value", each.get("valueFrom")) for each in container.get("env") or ()}
+    environment = {each["name"]: each["value"] if "value" in each else _from(each["valueFrom"])
+                   for each in container.get("env") or ()}
     if program in NFD_DEFAULTS:
         found = _settings_of_nfd(objects, pod, container, program)
         own: List[str] = []
@@ -393,8 +440,12 @@ def settings(objects: Objects, pod: Object, container: Object, program: str, lab
             found.update(_sharing(document))
     for name, value in environment.items():
         if name not in own:
-            found["environment %s" % name] = value if isinstance(value, str) else _text(value)
+            found["environment %s" % name] = _text(value)
     return found
+
+
+def _from(source: Mapping[str, Any]) -> str:
+    return "%s of the pod" % source["fieldRef"]["fieldPath"] if "fieldRef" in source else _text(source)
 
 
 def _settings(table: Table, told: Mapping[str, Any], document: Mapping[str, Any]) -> Facts:
@@ -422,7 +473,7 @@ def _at(document: Mapping[str, Any], path: str) -> Any:
 def _document(
     objects: Objects, pod: Object, labels: Mapping[str, str], environment: Mapping[str, Any]
 ) -> Dict[str, Any]:
-    """The configuration file that a container finds at CONFIG_FILE; with config-manager, the one of the node's label."""
+    """The file that a container finds at CONFIG_FILE; with config-manager, the one that the node's label names."""
     if "CONFIG_FILE" not in environment:
         return {}
     volumes = {each["name"]: each for each in pod.get("volumes") or ()}
@@ -490,13 +541,13 @@ def _settings_of_nfd(objects: Objects, pod: Object, container: Object, program: 
             document = yaml.safe_load(config_map["data"][file]) or {}
     found = _flat_settings("setting ", NFD_DEFAULTS[program], document)
     told: Dict[str, str] = {}
-    for word in container.pop("args", ()):
+    command = list(container.get("command") or ())
+    container["command"] = command[:1]
+    for word in (*command[1:], *container.pop("args", ())):
         name, _equals, value = str(word).partition("=")
         told[name] = value or "true"
-    for name, default in {**NFD_ARGUMENTS, **told}.items():
-        value = told.get(name, _text(default))
-        if name in told or name in NFD_ARGUMENTS:
-            found["argument %s" % name] = value
+    arguments: Dict[str, Any] = {**NFD_ARGUMENTS, **told}
+    found.update({"argument %s" % name: _text(value) for name, value in arguments.items()})
     return found
 
 
@@ -515,29 +566,32 @@ def _flat_settings(prefix: str, defaults: Mapping[str, Any], document: Mapping[s
 # What the cluster has beside
 
 
-def _facts_of_others(objects: Objects) -> Facts:
+def _facts_of_others(objects: Objects, kinds: Sequence[str]) -> Facts:
     found: Facts = {}
-    for each in objects.all:
-        kind, spec = each["kind"], dict(each.get("spec") or {})
+    for each in objects.kind(*kinds):
+        kind, spec, metadata = each["kind"], dict(each.get("spec") or {}), each["metadata"]
         if kind == "CustomResourceDefinition":
-            found["definition of %s" % each["metadata"]["name"]] = _definition(spec)
+            found["definition of %s" % metadata["name"]] = _definition(spec)
         elif kind in ("Service", "ServiceMonitor", "NetworkPolicy"):
-            for name in ("selector", "namespaceSelector", "podSelector"):
-                spec.pop(name, None)
-            found["%s" % kind] = "yes"
-            defaults = {"type": "ClusterIP", "internalTrafficPolicy": "Cluster"} if kind == "Service" else {}
-            for key, value in {**defaults, **spec}.items():
-                found.update(flat("%s.%s" % (kind, key), value))
-            found.update({"%s label %s" % (kind, name): value for name, value in each["metadata"]["labels"].items()
+            found[kind] = "yes"
+            found.update(flat(kind, _of_what_it_is(kind, spec)))
+            found.update({"%s label %s" % (kind, name): value for name, value in metadata["labels"].items()
                           if not name.startswith((*LABELS_OF_OBJECTS, "gpuops.nvidia.com/"))})
-        elif kind in ("Namespace", "RuntimeClass", "Secret", "PodDisruptionBudget", "PriorityClass"):
-            found["%s %s" % (kind, each["metadata"]["name"])] = "yes"
-        elif kind not in (
-            "DaemonSet", "Deployment", "Job", "ConfigMap", "ServiceAccount", "Role", "RoleBinding", "ClusterRole",
-            "ClusterRoleBinding",
-        ):
-            found["%s %s" % (kind, each["metadata"]["name"])] = "yes"
+        else:
+            found["%s %s" % (kind, metadata["name"])] = "yes"
     return found
+
+
+def _of_what_it_is(kind: str, spec: Mapping[str, Any]) -> Dict[str, Any]:
+    """What it selects are our own pods either way; ports by their names."""
+    whole = {key: value for key, value in spec.items()
+             if key not in ("selector", "namespaceSelector", "podSelector")}
+    if kind == "Service":
+        ports = {each["name"]: "%d %s" % (each["port"], each.get("protocol", "TCP")) for each in spec["ports"]}
+        return {"type": "ClusterIP", "internalTrafficPolicy": "Cluster", **whole, "ports": ports}
+    if kind == "ServiceMonitor":
+        whole["endpoints"] = {each["port"]: each for each in spec["endpoints"]}
+    return whole
 
 
 def _definition(spec: Mapping[str, Any]) -> str:

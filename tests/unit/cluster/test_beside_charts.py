@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 import pytest
 import yaml
-from chart_facts import ABSENT, PROGRAMS, differences, facts, runs
+from chart_facts import differences, facts
 from workspace import REPOSITORY
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import objects
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import objects, removal_jobs
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
 from gpulab import charts
 from gpulab.charts import Case
@@ -57,9 +57,15 @@ class Listed:
 
 
 def listed() -> List[Listed]:
-    return [Listed(tuple(each["facts"]), str(each.get("theirs", "")), str(each.get("ours", "")), chart)
-            for chart, parts in yaml.safe_load(LIST.read_text(encoding="utf-8")).items()
-            for part in parts for each in part["differences"]]
+    return [
+        Listed(tuple(prefix + each for prefix in prefixes(part) for each in entry["facts"]),
+               str(entry.get("theirs", "")), str(entry.get("ours", "")), chart)
+        for chart, parts in yaml.safe_load(LIST.read_text(encoding="utf-8")).items()
+        for part in parts for entry in part["differences"]]
+
+
+def prefixes(part: Mapping[str, Any]) -> List[str]:
+    return ["%s: " % program for program in part.get("programs", ())] or [""]
 
 
 def made(case: Case) -> List[Object]:
@@ -69,7 +75,7 @@ def made(case: Case) -> List[Object]:
         options = case.options(name)
         if options.get("state") != "absent":
             component = COMPONENTS[name]
-            found += [*objects(component, options), *component.before_removal(options)]
+            found += [*objects(component, options), *removal_jobs(component, options)]
     return list({(each["kind"], each["metadata"]["name"]): each for each in found}.values())
 
 
@@ -84,6 +90,34 @@ def occurring(name: str) -> Tuple[Difference, ...]:
             for fact, (their_value, our_value) in pairs.items():
                 found[fact, their_value, our_value] = Difference(name, case.chart, fact, their_value, our_value)
     return tuple(found.values())
+
+
+def plugin_of(made_objects: List[Object]) -> Object:
+    return next(each for each in made_objects if each["kind"] == "DaemonSet")
+
+
+CHANGES: Dict[str, Callable[[Object, Object], Any]] = {
+    "another image": lambda pod, container: container.update(image="example.com/other:1"),
+    "another setting": lambda pod, container: container["env"].append({"name": "MIG_STRATEGY", "value": "single"}),
+    "another variable": lambda pod, container: container["env"].append({"name": "OTHER", "value": "all"}),
+    "a mount less": lambda pod, container: container["volumeMounts"].pop(),
+    "a mount that can be written": lambda pod, container: container["volumeMounts"][-1].pop("readOnly"),
+    "another directory": lambda pod, container: pod["volumes"][-1]["hostPath"].update(path="/elsewhere"),
+    "no toleration": lambda pod, container: pod.update(tolerations=[]),
+    "another node": lambda pod, container: pod["nodeSelector"].update(pool="gpu"),
+    "a capability": lambda pod, container: container["securityContext"].update(capabilities={"add": ["SYS_PTRACE"]}),
+    "the host's network": lambda pod, container: pod.update(hostNetwork=True),
+    "a field that no case has": lambda pod, container: pod.update(schedulerName="other"),
+    "a container more": lambda pod, container: pod["containers"].append({"name": "helper", "image": "example.com/x:1"}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_a_pod_is_seen(change: str) -> None:
+    before, after = made(CASES["defaults"]), made(CASES["defaults"])
+    pod = plugin_of(after)["spec"]["template"]["spec"]
+    CHANGES[change](pod, pod["containers"][0])
+    assert differences(facts(before, "device_plugin", {}), facts(after, "device_plugin", {}))
 
 
 def possible(case: Case) -> bool:
