@@ -43,7 +43,7 @@ class Case:
     chart: str = DEVICE_PLUGIN
     components: Tuple[str, ...] = ()
     nodes: Optional[Mapping[str, Mapping[str, str]]] = None
-    mig: Tuple[str, ...] = ()
+    mig: str = ""
     offers: Optional[Mapping[str, int]] = None
 
     def compared(self) -> Tuple[str, ...]:
