@@ -29,6 +29,11 @@ PREFIX = "nvidia.com/"
 COMPONENTS = ("node_feature_discovery", "gpu_feature_discovery", "device_plugin")
 # The nodes of a laboratory have NVIDIA's runtime, and not as the default one
 OF_THE_LABORATORY = {"runtimeClassName": "nvidia"}
+# What the chart takes for granted of its nodes: its plugin is unprivileged, and tells pods their GPUs by a variable
+AS_THE_CHART_WANTS: Dict[str, Any] = {
+    "container_toolkit_accept_envvar_when_unprivileged": True,
+    "container_toolkit_settings": {"accept-nvidia-visible-devices-as-volume-mounts": True},
+}
 RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"},
                  "handler": "nvidia"}
 SECONDS = 180
@@ -65,7 +70,7 @@ class Bed:
         self.fleet = fleet
 
     def prepare(self) -> None:
-        self.fleet.play("gpuops.nvidia.site")
+        self.fleet.play("gpuops.nvidia.site", **AS_THE_CHART_WANTS)
         self.ours_go()
 
     def compare(self, case: Case) -> List[str]:
