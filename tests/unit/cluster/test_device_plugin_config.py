@@ -6,9 +6,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 import pytest
-from ansible.errors import AnsibleFilterError
 
-from ansible_collections.gpuops.nvidia.plugins.filter.device_plugin_config import FilterModule
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.device_plugin import checked_config
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
@@ -71,10 +69,3 @@ def test_every_fault_is_named_at_once() -> None:
     with pytest.raises(GpuOpsError) as refused:
         checked_config({"version": "v2", "flags": {"migStrategy": "x", "typo": 1}})
     assert len(refused.value.details["faults"]) == 3
-
-
-def test_the_filter_says_the_same() -> None:
-    check = FilterModule().filters()["device_plugin_config"]
-    assert check({"version": "v1"}) == {"version": "v1"}
-    with pytest.raises(AnsibleFilterError, match="unknown key nonsense"):
-        check({"nonsense": 1})
