@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from urllib.parse import urlencode, urlsplit
 
 from ..core.errors import GpuOpsError
+from .repeating import ALWAYS, MERGED, UNDONE, Attempts, Repetition
 
 try:
     import kubernetes
@@ -28,6 +30,12 @@ PAGE_SIZE = 500
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 60
 MERGE_PATCH = "application/merge-patch+json"
+# Any JSON is YAML, and this is the one name that every API server knows for it.
+SERVER_SIDE_APPLY = "application/apply-patch+yaml"
+FIELD_MANAGER = "gpuops"
+# Of each object of a list only its metadata; a server that cannot answers with whole objects.
+METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
+GONE = 410
 
 
 class ApiError(GpuOpsError):
@@ -222,9 +230,14 @@ def _override(configuration: Any, access: Connection) -> None:
 
 
 class Client:
-    """One cluster, seen through one connection."""
+    """One cluster, seen through one connection, which is kept open.
 
-    def __init__(self, access: Connection) -> None:
+    What may be done twice is sent again when the server is busy or its answer was lost (repeating.py); clock and sleep
+    are of these pauses.
+    """
+
+    def __init__(self, access: Connection, clock: Callable[[], float] = time.monotonic,
+                 sleep: Callable[[float], None] = time.sleep) -> None:
         if IMPORT_ERROR is not None:
             raise GpuOpsError(
                 "cluster.library_missing",
@@ -233,6 +246,9 @@ class Client:
                 remedy="install it there: `python3 -m pip install kubernetes`",
             )
         self._access = access
+        self._clock = clock
+        self._sleep = sleep
+        self._answered = False
         self._configuration = _configuration(access)
         self._api = kubernetes.client.ApiClient(self._configuration)
         if self._configuration.verify_ssl is False:
@@ -243,9 +259,10 @@ class Client:
         """The API server's address."""
         return str(self._configuration.host)
 
-    def get(self, path: str, query: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
+    def get(self, path: str, query: Optional[Mapping[str, Any]] = None,
+            accept: str = "application/json") -> Dict[str, Any]:
         """One object or one page."""
-        return self._request("GET", path, query)
+        return self._request("GET", path, query, accept=accept)
 
     def find(self, path: str) -> Optional[Dict[str, Any]]:
         """One object, or None when there is none (or no such kind)."""
@@ -256,14 +273,29 @@ class Client:
                 return None
             raise
 
-    def items(self, path: str, **selectors: Optional[str]) -> List[Dict[str, Any]]:
-        """Every object of a list, page by page."""
+    def items(self, path: str, keep: Optional[Callable[[Dict[str, Any]], Any]] = None,
+              metadata_only: bool = False, **selectors: Optional[str]) -> List[Any]:
+        """Every object of a list, page by page.
+
+        keep: what is kept of an object, None for nothing: of a large list no more than that and a page is in memory.
+        A list that the server forgets half-way (410: it took too long) begins again, and then in one piece.
+        """
         query: Dict[str, Any] = {name: value for name, value in selectors.items() if value}
-        query["limit"] = PAGE_SIZE
-        found: List[Dict[str, Any]] = []
+        accept = METADATA_ONLY if metadata_only else "application/json"
+        try:
+            return self._pages(path, dict(query, limit=PAGE_SIZE), keep, accept)
+        except ApiError as error:
+            if error.status != GONE:
+                raise
+        return self._pages(path, query, keep, accept)
+
+    def _pages(self, path: str, query: Dict[str, Any], keep: Optional[Callable[[Dict[str, Any]], Any]],
+               accept: str) -> List[Any]:
+        found: List[Any] = []
         while True:
-            page = self.get(path, query)
-            found.extend(page.get("items") or [])
+            page = self.get(path, query, accept)
+            items = page.get("items") or []
+            found.extend(items if keep is None else (kept for kept in map(keep, items) if kept is not None))
             following = (page.get("metadata") or {}).get("continue")
             if not following:
                 return found
@@ -271,18 +303,42 @@ class Client:
 
     def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
         """A JSON merge patch; a null removes a key."""
-        return self._request("PATCH", path, _dry_run(dry_run), body, MERGE_PATCH)
+        return self._request("PATCH", path, _dry_run(dry_run), body, MERGE_PATCH,
+                             repetition=ALWAYS if dry_run else UNDONE)
+
+    def apply(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
+        """Server-side apply: the object as it is then. What the body says becomes ours, whoever had it; what an
+        earlier apply said and this one does not is removed, unless somebody else says it too."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", **(_dry_run(dry_run) or {})}
+        return self._request("PATCH", path, query, body, SERVER_SIDE_APPLY, repetition=MERGED)
 
     def create(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
-        """A new object or subresource."""
+        """A new object or subresource. Not sent again: of an eviction, 429 is a disruption budget's answer."""
         return self._request("POST", path, _dry_run(dry_run), body)
 
-    def delete(self, path: str) -> Dict[str, Any]:
-        """Remove an object."""
-        return self._request("DELETE", path)
+    def ask(self, path: str, body: Dict[str, Any]) -> Dict[str, Any]:
+        """A question that is posted and leaves nothing behind, as a review of rights."""
+        return self._request("POST", path, body=body, repetition=ALWAYS)
 
-    def _headers(self, content_type: Optional[str]) -> Dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": "gpuops.nvidia"}
+    def delete(self, path: str, uid: Optional[str] = None, propagation: str = "Foreground") -> Dict[str, Any]:
+        """Begin to remove an object; one that is not there is removed.
+
+        uid: only the object with this one; another that has taken its name since stays, without an error.
+        propagation: Foreground keeps the object until all that it owns is gone.
+        """
+        if uid is None:
+            return self._request("DELETE", path)
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation,
+                "preconditions": {"uid": uid}}
+        try:
+            return self._request("DELETE", path, body=body, repetition=ALWAYS)
+        except ApiError as error:
+            if error.status in (404, 409):
+                return {}
+            raise
+
+    def _headers(self, content_type: Optional[str], accept: str) -> Dict[str, str]:
+        headers = {"Accept": accept, "User-Agent": "gpuops.nvidia"}
         if content_type:
             headers["Content-Type"] = content_type
         for setting in self._configuration.auth_settings().values():
@@ -303,23 +359,34 @@ class Client:
         query: Optional[Mapping[str, Any]] = None,
         body: Optional[Dict[str, Any]] = None,
         content_type: str = "application/json",
+        accept: str = "application/json",
+        repetition: Optional[Repetition] = None,
     ) -> Dict[str, Any]:
+        """repetition: of a method that says nothing, GET is repeated and nothing else."""
+        attempts = Attempts(repetition or (ALWAYS if method == "GET" else Repetition()), self._clock, self._sleep)
         url = self.url + path + ("?" + urlencode(query) if query else "")
-        headers = urllib3.HTTPHeaderDict(self._headers(content_type if body is not None else None))
-        for name, value in self._impersonation():
-            headers.add(name, value)
-        try:
-            answer = self._api.rest_client.pool_manager.request(
-                method,
-                url,
-                body=None if body is None else json.dumps(body),
-                headers=headers,
-                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=READ_TIMEOUT_S),
-                retries=False,
-            )
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise self._unreachable(error) from error
-        return self._decode(method, path, answer.status, answer.data)
+        data = None if body is None else json.dumps(body)
+        while True:
+            headers = urllib3.HTTPHeaderDict(self._headers(content_type if body is not None else None, accept))
+            for name, value in self._impersonation():
+                headers.add(name, value)
+            try:
+                answer = self._api.rest_client.pool_manager.request(
+                    method,
+                    url,
+                    body=data,
+                    headers=headers,
+                    timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_S, read=READ_TIMEOUT_S),
+                    retries=False,
+                )
+            except (urllib3.exceptions.HTTPError, OSError) as error:
+                # Who has never let us in is not there, or not for us: no use in waiting.
+                if (self._answered or not _no_connection(error)) and attempts.again_lost():
+                    continue
+                raise self._unreachable(error) from error
+            self._answered = True
+            if not attempts.again_after(answer.status, answer.headers):
+                return self._decode(method, path, answer.status, answer.data)
 
     def _decode(self, method: str, path: str, status: int, data: bytes) -> Dict[str, Any]:
         try:
@@ -359,11 +426,31 @@ class Client:
             return ApiError("cluster.credentials_refused", status, message, found, "credentials that the server takes",
                             "check the credentials in %s" % source)
         if status == 403:
-            return ApiError("cluster.right_missing", status, message, found, "this request to be allowed",
+            return ApiError("cluster.right_missing", status, message, found, "the right to " + right_of(method, path),
                             "grant this user the right, or use other credentials than those in %s" % source)
         return ApiError("cluster.request_refused", status, message, found,
                         "this request to be allowed and its object to be there",
                         "read the server's message; %s names the cluster" % source)
+
+
+def _no_connection(error: BaseException) -> bool:
+    """Whether there was not even a connection: nobody listens, nobody answers the call, or certificates differ."""
+    errors = urllib3.exceptions
+    return isinstance(error, (errors.NewConnectionError, errors.ConnectTimeoutError, errors.ProxyError,
+                              errors.SSLError))
+
+
+def right_of(method: str, path: str) -> str:
+    """The verb and the resource that a request needs, as RBAC names them: 'list daemonsets.apps'."""
+    _empty, root, *parts = path.split("/")
+    group = parts[0] if root == "apis" else ""
+    inside = parts[2:] if root == "apis" else parts[1:]
+    place = ""
+    if len(inside) > 2 and inside[0] == "namespaces":
+        place, inside = " in namespace %s" % inside[1], inside[2:]
+    verb = {"GET": "get" if len(inside) > 1 else "list", "PATCH": "patch", "POST": "create", "DELETE": "delete"}[method]
+    resource = "/".join(inside[:1] + inside[2:]) or path
+    return "%s %s%s%s" % (verb, resource, "." + group if group else "", place)
 
 
 def _dry_run(dry_run: bool) -> Optional[Dict[str, str]]:

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.waiting import wait_for
 from .client import Client
 from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
-from .readiness import pod_troubles, rolled_out
+from .readiness import left_out, pod_troubles, rolled_out
 
 PAUSE_SECONDS = 2.0
+# Seconds without any progress after which it is asked whether nodes that are NotReady are the reason.
+STANDSTILL_SECONDS = 10.0
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "gpuops"
@@ -80,13 +82,64 @@ def wait_for_rollout(
     timeout: float,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Return once every 'DaemonSet/NAME' and 'Deployment/NAME' runs its newest version everywhere it should."""
-    waiting, ready = wait_for(
-        lambda: [name for name in workloads if not rolled_out(_workload(cluster, namespace, name))],
-        lambda waiting: not waiting, timeout, PAUSE_SECONDS, clock, sleep)
+) -> Tuple[str, ...]:
+    """Return once every 'DaemonSet/NAME' and 'Deployment/NAME' runs its newest version everywhere it should.
+
+    Names of the nodes that are NotReady and keep a pod of theirs back: they are not waited for.
+    """
+    rollout = _Rollout(cluster, namespace, workloads, min(STANDSTILL_SECONDS, timeout / 4), clock)
+    waiting, ready = wait_for(rollout.waiting, lambda waiting: not waiting, timeout, PAUSE_SECONDS, clock, sleep)
     if not ready:
         raise _not_rolled_out(cluster, namespace, waiting, timeout)
+    return tuple(sorted(rollout.left_out))
+
+
+class _Rollout:
+    """A roll-out that is awaited: one request for each workload that is not there yet, until none of them moves."""
+
+    def __init__(self, cluster: Client, namespace: str, workloads: Sequence[str], standstill: float,
+                 clock: Callable[[], float]) -> None:
+        self.left_out: Set[str] = set()
+        self._cluster = cluster
+        self._namespace = namespace
+        self._waiting = list(workloads)
+        self._standstill = standstill
+        self._clock = clock
+        self._seen: Dict[str, Any] = {}
+        self._since = clock()
+
+    def waiting(self) -> List[str]:
+        """Those that are not rolled out."""
+        found = {name: _workload(self._cluster, self._namespace, name) for name in self._waiting}
+        found = {name: workload for name, workload in found.items() if not rolled_out(workload)}
+        seen = {name: workload.get("status") for name, workload in found.items()}
+        if seen != self._seen:
+            self._seen, self._since = seen, self._clock()
+        elif found and self._clock() - self._since >= self._standstill:
+            self._since = self._clock()
+            found = self._without_dead_nodes(found)
+        self._waiting = list(found)
+        return self._waiting
+
+    def _without_dead_nodes(self, found: Mapping[str, Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
+        unready = set(self._cluster.items("/api/v1/nodes", keep=_name_if_unready))
+        rest = {}
+        for name, workload in found.items():
+            labels = ((workload.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+            pods = self._cluster.items(
+                "/api/v1/namespaces/%s/pods" % self._namespace,
+                labelSelector=",".join("%s=%s" % label for label in sorted(labels.items()))) if unready else []
+            nodes = left_out(workload, pods, unready)
+            self.left_out |= nodes
+            if not nodes:
+                rest[name] = workload
+        return rest
+
+
+def _name_if_unready(node: Mapping[str, Any]) -> Optional[str]:
+    conditions = (node.get("status") or {}).get("conditions") or []
+    ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return None if ready else str(node["metadata"]["name"])
 
 
 def _workload(cluster: Client, namespace: str, name: str) -> Dict[str, Any]:

@@ -3,11 +3,14 @@
 """Whether a DaemonSet or Deployment is rolled out, and what keeps its pods."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Sequence, Set, Tuple
 
 
 def rolled_out(workload: Mapping[str, Any]) -> bool:
-    """True when the controller has seen the newest version and all of its pods are ready."""
+    """True when the controller has seen the newest version and all of its pods are ready.
+
+    Of a DaemonSet with the strategy OnDelete somebody else decides when a pod is of the newest version.
+    """
     metadata, status = workload.get("metadata") or {}, workload.get("status") or {}
     if not metadata or status.get("observedGeneration") != metadata.get("generation"):
         return False
@@ -16,8 +19,25 @@ def rolled_out(workload: Mapping[str, Any]) -> bool:
         counts: Tuple[str, ...] = ("replicas", "updatedReplicas", "availableReplicas")
     else:
         wanted = status.get("desiredNumberScheduled", 0)
-        counts = ("updatedNumberScheduled", "numberReady")
+        strategy = ((workload.get("spec") or {}).get("updateStrategy") or {}).get("type")
+        counts = ("numberReady",) if strategy == "OnDelete" else ("updatedNumberScheduled", "numberReady")
     return all((status.get(count) or 0) == wanted for count in counts)
+
+
+def left_out(workload: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], unready: Collection[str]) -> Set[str]:
+    """The NotReady nodes that are all that a DaemonSet waits for; none where it waits for anything else.
+
+    pods: those of the DaemonSet; unready: names of all nodes that are NotReady.
+    """
+    metadata, status = workload.get("metadata") or {}, workload.get("status") or {}
+    if workload.get("kind") != "DaemonSet" or status.get("observedGeneration") != metadata.get("generation"):
+        return set()
+    places = {str((pod.get("spec") or {}).get("nodeName")): _ready(pod) for pod in pods}
+    troubled = {place for place in places if place in unready}
+    wanted = status.get("desiredNumberScheduled", 0) - len(troubled)
+    rest = [ready for place, ready in places.items() if place not in troubled]
+    done = len(rest) == wanted and all(rest) and (status.get("updatedNumberScheduled") or 0) >= wanted
+    return troubled if done else set()
 
 
 def pod_troubles(pods: Sequence[Mapping[str, Any]], selector: Mapping[str, str]) -> List[str]:

@@ -1,0 +1,194 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a cluster has of our components, read by few requests: one list of each kind, and what is in the way by name."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ...core.plan import Plan
+from ..client import ApiError, Client
+from .common import COMPONENT, MANAGED_BY, NAME, OURS, Object, Parameters, shared_objects
+from .fields import applied_fields
+from .kinds import CRD, KINDS, Key, Kind, key_of
+from .model import Component, objects
+from .occupants import others_in, others_of
+
+NAMESPACE = "Namespace"
+RUNTIME_CLASS = "RuntimeClass"
+
+
+@dataclass(frozen=True)
+class Live:
+    """What is there. Of plan_component() it is all that is known of the cluster.
+
+    objects:   what carries our label, of whichever component, and what others have made under a name that is wanted.
+    missing:   kinds that the API does not have.
+    wanted:    shared objects (Namespace, RuntimeClass) that the components want which were asked about.
+    strangers: what gpuops has made and none of these components: it may need what is shared.
+    contents:  {namespace of ours that may go: 'Kind name' of each thing of others in it}.
+    instances: {CustomResourceDefinition of ours that may go: names of its objects that are not ours}.
+    foretold:  objects that are not there yet, but once plans before this one are done.
+    """
+
+    objects: Mapping[Key, Object] = field(default_factory=dict)
+    missing: FrozenSet[str] = frozenset()
+    wanted: FrozenSet[Key] = frozenset()
+    strangers: FrozenSet[Key] = frozenset()
+    contents: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    instances: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    foretold: FrozenSet[Key] = frozenset()
+
+    def ours(self, key: Key) -> bool:
+        """Whether gpuops has applied it. The label alone says nothing: it is in every copy that somebody makes."""
+        return key in self.foretold or (key in self.objects and applied_fields(self.objects[key]) is not None)
+
+    def after(self, plan: Plan) -> Live:
+        """As it will be once the plan is done: what the next component of the same cluster is planned with."""
+        known, foretold, missing = dict(self.objects), set(self.foretold), set(self.missing)
+        for step in plan.steps:
+            if step.action == "job.run":
+                known.pop(key_of(step.parameters["object"]), None)
+            elif step.action in ("object.prune", "object.remove"):
+                key = Key(*(str(step.parameters[part]) for part in Key._fields))
+                gone = known.pop(key, None)
+                if key.kind == CRD.name and gone is not None:
+                    missing.add(gone["spec"]["names"]["kind"])
+            else:
+                made = step.parameters["object"]
+                key = key_of(made)
+                if step.action in ("object.create", "object.replace"):
+                    foretold.add(key)
+                known[key] = {**made, "metadata": {**made["metadata"], "managedFields": [
+                    {"manager": OURS, "operation": "Apply"}]}}
+                if key.kind == CRD.name:
+                    missing.discard(made["spec"]["names"]["kind"])
+        return replace(self, objects=known, foretold=frozenset(foretold & set(known)), missing=frozenset(missing))
+
+
+def belongs(component: Component, item: Object) -> bool:
+    """Whether an object is one of this component's; those of older releases are known by their app."""
+    labels = item["metadata"].get("labels") or {}
+    if labels.get(MANAGED_BY) != OURS or item["kind"] == NAMESPACE:
+        return False
+    if COMPONENT in labels:
+        return bool(labels[COMPONENT] == component.name)
+    return labels.get(NAME) in component.apps
+
+
+def shared(key: Key, item: Object) -> bool:
+    """Whether an object is of all components: the Namespace, and the RuntimeClass that is none's own."""
+    return key.kind == NAMESPACE or (
+        key.kind == RUNTIME_CLASS and COMPONENT not in (item["metadata"].get("labels") or {}))
+
+
+def provider(component: Component, live: Live) -> Optional[Key]:
+    """The object of others that says that they provide this component."""
+    for kind, name in component.provided_by:
+        key = Key(kind, "", name)
+        if key in live.objects and not live.ours(key):
+            return key
+    return None
+
+
+def wanted_objects(component: Component, parameters: Parameters) -> Dict[Key, Object]:
+    """What a component is made of, in the order in which it is applied: what all share first."""
+    return {key_of(item): item for item in (*shared_objects(parameters), *objects(component, parameters))}
+
+
+def observe(client: Client, components: Sequence[Component], parameters: Mapping[str, Parameters]) -> Live:
+    """Look at a cluster once, for all of these components.
+
+    parameters: {name of a component: its complete parameters}, `state` included. Reads only. A kind that may not be
+    listed is an error that names verb and resource (cluster.right_missing).
+    """
+    found: Dict[Key, Object] = {}
+    missing: Set[str] = set()
+    for kind in KINDS:
+        listed = _listed(client, kind)
+        if listed is None:
+            missing.add(kind.name)
+        else:
+            found.update((key_of(item), item) for item in listed)
+    live = Live(found, frozenset(missing))
+    shared_keys: Set[Key] = set()
+    for component in components:
+        options = parameters[component.name]
+        if options["state"] == "absent":
+            continue
+        for key, item in wanted_objects(component, options).items():
+            if shared(key, item):
+                shared_keys.add(key)
+    _find(client, found, [key for component in components for key in _providers(component)])
+    for component in components:
+        options = parameters[component.name]
+        if options["state"] != "absent" and provider(component, live) is None:
+            _find(client, found, [key for key in wanted_objects(component, options) if key.kind not in missing])
+    live = replace(live, wanted=frozenset(shared_keys), strangers=frozenset(
+        key for key, item in found.items() if live.ours(key) and not shared(key, item)
+        and not any(belongs(component, item) for component in components)))
+    return replace(live, contents=_contents(client, live),
+                   instances=_instances(client, components, parameters, live))
+
+
+def _listed(client: Client, kind: Kind) -> Optional[List[Object]]:
+    """Everything of a kind with our label; None where the API does not have the kind."""
+    try:
+        items = client.items(kind.list_path(), labelSelector="%s=%s" % (MANAGED_BY, OURS))
+    except ApiError as error:
+        if error.status == 404 and kind.optional:
+            return None
+        raise
+    # Elements of a list do not say what they are.
+    return [{**item, "apiVersion": kind.api_version, "kind": kind.name} for item in items]
+
+
+def _providers(component: Component) -> List[Key]:
+    return [Key(kind, "", name) for kind, name in component.provided_by]
+
+
+def _find(client: Client, found: Dict[Key, Object], keys: Sequence[Key]) -> None:
+    """Add those of these objects that are there and lack our label; a namespace that is not there holds none."""
+    absent: Set[str] = set()
+    for key in keys:
+        if key in found or key.namespace in absent:
+            continue
+        item = client.find(key.path)
+        if item is not None:
+            found[key] = item
+        elif key.kind == NAMESPACE:
+            absent.add(key.name)
+
+
+def _contents(client: Client, live: Live) -> Dict[str, Tuple[str, ...]]:
+    """Of each namespace of ours that these components, and nobody else of ours, may leave."""
+    known = {}
+    for key in live.objects:
+        if key.kind != NAMESPACE or key in live.wanted or not live.ours(key):
+            continue
+        if not any(other.namespace == key.name for other in live.strangers):
+            known[key.name] = others_in(client, key.name, [other for other in live.objects if live.ours(other)])
+    return known
+
+
+def _instances(client: Client, components: Sequence[Component], parameters: Mapping[str, Parameters],
+               live: Live) -> Dict[str, Tuple[str, ...]]:
+    """Of each CustomResourceDefinition of ours that a component does not want any more."""
+    known: Dict[str, Tuple[str, ...]] = {}
+    for component in components:
+        options = parameters[component.name]
+        wanted: Mapping[Key, Any] = {} if options["state"] == "absent" else wanted_objects(component, options)
+        for key, item in live.objects.items():
+            if key.kind == CRD.name and key not in wanted and live.ours(key) and belongs(component, item):
+                known[key.name] = others_of(client, item, [other for other in live.objects if live.ours(other)])
+    return known
+
+
+class ServerDryRun:
+    """planner.DryRun by server-side apply with dryRun=All: nothing is written."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def apply(self, wanted: Object) -> Object:
+        return self._client.apply(key_of(wanted).path, wanted, dry_run=True)
