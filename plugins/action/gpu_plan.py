@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional
 
-from ansible import constants as C
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.display import Display
 
 from ..module_utils.core.errors import GpuOpsError
 from ..plugin_utils.capability_action import CapabilityAction
 from ..plugin_utils.plan_files import plan_path, read, save
+from ..plugin_utils.reader_words import people_read
 
 OF_CONTROLLER = ("save_to", "approved_from", "show", "brief")
 # What a controller need not hold of every host until the run ends
 AT_LENGTH = ("plan", "text", "observation")
-# Callbacks whose standard output is data: a line of ours would break it.
-DATA_CALLBACKS = ("json", "jsonl", "null")
 
 
 class ActionModule(CapabilityAction):
@@ -35,7 +33,7 @@ class ActionModule(CapabilityAction):
         if self._task.args.get("save_to") and not self._task.check_mode:
             result["saved_as"] = plan_path(self._task.args["save_to"], str(task_vars["inventory_hostname"]))
             save(result["plan"], result["saved_as"])
-        if boolean(self._task.args.get("show") or False) and not self._task.no_log and _people_read():
+        if boolean(self._task.args.get("show") or False) and not self._task.no_log and people_read():
             Display().display(result["text"])
         if boolean(self._task.args.get("brief") or False):
             result = {name: value for name, value in result.items() if name not in AT_LENGTH}
@@ -59,7 +57,3 @@ class ActionModule(CapabilityAction):
                 raise
             return error
         return None
-
-
-def _people_read() -> bool:
-    return str(C.config.get_config_value("DEFAULT_STDOUT_CALLBACK")).rsplit(".", 1)[-1] not in DATA_CALLBACKS

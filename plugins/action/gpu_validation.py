@@ -7,13 +7,19 @@ from typing import Any, Dict, List
 from ansible.module_utils.basic import env_fallback
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.module_utils.common.parameters import remove_values
+from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..module_utils.cluster.client import Connection, auth_argument_spec, secrets
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.validation.arguments import ARGUMENTS, OF_HOST
 from ..plugin_utils.capability_action import CapabilityAction
-from ..plugin_utils.cluster_action import environment, environment_of
+from ..plugin_utils.cluster_action import FROM_VARIABLES, environment, environment_of
 from ..plugin_utils.cluster_validation import ClusterScope, validate_cluster
+from ..plugin_utils.clusters import connection
+from ..plugin_utils.plugin_configuration import configuration_of
+from ..plugin_utils.role_variables import worked_out
+
+PLUGIN_CONFIG = "device_plugin_config"
 
 
 class ActionModule(CapabilityAction):
@@ -27,7 +33,14 @@ class ActionModule(CapabilityAction):
             return super().run(tmp, task_vars)
 
     def _given(self, task_vars: Any) -> Dict[str, Any]:
-        return _checked(super()._given(task_vars))
+        given = super()._given(task_vars)
+        if boolean(self._task.args.get(FROM_VARIABLES) or False):
+            of_host = connection(lambda name: worked_out(name, task_vars.get(name), self._templar))
+            given = {**of_host, **given}
+            # Only what the cluster offers is judged by it
+            if PLUGIN_CONFIG not in given and "cluster" in _checked(given)["scope"]:
+                given[PLUGIN_CONFIG] = configuration_of(task_vars, self._templar)
+        return _checked(given)
 
     def _run(self, task_vars: Any) -> Dict[str, Any]:
         result: Dict[str, Any] = {"changed": False, "checks": []}

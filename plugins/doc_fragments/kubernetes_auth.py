@@ -81,8 +81,11 @@ options:
     elements: str
   from_variables:
     description:
-      - Whether the host's variables C(gpu_cluster_kubeconfig) and C(gpu_cluster_context) name the cluster where the
-        task does not. What neither says falls back to the environment.
+      - Whether the host's variables name the cluster where the task does not, by C(gpu_cluster_kubeconfig) with
+        C(gpu_cluster_context), or by C(gpu_cluster_host), and say who we are there (C(gpu_cluster_api_key),
+        C(gpu_cluster_client_cert), C(gpu_cluster_client_key), C(gpu_cluster_ca_cert), C(gpu_cluster_validate_certs),
+        C(gpu_cluster_impersonate_user)).
+      - What neither says falls back to the environment, unless that is about another cluster.
     type: bool
     default: false
 requirements:

@@ -84,22 +84,33 @@ EXAMPLES = r"""
 
 RETURN = r"""
 clusters:
-  description: Each cluster with what is returned of one.
+  description:
+    - Each cluster with what is returned of one. One that cannot be read keeps no other one back; the task fails all the
+      same.
   returned: with O(every_cluster)
   type: list
   elements: dict
   contains:
     name: {description: How the hosts name it., type: str, returned: success}
     hosts: {description: The play's hosts that name it., type: list, elements: str, returned: success}
+    failed: {description: Whether it could not be read., type: bool, returned: success}
+    msg: {description: "As C(msg) of the task.", type: str, returned: failure}
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
+    refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
+    status: {description: "As RV(status).", type: int, returned: failure}
     others: {description: Its GPU nodes that are no hosts of the play., type: list, elements: str, returned: success}
-    nodes: {description: "As RV(nodes).", type: list, elements: dict, returned: success}
     operator_refusal: {description: "As RV(operator_refusal).", type: dict, returned: success}
     namespace: {description: "As RV(namespace).", type: dict, returned: success}
     runtime_class: {description: "As RV(runtime_class).", type: dict, returned: success}
 of_hosts:
   description:
-    - For each host of the play that is in a cluster the facts of its Node, as in RV(nodes). Empty where there is none
-      of the name that C(gpu_cluster_node_name) says, else the inventory.
+    - For each host of the play that is in a cluster the facts of its Node, as in RV(nodes), and C(offer_refusal), why
+      the device plugin must not come to it (others offer its GPUs), or null. Empty where there is no Node of the name
+      that C(gpu_cluster_node_name) says, else the inventory.
   returned: with O(every_cluster)
   type: dict
 nodes:

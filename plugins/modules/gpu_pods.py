@@ -20,6 +20,12 @@ options:
     description: Name of a node. Empty for the whole cluster.
     type: str
     default: ""
+  wait_for_components:
+    description:
+      - Seconds to wait first until those cluster components of this collection that hold the driver are off O(node), as
+        they go once it has lost the labels that admit them. With 0 nothing is waited for.
+    type: int
+    default: 0
 """
 
 EXAMPLES = r"""

@@ -98,8 +98,10 @@ options:
     default: 120
   from_variables:
     description:
-      - Whether options that the task does not give are those that the variables C(gpu_validation_*) say.
-      - A variable that is set nowhere counts as the default of the role C(gpuops.nvidia.gpu_validation).
+      - Whether options that the task does not give are those that the variables C(gpu_validation_*) say, and the host's
+        C(gpu_cluster_*) for the connection.
+      - A variable that is set nowhere counts as the default of the role C(gpuops.nvidia.gpu_validation). Without
+        O(device_plugin_config) it is that of the host's C(device_plugin_config) and C(device_plugin_config_name).
     type: bool
     default: false
 extends_documentation_fragment:

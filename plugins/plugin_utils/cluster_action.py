@@ -8,6 +8,7 @@ K8S_AUTH_* variables, and what a task's `environment` says counts as it does for
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from typing import Any, ClassVar, Dict, Iterator, Mapping
 
@@ -104,4 +105,6 @@ def checked(given: Mapping[str, Any], arguments: Mapping[str, Any], module: str)
             wanted="the options of gpuops.nvidia.%s" % module,
             remedy="correct them; `ansible-doc gpuops.nvidia.%s` describes each" % module,
         )
-    return dict(result.validated_parameters)
+    # As data that any library can write: Ansible's texts are of kinds of its own, and a vaulted one is none
+    plain: Dict[str, Any] = json.loads(json.dumps(result.validated_parameters, default=str))
+    return plain

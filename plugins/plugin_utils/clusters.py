@@ -3,25 +3,38 @@
 """The clusters of a play: which hosts are nodes of which, and the variables of each as a task of its own has them.
 
 What is the cluster's is done by one task for all of them (`run_once`), which Ansible gives the variables of one host.
-A host says where its cluster is by `gpu_cluster_kubeconfig` with `gpu_cluster_context`; what it does not say is the
-environment's, K8S_AUTH_*.
+A host says where its cluster is by `gpu_cluster_kubeconfig` with `gpu_cluster_context`, or by `gpu_cluster_host` with a
+credential; what it does not say is the environment's, K8S_AUTH_*.
 """
 from __future__ import annotations
 
 import functools
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..module_utils.cluster.client import Connection
 from ..module_utils.core.plan import canonical
-from .role_variables import worked_out
+from ..module_utils.core.refusal import Refusal
+from .agreement import Opinion, disagreement, written_alike
+from .role_variables import RoleVariables, Source, worked_out
 
 # {variable of a host: the option of a connection that it is}
 VARIABLES = {
     "gpu_cluster_kubeconfig": "kubeconfig",
     "gpu_cluster_context": "context",
+    "gpu_cluster_host": "host",
+    "gpu_cluster_api_key": "api_key",
+    "gpu_cluster_ca_cert": "ca_cert",
+    "gpu_cluster_validate_certs": "validate_certs",
+    "gpu_cluster_client_cert": "client_cert",
+    "gpu_cluster_client_key": "client_key",
+    "gpu_cluster_impersonate_user": "impersonate_user",
 }
+# Those that say which cluster it is; the others say who we are there
+NAMING = ("kubeconfig", "context", "host")
+# What may not be shown where hosts disagree on it
+SECRET = ("api_key",)
 # Where these name no cluster, and no host of the play does, the usual search for a kubeconfig counts
 OF_ENVIRONMENT = ("K8S_AUTH_KUBECONFIG", "K8S_AUTH_HOST")
 
@@ -30,15 +43,17 @@ OF_ENVIRONMENT = ("K8S_AUTH_KUBECONFIG", "K8S_AUTH_HOST")
 class PlayCluster:
     """A cluster, and those of the play's hosts that are its nodes, in the order of the play.
 
-    options: of its Connection, as its hosts' variables give them; what they lack is the environment's.
+    options:  of its Connection, as its hosts' variables give them; what they lack is the environment's.
+    refusals: why it must not be asked: its hosts do not agree on who we are there.
     """
 
     options: Mapping[str, Any]
     hosts: Tuple[str, ...]
+    refusals: Tuple[Refusal, ...] = ()
 
     def __str__(self) -> str:
         access = Connection.from_options(self.options)
-        place = access.kubeconfig if isinstance(access.kubeconfig, str) else ""
+        place = access.kubeconfig if isinstance(access.kubeconfig, str) else access.host
         return " ".join(filter(None, (place or "the cluster of the environment", access.context)))
 
 
@@ -52,7 +67,10 @@ class PlayVariables:
     def __init__(self, task_vars: Mapping[str, Any], templar: Any) -> None:
         self._task_vars = task_vars
         self._templar = templar
-        here = self._own(str(task_vars["inventory_hostname"]))
+        self._here = str(task_vars["inventory_hostname"])
+        # Ansible puts a host's variables together anew each time that it is asked for them
+        self._known: Dict[str, Mapping[str, Any]] = {}
+        here = self._own(self._here)
         self._of_play = {name: value for name, value in task_vars.items()
                          if name not in here or (here[name] is not value and here[name] != value)}
 
@@ -63,9 +81,11 @@ class PlayVariables:
 
     def of(self, host: str) -> Mapping[str, Any]:
         """The variables of a task that runs for this host; templates are not worked out."""
-        if host == self._task_vars["inventory_hostname"]:
+        if host == self._here:
             return self._task_vars
-        return {**self._own(host), **self._of_play}
+        if host not in self._known:
+            self._known[host] = {**self._own(host), **self._of_play}
+        return self._known[host]
 
     def value(self, host: str, name: str) -> Any:
         """One variable, worked out; None where the host has none."""
@@ -73,6 +93,19 @@ class PlayVariables:
         if name not in variables:
             return None
         return worked_out(name, variables[name], self._templar.copy_with_new_env(available_variables=variables))
+
+    def of_role(self, host: str, role: str, sources: Mapping[str, Source]) -> RoleVariables:
+        """The variables of a role, worked out for this host. Raises GpuOpsError where one is malformed."""
+        return RoleVariables(role, self.of(host), self._templar, sources)
+
+    def alike(
+        self, hosts: Iterable[str], names: Iterable[str], defaults: Optional[Mapping[str, Any]] = None
+    ) -> List[Tuple[str, ...]]:
+        """The hosts in groups for whose members these variables come to the same: one may stand for its group.
+
+        defaults: what counts where a host has no variable of a name.
+        """
+        return written_alike({host: self.of(host) for host in hosts}, tuple(names), defaults or {})
 
     def _own(self, host: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self._task_vars["hostvars"].raw_get(host)
@@ -85,28 +118,47 @@ def clusters_of(variables: PlayVariables) -> List[PlayCluster]:
     A host that names none, while another one does and the environment does not, is in none.
     """
     named: Dict[str, Dict[str, Any]] = {}
-    for host in variables.hosts:
-        named[host] = connection(functools.partial(variables.value, host))
+    for group in variables.alike(variables.hosts, VARIABLES):
+        named.update(dict.fromkeys(group, connection(functools.partial(variables.value, group[0]))))
     environment = any(os.environ.get(name) for name in OF_ENVIRONMENT)
     everywhere = environment or not any(map(_names_one, named.values()))
-    return _grouped({host: options for host, options in named.items() if everywhere or _names_one(options)}.items())
+    return _grouped([(host, named[host]) for host in variables.hosts if everywhere or _names_one(named[host])])
 
 
 def connection(value: Callable[[str], Any]) -> Dict[str, Any]:
-    """The options of a connection that a host's variables give. value: of a variable, None where there is none."""
+    """The options of a connection that a host's variables give. value: of a variable, None where there is none.
+
+    What the environment says of another cluster is none of them, said as None: a host that names its kubeconfig is not
+    led elsewhere, and no credential goes where it does not belong.
+    """
     told = {option: value(name) for name, option in VARIABLES.items()}
-    return {option: each for option, each in told.items() if each not in (None, "", {})}
+    given = {option: each for option, each in told.items() if each not in (None, "", {})}
+    others: Tuple[str, ...] = ()
+    if "host" in given:
+        others = ("kubeconfig", "context")
+    elif "kubeconfig" in given:
+        others = ("host", *(("api_key", "username", "password") if os.environ.get("K8S_AUTH_HOST") else ()))
+    return {**dict.fromkeys(others), **given}
 
 
 def _names_one(options: Mapping[str, Any]) -> bool:
-    return "kubeconfig" in options
+    return bool(options.get("kubeconfig") or options.get("host"))
 
 
 def _grouped(named: Iterable[Tuple[str, Mapping[str, Any]]]) -> List[PlayCluster]:
-    hosts: Dict[str, List[str]] = {}
-    options: Dict[str, Mapping[str, Any]] = {}
+    members: Dict[str, List[Tuple[str, Mapping[str, Any]]]] = {}
     for host, told in named:
-        key = canonical(told)
-        hosts.setdefault(key, []).append(host)
-        options[key] = told
-    return [PlayCluster(options[key], tuple(members)) for key, members in hosts.items()]
+        members.setdefault(canonical([told.get(name) for name in NAMING]), []).append((host, told))
+    return [_cluster(each) for each in members.values()]
+
+
+def _cluster(members: List[Tuple[str, Mapping[str, Any]]]) -> PlayCluster:
+    """One cluster of hosts that name it alike, refused where they do not come to it alike."""
+    options = members[0][1]
+    cluster = PlayCluster(options, tuple(host for host, _told in members))
+    refusals = []
+    for variable, option in VARIABLES.items():
+        refused = disagreement(str(cluster), variable, [
+            Opinion(told.get(option), (host,)) for host, told in members], option in SECRET)
+        refusals += [refused] if refused else []
+    return PlayCluster(options, cluster.hosts, tuple(refusals))

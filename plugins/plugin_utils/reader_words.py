@@ -6,11 +6,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Container, Dict, Mapping
 
+from ansible import constants as C
+
 from ..module_utils.core.plan import Plan, render
 from ..module_utils.core.refusal import Refusal, as_result
 
 # Options that the playbooks set for every module; a role that is used alone reads none of these variables
 OF_PLAYBOOKS = {"lock_timeout": "gpu_lock_timeout"}
+# Callbacks whose standard output is data: a line of ours would break it.
+DATA_CALLBACKS = ("json", "jsonl", "null")
+
+
+def people_read() -> bool:
+    """Whether what is shown on the screen is for people."""
+    return str(C.config.get_config_value("DEFAULT_STDOUT_CALLBACK")).rsplit(".", 1)[-1] not in DATA_CALLBACKS
 
 
 def in_variables(

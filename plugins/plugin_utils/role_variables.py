@@ -100,22 +100,34 @@ def specified(role: str) -> Mapping[str, Any]:
     return found
 
 
-class RoleVariables:
-    """The variables of one role as a task sees them. Raises GpuOpsError where one is not what the role specifies."""
+@functools.lru_cache(maxsize=None)
+def defaults(role: str) -> Mapping[str, Any]:
+    """{variable: its default} of a role, templates as they are written."""
+    return {name: trust_as_template(value) if isinstance(value, str) else value for name, value
+            in yaml_load((ROLES / role / "defaults" / "main.yml").read_text()).items()}
 
-    def __init__(self, role: str, task_vars: Mapping[str, Any], templar: Any) -> None:
+
+class RoleVariables:
+    """The variables of one role as a task sees them. Raises GpuOpsError where one is not what the role specifies.
+
+    sources: the modules whose options they may be.
+    """
+
+    def __init__(
+        self, role: str, task_vars: Mapping[str, Any], templar: Any, sources: Mapping[str, Source] = SOURCES
+    ) -> None:
         self.role = role
         self.task_vars = task_vars
+        self.sources = sources
         self.specified = specified(role)
-        self.defaults = {name: trust_as_template(value) if isinstance(value, str) else value for name, value
-                         in yaml_load((ROLES / role / "defaults" / "main.yml").read_text()).items()}
+        self.defaults = defaults(role)
         self.templar = templar.copy_with_new_env(available_variables={**self.defaults, **task_vars})
         self.values = dict(self._values())
         self._check()
 
     def options(self, module: str, others: Tuple[str, ...] = ()) -> Dict[str, Any]:
         """{option: value} of a module, and of those options that it shares with others."""
-        source, found = SOURCES[module], {}
+        source, found = self.sources[module], {}
         for option in (*source.options, *others):
             variable = source.variable(option, self.specified.keys())
             if variable in self.values:
@@ -148,7 +160,7 @@ class RoleVariables:
         specification = {name: {key: option[key] for key in known if key in option}
                          for name, option in self.specified.items()}
         # What is inside a variable is told here by its name; the host knows only the option
-        for source in SOURCES.values():
+        for source in self.sources.values():
             for option, of_module in source.options.items() if source.role == self.role else ():
                 if "options" in of_module:
                     specification[source.variable(option, self.specified.keys())]["options"] = of_module["options"]

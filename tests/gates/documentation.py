@@ -234,6 +234,8 @@ def _default(option: Mapping[str, Any]) -> str:
         return _follows(str(value).strip("{} "))
     if value == "":
         return "empty"
+    if value == "{{ omit }}":
+        return "undefined"
     if isinstance(value, str):
         text = value.strip("{} ") if value.startswith("{{") and "|" not in value else value
     else:

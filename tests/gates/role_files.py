@@ -19,11 +19,23 @@ import yaml
 from workspace import REPOSITORY, collections_root
 
 MODULES = REPOSITORY / "plugins" / "modules"
-WRITER = REPOSITORY / "plugins" / "doc_fragments" / "writer.py"
-TEXTS = REPOSITORY / "docs" / "roles.yml"
-EVERY_ROLE = "every_role"
+FRAGMENTS = REPOSITORY / "plugins" / "doc_fragments"
+WRITER = "gpuops.nvidia.writer"
 # Of the options that every writer has, those that are variables: the others are the collection's own, or a playbook's
 OF_EVERY_WRITER = ("allowed_disruption", "approved_plan")
+# {fragment whose options are variables of the modules that have it: where they are}
+OPTIONS_OF = {
+    "gpuops.nvidia.cluster_component": ("cluster_component.py", "DOCUMENTATION"),
+    "gpuops.nvidia.cluster_component.pods": ("cluster_component.py", "PODS"),
+}
+# A module of this one runs on the controller, once for all hosts
+OF_CLUSTER = "gpuops.nvidia.kubernetes_auth"
+# What only a task says
+OF_TASK = ("from_variables", "show")
+TEXTS = REPOSITORY / "docs" / "roles.yml"
+# What docs/roles.yml says of several roles at once
+EVERY_ROLE = "every_role"
+EVERY_COMPONENT = "every_component"
 # What a role has for the reboots that it does
 OF_REBOOTS = ("reboot_timeout",)
 OPTION = re.compile(r"\bO\((\w+)((?:=[^)]*)?)\)")
@@ -31,22 +43,34 @@ RESULT = re.compile(r"\bRV\((\w+)\)")
 HEAD = ("---\n# SPDX-License-Identifier: GPL-3.0-or-later\n"
         "# Made from docs/roles.yml and the modules' DOCUMENTATION by tests/gates/documentation.py\n")
 WIDTH = 120
+# A line that is a variable and its template, without a character that stands for another one
+LONG_TEMPLATE = re.compile(r'^(\w+:) "(\{\{[^"\\]*)"$', re.MULTILINE)
 LONGEST = 1000
 PLUGINS = "ansible_collections.gpuops.nvidia.plugins."
 META = """\
   license: GPL-3.0-or-later
   min_ansible_version: "2.16"
   platforms:
+%sdependencies: []
+"""
+PLATFORMS = """\
     - name: Debian
       versions: [bookworm, trixie]
     - name: Ubuntu
       versions: [jammy, noble, resolute]
-dependencies: []
+"""
+ANY_PLATFORM = """\
+    - name: GenericLinux
+      versions: [all]
 """
 TASK = """\
 - name: %s
   gpuops.nvidia.%s:
     from_variables: true
+"""
+ONCE = """\
+  register: %s_applied
+  run_once: true
 """
 REBOOT = """\
   register: %(role)s_applied
@@ -90,13 +114,14 @@ def documentation_blocks(path: Path) -> Dict[str, Any]:
 @functools.lru_cache(maxsize=None)
 def texts() -> Dict[str, Dict[str, Any]]:
     """{role: what docs/roles.yml says of it}, for every role that has its options from modules."""
-    return {role: text for role, text in yaml.safe_load(TEXTS.read_text()).items() if role != EVERY_ROLE}
+    return {role: text for role, text in yaml.safe_load(TEXTS.read_text()).items()
+            if role not in (EVERY_ROLE, EVERY_COMPONENT)}
 
 
 @functools.lru_cache(maxsize=None)
 def sources() -> Dict[str, Any]:
     """{module: where its options come from}, as the action plugins know it."""
-    return dict(_plugin("plugin_utils.role_variables").SOURCES)
+    return {**_plugin("plugin_utils.role_variables").SOURCES, **_plugin("plugin_utils.component_variables").SOURCES}
 
 
 def capability_names() -> List[str]:
@@ -128,7 +153,10 @@ def options(role: str) -> Options:
         mine = _as_variable(module, option, names)
         (of_writers if name.endswith(OF_EVERY_WRITER) else made).setdefault(name, mine)
     made.update(of_writers)
-    every = {"%s_%s" % (role, name): text for name, text in yaml.safe_load(TEXTS.read_text())[EVERY_ROLE].items()}
+    of_all = yaml.safe_load(TEXTS.read_text())
+    every = {"%s_%s" % (role, name): text for name, text in of_all[EVERY_ROLE].items()}
+    if of_cluster(role):
+        every.update({"%s_%s" % (role, name): text for name, text in of_all[EVERY_COMPONENT].items()})
     own = texts()[role].get("variables") or {}
     here = {*made, *("%s_%s" % (role, name) for name in OF_REBOOTS if _reboots(role))}
     for name, differing in [*((name, text) for name, text in every.items() if name in here), *own.items()]:
@@ -140,7 +168,7 @@ def files(role: str) -> Dict[str, str]:
     """{path in the repository: text} of what is made for a role."""
     specified, points = options(role), []
     lines = [line for name, option in specified.items()
-             for line in ("      %s:" % name, *_described(option, " " * 8))]
+             for line in ("      %s:" % name, *_described(_specified(option), " " * 8))]
     for number, (name, point) in enumerate(texts()[role]["entry_points"].items()):
         anchor = " *options" if number else " &options" if len(texts()[role]["entry_points"]) > 1 else ""
         points += ["  %s:" % name, "    short_description: %s" % point["short_description"],
@@ -154,19 +182,39 @@ def files(role: str) -> Dict[str, str]:
         "roles/%s/meta/main.yml" % role: HEAD + "\n".join([
             "galaxy_info:", "  author: gpuops.nvidia contributors", "  description: >-",
             *textwrap.wrap(texts()[role]["description"], WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 4,
-                           break_long_words=False, break_on_hyphens=False)]) + "\n" + META,
+                           break_long_words=False, break_on_hyphens=False)])
+        + "\n" + META % (ANY_PLATFORM if of_cluster(role) else PLATFORMS),
         "roles/%s/meta/argument_specs.yml" % role: HEAD + "\n".join(["argument_specs:", *points]) + "\n",
         "roles/%s/defaults/main.yml" % role: HEAD + _dumped(defaults),
     }
 
 
+def _specified(option: Mapping[str, Any]) -> Dict[str, Any]:
+    """An option as a specification has it, where a default has to be of its type: no template but of a text."""
+    is_template = str(option.get("default", "")).startswith("{{")
+    return {name: value for name, value in option.items()
+            if name != "default" or not is_template or option.get("type", "str") in ("str", "path", "raw")}
+
+
 def _tasks(role: str, point: Mapping[str, Any]) -> str:
     told = TASK % (point["short_description"], point["module"])
+    if of_cluster(role):
+        return told + ONCE % role
     return told + REBOOT % {"role": role, "module": point["module"]} if point.get("reboots") else told
 
 
 def _reboots(role: str) -> bool:
     return any(point.get("reboots") for point in texts()[role]["entry_points"].values())
+
+
+def of_cluster(role: str) -> bool:
+    """Whether the role is one of the cluster's components, not of a host."""
+    return any(OF_CLUSTER in _documented(point["module"])["extends_documentation_fragment"]
+               for point in texts()[role]["entry_points"].values() if "module" in point)
+
+
+def _documented(module: str) -> Dict[str, Any]:
+    return dict(documentation_blocks(MODULES / (module + ".py"))["DOCUMENTATION"])
 
 
 def _of_modules(role: str) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:
@@ -175,12 +223,17 @@ def _of_modules(role: str) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:
     for module, source in sources().items():
         if source.role != role:
             continue
-        documented = documentation_blocks(MODULES / (module + ".py"))["DOCUMENTATION"]
-        found = dict(documented["options"])
-        if "gpuops.nvidia.writer" in documented["extends_documentation_fragment"]:
-            of_writers = documentation_blocks(WRITER)["DOCUMENTATION"]["options"]
+        documented = _documented(module)
+        found: Options = {}
+        for fragment in documented["extends_documentation_fragment"]:
+            if fragment in OPTIONS_OF:
+                file, block = OPTIONS_OF[fragment]
+                found.update(documentation_blocks(FRAGMENTS / file)[block]["options"])
+        found.update(documented["options"])
+        if WRITER in documented["extends_documentation_fragment"]:
+            of_writers = documentation_blocks(FRAGMENTS / "writer.py")["DOCUMENTATION"]["options"]
             found.update({name: of_writers[name] for name in OF_EVERY_WRITER})
-        for option in set(found).intersection(texts()[role].get("without") or ()):
+        for option in set(found).intersection((*OF_TASK, *(texts()[role].get("without") or ()))):
             del found[option]
         for option, described in found.items():
             shared = "%s_%s" % (role, option)
@@ -250,4 +303,6 @@ _Dumper.add_representer(
 
 
 def _dumped(data: Any) -> str:
-    return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=LONGEST, allow_unicode=True))
+    text = str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=LONGEST, allow_unicode=True))
+    return LONG_TEMPLATE.sub(lambda line: line.group() if len(line.group()) <= WIDTH else "%s >-\n  %s" % line.groups(),
+                             text)

@@ -15,6 +15,7 @@ import core_matrix
 import cores
 import host_cuts
 import host_life
+import plugin_matrix
 import workspace
 from laboratory import Fleet, new_lab
 
@@ -143,6 +144,26 @@ def chart_and_ours(bed: chart_nodes.Bed, seed: int) -> List[str]:
         raise
 
 
+@contextlib.contextmanager
+def two_boards(scratch: Path) -> Iterator[plugin_matrix.Bed]:
+    lab = new_lab("soakmatrix")
+    try:
+        lab.up(plugin_matrix.topology())
+        yield plugin_matrix.Bed(Fleet(lab, scratch))
+    finally:
+        lab.down()
+
+
+def configuration(bed: plugin_matrix.Bed, seed: int) -> List[str]:
+    """The seed only chooses. Nodes on which one failed are delivered anew."""
+    try:
+        return bed.try_out(plugin_matrix.CASES[seed % len(plugin_matrix.CASES)])
+    except AssertionError:
+        bed.fleet.lab.down()
+        bed.fleet.lab.up(plugin_matrix.topology())
+        raise
+
+
 def unit_tests(path: str, **environment: str) -> str:
     """Run tests with these variables; the last line of what they say."""
     words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", path]
@@ -163,6 +184,8 @@ ALL: Dict[str, Campaign] = {
                        chart_node, chart_and_ours),
     "cores": Campaign("every supported ansible-core, without and with pipelining", 2 * len(cores.RELEASES), cores_host,
                       whole_way),
+    "matrix": Campaign("each way to offer GPUs, on two boards: brought, validated, repeated, and with all in use",
+                       len(plugin_matrix.CASES), two_boards, configuration),
     "mig": Campaign("%s changes of MIG layout on each board, many with a failing call" % MIG_STEPS, 1, directory,
                     layouts),
 }

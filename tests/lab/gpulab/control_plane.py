@@ -3,12 +3,13 @@
 """A real Kubernetes control plane of one lab: etcd, API server, controller manager and scheduler on this machine."""
 from __future__ import annotations
 
+import json
 import ssl
 import subprocess
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from .hosts import Membership
 from .network import API_PORT, API_SERVICE_ADDRESS, SERVICE_RANGE, Network
@@ -27,6 +28,7 @@ class ControlPlane:
         self.program = program
         self.authority = Authority(directory / "pki")
         self.daemons = {name: Daemon(name, directory) for name in COMPONENTS}
+        self.audit_log = directory / "audit.log"
 
     def prepare(self) -> None:
         """Keys, certificates and the kubeconfigs of everybody on this machine."""
@@ -53,6 +55,16 @@ class ControlPlane:
                                                credential, user)
         return Membership(self.authority.certificate, kubeconfig, credential.certificate, credential.key,
                           "%s:%d" % (self.network.controller, API_PORT), API_SERVICE_ADDRESS)
+
+    def user(self, name: str) -> Path:
+        """A kubeconfig of a user who may do nothing yet."""
+        path = self.directory / ("user-%s.kubeconfig" % name)
+        return self.authority.kubeconfig(path, self.network.api_url, self.authority.issue("user-" + name, name), name)
+
+    def requests(self, user: str) -> List[Dict[str, Any]]:
+        """What a user has asked the API server for, oldest first: entries of its audit log."""
+        entries = [json.loads(line) for line in self.audit_log.read_text().splitlines()]
+        return [entry for entry in entries if entry["user"]["username"] == user]
 
     def start(self) -> None:
         for name, argv in zip(COMPONENTS, (self._etcd(), self._api_server(), self._controller_manager(),
@@ -122,7 +134,18 @@ class ControlPlane:
             # Host names of nodes are known inside the lab only.
             "--kubelet-preferred-address-types=InternalIP",
             "--endpoint-reconciler-type=lease",
+            "--audit-policy-file=%s" % self._audit_policy(), "--audit-log-path=%s" % self.audit_log,
         ]
+
+    def _audit_policy(self) -> Path:
+        """Who asked for what, without the objects; of the parts of Kubernetes themselves, nothing."""
+        unheard = [{"level": "None", "userGroups": ["system:nodes", "system:serviceaccounts"]},
+                   {"level": "None", "users": ["system:apiserver", "system:kube-controller-manager",
+                                               "system:kube-scheduler", "system:anonymous"]}]
+        path = self.directory / "audit-policy.json"
+        path.write_text(json.dumps({"apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+                                    "omitStages": ["RequestReceived"], "rules": [*unheard, {"level": "Metadata"}]}))
+        return path
 
     def _controller_manager(self) -> List[str]:
         pki = self.authority.directory

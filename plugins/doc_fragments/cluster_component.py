@@ -1,0 +1,129 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    """Options of every component of a cluster."""
+
+    DOCUMENTATION = r"""
+options:
+  state:
+    description:
+      - Whether the component is in the cluster. V(absent) removes what this collection made of it, and with the last
+        component the namespace and the RuntimeClass, unless somebody else made them or something of others is in them.
+    type: str
+    choices: [present, absent]
+    default: present
+  namespace:
+    description:
+      - Namespace of the component, which all components share.
+      - Made with the Pod Security Standards' level C(privileged), as the pods read devices and files of their nodes.
+    type: str
+    default: gpuops
+  runtime_class:
+    description: Name of the RuntimeClass whose pods get GPUs; C(runtimeClassName) of NVIDIA's charts.
+    type: str
+    default: nvidia
+  runtime_handler:
+    description: The container runtime's handler behind O(runtime_class).
+    type: str
+    default: nvidia
+  registry:
+    description:
+      - Host, and path where there is one, that stands in place of the registry of every image that is not named by an
+        option itself, as C(mirror.example.com/nvidia).
+    type: str
+    default: ""
+  image_pull_secrets:
+    description: Names of Secrets in O(namespace) with credentials of a registry; C(imagePullSecrets) of the charts.
+    type: list
+    elements: str
+    default: []
+  adopt:
+    description:
+      - Whether objects of others that have the names of ours become ours. They are refused otherwise, with who made
+        them.
+    type: bool
+    default: false
+  patches:
+    description:
+      - Changes to single objects before they are applied, for what no option says. They are in the plan.
+      - One that meets no object is refused.
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      kind:
+        description: Kind of the object, as C(DaemonSet).
+        type: str
+        required: true
+      name:
+        description: Name of the object.
+        type: str
+        required: true
+      patch:
+        description:
+          - What is merged into it, as RFC 7386 says, which is C(kubectl patch --type merge). Mappings merge, lists
+            replace, null removes a key.
+        type: dict
+        required: true
+  wait_timeout:
+    description:
+      - Seconds to wait for each thing that is waited for, the roll-out of the newest version among them. Nodes that are
+        not ready are named and not waited for.
+    type: int
+    default: 180
+  show:
+    description: Whether to show the plan on the screen of the controller, as it is made.
+    type: bool
+    default: false
+  from_variables:
+    description:
+      - Whether options that the task does not give are variables of the hosts (C(device_plugin_image) is O(image) of
+        M(gpuops.nvidia.device_plugin)), and every cluster that a host of the play names is served, once each; see
+        C(gpu_cluster_kubeconfig) and C(gpu_cluster_host).
+      - A variable that is set nowhere counts as the default of the role of the component. Hosts of one cluster that
+        say different things are refused by name.
+    type: bool
+    default: false
+"""
+
+    PODS = r"""
+options:
+  image_pull_policy:
+    description: When the kubelet pulls the image; C(image.pullPolicy) of the charts.
+    type: str
+    choices: [Always, IfNotPresent, Never]
+    default: IfNotPresent
+  affinity:
+    description: Affinity of its pods, as Kubernetes has it; C(affinity) of the charts.
+    type: dict
+    default: {}
+  priority_class:
+    description: Priority class of its pods; C(priorityClassName) of the charts.
+    type: str
+    default: system-node-critical
+  pod_annotations:
+    description: Further annotations of its pods; C(podAnnotations) of the charts.
+    type: dict
+    default: {}
+  pod_labels:
+    description: Further labels of its pods; C(podLabels) of the charts.
+    type: dict
+    default: {}
+"""
+
+    ATTRIBUTES = r"""
+options: {}
+attributes:
+  check_mode:
+    description: Can run in check mode; the plan is made, and the API server tries each change without storing it.
+    support: full
+  diff_mode:
+    description: Shows each object before and after.
+    support: full
+  idempotent:
+    description: A second run with the same options writes nothing.
+    support: full
+"""

@@ -1,0 +1,197 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The whole of a module that brings components to clusters: one task for all clusters of a play, planned, then applied.
+
+Each cluster is observed once and planned once, with the options that its hosts agree on. What goes wrong with one does
+not keep the others back: the task fails at its end, and names each.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+
+from ansible.module_utils.common.parameters import remove_values
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.utils.display import Display
+
+from ..module_utils.cluster.client import Client, Connection, auth_argument_spec, secrets
+from ..module_utils.cluster.components.carrying_out import apply, await_rollout
+from ..module_utils.cluster.components.model import Component, argument_spec
+from ..module_utils.cluster.components.observation import Live, ServerDryRun, observe
+from ..module_utils.cluster.components.planner import plan_component
+from ..module_utils.cluster.components.registry import COMPONENTS
+from ..module_utils.cluster.observation import refuse_other_managers, wait_for_resources
+from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.plan import Plan, render
+from ..module_utils.core.refusal import Refusal, as_result
+from .cluster_action import FROM_VARIABLES, ClusterAction, checked
+from .clusters import NAMING, PlayCluster, PlayVariables, clusters_of
+from .component_variables import ClusterWord, variables_behind
+from .reader_words import people_read
+
+ABSENT = "absent"
+# Options of the task, beside those of components and of the connection
+OF_TASK: Dict[str, Any] = {"show": {"type": "bool", "default": False}}
+# Components with nodes that must offer something in the end
+EXPECTED = "expected_allocatable"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A component as one cluster is to have it. parameters: checked; variables: {option: the one behind it}."""
+
+    component: Component
+    parameters: Mapping[str, Any]
+    variables: Mapping[str, str]
+
+    @property
+    def is_absent(self) -> bool:
+        return bool(self.parameters["state"] == ABSENT)
+
+
+class ComponentAction(ClusterAction):
+    """Base of the action plugins. The module of one component has its name; gpu_components has all of them."""
+
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = OF_TASK
+
+    def given(self, task: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
+        """{component: the options that the task gives it}, in the order in which they are brought."""
+        return {self._name(): {name: value for name, value in task.items() if name not in OF_TASK}}
+
+    def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        connecting = auth_argument_spec(None)
+        known = {name for name, spec in connecting.items() for name in (name, *spec.get("aliases", ()))}
+        access = {name: value for name, value in self._task.args.items() if name in known}
+        task = {name: value for name, value in self._task.args.items() if name not in (*known, FROM_VARIABLES)}
+        self._show = boolean(task.get("show") or False)
+        given = self.given(task)
+        variables = None
+        clusters = [PlayCluster(access, ())]
+        if boolean(self._task.args.get(FROM_VARIABLES) or False):
+            variables = PlayVariables(task_vars, self._templar)
+            clusters = ([PlayCluster(access, tuple(variables.hosts))] if any(access.get(name) for name in NAMING)
+                        else [replace(cluster, options={**cluster.options, **access})
+                              for cluster in clusters_of(variables)])
+        return self._together([self._asked(cluster, given, variables) for cluster in clusters])
+
+    def _asked(
+        self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]], variables: Optional[PlayVariables]
+    ) -> Dict[str, Any]:
+        """What becomes of one cluster, without its secrets; a failure is a part of it."""
+        told: Dict[str, Any] = {"name": str(cluster), "hosts": list(cluster.hosts), "changed": False, "failed": False}
+        access = Connection()
+        try:
+            if cluster.refusals:
+                raise GpuOpsError.because(cluster.refusals)
+            access = Connection.from_options(checked(cluster.options, {}, self._name()))
+            wanted = self._wanted(cluster, given, variables)
+            self._serve(Client(access), wanted, told, secrets(access))
+        except GpuOpsError as error:
+            told.update(error.result(), failed=True)
+        result: Dict[str, Any] = remove_values(told, secrets(access))
+        return result
+
+    def _wanted(
+        self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]], variables: Optional[PlayVariables]
+    ) -> List[Wanted]:
+        """The components as this cluster is to have them: those that come in order, then those that go in reverse."""
+        word = ClusterWord(cluster, variables) if variables else None
+        wanted: List[Wanted] = []
+        for name, own in given.items():
+            component, behind = COMPONENTS[name], variables_behind(name, own) if word else {}
+            options = word.options(name, own) if word else own
+            with_access = checked(options, argument_spec(component), name)
+            parameters = {option: with_access[option] for option in argument_spec(component)}
+            wanted.append(Wanted(component, parameters, behind))
+            if word:
+                word.refuse_unknown_choices(name, parameters)
+        for misspelt, near in sorted(word.misspelt) if word else ():
+            Display().warning("variable %s of %s is read by nothing; perhaps %s is meant" % (misspelt, cluster, near))
+        return [*(each for each in wanted if not each.is_absent),
+                *(each for each in reversed(wanted) if each.is_absent)]
+
+    def _serve(
+        self, client: Client, wanted: Sequence[Wanted], told: Dict[str, Any], hidden: Sequence[str]
+    ) -> None:
+        """Plan, and apply what was planned. Raises GpuOpsError.
+
+        told: takes up what is known by then. hidden: what is not to be shown.
+        """
+        if not all(each.is_absent for each in wanted):
+            refuse_other_managers(client)
+        live, plans = _planned(client, wanted)
+        whole = replace(_merged(plans), host=told["name"])
+        told.update(plan=whole.to_dict(), text=render(whole), diff=whole.diff())
+        if self._show and not self._task.no_log and people_read():
+            Display().display(remove_values(told["text"], hidden))
+        if whole.refusals:
+            raise GpuOpsError.because(whole.refusals)
+        if self._task.check_mode:
+            told["changed"] = bool(whole.steps)
+            return
+        if whole.steps:
+            # What a step that fails half-way has done is a change all the same
+            told["changed"] = True
+            # All of it at once, as what is missing of rights is to be told before the first write
+            apply(client, whole, max(each.parameters["wait_timeout"] for each in wanted))
+        self._await(client, wanted, None if whole.steps else live, told)
+
+    @staticmethod
+    def _await(client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
+        """Wait until everything runs. seen: what was observed, where nothing was written since."""
+        not_ready: Set[str] = set()
+        for each in wanted:
+            timeout = each.parameters["wait_timeout"]
+            not_ready.update(await_rollout(client, each.component, each.parameters, timeout, seen))
+            told["not_ready"] = sorted(not_ready)
+            if each.parameters.get(EXPECTED) and not each.is_absent:
+                wait_for_resources(client, each.parameters[EXPECTED], timeout)
+
+    @staticmethod
+    def _together(clusters: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
+        """The task's result, of all clusters."""
+        diff = [part for cluster in clusters for part in _named_diff(cluster, len(clusters) > 1)]
+        result: Dict[str, Any] = {
+            "changed": any(cluster["changed"] for cluster in clusters),
+            "clusters": list(clusters),
+            "text": "\n".join(cluster["text"] for cluster in clusters if "text" in cluster),
+            "diff": diff,
+        }
+        refusals = [_of(cluster, Refusal.from_dict(refusal), len(clusters) > 1) for cluster in clusters
+                    for refusal in cluster.get("refusals", ())]
+        return {**result, **as_result(refusals), "failed": True} if refusals else result
+
+
+def _planned(client: Client, wanted: Sequence[Wanted]) -> Tuple[Live, List[Plan]]:
+    """(what is there, a plan for each), made one after another from one observation, in the words of the reader."""
+    parameters = {each.component.name: each.parameters for each in wanted}
+    live = seen = observe(client, [each.component for each in wanted], parameters)
+    plans: List[Plan] = []
+    for each in wanted:
+        try:
+            plan = plan_component(each.component, each.parameters, live, ServerDryRun(client))
+        except GpuOpsError as error:
+            raise GpuOpsError.because([refusal.named(each.variables) for refusal in error.refusals],
+                                      **error.details) from error
+        live = live.after(plan)
+        plans.append(replace(plan, refusals=tuple(refusal.named(each.variables) for refusal in plan.refusals)))
+    return seen, plans
+
+
+def _merged(plans: Sequence[Plan]) -> Plan:
+    whole = Plan()
+    for plan in plans:
+        whole = whole.merged(plan)
+    return whole
+
+
+def _named_diff(cluster: Dict[str, Any], several: bool) -> List[Dict[str, str]]:
+    """The diff of a cluster, which stands in the task's result alone; of several, each entry says whose it is."""
+    parts: List[Dict[str, str]] = cluster.pop("diff", [])
+    return [{name: "%s: %s" % (cluster["name"], text) if several and name.endswith("_header") else text
+             for name, text in part.items()} for part in parts]
+
+
+def _of(cluster: Mapping[str, Any], refusal: Refusal, several: bool) -> Refusal:
+    """A refusal that says of which cluster it is, where there are several."""
+    return replace(refusal, found="%s: %s" % (cluster["name"], refusal.found)) if several else refusal
