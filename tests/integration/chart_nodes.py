@@ -7,6 +7,7 @@ removed; ours come by their roles, are looked at, and go.
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import time
@@ -27,8 +28,9 @@ RELEASE = "upstream"
 NAMESPACE = "upstream"
 PREFIX = "nvidia.com/"
 COMPONENTS = ("node_feature_discovery", "gpu_feature_discovery", "device_plugin")
-# The nodes of a laboratory have NVIDIA's runtime, and not as the default one
-OF_THE_LABORATORY = {"runtimeClassName": "nvidia"}
+# The nodes of a laboratory have NVIDIA's runtime, and not as the default one. The directory is the plugin's default, and
+# is mounted so: the files of /proc that tell MIG devices are simulated, and found below it.
+OF_THE_LABORATORY = {"runtimeClassName": "nvidia", "nvidiaDriverRoot": "/"}
 # What the chart takes for granted of its nodes: its plugin is unprivileged, and tells pods their GPUs by a variable
 AS_THE_CHART_WANTS: Dict[str, Any] = {
     "container_toolkit_accept_envvar_when_unprivileged": True,
@@ -38,6 +40,7 @@ RUNTIME_CLASS = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metada
                  "handler": "nvidia"}
 SECONDS = 180
 STEADY_SECONDS = 4
+LAST_LINES = 8
 # Labels that a moment, and not the node, decides; and what a site of ours gives the Node
 UNSTEADY = ("gfd.timestamp",)
 NOT_OF_THESE = ("gpu.deploy.", "gpu.present", "mig.config", "device-plugin.config")
@@ -199,15 +202,20 @@ class Bed:
         deadline = time.monotonic() + SECONDS
         while not judge():
             assert time.monotonic() < deadline, "waited %d s for %s, found %s\n%s" % (
-                SECONDS, what, told(), self.events())
+                SECONDS, what, told(), self.trouble())
             time.sleep(1)
 
-    def events(self) -> str:
-        try:
-            pods = self.fleet.lab.kubectl(["get", "pods", "-A", "-o", "wide"]).stdout
-            return pods + self.fleet.lab.kubectl(["get", "events", "-A", "--sort-by=.lastTimestamp"]).stdout[-3000:]
-        except LabError as error:
-            return str(error)
+    def trouble(self) -> str:
+        """Pods, and the end of what containers that are not ready have said."""
+        lines = [self.fleet.lab.kubectl(["get", "pods", "-A"]).stdout]
+        for pod in json.loads(self.fleet.lab.kubectl(["get", "pods", "-A", "-o", "json"]).stdout)["items"]:
+            for status in pod["status"].get("containerStatuses", ()):
+                if not status["ready"]:
+                    words = ["-n", pod["metadata"]["namespace"], pod["metadata"]["name"], "-c", status["name"]]
+                    with contextlib.suppress(LabError):
+                        said = self.fleet.lab.kubectl(["logs", "--tail=%d" % LAST_LINES, *words]).stdout
+                        lines.append("%s %s:\n%s" % (pod["metadata"]["name"], status["name"], said))
+        return "\n".join(lines)
 
 
 def _same_for_any(text: str) -> str:
