@@ -71,7 +71,11 @@ _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _NFD = "sigs.k8s.io/node-feature-discovery"
 _CRI_O = "github.com/cri-o/cri-o"
 _MOBY = "github.com/moby/moby/v2"
+<<<<<<< HEAD
 _PROMETHEUS = "github.com/prometheus/prometheus"
+=======
+_HELM = "helm.sh/helm/v3"
+>>>>>>> 82b310183a285033dcd4bcffb29fd6fe57759c34
 _CONTAINERD_1 = "github.com/containerd/containerd"
 _CONTAINERD_2 = "github.com/containerd/containerd/v2"
 
@@ -165,6 +169,11 @@ FAMILIES: Tuple[Family, ...] = (
         "k3s-render", "what k3s makes of a containerd template: Go's text/template and its data",
         LAB / "k3s",
         (Target((".",), output="k3s-render"),),
+    ),
+    Family(
+        "helm", "Helm v3.19.5",
+        LAB / "helm",
+        (Target(_commands(_HELM, ("helm",)), ldflags=("-X %s/internal/version.version=v3.19.5" % _HELM,)),),
     ),
     Family(
         "dcgm", "the laboratory's stand-in for the DCGM exporter",
