@@ -4,11 +4,7 @@
 
 What roles have from modules (role_files.py), what Ansible wants beside a module (module_files.py), tables of variables
 in the roles' READMEs and in docs/variables.md, the keys that results of modules share, the page of all refusals
-<<<<<<< HEAD
-(refusals.py), and the alerts on the page about monitoring (monitoring_page.py).
-=======
-(refusals.py), and that on NVIDIA's charts (charts_page.py).
->>>>>>> 82b310183a285033dcd4bcffb29fd6fe57759c34
+(refusals.py), the alerts on the page about monitoring (monitoring_page.py), and the page on NVIDIA's charts (charts_page.py).
 `python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
 """
 from __future__ import annotations
@@ -110,11 +106,8 @@ def pages() -> Dict[str, str]:
     made.update(module_files.files())
     made[PAGE] = variables_page()
     made[refusals.PAGE] = refusals.page()
-<<<<<<< HEAD
     made[monitoring_page.PAGE] = monitoring_page.page()
-=======
     made[charts_page.PAGE] = charts_page.page()
->>>>>>> 82b310183a285033dcd4bcffb29fd6fe57759c34
     made.update({"plugins/modules/%s.py" % path.stem: module(path) for path in sorted(MODULES.glob("*.py"))})
     return made
 

@@ -16,18 +16,12 @@ from gate import Bench, Gate, GateFailed, Word
 
 REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
-<<<<<<< HEAD
-# Unit tests that run ansible-playbook, apt and dpkg by the dozen, NVIDIA's own tool, or Prometheus: too long for the
-# inner loop
-PROGRAMS = ("tests/unit/packages", "tests/unit/playbooks", "tests/unit/mig/test_beside_mig_parted.py",
-            "tests/unit/mig/test_transitions.py", "tests/unit/monitoring/test_promtool.py",
-            "tests/unit/monitoring/test_prometheus.py", "tests/unit/monitoring/test_exporter_page.py")
-=======
-# Unit tests that run ansible-playbook, apt and dpkg by the dozen, NVIDIA's own tool or Helm (which is built first):
-# too long for the inner loop
+# Unit tests that run ansible-playbook, apt and dpkg by the dozen, NVIDIA's own tool, Helm or Prometheus (which are built
+# first): too long for the inner loop
 PROGRAMS = ("tests/unit/cluster/test_beside_charts.py", "tests/unit/packages", "tests/unit/playbooks",
-            "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py")
->>>>>>> 82b310183a285033dcd4bcffb29fd6fe57759c34
+            "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py",
+            "tests/unit/monitoring/test_promtool.py", "tests/unit/monitoring/test_prometheus.py",
+            "tests/unit/monitoring/test_exporter_page.py")
 
 
 def all_gates() -> List[Gate]:

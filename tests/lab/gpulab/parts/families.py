@@ -71,11 +71,8 @@ _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _NFD = "sigs.k8s.io/node-feature-discovery"
 _CRI_O = "github.com/cri-o/cri-o"
 _MOBY = "github.com/moby/moby/v2"
-<<<<<<< HEAD
 _PROMETHEUS = "github.com/prometheus/prometheus"
-=======
 _HELM = "helm.sh/helm/v3"
->>>>>>> 82b310183a285033dcd4bcffb29fd6fe57759c34
 _CONTAINERD_1 = "github.com/containerd/containerd"
 _CONTAINERD_2 = "github.com/containerd/containerd/v2"
 
