@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping
 
 import pytest
@@ -23,14 +22,14 @@ NOWHERE = {"ansible_connection": "ssh", "ansible_host": "192.0.2.1", "ansible_ss
 
 @pytest.fixture
 def api(api: Api) -> Api:
-    api.state.store = Store()
+    api.state.store = Store(has_controllers=True)
     return api
 
 
 @pytest.fixture
 def other(tmp_path_factory: Any) -> Iterator[Api]:
     server = Api(tmp_path_factory.mktemp("other"))
-    server.state.store = Store()
+    server.state.store = Store(has_controllers=True)
     yield server
     server.close()
 
@@ -179,7 +178,7 @@ def test_they_leave_in_one_task_and_take_with_them_what_they_shared(controller: 
     assert told["changed"] and api.state.store.snapshot() == before, told["text"]
 
 
-def test_a_first_host_that_does_not_answer_keeps_no_other_back(controller: Controller, api: Api, tmp_path: Path) -> None:
+def test_a_first_host_that_does_not_answer_keeps_no_other_back(controller: Controller, api: Api) -> None:
     play = controller.directory / "play.json"
     play.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "strategy": "linear", "tasks": [
         {"ansible.builtin.ping": {}}, {"ansible.builtin.include_role": {"name": PLUGIN}}]}]))
