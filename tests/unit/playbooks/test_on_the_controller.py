@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping
 
 import pytest
