@@ -118,7 +118,8 @@ def test_every_specified_option_is_used_by_its_role(role: str) -> None:
     home = REPOSITORY / "roles" / role
     used = "\n".join(text for path, text in files(home) if path.parts[-2] != "defaults")
     of_modules = {source.variable(option, documentation.options(role).keys())
-                  for module, source in role_files.sources().items() if source.role == role and "gpuops.nvidia.%s:" % module in used
+                  for module, source in role_files.sources().items()
+                  if source.role == role and "gpuops.nvidia.%s:" % module in used
                   for option in (*source.options, *OF_WRITERS)}
     assert [name for name in documentation.options(role)
             if name not in of_modules and not re.search(r"\b%s\b" % name, used)] == []
