@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """NVIDIA's chart and our components in turn on the same node: what it offers, how it is labelled, what pods get.
 
-The cases are those of tests/lab/charts/cases.yml that say what they offer. The chart is installed by Helm, looked at and
-removed; ours come by their roles, are looked at, and go.
+The cases are those of tests/lab/charts/cases.yml that say what they offer. The chart is installed by Helm, looked at
+and removed; ours come by their roles, are looked at, and go.
 """
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ RELEASE = "upstream"
 NAMESPACE = "upstream"
 PREFIX = "nvidia.com/"
 COMPONENTS = ("node_feature_discovery", "gpu_feature_discovery", "device_plugin")
-# The nodes of a laboratory have NVIDIA's runtime, and not as the default one. The directory is the plugin's default, and
-# is mounted so: the files of /proc that tell MIG devices are simulated, and found below it.
+# The nodes of a laboratory have NVIDIA's runtime, and not as the default one. The directory is the plugin's default,
+# and is mounted so: the files of /proc that tell MIG devices are simulated, and found below it.
 OF_THE_LABORATORY = {"runtimeClassName": "nvidia", "nvidiaDriverRoot": "/"}
 # What the chart takes for granted of its nodes: its plugin is unprivileged, and tells pods their GPUs by a variable
 AS_THE_CHART_WANTS: Dict[str, Any] = {
