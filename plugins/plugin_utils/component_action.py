@@ -7,6 +7,7 @@ not keep the others back: the task fails at its end, and names each.
 """
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
@@ -16,7 +17,7 @@ from ansible.utils.display import Display
 
 from ..module_utils.cluster.client import Client, Connection, auth_argument_spec, secrets
 from ..module_utils.cluster.components.carrying_out import apply, await_rollout
-from ..module_utils.cluster.components.model import Component, argument_spec
+from ..module_utils.cluster.components.model import Component, argument_spec, objects
 from ..module_utils.cluster.components.observation import Live, ServerDryRun, observe
 from ..module_utils.cluster.components.planner import plan_component
 from ..module_utils.cluster.components.registry import COMPONENTS
@@ -101,7 +102,7 @@ class ComponentAction(ClusterAction):
             component, behind = COMPONENTS[name], variables_behind(name, own) if word else {}
             options = word.options(name, own) if word else own
             with_access = checked(options, argument_spec(component), name)
-            parameters = {option: with_access[option] for option in argument_spec(component)}
+            parameters = _plain({option: with_access[option] for option in argument_spec(component)})
             wanted.append(Wanted(component, parameters, behind))
             if word:
                 word.refuse_unknown_choices(name, parameters)
@@ -165,17 +166,31 @@ class ComponentAction(ClusterAction):
 def _planned(client: Client, wanted: Sequence[Wanted]) -> Tuple[Live, List[Plan]]:
     """(what is there, a plan for each), made one after another from one observation, in the words of the reader."""
     parameters = {each.component.name: each.parameters for each in wanted}
+    for each in wanted:
+        _refuse_contradictions(each)
     live = seen = observe(client, [each.component for each in wanted], parameters)
     plans: List[Plan] = []
     for each in wanted:
-        try:
-            plan = plan_component(each.component, each.parameters, live, ServerDryRun(client))
-        except GpuOpsError as error:
-            raise GpuOpsError.because([refusal.named(each.variables) for refusal in error.refusals],
-                                      **error.details) from error
+        plan = plan_component(each.component, each.parameters, live, ServerDryRun(client))
         live = live.after(plan)
         plans.append(replace(plan, refusals=tuple(refusal.named(each.variables) for refusal in plan.refusals)))
     return seen, plans
+
+
+def _refuse_contradictions(wanted: Wanted) -> None:
+    """Have a component made of its options before the cluster is asked, so that a refusal names what the reader set."""
+    try:
+        if not wanted.is_absent:
+            objects(wanted.component, wanted.parameters)
+    except GpuOpsError as error:
+        refusals = [refusal.named(wanted.variables) for refusal in error.refusals]
+        raise GpuOpsError.because(refusals, **error.details) from error
+
+
+def _plain(parameters: Mapping[str, Any]) -> Dict[str, Any]:
+    """Without what Ansible knows of a value beside it: where it comes from, and whether it is a template."""
+    plain: Dict[str, Any] = json.loads(json.dumps(parameters, default=str))
+    return plain
 
 
 def _merged(plans: Sequence[Plan]) -> Plan:

@@ -25,11 +25,7 @@ HOLD = "import os, time; os.open(%r, os.O_PATH); time.sleep(3600)"
 
 
 GPUS = 8
-# As the role's default is, but for the strategy
-SINGLE = {"version": "v1", "flags": {
-    "migStrategy": "single", "failOnInitError": False, "nvidiaDriverRoot": "/", "plugin": {
-        "deviceListStrategy": ["cdi-annotations", "cdi-cri"], "containerDriverRoot": "/driver-root",
-        "nvidiaCTKPath": "/usr/bin/nvidia-cdi-hook"}}}
+SINGLE = {"flags": {"migStrategy": "single"}}
 
 
 @pytest.fixture(scope="module")

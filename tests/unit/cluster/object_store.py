@@ -51,6 +51,7 @@ class Store:
     lingers: {kind: how often an object is still found after its deletion}.
     denied:  {(verb, plural)} that the user may not.
     writes:  (method, path) of every request that changed something.
+    has_controllers: whether Deployments run and Jobs are done as soon as they are there.
     """
 
     objects: Dict[str, Object] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Store:
     version: int = 100
     leaving: Dict[str, int] = field(default_factory=dict)
     aggregated: bool = True
+    has_controllers: bool = False
 
     # As a test sees it
 
@@ -241,6 +243,11 @@ class Store:
                         amounts[name] = {"0.5": "500m", "1024Mi": "1Gi"}.get(str(amount), amount)
         if made["kind"] == "Service":
             made["spec"].setdefault("clusterIP", "10.96.0.%d" % (self.version % 250))
+        if self.has_controllers and made["kind"] == "Deployment":
+            replicas = made["spec"].get("replicas", 1)
+            made["status"] = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
+        if self.has_controllers and made["kind"] == "Job":
+            made["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
         if made["kind"] == "CustomResourceDefinition":
             made["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
 
