@@ -250,12 +250,12 @@ def test_the_validation_judges_by_the_configuration_that_the_host_has(controller
 
 
 class TestPlaybooks:
-    def told(self, in_words: Hosts, playbook: str, *options: str, plan: Plan = Plan(), **variables: Any) -> str:
+    def told(self, in_words: Hosts, playbook: str, *options: str, steps: Any = (), **variables: Any) -> str:
         in_words.api.state.nodes = in_words.api.state.nodes or [node("gpu-1")]
         done = in_words.controller.play(
             "gpuops.nvidia." + playbook, *options, hosts=("gpu-1",),
             environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
-                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "canned": {"gpu_plan": planned(plan)},
+                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "canned": {"gpu_plan": planned(Plan(steps=steps))},
                 **variables})
         return done.stdout + done.stderr
 
@@ -278,8 +278,8 @@ class TestPlaybooks:
             "apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"selector": {"matchLabels": {"app": "theirs"}}},
             "metadata": {"name": "nvidia-device-plugin", "namespace": "gpuops", "labels": {}}})
         step = Step("runtime", "service.restart", "crio.service", "It reads the file.", Disruption.runtime_restart)
-        told = self.told(in_words, "site", plan=Plan(steps=(step,)))
+        told = self.told(in_words, "site", steps=(step,))
         assert "[cluster.object_of_another]" in told and "failed=1" in told, told
         assert "Tell the hosts that come after" not in told and in_words.calls("gpu_driver") == 0
-        told = self.told(in_words, "site", "--tags", "hosts", plan=Plan(steps=(step,)))
+        told = self.told(in_words, "site", "--tags", "hosts", steps=(step,))
         assert "Tell the hosts that come after" in told, told
