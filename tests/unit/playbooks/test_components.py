@@ -7,11 +7,14 @@ import json
 from typing import Any, Dict, Iterator, List, Mapping
 
 import pytest
+from canned import Hosts, planned
 from cluster_api import TOKEN, Api
 from cluster_objects import node
 from controller import Controller
 from documentation import returned, undocumented
 from object_store import Store
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 
 ALL = "gpuops.nvidia.gpu_components"
 PLUGIN = "gpuops.nvidia.device_plugin"
@@ -188,3 +191,95 @@ def test_a_first_host_that_does_not_answer_keeps_no_other_back(controller: Contr
            for name, value in NOWHERE.items()}})
     assert "gpu-1                      : ok=0    changed=0    unreachable=1" in done.stdout, done.stdout
     assert api.state.store.get("DaemonSet", "gpuops", "nvidia-device-plugin"), done.stdout
+
+
+class TestTheNode:
+    def play(self, controller: Controller, api: Api, *points: str, **variables: Any) -> List[List[Dict[str, Any]]]:
+        return controller.tasks(
+            [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": point}}
+             for point in points], hosts=("gpu-1",),
+            variables={"gpu_cluster_kubeconfig": str(api.kubeconfig), "node_maintenance_timeout": 1, **variables})
+
+    def labels(self, api: Api) -> Dict[str, str]:
+        found: Dict[str, str] = api.state.nodes[0]["metadata"]["labels"]
+        return {name: value for name, value in found.items() if "config" in name or "metrics" in name}
+
+    def test_it_says_which_configurations_its_host_chooses(self, controller: Controller, api: Api) -> None:
+        """What somebody else has chosen for it stays."""
+        api.state.nodes = [node("gpu-1", labels={"gpuops.nvidia.com/dcgm-exporter.metrics": "theirs"})]
+        self.play(controller, api, "label", device_plugin_config_name="shared")
+        assert self.labels(api) == {"nvidia.com/device-plugin.config": "shared",
+                                    "gpuops.nvidia.com/dcgm-exporter.metrics": "theirs"}
+        self.play(controller, api, "label")
+        assert self.labels(api) == {"gpuops.nvidia.com/dcgm-exporter.metrics": "theirs"}
+
+    def test_components_of_every_group_are_waited_for_and_nothing_else(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("gpu-1")]
+
+        def pod(name: str, app: str, place: str = "gpu-1", part_of: str = "gpuops") -> None:
+            api.state.store.put({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": place}, "metadata": {
+                "name": name, "namespace": "gpuops", "labels": {
+                    "app.kubernetes.io/name": app, "app.kubernetes.io/part-of": part_of}}})
+
+        pod("worker", "node-feature-discovery")
+        pod("elsewhere", "nvidia-device-plugin", "gpu-2")
+        pod("mine", "nvidia-device-plugin", part_of="mine")
+        self.play(controller, api, "label")
+        waited = self.play(controller, api, "pause")
+        assert not any(result.get("failed") for task in waited for result in task), waited
+        pod("slow", "nvidia-device-plugin-mps-shared")
+        self.play(controller, api, "label")
+        (told,) = self.play(controller, api, "pause")[-1]
+        assert told["code"] == "cluster.components_stay" and "on node gpu-1: gpuops/slow." in told["msg"], told
+
+
+def test_the_validation_judges_by_the_configuration_that_the_host_has(controller: Controller, api: Api) -> None:
+    """Completed with the defaults: a configuration that says only how GPUs are shared has the strategy 'mixed'."""
+    sharing = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
+    there = {"nvidia.com/gpu": "8", "nvidia.com/mig-1g.10gb": "7"}
+    api.state.nodes = [node("gpu-1", allocatable=there, capacity=there)]
+    task = {"gpuops.nvidia.gpu_validation": {
+        "from_variables": True, "scope": ["cluster"], "node_name": "gpu-1", "pod": False, "timeout": 0}}
+    common = {"gpu_cluster_kubeconfig": str(api.kubeconfig), "device_plugin_configs": {"shared": sharing},
+              "gpu_validation_devices": {"whole": 2, "divided": 1, "empty": 0, "mig": {"1g.10gb": 7}}}
+    told = [answers(controller, task, hosts=("gpu-1",), variables={**common, **more})[0] for more in (
+        {"device_plugin_config": sharing}, {"device_plugin_config_name": "shared"}, {},
+        {"device_plugin_config_name": "shraed"})]
+    assert [each.get("code", "passed") for each in told] == [
+        "passed", "passed", "validation.check_failed", "cluster.unknown_choice"], told
+
+
+class TestPlaybooks:
+    def told(self, in_words: Hosts, playbook: str, *options: str, steps: Any = (), **variables: Any) -> str:
+        in_words.api.state.nodes = in_words.api.state.nodes or [node("gpu-1")]
+        done = in_words.controller.play(
+            "gpuops.nvidia." + playbook, *options, hosts=("gpu-1",),
+            environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
+                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "canned": {"gpu_plan": planned(Plan(steps=steps))},
+                **variables})
+        return done.stdout + done.stderr
+
+    def test_the_plan_shows_the_clusters_beside_the_hosts(self, in_words: Hosts) -> None:
+        told = self.told(in_words, "plan")
+        assert "object.create DaemonSet gpuops/nvidia-device-plugin" in told, told
+        assert "changed=0" in told and in_words.api.state.store.writes == []
+
+    def test_site_brings_them_and_a_second_one_writes_nothing(self, in_words: Hosts) -> None:
+        store = in_words.api.state.store
+        assert "failed=0" in self.told(in_words, "site")
+        assert store.get("DaemonSet", "gpuops", "nvidia-dcgm-exporter")
+        store.writes.clear()
+        again = self.told(in_words, "site")
+        assert "changed=0" in again and "failed=0" in again and store.writes == [], again
+
+    def test_what_is_refused_is_refused_before_a_host_is_changed(self, in_words: Hosts) -> None:
+        in_words.api.state.store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuops"}})
+        in_words.api.state.store.put({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "spec": {"selector": {"matchLabels": {"app": "theirs"}}},
+            "metadata": {"name": "nvidia-device-plugin", "namespace": "gpuops", "labels": {}}})
+        step = Step("runtime", "service.restart", "crio.service", "It reads the file.", Disruption.runtime_restart)
+        told = self.told(in_words, "site", steps=(step,))
+        assert "[cluster.object_of_another]" in told and "failed=1" in told, told
+        assert "Tell the hosts that come after" not in told and in_words.calls("gpu_driver") == 0
+        told = self.told(in_words, "site", "--tags", "hosts", steps=(step,))
+        assert "Tell the hosts that come after" in told, told
