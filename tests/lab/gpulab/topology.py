@@ -72,8 +72,8 @@ def parse(document: Any, where: str, default_name: str = "topology") -> Topology
     table = _table(document, where, ("name", "hosts", "control_plane"))
     control_plane = _typed(table, "control_plane", bool, True, where)
     entries = table.get("hosts")
-    if not isinstance(entries, (list, tuple)) or not entries:
-        raise TopologyError("%s: hosts must be a list of at least one host" % where)
+    if not isinstance(entries, (list, tuple)) or not (entries or control_plane):
+        raise TopologyError("%s: hosts must be a list, of at least one host where there is no control plane" % where)
     if len(entries) > MAX_HOSTS:
         raise TopologyError("%s: %d hosts; a laboratory has room for %d" % (where, len(entries), MAX_HOSTS))
     hosts = tuple(_host(entry, "%s: hosts[%d]" % (where, number), control_plane)

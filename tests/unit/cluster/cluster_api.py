@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import copy
 import json
+import socket
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 from urllib.parse import parse_qs, urlsplit
+
+from object_store import Store
 
 TOKEN = "a-token"
 
@@ -37,9 +40,20 @@ class Answer:
     message: str
 
 
+@dataclass(frozen=True)
+class Fault:
+    """What becomes of one request, the number-th of all: an error status, or a connection that ends.
+
+    'reset' does so before the request is carried out, 'lost' after it.
+    """
+
+    number: int
+    kind: str
+
+
 @dataclass
 class State:
-    """The cluster behind the server."""
+    """The cluster behind the server. With a store, that is what there is of objects."""
 
     nodes: List[Dict[str, Any]] = field(default_factory=list)
     pods: List[Dict[str, Any]] = field(default_factory=list)
@@ -50,6 +64,9 @@ class State:
     conflicts: int = 0
     refuse: Optional[Answer] = None
     terminating: Set[str] = field(default_factory=set)
+    store: Optional[Store] = None
+    fault: Optional[Fault] = None
+    connections: Set[Tuple[str, int]] = field(default_factory=set)
 
 
 class Api:
@@ -87,22 +104,27 @@ def kubeconfig(url: str) -> Dict[str, Any]:
 def _handler(state: State) -> type:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # Head and body in one packet: two would wait for each other, 40 ms a request
+        wbufsize = -1
+        disable_nagle_algorithm = True
 
         def log_message(self, *arguments: Any) -> None:
             """Tests read state.requests instead."""
 
-        def answer(self, status: int, content: Dict[str, Any]) -> None:
+        def answer(self, status: int, content: Dict[str, Any], retry_after: str = "") -> None:
             data = json.dumps(content).encode()
             self.send_response(status)
+            if retry_after:
+                self.send_header("Retry-After", retry_after)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             self.wfile.write(data)
 
-        def fail(self, status: int, message: str, cause: str = "") -> None:
+        def fail(self, status: int, message: str, cause: str = "", retry_after: str = "") -> None:
             details = {"causes": [{"reason": "DisruptionBudget", "message": cause}]} if cause else {}
             self.answer(status, {"kind": "Status", "status": "Failure", "code": status, "message": message,
-                                 "details": details})
+                                 "details": details}, retry_after)
 
         def take(self) -> Request:
             parts = urlsplit(self.path)
@@ -111,7 +133,27 @@ def _handler(state: State) -> type:
             query = {key: values[0] for key, values in parse_qs(parts.query).items()}
             request = Request(self.command, parts.path, query, list(self.headers.items()), body)
             state.requests.append(request)
+            state.connections.add(self.client_address)
             return request
+
+        def hang_up(self) -> None:
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+
+        def meets_fault(self, request: Request) -> bool:
+            """Whether that is all that becomes of this request."""
+            if state.fault is None or state.fault.number != len(state.requests):
+                return False
+            kind = state.fault.kind
+            if kind == "lost" and state.store is not None:
+                state.store.answer(request.method, request.path, request.query, request.body)
+            if kind in ("reset", "lost"):
+                self.hang_up()
+            elif kind == "410" and "continue" not in request.query:
+                return False
+            else:
+                self.fail(int(kind), "out of order", retry_after="0.01" if kind == "429" else "")
+            return True
 
         def handle_any(self) -> None:
             request = self.take()
@@ -119,8 +161,18 @@ def _handler(state: State) -> type:
                 self.fail(401, "Unauthorized")
             elif state.refuse is not None:
                 self.fail(state.refuse.status, state.refuse.message)
+            elif self.meets_fault(request) or self.is_stored(request):
+                return
             else:
                 getattr(self, "do_" + request.method.lower())(request)
+
+        def is_stored(self, request: Request) -> bool:
+            if state.store is None:
+                return False
+            answer = state.store.answer(request.method, request.path, request.query, request.body)
+            if answer is not None:
+                self.answer(*answer)
+            return answer is not None
 
         do_GET = do_PATCH = do_POST = do_DELETE = handle_any
 

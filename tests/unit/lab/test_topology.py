@@ -48,7 +48,7 @@ def test_a_running_lab_reads_back_what_it_recorded() -> None:
 
 @pytest.mark.parametrize(("document", "message"), [
     ([], "must be a mapping"),
-    ({"hosts": []}, "at least one host"),
+    ({"hosts": [], "control_plane": False}, "at least one host"),
     ({"hosts": [{"name": "a%d" % number} for number in range(9)]}, "has room for 8"),
     ({"hosts": [{"name": "A_b"}]}, "is not a host name"),
     ({"hosts": [{"name": "a"}, {"name": "a"}]}, "two hosts are called a"),

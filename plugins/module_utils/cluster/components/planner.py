@@ -29,7 +29,7 @@ from .fields import (
     without_nulls,
 )
 from .kinds import BY_NAME, CRD, KINDS, WORKLOADS, Key, key_of
-from .model import Component
+from .model import Component, removal_jobs
 from .observation import NAMESPACE, RUNTIME_CLASS, Live, belongs, provider, shared, wanted_objects
 
 CREATE, CHANGE, ADOPT, REPLACE = "object.create", "object.change", "object.adopt", "object.replace"
@@ -163,7 +163,7 @@ class _Draft:
         self.refusals.append(Refusal(
             "cluster.kind_missing",
             "the API has no kind %s (%s)" % (key.kind, item["apiVersion"]),
-            "to make %s" % key,
+            "to make %s" % str(key),
             "install what brings the CustomResourceDefinition %s, or leave out the option that asks for it"
             % BY_NAME[key.kind].resource))
 
@@ -266,7 +266,7 @@ class _Draft:
     def _jobs(self, mine: List[Key]) -> Dict[Key, Object]:
         """What runs before the rest goes, where its account still is: in the namespace that the component is in."""
         found: Dict[Key, Object] = {}
-        for job in self.component.before_removal(self.parameters):
+        for job in removal_jobs(self.component, self.parameters):
             account = job["spec"]["template"]["spec"].get("serviceAccountName")
             for key in mine:
                 if key.kind != "ServiceAccount" or key.name != account:
@@ -303,8 +303,7 @@ class _Draft:
 
     def _leave_shared(self, wanted: FrozenSet[Key], action: str) -> None:
         """What all components share goes with the last thing that needs it."""
-        gone = {step.subject for step in self.steps if step.action in (PRUNE, REMOVE)}
-        left = {key: item for key, item in self.live.objects.items() if str(key) not in gone}
+        left = self.live.after(Plan(steps=tuple(self.steps))).objects
         for key, item in sorted(left.items(), key=lambda each: (-_RANK[each[0].kind], each[0])):
             if not shared(key, item) or key in wanted or key in self.live.wanted or not self.live.ours(key):
                 continue
