@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from .common import COMPONENT, SHARED_ARGUMENTS, Object, Parameters
-from .merging import completed
+from .merging import completed, effective
 from .patching import patched
 
 # What others need comes first: types before their objects, accounts and configurations before the pods that use them.
@@ -51,18 +51,25 @@ def argument_spec(component: Component) -> Dict[str, Any]:
 
 
 def complete(component: Component, parameters: Parameters) -> Dict[str, Any]:
-    """Every option's value: mappings merged into their defaults, the others as given or by default; data of its own."""
+    """Every option's value: mappings merged into their defaults, the others as given or by default; data of its own.
+
+    What null removes from a default stays as null, so that completed parameters may be completed again.
+    """
     whole: Dict[str, Any] = _plain(completed(argument_spec(component), parameters))
     return whole
+
+
+def _effective(component: Component, parameters: Parameters) -> Dict[str, Any]:
+    return effective(argument_spec(component), complete(component, parameters))
 
 
 def objects(component: Component, parameters: Parameters) -> Tuple[Object, ...]:
     """The component's objects, labelled, patched, in the order in which they are applied.
 
-    parameters: checked options; what is missing is the default. Whether the component is wanted (`state`) changes
+    parameters: checked options, completed or not. Whether the component is wanted (`state`) changes
     nothing here. Raises GpuOpsError where options contradict each other.
     """
-    whole = complete(component, parameters)
+    whole = _effective(component, parameters)
     made = _labelled(component, component.make(whole))
     _refuse_one_name_for_two(made)
     return tuple(sorted(patched(made, whole["patches"]), key=lambda each: ORDER.get(each["kind"], len(ORDER))))
@@ -70,7 +77,7 @@ def objects(component: Component, parameters: Parameters) -> Tuple[Object, ...]:
 
 def removal_jobs(component: Component, parameters: Parameters) -> Tuple[Object, ...]:
     """The Jobs that run once its workloads are gone, labelled."""
-    return tuple(_labelled(component, component.before_removal(complete(component, parameters))))
+    return tuple(_labelled(component, component.before_removal(_effective(component, parameters))))
 
 
 def images(component: Component, parameters: Parameters) -> Tuple[str, ...]:

@@ -3,11 +3,17 @@
 """A server with a store of objects, and the client of it."""
 from __future__ import annotations
 
-import pytest
-from cluster_api import Api
-from object_store import Store
+import sys
+from pathlib import Path
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from cluster_api import Api  # noqa: E402
+from object_store import Store  # noqa: E402
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection  # noqa: E402
 
 
 @pytest.fixture

@@ -1,0 +1,174 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What each component's own options make of its objects."""
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import pytest
+import yaml
+from component_options import by_name, pod
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import model
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
+
+
+def made(name: str, **parameters: Any) -> Dict[Any, Any]:
+    return by_name(model.objects(COMPONENTS[name], parameters))
+
+
+def exporter(**parameters: Any) -> Dict[str, Any]:
+    return pod(made("dcgm_exporter", **parameters)["DaemonSet", "nvidia-dcgm-exporter"])
+
+
+def variables(spec: Dict[str, Any]) -> Dict[str, Any]:
+    return {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+
+
+def test_the_plugin_looks_for_the_driver_where_its_configuration_says() -> None:
+    spec = pod(made("device_plugin", config={"flags": {
+        "nvidiaDriverRoot": "/run/nvidia/driver", "plugin": {"containerDriverRoot": "/driver"}}},
+        kubelet_root="/var/lib/k0s/kubelet")["DaemonSet", "nvidia-device-plugin"])
+    paths = {volume["name"]: volume.get("hostPath", {}).get("path") for volume in spec["volumes"]}
+    mounts = {each["name"]: each["mountPath"] for each in spec["containers"][0]["volumeMounts"]}
+    assert (paths["driver-root"], mounts["driver-root"]) == ("/run/nvidia/driver", "/driver")
+    assert (paths["device-plugins"], mounts["device-plugins"]) == (
+        "/var/lib/k0s/kubelet/device-plugins", "/var/lib/kubelet/device-plugins")
+
+
+def test_switches_of_the_plugin_s_health_checks_are_variables() -> None:
+    spec = pod(made("device_plugin", env={"DP_DISABLE_HEALTHCHECKS": 79, "KUBELET_SOCKET": "/other"})[
+        "DaemonSet", "nvidia-device-plugin"])
+    assert variables(spec) == {"CONFIG_FILE": "/config/config.yaml", "NVIDIA_MIG_MONITOR_DEVICES": "all",
+                               "DP_DISABLE_HEALTHCHECKS": "79", "KUBELET_SOCKET": "/other"}
+
+
+def test_runtime_classes_are_made_when_asked_for() -> None:
+    found = made("device_plugin", runtime_classes=["nvidia-cdi", "nvidia-legacy"])
+    assert [found["RuntimeClass", name]["handler"] for name in ("nvidia-cdi", "nvidia-legacy")] == [
+        "nvidia-cdi", "nvidia-legacy"]
+    assert not [kind for kind, _name in made("device_plugin") if kind == "RuntimeClass"]
+
+
+def test_a_capability_comes_only_with_the_metrics_that_need_it() -> None:
+    temperature = {"field": "DCGM_FI_DEV_GPU_TEMP", "type": "gauge", "help": "temperature"}
+    engine = {"field": "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "type": "gauge", "help": "engine"}
+
+    def capabilities(metrics: List[Dict[str, str]]) -> Any:
+        return exporter(metrics=metrics)["containers"][0]["securityContext"]["capabilities"]
+
+    assert capabilities([temperature]) == {"drop": ["ALL"]}
+    assert capabilities([temperature, engine]) == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+
+
+@pytest.mark.parametrize("option, variable", [
+    ("pod_labels_in_metrics", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_LABELS"),
+    ("pod_uid_in_metrics", "DCGM_EXPORTER_KUBERNETES_ENABLE_POD_UID"),
+])
+def test_the_exporter_reads_pods_only_when_asked_to(option: str, variable: str) -> None:
+    found = made("dcgm_exporter", **{option: True})
+    spec = pod(found["DaemonSet", "nvidia-dcgm-exporter"])
+    assert variables(spec)[variable] == "true" and spec["automountServiceAccountToken"]
+    assert found["ClusterRole", "gpuops-nvidia-dcgm-exporter"]["rules"] == [
+        {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
+    assert found["ClusterRoleBinding", "gpuops-nvidia-dcgm-exporter"]["subjects"][0]["namespace"] == "gpuops"
+    bare = made("dcgm_exporter")
+    assert not [kind for kind, _name in bare if "Role" in kind]
+    assert not pod(bare["DaemonSet", "nvidia-dcgm-exporter"])["automountServiceAccountToken"]
+
+
+def test_a_certificate_makes_all_of_the_exporter_speak_tls() -> None:
+    found = made("dcgm_exporter", tls_secret="certificate", scrape_annotations=True,
+                 service_monitor={"enabled": True, "endpoint": {"tlsConfig": {"serverName": "gpus"}}})
+    workload = found["DaemonSet", "nvidia-dcgm-exporter"]
+    spec = pod(workload)
+    config = found["ConfigMap", "nvidia-dcgm-exporter"]["data"]["web-config.yaml"]
+    assert yaml.safe_load(config) == {"tls_server_config": {
+        "cert_file": "/etc/gpuops-dcgm-exporter-web/tls.crt", "key_file": "/etc/gpuops-dcgm-exporter-web/tls.key"}}
+    assert variables(spec)["DCGM_EXPORTER_WEB_CONFIG_FILE"] == "/etc/gpuops-dcgm-exporter/web-config.yaml"
+    assert {"name": "web", "secret": {"secretName": "certificate"}} in spec["volumes"]
+    assert [spec["containers"][0][probe]["httpGet"]["scheme"] for probe in ("livenessProbe", "readinessProbe")] == [
+        "HTTPS", "HTTPS"]
+    assert workload["spec"]["template"]["metadata"]["annotations"]["prometheus.io/scheme"] == "https"
+    endpoint = found["ServiceMonitor", "nvidia-dcgm-exporter"]["spec"]["endpoints"][0]
+    assert endpoint["scheme"] == "https" and endpoint["tlsConfig"] == {
+        "ca": {"secret": {"name": "certificate", "key": "ca.crt"}}, "serverName": "gpus"}
+
+
+def test_a_web_configuration_of_the_user_s_may_ask_for_a_password() -> None:
+    """The kubelet has none, so its probes ask no more than a connection."""
+    spec = exporter(web_config_secret="web")
+    assert variables(spec)["DCGM_EXPORTER_WEB_CONFIG_FILE"] == "/etc/gpuops-dcgm-exporter-web/web-config.yaml"
+    assert [spec["containers"][0][probe]["tcpSocket"] for probe in ("livenessProbe", "readinessProbe")] == [
+        {"port": "metrics"}] * 2
+
+
+def test_a_network_policy_lets_only_the_metrics_in() -> None:
+    policy = made("dcgm_exporter", network_policy=True)["NetworkPolicy", "nvidia-dcgm-exporter"]["spec"]
+    assert policy["policyTypes"] == ["Ingress"]
+    assert policy["ingress"] == [{"ports": [{"port": "metrics", "protocol": "TCP"}]}]
+
+
+def test_several_masters_elect_a_leader() -> None:
+    one, three = made("node_feature_discovery"), made("node_feature_discovery", master_replicas=3)
+    assert one["Deployment", "nfd-master"]["spec"]["replicas"] == 1 and ("Role", "nfd-master") not in one
+    assert three["Deployment", "nfd-master"]["spec"]["replicas"] == 3
+    assert pod(three["Deployment", "nfd-master"])["containers"][0]["command"] == [
+        "nfd-master", "-enable-leader-election"]
+    assert {verb for rule in three["Role", "nfd-master"]["rules"] for verb in rule["verbs"]} == {
+        "create", "get", "update"}
+
+
+def test_a_configuration_of_the_master_is_mounted_and_watched() -> None:
+    bare = made("node_feature_discovery")
+    assert ("ConfigMap", "nfd-master") not in bare and "volumes" not in pod(bare["Deployment", "nfd-master"])
+    found = made("node_feature_discovery", master_config={"denyLabelNs": ["example.com"]})
+    assert yaml.safe_load(found["ConfigMap", "nfd-master"]["data"]["nfd-master.conf"]) == {
+        "denyLabelNs": ["example.com"]}
+    assert "annotations" in found["Deployment", "nfd-master"]["spec"]["template"]["metadata"]
+
+
+def test_programs_of_discovery_come_only_when_asked_for() -> None:
+    found = made("node_feature_discovery", gc=False, topology_updater=True, kubelet_root="/k")
+    assert not [name for _kind, name in found if "nfd-gc" in name]
+    assert ("CustomResourceDefinition", "noderesourcetopologies.topology.node.k8s.io") in found
+    volumes = pod(found["DaemonSet", "nfd-topology-updater"])["volumes"]
+    assert {"name": "kubelet", "hostPath": {"path": "/k", "type": "Directory"}} in volumes
+    with_both = made("node_feature_discovery", topology_updater=True)
+    assert {"apiGroups": ["topology.node.k8s.io"], "resources": ["noderesourcetopologies"],
+            "verbs": ["list", "delete"]} in with_both["ClusterRole", "gpuops-nfd-gc"]["rules"]
+
+
+def test_rules_label_nodes_by_the_module_that_is_loaded() -> None:
+    found = made("node_feature_discovery", feature_rules=["peermem", "gds", "gdrcopy"])
+    for name, module in (("peermem", "nvidia_peermem"), ("gds", "nvidia_fs"), ("gdrcopy", "gdrdrv")):
+        rule, = found["NodeFeatureRule", "gpuops-" + name]["spec"]["rules"]
+        assert rule["labels"] == {"nvidia.com/%s.capable" % name: "true"}
+        assert list(rule["matchFeatures"][0]["matchExpressions"]) == [module]
+
+
+def test_labels_are_taken_off_with_the_master_s_own_rights() -> None:
+    component = COMPONENTS["node_feature_discovery"]
+    job, = model.removal_jobs(component, {"image_pull_secrets": ["pull"], "registry": "mirror.example"})
+    assert (job["kind"], job["metadata"]["name"]) == ("Job", "nfd-prune")
+    spec = pod(job)
+    assert spec["serviceAccountName"] == "nfd-master" and spec["imagePullSecrets"] == [{"name": "pull"}]
+    assert spec["containers"][0]["image"].startswith("mirror.example/nfd/node-feature-discovery:")
+    assert [each for name, each in COMPONENTS.items() if model.removal_jobs(each, {}) and each is not component] == []
+
+
+def test_custom_resources_have_schemas_that_a_server_takes() -> None:
+    """Structural, as apiextensions.k8s.io/v1 wants it: every level says its type."""
+    def check(schema: Dict[str, Any]) -> None:
+        assert "type" in schema or schema.get("x-kubernetes-int-or-string")
+        for below in (*schema.get("properties", {}).values(), *(
+                schema[key] for key in ("items", "additionalProperties") if key in schema)):
+            check(below)
+
+    for (kind, name), each in made("node_feature_discovery", topology_updater=True).items():
+        if kind == "CustomResourceDefinition":
+            spec = each["spec"]
+            assert name == "%s.%s" % (spec["names"]["plural"], spec["group"])
+            assert [version["storage"] for version in spec["versions"]].count(True) == 1
+            for version in spec["versions"]:
+                check(version["schema"]["openAPIV3Schema"])

@@ -1,0 +1,166 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Groups of nodes: each node has exactly one workload of a kind, that of its own group."""
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+import pytest
+import yaml
+from component_options import (
+    MPS,
+    REQUIRED,
+    SLICED,
+    by_name,
+    chosen,
+    label_sets,
+    names,
+    options,
+    pod,
+    terms,
+    workloads,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import model
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.groups import groups_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+
+LABELS = {"device_plugin": ("configs", "nvidia.com/device-plugin.config"),
+          "gpu_feature_discovery": ("configs", "nvidia.com/device-plugin.config"),
+          "dcgm_exporter": ("metric_sets", "gpuops.nvidia.com/dcgm-exporter.metrics")}
+ONE = [{"field": "DCGM_FI_DEV_GPU_TEMP", "type": "gauge", "help": "temperature"}]
+GROUPED = pytest.mark.parametrize("name", LABELS)
+
+
+@GROUPED
+@settings(max_examples=60)
+@given(data=st.data())
+def test_every_node_has_the_workload_of_its_group_and_no_other(name: str, data: st.DataObject) -> None:
+    component, (option, label) = COMPONENTS[name], LABELS[name]
+    parameters = data.draw(options(component))
+    node = {**data.draw(label_sets), **model.complete(component, parameters)["node_selector"]}
+    groups = sorted(parameters.get(option, {}))
+    parameters = {**parameters, "affinity": {}}
+    made = [each for each in workloads(model.objects(component, parameters)) if "-mps" not in each["metadata"]["name"]]
+    assert len(made) == 1 + len(groups)
+    for group in (None, "gnobody-names-this", *groups):
+        on_it = [each for each in made if chosen(each, {**node, **({label: group} if group else {})})]
+        expected = component.apps[0] + ("-" + group if group in groups else "")
+        # A label that names no group here is one of another's making; the base serves such nodes
+        assert [each["metadata"]["name"] for each in on_it] == [expected]
+
+
+@settings(max_examples=200)
+@given(given_terms=st.lists(terms.filter(bool), min_size=1, max_size=3),
+       groups=st.lists(names, unique=True, max_size=3),
+       node=st.dictionaries(st.sampled_from(["example.com/a", "example.com/b", "pool"]), names, max_size=3))
+def test_a_user_s_affinity_is_kept_and_narrowed(
+    given_terms: List[Dict[str, Any]], groups: List[str], node: Dict[str, str]
+) -> None:
+    affinity = {"podAffinity": {"kept": []}, "nodeAffinity": {
+        "preferredDuringSchedulingIgnoredDuringExecution": ["kept"], REQUIRED: {"nodeSelectorTerms": given_terms}}}
+    base = groups_of("configs", "pool", None, dict.fromkeys(groups), {})[0].affinity(affinity)
+
+    def workload(found: Dict[str, Any]) -> Dict[str, Any]:
+        return {"spec": {"template": {"spec": {"affinity": found}}}}
+
+    assert chosen(workload(base), node) == (chosen(workload(affinity), node) and node.get("pool") not in groups)
+    assert base["podAffinity"] == affinity["podAffinity"]
+    assert base["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"] == ["kept"]
+
+
+def test_a_group_s_configuration_is_merged_over_the_base() -> None:
+    made = by_name(model.objects(COMPONENTS["device_plugin"], {
+        "config": {"flags": {"migStrategy": "none"}, **SLICED},
+        "configs": {"whole": {"sharing": None}, "same": None,
+                    "mps": {"sharing": {"timeSlicing": None, **MPS["sharing"]}}},
+    }))
+
+    def config(name: str) -> Dict[str, Any]:
+        found: Dict[str, Any] = yaml.safe_load(made["ConfigMap", name]["data"]["config.yaml"])
+        return found
+
+    base = config("nvidia-device-plugin")
+    assert base["sharing"] == SLICED["sharing"] and base["flags"]["migStrategy"] == "none"
+    assert config("nvidia-device-plugin-whole") == {key: value for key, value in base.items() if key != "sharing"}
+    assert config("nvidia-device-plugin-mps")["sharing"] == MPS["sharing"]
+    assert config("nvidia-device-plugin-mps")["flags"] == {**base["flags"], "mpsRoot": "/run/nvidia/mps"}
+    assert config("nvidia-device-plugin-same") == base
+
+
+@GROUPED
+def test_pods_are_new_when_their_own_configuration_is(name: str) -> None:
+    component, (option, _label) = COMPONENTS[name], LABELS[name]
+
+    def sums(value: Any) -> Dict[str, str]:
+        return {each["metadata"]["name"]: each["spec"]["template"]["metadata"]["annotations"][
+            "gpuops.nvidia.com/config-checksum"]
+            for each in workloads(model.objects(component, {option: value}))}
+
+    first, second = (ONE, ONE + [{**ONE[0], "field": "DCGM_FI_DEV_POWER_USAGE"}]) if name == "dcgm_exporter" else (
+        {}, {"flags": {"migStrategy": "single"}})
+    before, after = sums({"a": first, "b": first}), sums({"a": first, "b": second})
+    assert [each for each in before if before[each] != after[each]] == [component.apps[0] + "-b"]
+
+
+@GROUPED
+@pytest.mark.parametrize("group", ["Upper", "a_b", "-a", "a-", "", "a" * 31, "a.b", "a/b"])
+def test_names_that_no_object_can_have_are_refused(name: str, group: str) -> None:
+    component, (option, _label) = COMPONENTS[name], LABELS[name]
+    value: Any = ONE if name == "dcgm_exporter" else {}
+    with pytest.raises(GpuOpsError) as refused:
+        model.objects(component, {option: {group: value}})
+    assert refused.value.code == "cluster.group_name_malformed" and repr(group) in refused.value.found
+
+
+@GROUPED
+def test_a_node_selector_that_says_the_group_is_refused(name: str) -> None:
+    component, (option, label) = COMPONENTS[name], LABELS[name]
+    value: Any = ONE if name == "dcgm_exporter" else {}
+    with pytest.raises(GpuOpsError) as refused:
+        model.objects(component, {option: {"a": value}, "node_selector": {label: "a"}})
+    assert refused.value.code == "cluster.group_label_in_node_selector"
+    assert model.objects(component, {"node_selector": {label: "a"}})
+
+
+def test_the_monitor_finds_the_services_of_all_sets() -> None:
+    made = model.objects(COMPONENTS["dcgm_exporter"], {
+        "metric_sets": {"a": ONE, "b": ONE}, "service_monitor": {"enabled": True, "labels": {"release": "prometheus"}}})
+    monitor = by_name(made)["ServiceMonitor", "nvidia-dcgm-exporter"]
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    services = [each for each in made if each["kind"] == "Service"]
+    assert len(services) == 3 and all(wanted <= each["metadata"]["labels"].items() for each in services)
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+
+
+def test_mps_runs_where_its_plugin_does_and_the_gpus_can() -> None:
+    made = by_name(model.objects(COMPONENTS["device_plugin"], {
+        "config": MPS, "configs": {"sliced": {"sharing": {"mps": None, **SLICED["sharing"]}}, "mine": {}},
+        "mps_root": "/srv/mps"}))
+    daemons = sorted(name for _kind, name in made if name.startswith("nvidia-device-plugin-mps"))
+    assert daemons == ["nvidia-device-plugin-mps", "nvidia-device-plugin-mps-mine"]
+    for suffix in ("", "-mine"):
+        daemon = pod(made["DaemonSet", "nvidia-device-plugin-mps" + suffix])
+        plugin = pod(made["DaemonSet", "nvidia-device-plugin" + suffix])
+        assert daemon["nodeSelector"] == {**plugin["nodeSelector"], "nvidia.com/mps.capable": "true"}
+        assert daemon.get("affinity") == plugin.get("affinity")
+        assert daemon["hostPID"] and daemon["runtimeClassName"] == "nvidia"
+        assert daemon["containers"][0]["command"] == ["/usr/bin/mps-control-daemon"]
+        assert daemon["initContainers"][0]["volumeMounts"][0]["mountPropagation"] == "Bidirectional"
+        for spec in (daemon, plugin):
+            roots = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]
+                     if volume["name"].startswith("mps-")}
+            assert roots == {"mps-root": "/srv/mps", "mps-shm": "/srv/mps/shm"}
+    sliced = pod(made["DaemonSet", "nvidia-device-plugin-sliced"])
+    assert not [volume for volume in sliced["volumes"] if volume["name"].startswith("mps-")]
+
+
+def test_a_group_named_as_the_daemon_of_mps_is_refused_only_beside_it() -> None:
+    plugin = COMPONENTS["device_plugin"]
+    assert model.objects(plugin, {"configs": {"mps": MPS}})
+    with pytest.raises(GpuOpsError) as refused:
+        model.objects(plugin, {"config": MPS, "configs": {"mps": {}}})
+    assert refused.value.code == "cluster.one_name_for_two_objects"
