@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, List, Mapping
+from typing import Any, ClassVar, Dict, FrozenSet, List, Mapping, Optional
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
@@ -31,6 +31,9 @@ class ActionModule(ClusterAction):
         EVERY_CLUSTER: {"type": "bool", "default": False},
     }
 
+    # The nodes whose facts are wanted, where that is not all of them
+    _only: Optional[FrozenSet[str]] = None
+
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         if not boolean(self._task.args.get(EVERY_CLUSTER, False)):
             return super().answer(task_vars)
@@ -39,20 +42,19 @@ class ActionModule(ClusterAction):
         of_hosts: Dict[str, Any] = {}
         refusals: List[Refusal] = []
         for cluster in clusters_of(variables):
-            found = self._read(cluster)
-            del found["changed"]
-            nodes = {node["name"]: node for node in found.get("nodes", ())}
             names = {host: str(variables.value(host, NODE_NAME) or host) for host in cluster.hosts}
-            others = [name for name, node in nodes.items() if node["present"] and name not in names.values()]
-            told.append({"failed": False, **found, "name": str(cluster), "hosts": list(cluster.hosts),
-                         "others": others})
+            found = self._read(cluster, frozenset(names.values()))
+            del found["changed"]
+            nodes = found.pop("of_nodes", {})
+            told.append({"failed": False, "others": [], **found, "name": str(cluster), "hosts": list(cluster.hosts)})
             of_hosts.update((host, nodes.get(name, {})) for host, name in names.items())
             refusals += map(Refusal.from_dict, found.get("refusals", ()))
         result = {"changed": False, "clusters": told, "of_hosts": of_hosts}
         return {**result, **as_result(refusals), "failed": True} if refusals else result
 
-    def _read(self, cluster: PlayCluster) -> Dict[str, Any]:
+    def _read(self, cluster: PlayCluster, nodes: FrozenSet[str]) -> Dict[str, Any]:
         """One cluster; what goes wrong with it does not keep the others back."""
+        self._only = nodes
         try:
             if cluster.refusals:
                 raise GpuOpsError.because(cluster.refusals)
@@ -66,5 +68,5 @@ class ActionModule(ClusterAction):
         if options["expected_allocatable"]:
             wait_for_resources(cluster, options["expected_allocatable"], options["wait_timeout"])
         found = observe(cluster, options["label_selector"], options["namespace"], options["runtime_class"],
-                        options["namespace_contents"])
+                        options["namespace_contents"], self._only)
         return dict(found, changed=False)

@@ -103,14 +103,14 @@ clusters:
     refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
     status: {description: "As RV(status).", type: int, returned: failure}
     others: {description: Its GPU nodes that are no hosts of the play., type: list, elements: str, returned: success}
-    nodes: {description: "As RV(nodes).", type: list, elements: dict, returned: success}
     operator_refusal: {description: "As RV(operator_refusal).", type: dict, returned: success}
     namespace: {description: "As RV(namespace).", type: dict, returned: success}
     runtime_class: {description: "As RV(runtime_class).", type: dict, returned: success}
 of_hosts:
   description:
-    - For each host of the play that is in a cluster the facts of its Node, as in RV(nodes). Empty where there is none
-      of the name that C(gpu_cluster_node_name) says, else the inventory.
+    - For each host of the play that is in a cluster the facts of its Node, as in RV(nodes), and C(offer_refusal), why
+      the device plugin must not come to it (others offer its GPUs), or null. Empty where there is no Node of the name
+      that C(gpu_cluster_node_name) says, else the inventory.
   returned: with O(every_cluster)
   type: dict
 nodes:

@@ -7,12 +7,12 @@ The labels are those of GPU feature discovery, Node Feature Discovery and the MI
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.quantities import PREFIX, nvidia_resources
 from ..core.refusal import Refusal
 from .labels import cordoned_by, our_labels
-from .offer import MIXED, NO_STRATEGY
+from .offer import MIG, MIXED, NO_STRATEGY
 
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 NFD_PCI_LABELS = tuple("feature.node.kubernetes.io/pci-%s.present" % key for key in ("10de", "0302_10de", "0300_10de"))
@@ -106,11 +106,8 @@ def gpu_capacity(resources: Mapping[str, int]) -> int:
     return sum(resources.get(name, 0) for name in GPU_RESOURCES)
 
 
-def operator_refusal(
-    policies: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
-) -> Optional[Dict[str, str]]:
-    """Why we must not touch these nodes: the GPU Operator manages them. None when it does not."""
-    managed = [name for name, evidence in operator_nodes(policies, nodes).items() if evidence]
+def operator_refusal(policies: Sequence[Mapping[str, Any]], managed: Collection[str]) -> Optional[Dict[str, str]]:
+    """Why we must not touch these nodes (see managed_by_operator): the GPU Operator manages them. None without any."""
     if not managed:
         return None
     names = [str((policy.get("metadata") or {}).get("name")) for policy in policies]
@@ -123,12 +120,39 @@ def operator_refusal(
         "gone already, remove the `nvidia.com/gpu.deploy.*` labels that it left").to_dict()
 
 
-def operator_nodes(
-    policies: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
-) -> Dict[str, str]:
-    """Each node's evidence of being managed by the GPU Operator; empty when it is not."""
+def managed_by_operator(policies: Sequence[Mapping[str, Any]], node: Mapping[str, Any]) -> bool:
+    """Whether the GPU Operator with these ClusterPolicies manages a node, or has left its labels on it."""
     active = any((policy.get("status") or {}).get("state") != "ignored" for policy in policies)
-    return {str((node.get("metadata") or {}).get("name")): _operator_evidence(active, node) for node in nodes}
+    return bool(_operator_evidence(active, node))
+
+
+def offer_refusal(
+    facts: Mapping[str, Any], ours: Sequence[Mapping[str, str]], by_claims: Collection[str]
+) -> Optional[Dict[str, str]]:
+    """Why our device plugin must not come to a node: others offer its GPUs already. None when nobody does.
+
+    A kubelet keeps the resources of a plugin that has left as nothing, so that what is to be had is offered by one that
+    runs. Two of them take the kubelet's socket from each other; a plugin and a DRA driver give one GPU out twice.
+
+    ours:      the node selectors of our device plugin's DaemonSets.
+    by_claims: names of the nodes whose GPUs a DRA driver has published.
+    """
+    if facts["name"] in by_claims:
+        return Refusal(
+            "cluster.offered_by_dra", "the DRA driver gpu.nvidia.com offers the GPUs of node %s" % facts["name"],
+            "one way for pods to get them", "keep that driver off the node (or switch its GPUs off), or leave "
+            "device_plugin out of `gpu_components`").to_dict()
+    offered = {name: count for name, count in facts["allocatable"].items()
+               if count and (name in GPU_RESOURCES or name.startswith(MIG))}
+    if not offered or any(selector.items() <= facts["labels"].items() for selector in ours):
+        return None
+    return Refusal(
+        "cluster.offered_by_others",
+        "node %s offers %s, and our device plugin does not run there" % (
+            facts["name"], ", ".join("%s=%d" % each for each in sorted(offered.items()))),
+        "one device plugin on a node",
+        "take the other one off the node (a DaemonSet of NVIDIA's chart or of the cloud, or a static pod), or leave "
+        "device_plugin out of `gpu_components` to use it").to_dict()
 
 
 def _operator_evidence(active: bool, node: Mapping[str, Any]) -> str:

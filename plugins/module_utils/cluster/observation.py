@@ -3,15 +3,24 @@
 """The cluster as our components meet it: GPU nodes, who manages them, and what is there already."""
 from __future__ import annotations
 
+import functools
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
 from ..core.waiting import wait_for
-from .client import Client
+from .client import ApiError, Client
+from .components.device_plugin import DEVICE_PLUGIN
 from .components.node_feature_discovery import NODE_FEATURE_DISCOVERY
-from .nodes import node_facts, operator_refusal, resource_shortfall, skew_findings
+from .nodes import (
+    managed_by_operator,
+    node_facts,
+    offer_refusal,
+    operator_refusal,
+    resource_shortfall,
+    skew_findings,
+)
 from .readiness import left_out, pod_troubles, rolled_out
 
 PAUSE_SECONDS = 2.0
@@ -20,6 +29,10 @@ STANDSTILL_SECONDS = 10.0
 
 MANAGED_BY = "app.kubernetes.io/managed-by"
 MANAGER = "gpuops"
+NODES = "/api/v1/nodes"
+DAEMON_SETS = "/apis/apps/v1/daemonsets"
+# Of the API of dynamic resource allocation, the newest first
+RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1")
 CLUSTER_POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
 # On every node that it manages
 OPERATOR_VALIDATES = "nvidia.com/gpu.deploy.operator-validator"
@@ -42,20 +55,48 @@ EVERY_NAMESPACE_HAS = ("kube-root-ca.crt", "openshift-service-ca.crt")
 
 
 def observe(
-    cluster: Client, selector: Optional[str], namespace: str, runtime_class: str, contents: bool
+    cluster: Client, selector: Optional[str], namespace: str, runtime_class: str, contents: bool,
+    only: Optional[Collection[str]] = None,
 ) -> Dict[str, Any]:
-    """One look at the cluster; contents asks what else lives in the namespace."""
-    nodes = cluster.items("/api/v1/nodes", labelSelector=selector)
-    policies = (cluster.find(CLUSTER_POLICIES) or {}).get("items") or []
-    facts = sorted((node_facts(node) for node in nodes), key=lambda each: str(each["name"]))
-    for name, finding in skew_findings(facts).items():
-        next(each for each in facts if each["name"] == name)["findings"].append(finding)
+    """One look at the cluster, by one list of its nodes; contents asks what else lives in the namespace.
+
+    only: the nodes whose facts are wanted, where that is not all of them; with them is told then who offers their GPUs.
+    Of the others is known whether they have GPUs ('others').
+    """
+    policies = _policies(cluster)
+    nodes = cluster.items(NODES, keep=functools.partial(_seen, policies, only), labelSelector=selector)
+    facts = {str(each.facts["name"]): each.facts for each in sorted(nodes, key=lambda each: str(each.facts["name"]))}
+    for name, finding in skew_findings(list(facts.values())).items():
+        facts[name].setdefault("findings", []).append(finding)
+    whole = {name: each for name, each in facts.items() if only is None or name in only}
+    if only is not None:
+        _tell_who_offers(cluster, whole)
+    told = {"nodes": list(whole.values())} if only is None else {
+        "of_nodes": whole, "others": [name for name, each in facts.items() if name not in only and each["present"]]}
     return {
-        "nodes": facts,
-        "operator_refusal": operator_refusal(policies, nodes),
+        **told,
+        "operator_refusal": operator_refusal(policies, [str(each.facts["name"]) for each in nodes if each.managed]),
         "namespace": _namespace(cluster, namespace, contents) if namespace else None,
         "runtime_class": _runtime_class(cluster, runtime_class) if runtime_class else None,
     }
+
+
+class _Seen(NamedTuple):
+    """What is kept of a Node. managed: by the GPU Operator."""
+
+    facts: Dict[str, Any]
+    managed: bool
+
+
+def _seen(policies: Sequence[Mapping[str, Any]], only: Optional[Collection[str]], node: Mapping[str, Any]) -> _Seen:
+    facts = node_facts(node)
+    if only is not None and facts["name"] not in only:
+        facts = {name: facts[name] for name in ("name", "present", "product", "driver_version")}
+    return _Seen(facts, managed_by_operator(policies, node))
+
+
+def _policies(cluster: Client) -> List[Dict[str, Any]]:
+    return (cluster.find(CLUSTER_POLICIES) or {}).get("items") or []
 
 
 def refuse_other_managers(cluster: Client) -> None:
@@ -63,11 +104,47 @@ def refuse_other_managers(cluster: Client) -> None:
 
     Where its ClusterPolicy is gone, the labels that it left on nodes tell.
     """
-    policies = (cluster.find(CLUSTER_POLICIES) or {}).get("items") or []
-    nodes = cluster.items("/api/v1/nodes", labelSelector=None if policies else OPERATOR_VALIDATES)
-    refusal = operator_refusal(policies, nodes)
+    policies = _policies(cluster)
+
+    def name_if_managed(node: Mapping[str, Any]) -> Optional[str]:
+        return str(node["metadata"]["name"]) if managed_by_operator(policies, node) else None
+
+    refusal = operator_refusal(policies, cluster.items(
+        NODES, keep=name_if_managed, labelSelector=None if policies else OPERATOR_VALIDATES))
     if refusal:
         raise GpuOpsError.because([Refusal.from_dict(refusal)])
+
+
+def _tell_who_offers(cluster: Client, nodes: Mapping[str, Dict[str, Any]]) -> None:
+    """Add 'offer_refusal' to the facts of each node."""
+    ours: List[Mapping[str, str]] = []
+    if any(any(facts["allocatable"].values()) for facts in nodes.values()):
+        ours = cluster.items(DAEMON_SETS, keep=_selector_of_plugin, labelSelector="%s=%s" % (MANAGED_BY, MANAGER))
+    by_claims = _published(cluster) if nodes else []
+    for facts in nodes.values():
+        facts["offer_refusal"] = offer_refusal(facts, ours, by_claims)
+
+
+def _selector_of_plugin(workload: Mapping[str, Any]) -> Optional[Mapping[str, str]]:
+    if not str(workload["metadata"]["name"]).startswith(DEVICE_PLUGIN.apps[0]):
+        return None
+    return workload["spec"]["template"]["spec"].get("nodeSelector") or {}
+
+
+def _published(cluster: Client) -> List[str]:
+    """Nodes of which a DRA driver has published GPUs; none where the API does not know how."""
+    for version in RESOURCE_VERSIONS:
+        try:
+            return cluster.items("/apis/resource.k8s.io/%s/resourceslices" % version, keep=_node_of_slice,
+                                 fieldSelector="spec.driver=gpu.nvidia.com")
+        except ApiError as error:
+            if error.status != 404:
+                raise
+    return []
+
+
+def _node_of_slice(resources: Mapping[str, Any]) -> Optional[str]:
+    return resources["spec"].get("nodeName") if resources["spec"].get("devices") else None
 
 
 def wait_for_resources(
@@ -78,9 +155,16 @@ def wait_for_resources(
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Return once every node offers exactly what is expected of it; refuse when the time is up."""
-    lines, offered = wait_for(
-        lambda: resource_shortfall(expected, [node_facts(node) for node in cluster.items("/api/v1/nodes")]),
-        lambda lines: not lines, timeout, PAUSE_SECONDS, clock, sleep)
+    waiting = dict(expected)
+
+    def shortfall() -> List[str]:
+        found = [cluster.find("%s/%s" % (NODES, name)) for name in waiting]
+        facts = [node_facts(node) for node in found if node is not None]
+        for name in [name for name in waiting if not resource_shortfall({name: waiting[name]}, facts)]:
+            del waiting[name]
+        return resource_shortfall(waiting, facts)
+
+    lines, offered = wait_for(shortfall, lambda lines: not lines, timeout, PAUSE_SECONDS, clock, sleep)
     if not offered:
         raise GpuOpsError(
             "cluster.devices_not_offered",
@@ -162,7 +246,7 @@ class _Rollout:
         return self._waiting
 
     def _without_dead_nodes(self, found: Mapping[str, Dict[str, Any]]) -> Dict[str, Dict[str, Any]]:
-        unready = set(self._cluster.items("/api/v1/nodes", keep=_name_if_unready))
+        unready = set(self._cluster.items(NODES, keep=_name_if_unready))
         rest = {}
         for name, workload in found.items():
             labels = ((workload.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}

@@ -96,26 +96,63 @@ class TestOperator:
     policy = {"metadata": {"name": "cluster-policy"}, "status": {"state": "ready"}}
 
     def test_a_cluster_policy_manages_every_gpu_node(self) -> None:
-        refusal = nodes.operator_refusal([self.policy], [h100_node(), node("cpu-1")])
+        assert nodes.managed_by_operator([self.policy], h100_node())
+        assert not nodes.managed_by_operator([self.policy], node("cpu-1"))
+        refusal = nodes.operator_refusal([self.policy], ["gpu-1"])
         assert refusal is not None
-        assert "gpu-1" in refusal["found"] and "cluster-policy" in refusal["found"] and "cpu-1" not in refusal["found"]
+        assert "gpu-1" in refusal["found"] and "cluster-policy" in refusal["found"]
         assert "operands=false" in refusal["remedy"]
+
+    def test_without_a_managed_node_there_is_nothing_to_refuse(self) -> None:
+        assert nodes.operator_refusal([self.policy], []) is None
 
     def test_opted_out_nodes_are_ours(self) -> None:
         opted = h100_node(labels=h100_labels(gpu__deploy__operands="false", gpu__deploy__driver="true"))
-        assert nodes.operator_refusal([self.policy], [opted]) is None
+        assert not nodes.managed_by_operator([self.policy], opted)
 
     def test_an_ignored_policy_manages_nothing(self) -> None:
-        assert nodes.operator_refusal([{"status": {"state": "ignored"}}], [h100_node()]) is None
+        assert not nodes.managed_by_operator([{"status": {"state": "ignored"}}], h100_node())
 
     @pytest.mark.parametrize("value", ["true", "paused-for-driver-upgrade"])
     def test_the_operators_labels_tell_even_when_the_policy_cannot_be_seen(self, value: str) -> None:
-        refusal = nodes.operator_refusal([], [h100_node(labels=h100_labels(gpu__deploy__driver=value))])
+        assert nodes.managed_by_operator([], h100_node(labels=h100_labels(gpu__deploy__driver=value)))
+        refusal = nodes.operator_refusal([], ["gpu-1"])
         assert refusal is not None and "labels" in refusal["found"]
 
     def test_our_own_labels_are_no_evidence(self) -> None:
         ours = h100_labels(**{"gpu__deploy__device-plugin": "true"})
-        assert nodes.operator_refusal([], [h100_node(labels=ours)]) is None
+        assert not nodes.managed_by_operator([], h100_node(labels=ours))
+
+
+class TestOffer:
+    """Who offers a node's GPUs, as its Node tells."""
+
+    selector = {"nvidia.com/gpu.deploy.device-plugin": "true"}
+
+    def facts(self, allocatable: Dict[str, str], **labels: str) -> Dict[str, Any]:
+        bare = node("gpu-1", labels={name.replace("__", "."): value for name, value in labels.items()})
+        bare["status"] = {"allocatable": allocatable, "capacity": allocatable}
+        return nodes.node_facts(bare)
+
+    @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
+    def test_gpus_that_are_offered_where_our_plugin_does_not_run_are_others(self, resource: str) -> None:
+        refusal = nodes.offer_refusal(self.facts({resource: "8"}), [self.selector], [])
+        assert refusal is not None and refusal["code"] == "cluster.offered_by_others" and resource in refusal["found"]
+
+    def test_a_node_that_our_plugin_selects_offers_by_it(self) -> None:
+        facts = self.facts({"nvidia.com/gpu": "8"}, **{"nvidia.com/gpu__deploy__device-plugin": "true"})
+        assert nodes.offer_refusal(facts, [self.selector], []) is None
+
+    def test_what_a_plugin_has_left_behind_is_nobodys(self) -> None:
+        assert nodes.offer_refusal(self.facts({"nvidia.com/gpu": "0"}), [self.selector], []) is None
+
+    def test_other_devices_of_nvidia_are_no_gpus(self) -> None:
+        assert nodes.offer_refusal(self.facts({"nvidia.com/hostdev": "4"}), [], []) is None
+
+    def test_claims_and_a_plugin_would_give_a_gpu_out_twice(self) -> None:
+        refusal = nodes.offer_refusal(self.facts({}), [self.selector], ["gpu-1"])
+        assert refusal is not None and refusal["code"] == "cluster.offered_by_dra"
+
 
 
 def test_shortfall_is_told_in_words() -> None:
