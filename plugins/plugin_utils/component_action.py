@@ -20,6 +20,7 @@ from ..module_utils.cluster.components.model import Component, argument_spec
 from ..module_utils.cluster.components.observation import Live, ServerDryRun, observe
 from ..module_utils.cluster.components.planner import plan_component
 from ..module_utils.cluster.components.registry import COMPONENTS
+from ..module_utils.cluster.components.rights import require_rights
 from ..module_utils.cluster.observation import refuse_other_managers, wait_for_resources
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import Plan, render
@@ -31,7 +32,8 @@ from .reader_words import people_read
 
 ABSENT = "absent"
 # Options of the task, beside those of components and of the connection
-OF_TASK: Dict[str, Any] = {"show": {"type": "bool", "default": False}}
+OF_TASK: Dict[str, Any] = {"show": {"type": "bool", "default": False},
+                           "require_rights": {"type": "bool", "default": False}}
 # Components with nodes that must offer something in the end
 EXPECTED = "expected_allocatable"
 
@@ -64,6 +66,7 @@ class ComponentAction(ClusterAction):
         access = {name: value for name, value in self._task.args.items() if name in known}
         task = {name: value for name, value in self._task.args.items() if name not in (*known, FROM_VARIABLES)}
         self._show = boolean(task.get("show") or False)
+        self._is_to_be_done = not self._task.check_mode or boolean(task.get("require_rights") or False)
         given = self.given(task)
         variables = None
         clusters = [PlayCluster(access, ())]
@@ -119,13 +122,19 @@ class ComponentAction(ClusterAction):
         """
         if not all(each.is_absent for each in wanted):
             refuse_other_managers(client)
-        live, plans = _planned(client, wanted)
+        dry_run = ServerDryRun(client)
+        live, plans = _planned(client, wanted, dry_run)
         whole = replace(_merged(plans), host=told["name"])
         told.update(plan=whole.to_dict(), text=render(whole), diff=whole.diff())
         if self._show and not self._task.no_log and people_read():
             Display().display(remove_values(told["text"], hidden))
         if whole.refusals:
             raise GpuOpsError.because(whole.refusals)
+        if self._is_to_be_done and (self._task.check_mode or dry_run.forbidden):
+            # All that is missing; what else is forbidden, as what admission denies, the server has said itself
+            require_rights(client, whole)
+            for error in dry_run.forbidden:
+                raise error
         if self._task.check_mode:
             told["changed"] = bool(whole.steps)
             return
@@ -162,14 +171,14 @@ class ComponentAction(ClusterAction):
         return {**result, **as_result(refusals), "failed": True} if refusals else result
 
 
-def _planned(client: Client, wanted: Sequence[Wanted]) -> Tuple[Live, List[Plan]]:
+def _planned(client: Client, wanted: Sequence[Wanted], dry_run: ServerDryRun) -> Tuple[Live, List[Plan]]:
     """(what is there, a plan for each), made one after another from one observation, in the words of the reader."""
     parameters = {each.component.name: each.parameters for each in wanted}
     live = seen = observe(client, [each.component for each in wanted], parameters)
     plans: List[Plan] = []
     for each in wanted:
         try:
-            plan = plan_component(each.component, each.parameters, live, ServerDryRun(client))
+            plan = plan_component(each.component, each.parameters, live, dry_run)
         except GpuOpsError as error:
             raise GpuOpsError.because([refusal.named(each.variables) for refusal in error.refusals],
                                       **error.details) from error

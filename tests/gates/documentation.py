@@ -3,8 +3,8 @@
 """What is documented in many places, made from the one that declares it.
 
 What roles have from modules (role_files.py), what Ansible wants beside a module (module_files.py), tables of variables
-in the roles' READMEs and in docs/variables.md, the keys that results of modules share, and the page of all refusals
-(refusals.py).
+in the roles' READMEs and in docs/variables.md, the keys that results of modules share, the page of all refusals
+(refusals.py), and the least roles of the playbooks in a cluster (rights_pages.py).
 `python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
 """
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
 import module_files
 import refusals
+import rights_pages
 import role_files
 import yaml
 from role_files import documentation_blocks
@@ -104,6 +105,7 @@ def pages() -> Dict[str, str]:
     made.update(module_files.files())
     made[PAGE] = variables_page()
     made[refusals.PAGE] = refusals.page()
+    made.update(rights_pages.files())
     made.update({"plugins/modules/%s.py" % path.stem: module(path) for path in sorted(MODULES.glob("*.py"))})
     return made
 

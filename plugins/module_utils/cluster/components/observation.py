@@ -6,8 +6,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ...core.errors import GpuOpsError
 from ...core.plan import Plan
 from ..client import ApiError, Client
+from ..rights import may_list_everything
 from .common import COMPONENT, MANAGED_BY, NAME, OURS, Object, Parameters, shared_objects
 from .fields import applied_fields
 from .kinds import CRD, KINDS, Key, Kind, key_of
@@ -16,6 +18,7 @@ from .occupants import others_in, others_of
 
 NAMESPACE = "Namespace"
 RUNTIME_CLASS = "RuntimeClass"
+FORBIDDEN = 403
 
 
 @dataclass(frozen=True)
@@ -100,14 +103,8 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
     parameters: {name of a component: its complete parameters}, `state` included. Reads only. A kind that may not be
     listed is an error that names verb and resource (cluster.right_missing).
     """
-    found: Dict[Key, Object] = {}
-    missing: Set[str] = set()
-    for kind in KINDS:
-        listed = _listed(client, kind)
-        if listed is None:
-            missing.add(kind.name)
-        else:
-            found.update((key_of(item), item) for item in listed)
+    found, missing = _ours(client, [namespace for component in components
+                                    for namespace in namespaces_of(component, parameters[component.name])])
     live = Live(found, frozenset(missing))
     shared_keys: Set[Key] = set()
     for component in components:
@@ -117,7 +114,7 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
         for key, item in wanted_objects(component, options).items():
             if shared(key, item):
                 shared_keys.add(key)
-    _find(client, found, [key for component in components for key in _providers(component)])
+    _find(client, found, [key for component in components for key in providers(component)])
     for component in components:
         options = parameters[component.name]
         if options["state"] != "absent" and provider(component, live) is None:
@@ -129,10 +126,30 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
                    instances=_instances(client, components, parameters, live))
 
 
-def _listed(client: Client, kind: Kind) -> Optional[List[Object]]:
+def _ours(client: Client, namespaces: Sequence[str]) -> Tuple[Dict[Key, Object], Set[str]]:
+    """(everything with our label, kinds that the API does not have).
+
+    Who may list everything is shown it by one list of each kind. Others are not asked to have such rights: where
+    accounts and workloads are, in namespaces that we have made and in these, there the rest is.
+    """
+    found: Dict[Key, Object] = {}
+    missing: Set[str] = set()
+    everywhere = may_list_everything(client)
+    for kind in sorted(KINDS, key=lambda kind: not kind.is_everywhere):
+        known = {key.namespace or key.name for key in found if key.namespace or key.kind == NAMESPACE}
+        for namespace in [""] if everywhere or kind.is_everywhere else sorted(known.union(namespaces)):
+            listed = _listed(client, kind, namespace)
+            if listed is None:
+                missing.add(kind.name)
+                break
+            found.update((key_of(item), item) for item in listed)
+    return found, missing
+
+
+def _listed(client: Client, kind: Kind, namespace: str) -> Optional[List[Object]]:
     """Everything of a kind with our label; None where the API does not have the kind."""
     try:
-        items = client.items(kind.list_path(), labelSelector="%s=%s" % (MANAGED_BY, OURS))
+        items = client.items(kind.list_path(namespace), labelSelector="%s=%s" % (MANAGED_BY, OURS))
     except ApiError as error:
         if error.status == 404 and kind.optional:
             return None
@@ -141,7 +158,19 @@ def _listed(client: Client, kind: Kind) -> Optional[List[Object]]:
     return [{**item, "apiVersion": kind.api_version, "kind": kind.name} for item in items]
 
 
-def _providers(component: Component) -> List[Key]:
+def namespaces_of(component: Component, parameters: Parameters) -> Set[str]:
+    """The namespaces that a component's options name."""
+    named = {str(parameters["namespace"])}
+    try:
+        return named.union(key.namespace for key in wanted_objects(component, parameters) if key.namespace)
+    except GpuOpsError:
+        if parameters["state"] != "absent":
+            raise
+        return named
+
+
+def providers(component: Component) -> List[Key]:
+    """Objects that tell whether others provide the component."""
     return [Key(kind, "", name) for kind, name in component.provided_by]
 
 
@@ -183,10 +212,20 @@ def _instances(client: Client, components: Sequence[Component], parameters: Mapp
 
 
 class ServerDryRun:
-    """planner.DryRun by server-side apply with dryRun=All: nothing is written."""
+    """planner.DryRun by server-side apply with dryRun=All: nothing is written.
+
+    forbidden: its answers that this user may not do that. Who only wants to know may have no such rights; who wants it
+    done must not go on.
+    """
 
     def __init__(self, client: Client) -> None:
         self._client = client
+        self.forbidden: List[ApiError] = []
 
     def apply(self, wanted: Object) -> Object:
-        return self._client.apply(key_of(wanted).path, wanted, dry_run=True)
+        try:
+            return self._client.apply(key_of(wanted).path, wanted, dry_run=True)
+        except ApiError as error:
+            if error.status == FORBIDDEN:
+                self.forbidden.append(error)
+            raise

@@ -30,7 +30,7 @@ from .fields import (
 )
 from .kinds import BY_NAME, CRD, KINDS, WORKLOADS, Key, key_of
 from .model import Component, removal_jobs
-from .observation import NAMESPACE, RUNTIME_CLASS, Live, belongs, provider, shared, wanted_objects
+from .observation import FORBIDDEN, NAMESPACE, RUNTIME_CLASS, Live, belongs, provider, shared, wanted_objects
 
 CREATE, CHANGE, ADOPT, REPLACE = "object.create", "object.change", "object.adopt", "object.replace"
 PRUNE, REMOVE, RUN = "object.prune", "object.remove", "job.run"
@@ -65,14 +65,17 @@ def plan_component(component: Component, parameters: Parameters, live: Live, dry
             plan = plan_component(component, parameters[component.name], live, ServerDryRun(client))
             live = live.after(plan)
 
-    What we refuse is in plan.refusals. What the server refuses, as a value that is not valid or a right that is
-    missing, is the ApiError of the dry run.
+    What we refuse is in plan.refusals. What the server refuses, as a value that is not valid, is the ApiError of the
+    dry run. Where this user may not try, a note says so, and the plan is what it would be without the server's word.
     """
     draft = _Draft(component, parameters, live, dry_run)
     if parameters["state"] == "absent":
         draft.remove()
     else:
         draft.bring()
+    if draft.untried:
+        draft.notes.append("what the server would make of %s, or refuse of it, is not known before, as this user may "
+                           "not try: %s" % (", ".join(map(str, draft.untried)), next(iter(draft.untried.values()))))
     policy = digest(dict(parameters))
     return Plan(policy=policy, policies={component.name: policy}, observation=_observation(component, live),
                 steps=tuple(draft.steps), refusals=tuple(draft.refusals), kept=tuple(draft.kept),
@@ -97,6 +100,8 @@ class _Draft:
     refusals: List[Refusal] = field(default_factory=list)
     kept: List[Kept] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
+    # {what this user may not have the server try: its answer}
+    untried: Dict[Key, str] = field(default_factory=dict)
 
     # What is wanted
 
@@ -172,8 +177,10 @@ class _Draft:
             try:
                 self.dry_run.apply(item)
             except ApiError as error:
+                if error.status == FORBIDDEN:
+                    self.untried[key] = error.message
                 # What it refers to, as the role of a binding, may be made by a step before it.
-                if error.status != _NOT_FOUND and _NO_DRY_RUN not in error.message:
+                elif error.status != _NOT_FOUND and _NO_DRY_RUN not in error.message:
                     raise
         self._step(CREATE, key, "is not there", None, item, item)
 
@@ -227,7 +234,10 @@ class _Draft:
         try:
             tried = self.dry_run.apply(item)
         except ApiError as error:
-            if _NO_DRY_RUN in error.message:
+            if error.status == FORBIDDEN:
+                self.untried[key] = error.message
+                self._step(action, key, why, there, overlaid(there, item), item)
+            elif _NO_DRY_RUN in error.message:
                 self._step(action, key, why, there, overlaid(there, item), item)
                 self.notes.append("a webhook of this cluster takes no dry runs, so that what becomes of %s is not "
                                   "known before: %s" % (key, error.message))
