@@ -122,9 +122,11 @@ class ComponentAction(ClusterAction):
         """
         if not all(each.is_absent for each in wanted):
             refuse_other_managers(client)
-        dry_run = ServerDryRun(client)
+        dry_run = ServerDryRun(client, only_looks=not self._is_to_be_done)
         live, plans = _planned(client, wanted, dry_run)
-        whole = replace(_merged(plans), host=told["name"])
+        whole = _merged(plans)
+        whole = replace(whole, host=told["name"], notes=(*whole.notes, *(
+            "the server would refuse: %s" % error.message for error in dry_run.forbidden)))
         told.update(plan=whole.to_dict(), text=render(whole), diff=whole.diff())
         if self._show and not self._task.no_log and people_read():
             Display().display(remove_values(told["text"], hidden))

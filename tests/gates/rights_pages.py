@@ -72,7 +72,7 @@ def _dashed(*words: str) -> str:
 
 
 def namespace() -> str:
-    """The components' namespace as an administrator prepares it: not as one of ours, which an uninstallation removes."""
+    """The components' namespace as an administrator prepares it, whose it stays."""
     made = _module("components.common").shared_objects({
         name: option["default"] for name, option in _module("components.common").SHARED_ARGUMENTS.items()})[0]
     labels = {name: value for name, value in made["metadata"]["labels"].items() if name.startswith("pod-security")}
@@ -90,7 +90,8 @@ def _role(name: str, place: str, rules: Rules) -> str:
     lines = ["apiVersion: %s/v1" % table().RBAC, "kind: %s" % ("Role" if place else "ClusterRole"), "metadata:",
              "  name: %s" % name, *(["  namespace: %s" % place] if place else []), "rules:"]
     for group, resources, verbs, names, purpose in _together(rules):
-        lines += ["  # %s" % line for line in textwrap.wrap("To " + purpose, WIDTH - 4, break_on_hyphens=False)]
+        lines += textwrap.wrap("To " + purpose, WIDTH, initial_indent="  # ", subsequent_indent="  # ",
+                               break_on_hyphens=False)
         lines += ["  - apiGroups: [%s]" % (group or '""'), *_list("resources", resources), *_list("verbs", verbs),
                   *(_list("resourceNames", names) if names else [])]
     return "\n".join(lines) + "\n"
@@ -125,10 +126,11 @@ def page() -> str:
 def _tables() -> List[str]:
     lines = ["## Each right and what it is for", ""]
     for playbook in table().PLAYBOOKS:
-        lines += ["### %s" % playbook, "", "For %s: [%s.yaml](rbac/%s.yaml)." % (DOES[playbook], playbook, playbook), "",
+        link = "[%s.yaml](rbac/%s.yaml)" % (playbook, playbook)
+        lines += ["### %s" % playbook, "", "For %s: %s." % (DOES[playbook], link), "",
                   "| Where | Resource | Verbs | To |", "|---|---|---|---|", *map(_row, rules_of(playbook)), ""]
     lines += ["## Options that need more", "",
-              "Each has a file with roles `gpuops-<playbook>-<option>`, which are bound beside those of the playbook.", "",
+              "Each has a file with roles `gpuops-<playbook>-<option>`, to be bound beside those of the playbook.", "",
               "| Option | Playbook | Beyond its role |", "|---|---|---|"]
     for (component, option), needed in extras().items():
         link = "[`%s_%s`](rbac/options/%s.yaml)" % (component, option, _dashed(component, option))

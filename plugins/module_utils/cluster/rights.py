@@ -8,7 +8,7 @@ unless a cluster has taken that away.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Tuple
 
 from ..core.errors import GpuOpsError
 from .client import ApiError, Client
@@ -128,13 +128,14 @@ def spoken(rule: Rule) -> str:
     return "%s %s%s" % (", ".join(rule.verbs), rule.called, " in namespace %s" % rule.place if rule.place else "")
 
 
-def may_list_everything(client: Client) -> bool:
-    """Whether this user may list whatever there is in every namespace. False where the cluster does not say."""
+def may(client: Client, verb: str, group: str, resource: str, namespace: str = "", name: str = "",
+        default: bool = False) -> bool:
+    """Whether this user may do that; what counts where the cluster does not say is the default."""
     try:
-        return allowed(client, "list", EVERYTHING, EVERYTHING)
+        return allowed(client, verb, group, resource, namespace, name)
     except ApiError as error:
         if error.status in _UNKNOWN:
-            return False
+            return default
         raise
 
 
@@ -147,7 +148,7 @@ def _has(client: Client, verb: str, rule: Rule) -> bool:
 
 
 def allowed(client: Client, verb: str, group: str, resource: str, namespace: str = "",
-            name: Optional[str] = None) -> bool:
+            name: str = "") -> bool:
     """The server's word. Raises ApiError."""
     plural, _separator, subresource = resource.partition("/")
     attributes = {"verb": verb, "group": group, "resource": plural, "subresource": subresource,

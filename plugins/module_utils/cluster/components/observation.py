@@ -9,10 +9,10 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set,
 from ...core.errors import GpuOpsError
 from ...core.plan import Plan
 from ..client import ApiError, Client
-from ..rights import may_list_everything
+from ..rights import EVERYTHING, may
 from .common import COMPONENT, MANAGED_BY, NAME, OURS, Object, Parameters, shared_objects
 from .fields import applied_fields
-from .kinds import CRD, KINDS, Key, Kind, key_of
+from .kinds import BY_NAME, CRD, KINDS, Key, Kind, key_of
 from .model import Component, objects
 from .occupants import others_in, others_of
 
@@ -134,7 +134,7 @@ def _ours(client: Client, namespaces: Sequence[str]) -> Tuple[Dict[Key, Object],
     """
     found: Dict[Key, Object] = {}
     missing: Set[str] = set()
-    everywhere = may_list_everything(client)
+    everywhere = may(client, "list", EVERYTHING, EVERYTHING)
     for kind in sorted(KINDS, key=lambda kind: not kind.is_everywhere):
         known = {key.namespace or key.name for key in found if key.namespace or key.kind == NAMESPACE}
         for namespace in [""] if everywhere or kind.is_everywhere else sorted(known.union(namespaces)):
@@ -214,18 +214,28 @@ def _instances(client: Client, components: Sequence[Component], parameters: Mapp
 class ServerDryRun:
     """planner.DryRun by server-side apply with dryRun=All: nothing is written.
 
-    forbidden: its answers that this user may not do that. Who only wants to know may have no such rights; who wants it
-    done must not go on.
+    only_looks: whether nothing of it will be done. Who only looks may have rights to read and no others: what he may
+                not change is not tried, as his administrators would find each try among what was denied.
+    forbidden:  the server's answers, of what was tried, that this user may not.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, only_looks: bool = False) -> None:
         self._client = client
+        self._only_looks = only_looks
         self.forbidden: List[ApiError] = []
 
-    def apply(self, wanted: Object) -> Object:
+    def apply(self, wanted: Object) -> Optional[Object]:
+        key = key_of(wanted)
+        if self._only_looks and not self._may_change(key):
+            return None
         try:
-            return self._client.apply(key_of(wanted).path, wanted, dry_run=True)
+            return self._client.apply(key.path, wanted, dry_run=True)
         except ApiError as error:
-            if error.status == FORBIDDEN:
-                self.forbidden.append(error)
-            raise
+            if error.status != FORBIDDEN:
+                raise
+            self.forbidden.append(error)
+            return None
+
+    def _may_change(self, key: Key) -> bool:
+        kind = BY_NAME[key.kind]
+        return may(self._client, "patch", kind.group, kind.plural, key.namespace, key.name, default=True)

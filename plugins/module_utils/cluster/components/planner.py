@@ -30,7 +30,7 @@ from .fields import (
 )
 from .kinds import BY_NAME, CRD, KINDS, WORKLOADS, Key, key_of
 from .model import Component, removal_jobs
-from .observation import FORBIDDEN, NAMESPACE, RUNTIME_CLASS, Live, belongs, provider, shared, wanted_objects
+from .observation import NAMESPACE, RUNTIME_CLASS, Live, belongs, provider, shared, wanted_objects
 
 CREATE, CHANGE, ADOPT, REPLACE = "object.create", "object.change", "object.adopt", "object.replace"
 PRUNE, REMOVE, RUN = "object.prune", "object.remove", "job.run"
@@ -50,8 +50,9 @@ _NAMED_FIELDS = 3
 class DryRun(Protocol):
     """Answers what the server would make of an object."""
 
-    def apply(self, wanted: Object) -> Object:
-        """The object as it would be after a server-side apply. Raises ApiError where the server refuses it."""
+    def apply(self, wanted: Object) -> Optional[Object]:
+        """The object as it would be after a server-side apply; None where this user may not try. Raises ApiError where
+        the server refuses it."""
 
 
 def plan_component(component: Component, parameters: Parameters, live: Live, dry_run: DryRun) -> Plan:
@@ -74,8 +75,8 @@ def plan_component(component: Component, parameters: Parameters, live: Live, dry
     else:
         draft.bring()
     if draft.untried:
-        draft.notes.append("what the server would make of %s, or refuse of it, is not known before, as this user may "
-                           "not try: %s" % (", ".join(map(str, draft.untried)), next(iter(draft.untried.values()))))
+        draft.notes.append("this user may not change %s: what the server would make of it, or refuse, is not known"
+                           % ", ".join(map(str, draft.untried)))
     policy = digest(dict(parameters))
     return Plan(policy=policy, policies={component.name: policy}, observation=_observation(component, live),
                 steps=tuple(draft.steps), refusals=tuple(draft.refusals), kept=tuple(draft.kept),
@@ -100,8 +101,8 @@ class _Draft:
     refusals: List[Refusal] = field(default_factory=list)
     kept: List[Kept] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
-    # {what this user may not have the server try: its answer}
-    untried: Dict[Key, str] = field(default_factory=dict)
+    # What this user may not have the server try
+    untried: List[Key] = field(default_factory=list)
 
     # What is wanted
 
@@ -175,12 +176,11 @@ class _Draft:
     def _create(self, key: Key, item: Object) -> None:
         if self._can_be_tried(key):
             try:
-                self.dry_run.apply(item)
+                if self.dry_run.apply(item) is None:
+                    self.untried.append(key)
             except ApiError as error:
-                if error.status == FORBIDDEN:
-                    self.untried[key] = error.message
                 # What it refers to, as the role of a binding, may be made by a step before it.
-                elif error.status != _NOT_FOUND and _NO_DRY_RUN not in error.message:
+                if error.status != _NOT_FOUND and _NO_DRY_RUN not in error.message:
                     raise
         self._step(CREATE, key, "is not there", None, item, item)
 
@@ -234,10 +234,7 @@ class _Draft:
         try:
             tried = self.dry_run.apply(item)
         except ApiError as error:
-            if error.status == FORBIDDEN:
-                self.untried[key] = error.message
-                self._step(action, key, why, there, overlaid(there, item), item)
-            elif _NO_DRY_RUN in error.message:
+            if _NO_DRY_RUN in error.message:
                 self._step(action, key, why, there, overlaid(there, item), item)
                 self.notes.append("a webhook of this cluster takes no dry runs, so that what becomes of %s is not "
                                   "known before: %s" % (key, error.message))
@@ -248,7 +245,10 @@ class _Draft:
             else:
                 raise
             return
-        if action == ADOPT or plain(tried) != plain(there):
+        if tried is None:
+            self.untried.append(key)
+            self._step(action, key, why, there, overlaid(there, item), item)
+        elif action == ADOPT or plain(tried) != plain(there):
             self._step(action, key, why, there, tried, item)
 
     def _reason(self, item: Object, there: Object, action: str) -> str:

@@ -1,0 +1,205 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Users with the roles of docs/rbac and no other right, on a real API server without a node.
+
+That the roles are enough for the playbooks' whole life, and no more than that, test_uninstall sees on real hosts.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+
+import accounts
+import pytest
+from laboratory import new_lab
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster import observation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.common import namespaced
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import key_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import complete
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.playbook_rights import (
+    ACTS,
+    extras,
+    rights_of,
+    variations,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.rights import allowed, require
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.component_action import ComponentAction, Wanted
+from gpulab.lab import Lab
+from gpulab.processes import wait_for
+
+NODE = "gpu-1"
+SITE = accounts.user_of("site")
+ROLES = "/apis/rbac.authorization.k8s.io/v1"
+APP = "nvidia-dcgm-exporter"
+SERVICE_MONITORS = {
+    "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+    "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced",
+             "names": {"kind": "ServiceMonitor", "plural": "servicemonitors"},
+             "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {
+                 "type": "object", "x-kubernetes-preserve-unknown-fields": True}}}]}}
+
+
+@dataclass
+class Cluster:
+    """The API server, asked by an administrator and by the users of the playbooks."""
+
+    lab: Lab
+    admin: Client
+    users: Mapping[str, Client]
+
+    def writes(self, user: str) -> List[str]:
+        return accounts.writes(self.lab, user)
+
+    def leave_behind(self) -> None:
+        """What an older release has made in the namespace, one of each kind that the roles are about."""
+        place = {"namespace": "gpuops"}
+        pod = {"metadata": {"labels": {"old": "yes"}}, "spec": {
+            "nodeSelector": {"old": "yes"}, "containers": [{"name": "old", "image": "old:1"}]}}
+        workload = {"selector": {"matchLabels": {"old": "yes"}}, "template": pod}
+        for api, kind, body in (
+                ("v1", "ServiceAccount", {}), ("v1", "ConfigMap", {"data": {}}),
+                ("v1", "Service", {"spec": {"ports": [{"port": 1, "protocol": "TCP"}]}}),
+                ("rbac.authorization.k8s.io/v1", "Role", {"rules": []}),
+                ("rbac.authorization.k8s.io/v1", "RoleBinding", {
+                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "old"}}),
+                ("apps/v1", "Deployment", {"spec": workload}), ("apps/v1", "DaemonSet", {"spec": workload})):
+            item = namespaced(api, kind, "old", APP, place, **body)
+            self.admin.apply(key_of(item).path, item)
+
+
+def go(client: Client, check_mode: bool, options: Optional[Mapping[str, Mapping[str, Any]]] = None) -> Dict[str, Any]:
+    """What site asks a cluster for until its components run, in its order; without the time that they take to start.
+
+    With check mode it is what plan asks for.
+    """
+    if not check_mode:
+        require(client, rights_of(ACTS))
+        observation.observe(client, None, "", "", False, only=frozenset([NODE]))
+    wanted = [Wanted(component, complete(component, (options or {}).get(component.name, {})), {})
+              for component in COMPONENTS.values()]
+    action: Any = SimpleNamespace(
+        _task=SimpleNamespace(check_mode=check_mode, no_log=True), _show=False, _is_to_be_done=not check_mode,
+        _await=lambda *arguments: None)
+    told: Dict[str, Any] = {"name": "cluster", "changed": False}
+    ComponentAction._serve(action, client, wanted, told, ())
+    return told
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    lab = new_lab("rights")
+    lab.up("cluster")
+    users = {playbook: Client(Connection(kubeconfig=str(path))) for playbook, path in accounts.prepare(lab).items()}
+    found = Cluster(lab, Client(Connection(kubeconfig=str(lab.kubeconfig))), users)
+    found.admin.create("/api/v1/nodes", {
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE},
+        "status": {"capacity": {"nvidia.com/gpu": "1"}, "allocatable": {"nvidia.com/gpu": "1"}}})
+    found.leave_behind()
+    yield found
+    lab.down()
+
+
+def test_no_role_is_a_way_to_more(cluster: Cluster) -> None:
+    for user in cluster.users.values():
+        assert not allowed(user, "list", "", "secrets", "gpuops")
+        assert not allowed(user, "create", "", "namespaces")
+        for verb in ("escalate", "bind"):
+            assert not allowed(user, verb, "rbac.authorization.k8s.io", "clusterroles")
+            assert not allowed(user, verb, "rbac.authorization.k8s.io", "roles", "gpuops")
+
+
+def each_verb() -> List[Any]:
+    """(role, number of the rule in it, verb) of everything that site may."""
+    return [pytest.param(role, number, verb, id="-".join((
+                role["metadata"].get("namespace", "cluster"), verb, *rule["resources"])))
+            for role in accounts.documents("site.yaml") for number, rule in enumerate(role["rules"])
+            for verb in rule["verbs"]]
+
+
+def path_of(role: Mapping[str, Any]) -> str:
+    return key_of(role).path
+
+
+def without(rules: List[Dict[str, Any]], number: int, verb: str) -> List[Dict[str, Any]]:
+    rule = rules[number]
+    left = [{**rule, "verbs": [each for each in rule["verbs"] if each != verb]}] if rule["verbs"] != [verb] else []
+    return [*rules[:number], *left, *rules[number + 1:]]
+
+
+@pytest.mark.parametrize(("role", "number", "verb"), each_verb())
+def test_each_verb_that_is_missing_is_named_before_the_first_write(
+    cluster: Cluster, role: Dict[str, Any], number: int, verb: str
+) -> None:
+    rule, site = role["rules"][number], cluster.users["site"]
+    resource, group = rule["resources"][0], rule["apiGroups"][0]
+    place, name = role["metadata"].get("namespace", ""), rule.get("resourceNames", [""])[0]
+
+    def may() -> bool:
+        return allowed(site, verb, group, resource, place, name)
+
+    cluster.admin.patch(path_of(role), {"rules": without(role["rules"], number, verb)})
+    try:
+        wait_for("a role without %s %s" % (verb, resource), lambda: not may(), 10, "the API server", pause=0.01)
+        with pytest.raises(GpuOpsError) as refused:
+            go(site, check_mode=False)
+    finally:
+        cluster.admin.patch(path_of(role), {"rules": role["rules"]})
+        wait_for("a whole role", may, 10, "the API server", pause=0.01)
+    error = refused.value
+    assert error.code in ("cluster.rights_missing", "cluster.right_missing"), error
+    told = "%s %s" % (error.found if error.code == "cluster.rights_missing" else error.wanted, "")
+    called = "%s.%s" % (resource, group) if group else resource
+    assert verb in told and any("%s.%s" % (each, group) in told if group else each in told
+                                for each in rule["resources"]), (called, told)
+    assert cluster.writes(SITE) == []
+
+
+def test_who_may_only_look_is_shown_the_plan_of_who_may_write(cluster: Cluster) -> None:
+    seen, whole = (go(client, check_mode=True)["plan"] for client in (cluster.users["plan"], cluster.admin))
+    assert [(step["action"], step["subject"]) for step in seen["steps"]] == [
+        (step["action"], step["subject"]) for step in whole["steps"]]
+    assert any("this user may not change" in note for note in seen["notes"]) and whole["notes"] == []
+    assert accounts.denied(cluster.lab, accounts.user_of("plan")) == []
+    assert cluster.writes(accounts.user_of("plan")) == []
+
+
+def test_the_role_is_enough_and_takes_away_what_is_no_longer_wanted(cluster: Cluster) -> None:
+    done = go(cluster.users["site"], check_mode=False)["plan"]
+    assert sum(step["action"] == "object.prune" for step in done["steps"]) == 7
+    assert go(cluster.users["site"], check_mode=True)["plan"]["steps"] == []
+    asked = accounts.used(cluster.lab, SITE)
+    roles = accounts.documents("site.yaml")
+    assert {each for each in accounts.unused(accounts.granted(roles), asked) if each.namespace == "gpuops"} == {
+        accounts.Asked(verb, "nodefeatures.nfd.k8s-sigs.io", "gpuops") for verb in ("create", "update")}, (
+        "only what the components' own roles grant is not used")
+
+
+@pytest.mark.parametrize(("component", "option"), sorted(extras()))
+def test_an_option_needs_the_roles_of_its_file(cluster: Cluster, component: str, option: str) -> None:
+    site, options = cluster.users["site"], {component: variations()[component, option]}
+    if option.startswith("service_monitor"):
+        accounts.create(cluster.lab, [SERVICE_MONITORS])
+    name = "-".join((component, option)).replace("_", "-").replace(".", "-")
+    roles = [role for role in accounts.documents("options/%s.yaml" % name)
+             if role["metadata"]["name"].startswith("gpuops-site-")]
+    with pytest.raises(GpuOpsError) as refused:
+        go(site, check_mode=False, options=options)
+    assert refused.value.code in ("cluster.rights_missing", "cluster.right_missing")
+    bindings = [accounts.binding(role, SITE) for role in roles]
+    accounts.create(cluster.lab, [*roles, *bindings])
+    rule = roles[-1]["rules"][-1]
+    wanted: Tuple[Any, ...] = (rule["verbs"][0], rule["apiGroups"][0], rule["resources"][0],
+                               roles[-1]["metadata"].get("namespace", ""), rule.get("resourceNames", [""])[0])
+    wait_for("the roles of %s" % option, lambda: allowed(site, *wanted), 10, "the API server", pause=0.01)
+    assert go(site, check_mode=False, options=options)["changed"]
+    for each in bindings:
+        cluster.admin.delete(path_of(each))
+    wait_for("the end of these roles", lambda: not allowed(site, *wanted), 10, "the API server", pause=0.01)
+    # Without the option the next one begins where this one did
+    go(cluster.admin, check_mode=False)
