@@ -84,6 +84,19 @@ options:
         read only; a note says what the server could not be asked then.
     type: bool
     default: false
+  save_to:
+    description:
+      - Directory on the controller to save the plan of each cluster in, as C(cluster-<uid of its namespace
+        kube-system>.json), readable for its owner only. The directory is made when it is missing; a relative one is one
+        of that which Ansible was started in.
+      - In check mode the plan is saved too, as that is how to ask for it.
+    type: path
+  approved_from:
+    description:
+      - Directory on the controller with approved plans, as O(save_to) left them there. Where something is to be done to
+        a cluster, it is what the plan in that directory has or less of it, or the module fails before the first write
+        and names what differs.
+    type: path
   from_variables:
     description:
       - Whether options that the task does not give are variables of the hosts (C(device_plugin_image) is O(image) of

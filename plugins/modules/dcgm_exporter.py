@@ -136,6 +136,8 @@ options:
       - {field: DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS, type: counter, help: "Uncorrectable remaps of rows"}
       - {field: DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS, type: counter, help: "Correctable remaps of rows"}
       - {field: DCGM_FI_DEV_ROW_REMAP_FAILURE, type: gauge, help: "Whether remapping of rows has failed"}
+      - {field: DCGM_FI_DEV_ROW_REMAP_PENDING, type: gauge, help: "Whether rows are remapped at the next reset"}
+      - {field: DCGM_FI_DEV_FABRIC_MANAGER_STATUS, type: gauge, help: "How far the GPU is in its NVLink fabric"}
       - {field: DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL, type: counter, help: "NVLink bandwidth of all lanes"}
       - {field: DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, type: counter, help: "NVLink retries"}
       - {field: DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, type: counter, help: "NVLink recoveries"}
@@ -275,6 +277,7 @@ clusters:
       type: dict
       returned: once it is planned
     text: {description: The plan for a person., type: str, returned: once it is planned}
+    saved_as: {description: File of the plan., type: str, returned: with O(save_to), once it is planned}
     not_ready:
       description: Nodes that are not ready, whose pods were not waited for.
       type: list

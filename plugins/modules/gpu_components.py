@@ -22,7 +22,7 @@ options:
     description: Which components, in the order in which they are brought. Those that go leave in the reverse order.
     type: list
     elements: str
-    choices: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter]
+    choices: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter, gpu_monitoring]
     default: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter]
   state:
     description: The state of all of them. Without it each has its own.
@@ -44,6 +44,10 @@ options:
     description: Options of M(gpuops.nvidia.dcgm_exporter).
     type: dict
     default: {}
+  gpu_monitoring:
+    description: Options of M(gpuops.nvidia.gpu_monitoring).
+    type: dict
+    default: {}
   from_variables:
     description:
       - Whether options of components that the task does not give are variables of the hosts, and every cluster that a
@@ -60,6 +64,19 @@ options:
         read only; a note says what the server could not be asked then.
     type: bool
     default: false
+  save_to:
+    description:
+      - Directory on the controller to save the plan of each cluster in, as C(cluster-<uid of its namespace
+        kube-system>.json), readable for its owner only. The directory is made when it is missing; a relative one is one
+        of that which Ansible was started in.
+      - In check mode the plan is saved too, as that is how to ask for it.
+    type: path
+  approved_from:
+    description:
+      - Directory on the controller with approved plans, as O(save_to) left them there. Where something is to be done to
+        a cluster, it is what the plan in that directory has or less of it, or the module fails before the first write
+        and names what differs.
+    type: path
 """
 
 EXAMPLES = r"""
@@ -95,6 +112,7 @@ clusters:
       type: dict
       returned: once it is planned
     text: {description: The plan for a person., type: str, returned: once it is planned}
+    saved_as: {description: File of the plan., type: str, returned: with O(save_to), once it is planned}
     not_ready:
       description: Nodes that are not ready, whose pods were not waited for.
       type: list

@@ -22,18 +22,27 @@ from ..module_utils.cluster.components.planner import plan_component
 from ..module_utils.cluster.components.registry import COMPONENTS
 from ..module_utils.cluster.components.rights import require_rights
 from ..module_utils.cluster.observation import refuse_other_managers, wait_for_resources
+from ..module_utils.core.approval import differences, read_approved
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import Plan, render
 from ..module_utils.core.refusal import Refusal, as_result
 from .cluster_action import FROM_VARIABLES, ClusterAction, checked
 from .clusters import NAMING, PlayCluster, PlayVariables, clusters_of
 from .component_variables import ClusterWord, variables_behind
+from .plan_files import plan_path, read, save
 from .reader_words import people_read
 
 ABSENT = "absent"
 # Options of the task, beside those of components and of the connection
-OF_TASK: Dict[str, Any] = {"show": {"type": "bool", "default": False},
-                           "require_rights": {"type": "bool", "default": False}}
+OF_TASK: Dict[str, Any] = {
+    "show": {"type": "bool", "default": False},
+    "require_rights": {"type": "bool", "default": False},
+    "save_to": {"type": "path"},
+    "approved_from": {"type": "path"},
+}
+# A cluster is the one whose namespace kube-system has this uid, whatever its kubeconfig is called: no other object
+# lives as long as it
+IDENTITY = "/api/v1/namespaces/kube-system"
 # Components with nodes that must offer something in the end
 EXPECTED = "expected_allocatable"
 
@@ -67,6 +76,7 @@ class ComponentAction(ClusterAction):
         task = {name: value for name, value in self._task.args.items() if name not in (*known, FROM_VARIABLES)}
         self._show = boolean(task.get("show") or False)
         self._is_to_be_done = not self._task.check_mode or boolean(task.get("require_rights") or False)
+        self._save_to, self._approved_from = task.get("save_to"), task.get("approved_from")
         given = self.given(task)
         variables = None
         clusters = [PlayCluster(access, ())]
@@ -130,8 +140,13 @@ class ComponentAction(ClusterAction):
         told.update(plan=whole.to_dict(), text=render(whole), diff=whole.diff())
         if self._show and not self._task.no_log and people_read():
             Display().display(remove_values(told["text"], hidden))
+        if self._save_to:
+            told["saved_as"] = _file(self._save_to, client)
+            save(told["plan"], told["saved_as"])
         if whole.refusals:
             raise GpuOpsError.because(whole.refusals)
+        if self._approved_from and whole.steps:
+            _hold_to(whole, read(_file(self._approved_from, client)))
         if self._is_to_be_done and (self._task.check_mode or dry_run.forbidden):
             # All that is missing; what else is forbidden, as what admission denies, the server has said itself
             require_rights(client, whole)
@@ -187,6 +202,18 @@ def _planned(client: Client, wanted: Sequence[Wanted], dry_run: ServerDryRun) ->
         live = live.after(plan)
         plans.append(replace(plan, refusals=tuple(refusal.named(each.variables) for refusal in plan.refusals)))
     return seen, plans
+
+
+def _file(directory: str, client: Client) -> str:
+    """Where the plan of a cluster is, among those of hosts."""
+    return plan_path(directory, "cluster-%s" % client.get(IDENTITY)["metadata"]["uid"])
+
+
+def _hold_to(plan: Plan, approved: Mapping[str, Any]) -> None:
+    """Raises GpuOpsError where more is needed than was approved; by what name the cluster goes says nothing."""
+    differing = differences(plan, replace(read_approved(approved), host=plan.host))
+    if differing:
+        raise GpuOpsError.because(differing)
 
 
 def _merged(plans: Sequence[Plan]) -> Plan:

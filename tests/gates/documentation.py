@@ -4,7 +4,8 @@
 
 What roles have from modules (role_files.py), what Ansible wants beside a module (module_files.py), tables of variables
 in the roles' READMEs and in docs/variables.md, the keys that results of modules share, the page of all refusals
-(refusals.py), and the least roles of the playbooks in a cluster (rights_pages.py).
+(refusals.py), the least roles of the playbooks in a cluster (rights_pages.py), the alerts on the page about monitoring
+(monitoring_page.py), and the page on NVIDIA's charts (charts_page.py).
 `python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
 """
 from __future__ import annotations
@@ -14,7 +15,9 @@ import re
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
+import charts_page
 import module_files
+import monitoring_page
 import refusals
 import rights_pages
 import role_files
@@ -106,6 +109,8 @@ def pages() -> Dict[str, str]:
     made[PAGE] = variables_page()
     made[refusals.PAGE] = refusals.page()
     made.update(rights_pages.files())
+    made[monitoring_page.PAGE] = monitoring_page.page()
+    made[charts_page.PAGE] = charts_page.page()
     made.update({"plugins/modules/%s.py" % path.stem: module(path) for path in sorted(MODULES.glob("*.py"))})
     return made
 

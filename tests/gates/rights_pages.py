@@ -68,7 +68,7 @@ def extras() -> Dict[Tuple[str, str], Dict[str, Rules]]:
 
 
 def _dashed(*words: str) -> str:
-    return "-".join(words).replace("_", "-").replace(".", "-")
+    return "-".join(filter(None, words)).replace("_", "-").replace(".", "-")
 
 
 def namespace() -> str:
@@ -133,7 +133,7 @@ def _tables() -> List[str]:
               "Each has a file with roles `gpuops-<playbook>-<option>`, to be bound beside those of the playbook.", "",
               "| Option | Playbook | Beyond its role |", "|---|---|---|"]
     for (component, option), needed in extras().items():
-        link = "[`%s_%s`](rbac/options/%s.yaml)" % (component, option, _dashed(component, option))
+        link = "[`%s`](rbac/options/%s.yaml)" % ("_".join(filter(None, (component, option))), _dashed(component, option))
         lines += ["| %s | %s | %s |" % (link, playbook, _spoken(rules)) for playbook, rules in needed.items()]
     return lines
 

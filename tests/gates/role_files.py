@@ -31,7 +31,7 @@ OPTIONS_OF = {
 # A module of this one runs on the controller, once for all hosts
 OF_CLUSTER = "gpuops.nvidia.kubernetes_auth"
 # What only a task says
-OF_TASK = ("from_variables", "require_rights", "show")
+OF_TASK = ("from_variables", "require_rights", "show", "save_to", "approved_from")
 TEXTS = REPOSITORY / "docs" / "roles.yml"
 # What docs/roles.yml says of several roles at once
 EVERY_ROLE = "every_role"
@@ -121,15 +121,16 @@ def texts() -> Dict[str, Dict[str, Any]]:
 @functools.lru_cache(maxsize=None)
 def sources() -> Dict[str, Any]:
     """{module: where its options come from}, as the action plugins know it."""
-    return {**_plugin("plugin_utils.role_variables").SOURCES, **_plugin("plugin_utils.component_variables").SOURCES}
+    return {**plugin("plugin_utils.role_variables").SOURCES, **plugin("plugin_utils.component_variables").SOURCES}
 
 
 def capability_names() -> List[str]:
     """In the order in which they are planned."""
-    return [capability.name for capability in _plugin("module_utils.registry").CAPABILITIES]
+    return [capability.name for capability in plugin("module_utils.registry").CAPABILITIES]
 
 
-def _plugin(name: str) -> Any:
+def plugin(name: str) -> Any:
+    """A module below plugins/, imported under the collection's name."""
     sys.path.insert(0, str(collections_root()))
     try:
         return importlib.import_module(PLUGINS + name)

@@ -18,6 +18,7 @@ from gpulab.lab import Lab
 
 RBAC = REPOSITORY / "docs" / "rbac"
 PLAYBOOKS = ("inventory", "plan", "validate", "site", "uninstall")
+LEFT_BEHIND = "of-an-older-release"
 GROUP = "rbac.authorization.k8s.io"
 
 
@@ -61,6 +62,24 @@ def binding(role: Mapping[str, Any], user: str) -> Dict[str, Any]:
             "metadata": {"name": role["metadata"]["name"], **({"namespace": namespace} if namespace else {})},
             "roleRef": {"apiGroup": GROUP, "kind": role["kind"], "name": role["metadata"]["name"]},
             "subjects": [{"apiGroup": GROUP, "kind": "User", "name": user}]}
+
+
+def leave_behind(lab: Lab) -> None:
+    """What an older release has made in the components' namespace: one of each kind that the roles are about."""
+    pod = {"metadata": {"labels": {"old": "yes"}}, "spec": {
+        "nodeSelector": {"old": "yes"}, "containers": [{"name": "old", "image": "old:1"}]}}
+    workload = {"selector": {"matchLabels": {"old": "yes"}}, "template": pod}
+    labels = {"app.kubernetes.io/name": "nvidia-dcgm-exporter", "app.kubernetes.io/managed-by": "gpuops"}
+    bodies: Dict[str, Dict[str, Any]] = {
+        "v1 ServiceAccount": {}, "v1 ConfigMap": {"data": {}}, "v1 Service": {"spec": {"ports": [{"port": 1}]}},
+        GROUP + "/v1 Role": {"rules": []},
+        GROUP + "/v1 RoleBinding": {"roleRef": {"apiGroup": GROUP, "kind": "Role", "name": LEFT_BEHIND}},
+        "apps/v1 Deployment": {"spec": workload}, "apps/v1 DaemonSet": {"spec": workload}}
+    items = [{"apiVersion": word.split()[0], "kind": word.split()[1],
+              "metadata": {"name": LEFT_BEHIND, "namespace": "gpuops", "labels": labels}, **body}
+             for word, body in bodies.items()]
+    lab.kubectl(["apply", "--server-side", "--field-manager=gpuops", "--filename=-"], feed=json.dumps(
+        {"apiVersion": "v1", "kind": "List", "items": items}))
 
 
 def granted(roles: Sequence[Mapping[str, Any]]) -> Set[Asked]:

@@ -25,11 +25,9 @@ HOLD = "import os, time; os.open(%r, os.O_PATH); time.sleep(3600)"
 
 
 GPUS = 8
-# As the role's default is, but for the strategy
-SINGLE = {"version": "v1", "flags": {
-    "migStrategy": "single", "failOnInitError": False, "nvidiaDriverRoot": "/", "plugin": {
-        "deviceListStrategy": ["cdi-annotations", "cdi-cri"], "containerDriverRoot": "/driver-root",
-        "nvidiaCTKPath": "/usr/bin/nvidia-cdi-hook"}}}
+SINGLE = {"flags": {"migStrategy": "single"}}
+SLICED = {**SINGLE, "sharing": {"timeSlicing": {
+    "renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}}
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +161,21 @@ def test_a_boot_brings_the_layout_back_before_containers_start(fleet: Fleet) -> 
     assert [task for _host, task in again.changes() if not task.endswith("Validate the host")] == [], "what is in /run"
     for host in HOSTS:
         assert offered(fleet, host) == {"gpu": 7 * GPUS}
+
+
+def test_sliced_devices_go_by_another_name_and_no_probe_waits_for_one_in_use(fleet: Fleet) -> None:
+    shared = {"mig_config": "all-1g.10gb", "device_plugin_config": SLICED}
+    devices = 2 * 7 * GPUS
+    site(fleet, **shared)
+    for host in HOSTS:
+        assert offered(fleet, host) == {"gpu.shared": devices}
+        labelled(fleet, host, gpu_sharing__strategy="time-slicing", gpu_replicas="2")
+    gpu_pods.run(fleet, [gpu_pods.pod("all-of-" + host, host, devices, "nvidia.com/gpu.shared") for host in HOSTS])
+    validated = fleet.play("gpuops.nvidia.validate", **shared)
+    for host in HOSTS:
+        checks = {each["name"]: each["status"] for each in validated.results(host, "gpu_validation")[-1]["checks"]}
+        assert checks == {"allocatable": "passed", "pod": "skipped"}
+    fleet.lab.kubectl(["delete", "pod", "--now", *("all-of-" + host for host in HOSTS)])
 
 
 def test_the_nodes_label_says_the_layout_and_gets_the_answer(fleet: Fleet) -> None:

@@ -16,10 +16,9 @@ from laboratory import new_lab
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster import observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.common import namespaced
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import key_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import complete
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.playbook_rights import (
     ACTS,
     extras,
@@ -35,14 +34,14 @@ from gpulab.processes import wait_for
 NODE = "gpu-1"
 SITE = accounts.user_of("site")
 ROLES = "/apis/rbac.authorization.k8s.io/v1"
-APP = "nvidia-dcgm-exporter"
-SERVICE_MONITORS = {
+# What the Prometheus operator brings
+OF_PROMETHEUS = [{
     "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
-    "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
-    "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced",
-             "names": {"kind": "ServiceMonitor", "plural": "servicemonitors"},
+    "metadata": {"name": plural + ".monitoring.coreos.com"},
+    "spec": {"group": "monitoring.coreos.com", "scope": "Namespaced", "names": {"kind": kind, "plural": plural},
              "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {
                  "type": "object", "x-kubernetes-preserve-unknown-fields": True}}}]}}
+    for kind, plural in (("ServiceMonitor", "servicemonitors"), ("PrometheusRule", "prometheusrules"))]
 
 
 @dataclass
@@ -56,22 +55,6 @@ class Cluster:
     def writes(self, user: str) -> List[str]:
         return accounts.writes(self.lab, user)
 
-    def leave_behind(self) -> None:
-        """What an older release has made in the namespace, one of each kind that the roles are about."""
-        place = {"namespace": "gpuops"}
-        pod = {"metadata": {"labels": {"old": "yes"}}, "spec": {
-            "nodeSelector": {"old": "yes"}, "containers": [{"name": "old", "image": "old:1"}]}}
-        workload = {"selector": {"matchLabels": {"old": "yes"}}, "template": pod}
-        for api, kind, body in (
-                ("v1", "ServiceAccount", {}), ("v1", "ConfigMap", {"data": {}}),
-                ("v1", "Service", {"spec": {"ports": [{"port": 1, "protocol": "TCP"}]}}),
-                ("rbac.authorization.k8s.io/v1", "Role", {"rules": []}),
-                ("rbac.authorization.k8s.io/v1", "RoleBinding", {
-                    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "old"}}),
-                ("apps/v1", "Deployment", {"spec": workload}), ("apps/v1", "DaemonSet", {"spec": workload})):
-            item = namespaced(api, kind, "old", APP, place, **body)
-            self.admin.apply(key_of(item).path, item)
-
 
 def go(client: Client, check_mode: bool, options: Optional[Mapping[str, Mapping[str, Any]]] = None) -> Dict[str, Any]:
     """What site asks a cluster for until its components run, in its order; without the time that they take to start.
@@ -82,7 +65,7 @@ def go(client: Client, check_mode: bool, options: Optional[Mapping[str, Mapping[
         require(client, rights_of(ACTS))
         observation.observe(client, None, "", "", False, only=frozenset([NODE]))
     wanted = [Wanted(component, complete(component, (options or {}).get(component.name, {})), {})
-              for component in COMPONENTS.values()]
+              for component in COMPONENTS.values() if component.name in (*BY_DEFAULT, *(options or {}))]
     action: Any = SimpleNamespace(
         _task=SimpleNamespace(check_mode=check_mode, no_log=True), _show=False, _is_to_be_done=not check_mode,
         _await=lambda *arguments: None)
@@ -100,7 +83,7 @@ def cluster() -> Iterator[Cluster]:
     found.admin.create("/api/v1/nodes", {
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE},
         "status": {"capacity": {"nvidia.com/gpu": "1"}, "allocatable": {"nvidia.com/gpu": "1"}}})
-    found.leave_behind()
+    accounts.leave_behind(lab)
     yield found
     lab.down()
 
@@ -183,9 +166,8 @@ def test_the_role_is_enough_and_takes_away_what_is_no_longer_wanted(cluster: Clu
 @pytest.mark.parametrize(("component", "option"), sorted(extras()))
 def test_an_option_needs_the_roles_of_its_file(cluster: Cluster, component: str, option: str) -> None:
     site, options = cluster.users["site"], {component: variations()[component, option]}
-    if option.startswith("service_monitor"):
-        accounts.create(cluster.lab, [SERVICE_MONITORS])
-    name = "-".join((component, option)).replace("_", "-").replace(".", "-")
+    accounts.create(cluster.lab, OF_PROMETHEUS)
+    name = "-".join(filter(None, (component, option))).replace("_", "-").replace(".", "-")
     roles = [role for role in accounts.documents("options/%s.yaml" % name)
              if role["metadata"]["name"].startswith("gpuops-site-")]
     with pytest.raises(GpuOpsError) as refused:
@@ -201,5 +183,6 @@ def test_an_option_needs_the_roles_of_its_file(cluster: Cluster, component: str,
     for each in bindings:
         cluster.admin.delete(path_of(each))
     wait_for("the end of these roles", lambda: not allowed(site, *wanted), 10, "the API server", pause=0.01)
-    # Without the option the next one begins where this one did
-    go(cluster.admin, check_mode=False)
+    # The next one begins where this one did
+    go(cluster.admin, check_mode=False, options={name: {"state": "absent"} if name not in BY_DEFAULT else {}
+                                                 for name in COMPONENTS})

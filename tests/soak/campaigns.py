@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, ContextManager, Dict, Iterator, List
 
+import chart_nodes
 import core_matrix
 import cores
 import host_cuts
 import host_life
+import plugin_matrix
 import workspace
 from laboratory import Fleet, new_lab
 
@@ -118,6 +120,50 @@ def layouts(scratch: Path, seed: int) -> List[str]:
         "tests/unit/mig/test_transitions.py", GPUOPS_TRANSITIONS=MIG_STEPS, GPUOPS_SEED=str(seed)))]
 
 
+@contextlib.contextmanager
+def chart_node(scratch: Path) -> Iterator[chart_nodes.Bed]:
+    lab = new_lab("soakcharts")
+    try:
+        lab.up(chart_nodes.topology())
+        bed = chart_nodes.Bed(Fleet(lab, scratch))
+        bed.prepare()
+        yield bed
+    finally:
+        lab.down()
+
+
+def chart_and_ours(bed: chart_nodes.Bed, seed: int) -> List[str]:
+    """The seed only chooses. After a failure the node is delivered anew."""
+    cases = chart_nodes.cases()
+    try:
+        return bed.compare(cases[seed % len(cases)])
+    except AssertionError:
+        bed.fleet.lab.down()
+        bed.fleet.lab.up(chart_nodes.topology())
+        bed.prepare()
+        raise
+
+
+@contextlib.contextmanager
+def two_boards(scratch: Path) -> Iterator[plugin_matrix.Bed]:
+    lab = new_lab("soakmatrix")
+    try:
+        lab.up(plugin_matrix.topology())
+        yield plugin_matrix.Bed(Fleet(lab, scratch))
+    finally:
+        lab.down()
+
+
+def configuration(bed: plugin_matrix.Bed, seed: int) -> List[str]:
+    """The seed only chooses. Nodes on which one failed are delivered anew."""
+    try:
+        return bed.try_out(plugin_matrix.CASES[seed % len(plugin_matrix.CASES)])
+    except AssertionError:
+        bed.fleet.lab.down()
+        bed.fleet.lab.up(plugin_matrix.topology())
+        raise
+
+
 def unit_tests(path: str, **environment: str) -> str:
     """Run tests with these variables; the last line of what they say."""
     words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", path]
@@ -134,8 +180,12 @@ ALL: Dict[str, Campaign] = {
     "controllers": Campaign("two and five controllers at once, %d rounds" % ROUNDS, 1, directory, controllers),
     "calls": Campaign("killed and failing at every system call of an install, upgrade and uninstall", 1, directory,
                       calls),
+    "charts": Campaign("NVIDIA's chart and our components in turn on the same node", len(chart_nodes.cases()),
+                       chart_node, chart_and_ours),
     "cores": Campaign("every supported ansible-core, without and with pipelining", 2 * len(cores.RELEASES), cores_host,
                       whole_way),
+    "matrix": Campaign("each way to offer GPUs, on two boards: brought, validated, repeated, and with all in use",
+                       len(plugin_matrix.CASES), two_boards, configuration),
     "mig": Campaign("%s changes of MIG layout on each board, many with a failing call" % MIG_STEPS, 1, directory,
                     layouts),
 }

@@ -380,8 +380,8 @@ class Client:
                     retries=False,
                 )
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                # A server that has never answered is one that is not there, or not for us: no use in waiting.
-                if self._answered and attempts.again_lost():
+                # Who has never let us in is not there, or not for us: no use in waiting.
+                if (self._answered or not _no_connection(error)) and attempts.again_lost():
                     continue
                 raise self._unreachable(error) from error
             self._answered = True
@@ -433,10 +433,17 @@ class Client:
                         "read the server's message; %s names the cluster" % source)
 
 
+def _no_connection(error: BaseException) -> bool:
+    """Whether there was not even a connection: nobody listens, nobody answers the call, or certificates differ."""
+    errors = urllib3.exceptions
+    return isinstance(error, (errors.NewConnectionError, errors.ConnectTimeoutError, errors.ProxyError,
+                              errors.SSLError))
+
+
 def right_of(method: str, path: str) -> str:
     """The verb and the resource that a request needs, as RBAC names them: 'list daemonsets.apps'."""
     _empty, root, *parts = path.split("/")
-    group = parts[0] if root == "apis" else ""
+    group = parts[0] if root == "apis" and parts else ""
     inside = parts[2:] if root == "apis" else parts[1:]
     place = ""
     if len(inside) > 2 and inside[0] == "namespaces":

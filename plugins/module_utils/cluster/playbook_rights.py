@@ -11,7 +11,7 @@ from typing import Any, Callable, Collection, Dict, List, Mapping, Sequence, Tup
 
 from .components.common import SHARED_ARGUMENTS, Parameters
 from .components.model import Component, complete
-from .components.registry import COMPONENTS
+from .components.registry import BY_DEFAULT, COMPONENTS
 from .components.rights import to_bring, to_read, to_remove
 from .rights import Rule, beyond, merged
 
@@ -47,6 +47,7 @@ ACTS: Mapping[str, Tuple[Rule, ...]] = {
     # Nothing else depends on whether the RuntimeClass is seen, and it may have another name
     "probe": (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
 }
+SAVED_PLANS = (Rule(("get",), "", "namespaces", "know the cluster of a saved plan again", ("kube-system",)),)
 ROLLOUT = (Rule(("list",), "", "nodes", "tell nodes that are not ready from pods that do not start"),)
 
 
@@ -66,7 +67,7 @@ def _pods_of(components: Sequence[Component], parameters: Mapping[str, Parameter
 
 
 def _plan(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*OTHER_MANAGERS, *OTHER_OFFERS, *to_read(components, parameters)]
+    return [*OTHER_MANAGERS, *OTHER_OFFERS, *SAVED_PLANS, *to_read(components, parameters)]
 
 
 def _site(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
@@ -92,20 +93,26 @@ PLAYBOOKS: Mapping[str, Callable[[Sequence[Component], Mapping[str, Parameters]]
     "inventory": _inventory, "plan": _plan, "validate": _validate, "site": _site, "uninstall": _uninstall}
 
 
-def rules_of(playbook: str, options: Mapping[str, Parameters]) -> List[Rule]:
-    """The rules that a playbook needs. options: {component: those that are not its default}."""
-    components = list(COMPONENTS.values())
+def rules_of(playbook: str, options: Mapping[str, Parameters], more: Collection[str] = ()) -> List[Rule]:
+    """The rules that a playbook needs. options: {component: those that are not its default}.
+
+    more: components beside those that are brought by default.
+    """
+    components = [component for name, component in COMPONENTS.items() if name in BY_DEFAULT or name in more]
     parameters = {component.name: complete(component, options.get(component.name, {})) for component in components}
     return merged(PLAYBOOKS[playbook](components, parameters))
 
 
 def variations() -> Dict[Tuple[str, str], Dict[str, Any]]:
-    """Each option of a component whose value can be told from its specification, with the values to try.
+    """Each option of a component whose values can be told from its specification, with options to try it by.
 
-    {(component, option): its options}; of a mapping the option is named 'whole.part'.
+    {(component, option): options}; a part of a mapping is named 'option.part', and a component that is not brought by
+    default is itself an option, ''.
     """
     found: Dict[Tuple[str, str], Dict[str, Any]] = {}
     for component in COMPONENTS.values():
+        if component.name not in BY_DEFAULT:
+            found[component.name, ""] = {}
         for name, spec in component.arguments.items():
             for part, inside in (spec.get("options") or {}).items() if spec["type"] == "dict" else ():
                 for value in _others(inside):
@@ -131,12 +138,17 @@ def _others(spec: Mapping[str, Any]) -> List[Any]:
 
 def extras() -> Dict[Tuple[str, str], Dict[str, List[Rule]]]:
     """{(component, option): {playbook: what it needs beyond its role where the option is set}}; none that need no more.
+
+    Of a component that is not brought by default, beyond what that needs.
     """
     found: Dict[Tuple[str, str], Dict[str, List[Rule]]] = {}
-    usual = {playbook: rules_of(playbook, {}) for playbook in PLAYBOOKS}
+    usual: Dict[Tuple[str, ...], List[Rule]] = {}
     for (component, option), options in variations().items():
-        for playbook, rules in usual.items():
-            more = merged(beyond(rules_of(playbook, {component: options}), rules))
+        besides = [component] if option and component not in BY_DEFAULT else []
+        for playbook in PLAYBOOKS:
+            known = (playbook, *besides)
+            usual[known] = usual.get(known) or rules_of(playbook, {}, besides)
+            more = merged(beyond(rules_of(playbook, {component: options}, [component]), usual[known]))
             if more:
                 found.setdefault((component, option), {})[playbook] = more
     return found

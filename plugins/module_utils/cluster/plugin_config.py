@@ -3,7 +3,7 @@
 """The device plugin's effective configuration: what the user gives, merged into a default. Pure."""
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Optional
 
 from .components.merging import merged
 from .device_plugin import checked_config
@@ -28,16 +28,16 @@ DEFAULT: Dict[str, Any] = {
 }
 
 
-def completed(config: Mapping[str, Any], base: Mapping[str, Any] = DEFAULT, mps_root: str = MPS_ROOT
+def completed(config: Mapping[str, Any], base: Optional[Mapping[str, Any]] = None, mps_root: str = MPS_ROOT
               ) -> Dict[str, Any]:
     """The configuration as the plugin gets it.
 
     config:   what is given; lists replace those of the base, null removes a key.
-    base:     what it is merged into.
+    base:     what it is merged into; DEFAULT where none is given.
     mps_root: what flags.mpsRoot is where GPUs are shared by MPS and the configuration does not say.
     Raises GpuOpsError (cluster.device_plugin_config_malformed) where the plugin would not read it as it is meant.
     """
-    whole = {"version": "v1", **merged(base, config)}
+    whole = {"version": "v1", **merged(DEFAULT if base is None else base, config)}
     if "mps" in (whole.get("sharing") or {}):
         whole = merged({"flags": {"mpsRoot": mps_root}}, whole)
     return checked_config(whole)

@@ -22,7 +22,8 @@ DOCUMENTATION = """
 CONTROLLER_ONLY = {
     "add_host", "assert", "debug", "fail", "group_by", "include_role", "include_tasks", "include_vars", "import_role",
     "import_tasks", "meta", "pause", "set_fact", "set_stats", "validate_argument_spec",
-    "gpu_cluster_info", "gpu_node", "gpu_pod_eviction", "gpu_pods",
+    "dcgm_exporter", "device_plugin", "gpu_cluster_info", "gpu_components", "gpu_feature_discovery", "gpu_node",
+    "gpu_pod_eviction", "gpu_pods", "node_feature_discovery",
 }
 
 

@@ -42,13 +42,26 @@ class Answer:
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of one request, the number-th of all: an error status, or a connection that ends.
+    """What becomes of a request: an error status, or a connection that ends.
 
-    'reset' does so before the request is carried out, 'lost' after it.
+    kind:   'reset' ends it before the request is carried out, 'lost' after it. 409 is for writers, 410 for who
+            continues a list.
+    number: which request of all it is; 0 for each that is not the same as the one before.
     """
 
-    number: int
     kind: str
+    number: int = 0
+
+    def meets(self, requests: List[Request]) -> bool:
+        last = requests[-1]
+        if self.kind == "409" and last.method not in (("PATCH", "DELETE") if self.number else ("PATCH",)):
+            return False
+        if self.kind == "410" and "continue" not in last.query:
+            return False
+        if self.number:
+            return self.number == len(requests)
+        before = requests[-2] if len(requests) > 1 else None
+        return before is None or (before.method, before.path, before.query) != (last.method, last.path, last.query)
 
 
 @dataclass
@@ -142,15 +155,13 @@ def _handler(state: State) -> type:
 
         def meets_fault(self, request: Request) -> bool:
             """Whether that is all that becomes of this request."""
-            if state.fault is None or state.fault.number != len(state.requests):
+            if state.fault is None or not state.fault.meets(state.requests):
                 return False
             kind = state.fault.kind
             if kind == "lost" and state.store is not None:
                 state.store.answer(request.method, request.path, request.query, request.body)
             if kind in ("reset", "lost"):
                 self.hang_up()
-            elif kind == "410" and "continue" not in request.query:
-                return False
             else:
                 self.fail(int(kind), "out of order", retry_after="0.01" if kind == "429" else "")
             return True

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import pytest
-from cluster_api import TOKEN, Answer, Api, kubeconfig
+from cluster_api import TOKEN, Answer, Api, Fault, kubeconfig
 from cluster_objects import h100_node
+from object_store import Store
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import (
     ApiError,
     Client,
     Connection,
+    right_of,
     secrets,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -111,3 +113,126 @@ def test_secrets_are_those_of_every_way_in() -> None:
         proxy_headers={"basic_auth": "someone:a-header", "user_agent": "x"})
     assert sorted(secrets(access)) == sorted(["a-key", "a-password", "a-proxys", "someone:a-header", TOKEN])
     assert secrets(Connection(kubeconfig="/etc/kubernetes/admin.conf", proxy="http://192.0.2.2:3128")) == ()
+
+
+# Sent again
+
+NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}
+PLACE = "/api/v1/namespaces/x"
+
+
+class Pauses:
+    """The pauses of a client, and a clock that goes with them."""
+
+    def __init__(self) -> None:
+        self.seconds: List[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+    def clock(self) -> float:
+        return sum(self.seconds)
+
+    def client(self, api: Api) -> Client:
+        return Client(Connection(kubeconfig=str(api.kubeconfig)), clock=self.clock, sleep=self.sleep)
+
+
+@pytest.mark.parametrize("kind", ["429", "500", "502", "503", "504", "reset", "lost"])
+def test_what_may_be_done_twice_is_sent_again(api: Api, kind: str) -> None:
+    api.state.store, pauses = Store(), Pauses()
+    client = pauses.client(api)
+    api.state.fault = Fault(kind)
+    assert client.items("/api/v1/configmaps") == []
+    uid = client.apply(PLACE, NAMESPACE)["metadata"]["uid"]
+    assert client.apply(PLACE, NAMESPACE, dry_run=True)["metadata"]["uid"] == uid
+    client.delete(PLACE, uid)
+    assert api.state.store.objects == {} and len(pauses.seconds) == 4
+    assert [each == 0.01 for each in pauses.seconds] == [kind == "429"] * 4
+
+
+def test_a_merge_is_tried_again_when_another_writer_was_quicker(api: Api) -> None:
+    api.state.store, pauses = Store(), Pauses()
+    api.state.fault = Fault("409", 1)
+    assert pauses.client(api).apply(PLACE, NAMESPACE)["metadata"]["name"] == "x"
+
+
+@pytest.mark.parametrize("kind", ["500", "reset"])
+def test_what_may_not_be_done_twice_is_sent_once(api: Api, kind: str) -> None:
+    pauses = Pauses()
+    client = pauses.client(api)
+    api.state.nodes = [h100_node()]
+    for act in (lambda: client.create("/api/v1/namespaces/x/pods", {}), lambda: client.delete("/api/v1/nodes/gpu-1"),
+                lambda: client.patch("/api/v1/nodes/gpu-1", {"spec": {}})):
+        api.state.requests.clear()
+        api.state.fault = Fault(kind)
+        with pytest.raises(GpuOpsError):
+            act()
+        assert len(api.state.requests) == 1 and pauses.seconds == []
+
+
+def test_a_server_that_stays_busy_is_given_up(api: Api) -> None:
+    api.state.refuse, pauses = Answer(503, "no etcd"), Pauses()
+    with pytest.raises(ApiError, match="no etcd"):
+        pauses.client(api).get(PLACE)
+    assert pauses.seconds == [0.25, 0.5, 1, 2, 4]
+
+
+def test_a_server_that_nobody_has_reached_is_not_waited_for(tmp_path: Path) -> None:
+    pauses = Pauses()
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = "http://127.0.0.1:%d" % closed.getsockname()[1]
+    client = Client(Connection(kubeconfig=kubeconfig(url)), clock=pauses.clock, sleep=pauses.sleep)
+    with pytest.raises(GpuOpsError):
+        client.get(PLACE)
+    assert pauses.seconds == []
+
+
+def test_a_server_that_restarts_is_waited_for(api: Api) -> None:
+    pauses = Pauses()
+    client = pauses.client(api)
+    assert client.find(PLACE) is None
+    api.state.fault = Fault("reset", 2)
+    api.close()
+    with pytest.raises(GpuOpsError):
+        client.get(PLACE)
+    assert len(pauses.seconds) == 5
+
+
+def test_a_list_that_the_server_forgets_begins_again_in_one_piece(api: Api) -> None:
+    api.state.nodes = [h100_node("gpu-%d" % number) for number in range(700)]
+    api.state.page = 10 ** 6
+    api.state.fault = Fault("410", 2)
+    nodes = connect(api).items("/api/v1/nodes", keep=lambda node: node["metadata"]["name"])
+    assert nodes == ["gpu-%d" % number for number in range(700)]
+    assert [request.query.get("limit") for request in api.state.requests] == ["500", "500", None]
+
+
+def test_of_a_list_only_what_is_needed_is_kept(api: Api) -> None:
+    api.state.nodes = [h100_node("gpu-%d" % number) for number in range(3)]
+    assert connect(api).items("/api/v1/nodes", keep=lambda node: node["metadata"]["name"]
+                              if node["metadata"]["name"] != "gpu-1" else None) == ["gpu-0", "gpu-2"]
+
+
+def test_another_object_of_the_name_is_not_deleted(api: Api) -> None:
+    api.state.store = Store()
+    client = connect(api)
+    client.apply(PLACE, NAMESPACE)
+    assert client.delete(PLACE, "another") == {}
+    assert PLACE in api.state.store.objects
+    assert client.delete("/api/v1/namespaces/none", "any") == {}
+
+
+@pytest.mark.parametrize("method, path, right", [
+    ("GET", "/api/v1/nodes", "list nodes"),
+    ("GET", "/api/v1/nodes/gpu-1", "get nodes"),
+    ("GET", "/api/v1/namespaces/x", "get namespaces"),
+    ("GET", "/apis/apps/v1/daemonsets", "list daemonsets.apps"),
+    ("PATCH", "/apis/apps/v1/namespaces/x/daemonsets/y", "patch daemonsets.apps in namespace x"),
+    ("POST", "/api/v1/namespaces/x/pods/y/eviction", "create pods/eviction in namespace x"),
+    ("DELETE", "/apis/rbac.authorization.k8s.io/v1/clusterroles/y", "delete clusterroles.rbac.authorization.k8s.io"),
+    ("GET", "/apis", "list /apis"),
+    ("GET", "/api", "list /api"),
+])
+def test_a_right_is_named_as_rbac_names_it(method: str, path: str, right: str) -> None:
+    assert right_of(method, path) == right

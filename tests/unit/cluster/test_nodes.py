@@ -154,7 +154,6 @@ class TestOffer:
         assert refusal is not None and refusal["code"] == "cluster.offered_by_dra"
 
 
-
 def test_shortfall_is_told_in_words() -> None:
     facts = [nodes.node_facts(h100_node())]
     assert nodes.resource_shortfall({"gpu-1": {"nvidia.com/gpu": 8}}, facts) == []

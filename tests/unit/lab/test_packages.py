@@ -18,7 +18,7 @@ from gpulab.parts import packages
 from gpulab.parts.packages import Driver
 
 PROGRAMS = ("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced", "nv-fabricmanager", "nvidia-imex",
-            "nvidia-imex-ctl")
+            "nvidia-imex-ctl", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 FIELD = b"head" + b"GPUSIM_VERSION=unpackaged".ljust(64, b"\0") + b"tail"
 
 needs_apt = pytest.mark.skipif(not all(map(shutil.which, ("apt-get", "dpkg-deb", "gpg"))), reason="needs apt and gpg")

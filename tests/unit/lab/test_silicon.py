@@ -7,11 +7,13 @@ import ctypes
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List
 
 import pytest
 
@@ -21,6 +23,7 @@ from gpulab.parts.silicon import PARTS
 
 VERSION = "580.126.09"
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: file modes do not bind it, mounts do")
 
 PRELUDE = """
 import json, sys
@@ -103,6 +106,9 @@ class Silicon:
     def smi(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run([str(self.built / "pkg" / "nvidia-smi"), *arguments], env=self.environment(),
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, text=True)
+
+    def compute_modes(self) -> List[str]:
+        return self.smi("--query-gpu=compute_mode", "--format=csv,noheader").stdout.split()
 
     def log(self) -> List[str]:
         return (self.directory / "calls.log").read_text().splitlines()
@@ -409,15 +415,22 @@ def test_only_gpus_with_a_node_are_visible(simulated: Silicon) -> None:
     assert seen == [1, 2]
 
 
-def test_a_reader_of_a_read_only_board_may_not_write(simulated: Silicon) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root: file modes do not bind it, mounts do")
+READ_ONLY = "mount --bind {0} {0} && mount -o remount,ro,bind {0} && exec \"$@\""
+
+
+@needs_root
+@pytest.mark.parametrize(("bounds", "answered"), [
+    pytest.param(["setpriv", "--bounding-set=-sys_admin"], 4, id="pod"), pytest.param([], 0, id="privileged-pod")])
+def test_of_a_board_handed_to_a_container_who_may_mount_may_write(
+        simulated: Silicon, bounds: List[str], answered: int) -> None:
+    """The container toolkit mounts it read-only; a driver asks a process for the same capability."""
     simulated.board("h100-sxm-hgx")
-    script = PRELUDE + OPEN + "answer([nvmlDeviceGetCount(), error(nvmlDeviceSetMigMode, gpu, 1)])"
-    mounts = "mount --bind {0} {0} && mount -o remount,ro,bind {0} && exec \"$@\"".format(simulated.directory)
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", mounts, "sh", sys.executable, "-c", script],
-                          env=simulated.environment(), stdout=subprocess.PIPE, check=True, text=True)
-    assert json.loads(done.stdout) == [1, 4]
+    script = PRELUDE + OPEN + "answer([nvmlDeviceGetCount(), error(nvmlDeviceSetComputeMode, gpu, 3)])"
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", READ_ONLY.format(simulated.directory / "board"), "sh", *bounds,
+         sys.executable, "-c", script], env=simulated.environment(), stdout=subprocess.PIPE, check=True, text=True)
+    assert json.loads(done.stdout) == [1, answered]
+    assert simulated.compute_modes() == ["Exclusive_Process" if answered == 0 else "Default"]
 
 
 def test_every_write_is_logged(simulated: Silicon) -> None:
@@ -497,3 +510,75 @@ def test_capability_files_come_and_go_with_instances(simulated: Silicon) -> None
     simulated.smi("mig", "-i", "1", "-dci")
     simulated.smi("mig", "-i", "1", "-dgi")
     assert list(root.iterdir()) == []
+
+
+# ---- MPS ----
+
+class Mps:
+    """A control daemon's directories, and the program by its two names of use, as NVIDIA's mps-control-daemon runs it:
+    with no other variables."""
+
+    def __init__(self, simulated: Silicon, directory: Path) -> None:
+        self.simulated = simulated
+        self.pipe, self.log = directory / "pipe", directory / "log"
+
+    def control(self, *arguments: str, commands: str = "") -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [str(self.simulated.built / "pkg" / "nvidia-cuda-mps-control"), *arguments], input=commands, text=True,
+            env={"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe), "CUDA_MPS_LOG_DIRECTORY": str(self.log)},
+            stdout=subprocess.PIPE, check=False)
+
+    def said(self, commands: str) -> str:
+        done = self.control(commands=commands)
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    @property
+    def pid(self) -> int:
+        return int((self.pipe / "nvidia-cuda-mps-control.pid").read_text())
+
+
+@pytest.fixture
+def mps(simulated: Silicon, tmp_path: Path) -> Iterator[Mps]:
+    mps = Mps(simulated.board("a30"), tmp_path)
+    yield mps
+    mps.control(commands="quit")
+
+
+NOBODY_THERE = (1, "Cannot find MPS control daemon process\n")
+
+
+def test_a_daemon_of_mps_answers_until_it_is_told_to_quit(mps: Mps) -> None:
+    assert (mps.control(commands="get_server_list").returncode, mps.control().stdout) == NOBODY_THERE
+    assert mps.control("-d").returncode == 0
+    assert mps.said("get_default_active_thread_percentage") == "100.0\n"
+    assert mps.said("set_default_active_thread_percentage 25\n") == "25.0\n"
+    assert mps.said("set_default_device_pinned_mem_limit 0 5956M\nget_default_device_pinned_mem_limit 0") == "5956M\n"
+    assert mps.said("get_default_active_thread_percentage") == "25.0\n"
+    assert mps.said("what is this") == "Unrecognized command: what\n"
+    assert "Starting control daemon using socket %s/control" % mps.pipe in (mps.log / "control.log").read_text()
+    assert mps.said("quit") == ""
+    done = mps.control(commands="get_server_list")
+    assert (done.returncode, done.stdout) == NOBODY_THERE
+
+
+def test_of_two_daemons_of_mps_in_one_place_the_first_stays(mps: Mps) -> None:
+    mps.control("-d")
+    first = mps.pid
+    second = mps.control("-d")
+    assert (second.returncode, second.stdout) == (1, "An instance of this daemon is already running\n")
+    assert mps.said("get_server_list") == "" and mps.pid == first
+
+
+def test_after_a_daemon_of_mps_that_was_killed_another_one_starts(mps: Mps) -> None:
+    """Which mode the GPUs are in is the driver's to keep, and nobody has set it back."""
+    mps.simulated.smi("-i", "0", "-c", "EXCLUSIVE_PROCESS")
+    mps.control("-d")
+    os.kill(mps.pid, signal.SIGKILL)
+    while mps.control(commands="get_server_list").returncode == 0:
+        time.sleep(0.01)
+    assert mps.control("-d").returncode == 0
+    assert mps.said("get_default_active_thread_percentage") == "100.0\n"
+    assert mps.simulated.compute_modes() == ["Exclusive_Process"]
+    mps.simulated.smi("-i", "0", "-c", "DEFAULT")
+    assert mps.simulated.compute_modes() == ["Default"]

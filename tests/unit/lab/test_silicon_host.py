@@ -127,6 +127,7 @@ def test_what_a_power_cycle_leaves(directory: Path, profile: str, mode: str) -> 
     write(directory, profile)
     with opened(directory) as board:
         for key, value in (("mig", "1"), ("mig_pending", "1"), ("gi.1.profile", "9"), ("persistence", "1"),
+                           ("compute_mode", "3"),
                            ("ecc_errors.uncorrected.volatile", "2"), ("ecc_errors.uncorrected.aggregate", "3")):
             board.set("gpu.0.%s" % key, value)
         board.set("module.nvidia.version", "580.126.09")
@@ -134,7 +135,7 @@ def test_what_a_power_cycle_leaves(directory: Path, profile: str, mode: str) -> 
     board = read(directory)
     assert board.gpu(0, "mig") == mode
     assert board.below("gpu.0.gi") == []
-    assert board.gpu(0, "persistence") == "0"
+    assert [board.gpu(0, name) for name in ("persistence", "compute_mode")] == ["0", "0"]
     assert board.text("gpu.0.ecc_errors.uncorrected.volatile") == ""
     assert board.text("gpu.0.ecc_errors.uncorrected.aggregate") == "3"
     assert files.loaded_modules(board) == []

@@ -71,7 +71,7 @@ def test_mistakes_are_named(document: Any, message: str) -> None:
 
 
 def test_an_unknown_topology_lists_the_known_ones() -> None:
-    with pytest.raises(TopologyError, match="bare, containerds, cri-o, demo"):
+    with pytest.raises(TopologyError, match="bare, cluster, containerds, cri-o, demo"):
         load("no-such")
 
 

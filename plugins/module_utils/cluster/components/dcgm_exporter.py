@@ -85,6 +85,8 @@ _METRICS = (
     ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter", "Uncorrectable remaps of rows"),
     ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter", "Correctable remaps of rows"),
     ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge", "Whether remapping of rows has failed"),
+    ("DCGM_FI_DEV_ROW_REMAP_PENDING", "gauge", "Whether rows are remapped at the next reset"),
+    ("DCGM_FI_DEV_FABRIC_MANAGER_STATUS", "gauge", "How far the GPU is in its NVLink fabric"),
     ("DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", "counter", "NVLink bandwidth of all lanes"),
     ("DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "counter", "NVLink retries"),
     ("DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL", "counter", "NVLink recoveries"),

@@ -38,6 +38,8 @@ APP = "nvidia-device-plugin"
 MPS_APP = APP + "-mps"
 # GPU feature discovery labels nodes so whose GPUs can be shared by MPS, and whose configuration says so
 MPS_CAPABLE = {"nvidia.com/mps.capable": "true"}
+# What a container asks NVIDIA's runtime for by its environment: every GPU, and the programs that manage them
+DRIVER_PROGRAMS = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
 SOCKETS = "/var/lib/kubelet/device-plugins"
 # A variable of the plugin's environment beats the configuration file without a word.
 CONFIG_VARIABLES = (
@@ -116,16 +118,20 @@ def _plugin(group: Group, parameters: Parameters) -> Object:
         host_path("cdi", "/var/run/cdi", "DirectoryOrCreate"),
         host_path("driver-root", flags.get("nvidiaDriverRoot") or "/", "Directory"),
     ]
+    variables: Dict[str, Any] = {}
+    more: Dict[str, Any] = {}
     if _shares_by_mps(config):
-        mounts += [mount("mps-root", "/mps"), mount("mps-shm", "/dev/shm")]
+        mounts += [mount("mps-root", "/mps"), mount("mps-shm", "/dev/shm", propagation="HostToContainer")]
         volumes += _mps_volumes(flags["mpsRoot"])
+        # It asks the control daemon by the driver's own program, which comes from the runtime
+        variables, more = DRIVER_PROGRAMS, {"runtimeClassName": parameters["runtime_class"]}
     container = {
         "name": APP,
         "image": image_of(parameters, ARGUMENTS),
         "imagePullPolicy": parameters["image_pull_policy"],
         "command": [APP],
         "env": environment({"CONFIG_FILE": "/config/config.yaml", "KUBELET_SOCKET": SOCKETS + "/kubelet.sock",
-                            "NVIDIA_MIG_MONITOR_DEVICES": "all"}, parameters["env"]),
+                            "NVIDIA_MIG_MONITOR_DEVICES": "all", **variables}, parameters["env"]),
         # NVML opens the device node of every GPU of the node, and the CDI specification is made from the driver's
         # files, so the container needs the host's devices; nothing else of the host is writable but the two sockets'
         # directories.
@@ -134,7 +140,7 @@ def _plugin(group: Group, parameters: Parameters) -> Object:
         "volumeMounts": mounts,
     }
     spec = pod_spec(parameters, APP, [container], volumes, node_selector=group.node_selector(
-        parameters["node_selector"]), affinity=group.affinity(parameters["affinity"]))
+        parameters["node_selector"]), affinity=group.affinity(parameters["affinity"]), **more)
     return daemon_set(name, parameters, pod_template(name, parameters, spec, checksum(config)))
 
 
@@ -159,8 +165,7 @@ def _mps(group: Group, parameters: Parameters) -> Object:
         "command": ["/usr/bin/mps-control-daemon"],
         "env": environment({
             "CONFIG_FILE": "/config/config.yaml", "NODE_NAME": field("spec.nodeName"),
-            "NVIDIA_MIG_MONITOR_DEVICES": "all", "NVIDIA_VISIBLE_DEVICES": "all",
-            "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}),
+            "NVIDIA_MIG_MONITOR_DEVICES": "all", **DRIVER_PROGRAMS}),
         "securityContext": {"privileged": True},
         "resources": parameters["resources"],
         "volumeMounts": [mount("config", "/config", read_only=True), mount("mps-root", "/mps"),

@@ -76,6 +76,7 @@ KINDS: Tuple[Kind, ...] = (
     JOB,
     Kind("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureRule", "nodefeaturerules", namespaced=False, optional=True),
     Kind("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors", optional=True),
+    Kind("monitoring.coreos.com/v1", "PrometheusRule", "prometheusrules", optional=True),
 )
 BY_NAME: Dict[str, Kind] = {kind.name: kind for kind in KINDS}
 WORKLOADS = ("DaemonSet", "Deployment")

@@ -59,7 +59,8 @@ def complete(component: Component, parameters: Parameters) -> Dict[str, Any]:
     return whole
 
 
-def _effective(component: Component, parameters: Parameters) -> Dict[str, Any]:
+def settled(component: Component, parameters: Parameters) -> Dict[str, Any]:
+    """Complete parameters as objects are made of them: what null removes from a default is gone."""
     return effective(argument_spec(component), complete(component, parameters))
 
 
@@ -69,7 +70,7 @@ def objects(component: Component, parameters: Parameters) -> Tuple[Object, ...]:
     parameters: checked options, completed or not. Whether the component is wanted (`state`) changes
     nothing here. Raises GpuOpsError where options contradict each other.
     """
-    whole = _effective(component, parameters)
+    whole = settled(component, parameters)
     made = _labelled(component, component.make(whole))
     _refuse_one_name_for_two(made)
     return tuple(sorted(patched(made, whole["patches"]), key=lambda each: ORDER.get(each["kind"], len(ORDER))))
@@ -77,7 +78,7 @@ def objects(component: Component, parameters: Parameters) -> Tuple[Object, ...]:
 
 def removal_jobs(component: Component, parameters: Parameters) -> Tuple[Object, ...]:
     """The Jobs that run once its workloads are gone, labelled."""
-    return tuple(_labelled(component, component.before_removal(_effective(component, parameters))))
+    return tuple(_labelled(component, component.before_removal(settled(component, parameters))))
 
 
 def images(component: Component, parameters: Parameters) -> Tuple[str, ...]:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.plan import Plan
@@ -50,12 +50,14 @@ class Live:
         """As it will be once the plan is done: what the next component of the same cluster is planned with."""
         known, foretold, missing = dict(self.objects), set(self.foretold), set(self.missing)
         for step in plan.steps:
-            if step.action in ("object.prune", "object.remove"):
+            if step.action == "job.run":
+                known.pop(key_of(step.parameters["object"]), None)
+            elif step.action in ("object.prune", "object.remove"):
                 key = Key(*(str(step.parameters[part]) for part in Key._fields))
                 gone = known.pop(key, None)
                 if key.kind == CRD.name and gone is not None:
                     missing.add(gone["spec"]["names"]["kind"])
-            elif step.action.startswith("object."):
+            else:
                 made = step.parameters["object"]
                 key = key_of(made)
                 if step.action in ("object.create", "object.replace"):
@@ -106,24 +108,19 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
     found, missing = _ours(client, [namespace for component in components
                                     for namespace in namespaces_of(component, parameters[component.name])])
     live = Live(found, frozenset(missing))
-    shared_keys: Set[Key] = set()
+    wanted = {component.name: {} if parameters[component.name]["state"] == "absent"
+              else wanted_objects(component, parameters[component.name]) for component in components}
+    nowhere: Set[Key] = set()
+    _find(client, found, nowhere, [key for component in components for key in providers(component)])
     for component in components:
-        options = parameters[component.name]
-        if options["state"] == "absent":
-            continue
-        for key, item in wanted_objects(component, options).items():
-            if shared(key, item):
-                shared_keys.add(key)
-    _find(client, found, [key for component in components for key in providers(component)])
-    for component in components:
-        options = parameters[component.name]
-        if options["state"] != "absent" and provider(component, live) is None:
-            _find(client, found, [key for key in wanted_objects(component, options) if key.kind not in missing])
-    live = replace(live, wanted=frozenset(shared_keys), strangers=frozenset(
-        key for key, item in found.items() if live.ours(key) and not shared(key, item)
-        and not any(belongs(component, item) for component in components)))
-    return replace(live, contents=_contents(client, live),
-                   instances=_instances(client, components, parameters, live))
+        if provider(component, live) is None:
+            _find(client, found, nowhere, [key for key in wanted[component.name] if key.kind not in missing])
+    live = replace(
+        live,
+        wanted=frozenset(key for made in wanted.values() for key, item in made.items() if shared(key, item)),
+        strangers=frozenset(key for key, item in found.items() if live.ours(key) and not shared(key, item)
+                            and not any(belongs(component, item) for component in components)))
+    return replace(live, contents=_contents(client, live), instances=_instances(client, components, wanted, live))
 
 
 def _ours(client: Client, namespaces: Sequence[str]) -> Tuple[Dict[Key, Object], Set[str]]:
@@ -174,17 +171,19 @@ def providers(component: Component) -> List[Key]:
     return [Key(kind, "", name) for kind, name in component.provided_by]
 
 
-def _find(client: Client, found: Dict[Key, Object], keys: Sequence[Key]) -> None:
-    """Add those of these objects that are there and lack our label; a namespace that is not there holds none."""
-    absent: Set[str] = set()
+def _find(client: Client, found: Dict[Key, Object], nowhere: Set[Key], keys: Sequence[Key]) -> None:
+    """Add those of these objects that are there and lack our label; what is nowhere is asked for once.
+
+    A namespace that is not there holds none.
+    """
     for key in keys:
-        if key in found or key.namespace in absent:
+        if key in found or key in nowhere or Key(NAMESPACE, "", key.namespace) in nowhere:
             continue
         item = client.find(key.path)
-        if item is not None:
+        if item is None:
+            nowhere.add(key)
+        else:
             found[key] = item
-        elif key.kind == NAMESPACE:
-            absent.add(key.name)
 
 
 def _contents(client: Client, live: Live) -> Dict[str, Tuple[str, ...]]:
@@ -198,17 +197,12 @@ def _contents(client: Client, live: Live) -> Dict[str, Tuple[str, ...]]:
     return known
 
 
-def _instances(client: Client, components: Sequence[Component], parameters: Mapping[str, Parameters],
+def _instances(client: Client, components: Sequence[Component], wanted: Mapping[str, Mapping[Key, Object]],
                live: Live) -> Dict[str, Tuple[str, ...]]:
     """Of each CustomResourceDefinition of ours that a component does not want any more."""
-    known: Dict[str, Tuple[str, ...]] = {}
-    for component in components:
-        options = parameters[component.name]
-        wanted: Mapping[Key, Any] = {} if options["state"] == "absent" else wanted_objects(component, options)
-        for key, item in live.objects.items():
-            if key.kind == CRD.name and key not in wanted and live.ours(key) and belongs(component, item):
-                known[key.name] = others_of(client, item, [other for other in live.objects if live.ours(other)])
-    return known
+    ours = [key for key in live.objects if live.ours(key)]
+    return {key.name: others_of(client, live.objects[key], ours) for component in components for key in ours
+            if key.kind == CRD.name and key not in wanted[component.name] and belongs(component, live.objects[key])}
 
 
 class ServerDryRun:

@@ -142,7 +142,8 @@ class _Draft:
                     "cluster.namespace_is_leaving",
                     "namespace %s is being deleted" % key.name,
                     "a namespace that takes new objects",
-                    "wait until it is gone, or see what holds it with `kubectl get namespace %s -o yaml`" % key.name,
+                    "wait until it is gone (`kubectl get namespace %s -o yaml` says what holds it), or name another "
+                    "`namespace`" % key.name,
                     "namespace"))
             elif has_pods and level != _PRIVILEGED and not self.live.ours(key):
                 self.refusals.append(Refusal(

@@ -71,6 +71,8 @@ _MIG_PARTED = "github.com/NVIDIA/mig-parted"
 _NFD = "sigs.k8s.io/node-feature-discovery"
 _CRI_O = "github.com/cri-o/cri-o"
 _MOBY = "github.com/moby/moby/v2"
+_PROMETHEUS = "github.com/prometheus/prometheus"
+_HELM = "helm.sh/helm/v3"
 _CONTAINERD_1 = "github.com/containerd/containerd"
 _CONTAINERD_2 = "github.com/containerd/containerd/v2"
 
@@ -166,9 +168,22 @@ FAMILIES: Tuple[Family, ...] = (
         (Target((".",), output="k3s-render"),),
     ),
     Family(
+        "helm", "Helm v3.19.5",
+        LAB / "helm",
+        (Target(_commands(_HELM, ("helm",)), ldflags=("-X %s/internal/version.version=v3.19.5" % _HELM,)),),
+    ),
+    Family(
         "dcgm", "the laboratory's stand-in for the DCGM exporter",
         LAB / "dcgm",
         (Target((".",), output="dcgm-exporter", ldflags=(LAZY,), cgo=True),),
+    ),
+    Family(
+        "prometheus", "Prometheus 3.13.5 and promtool: the judges of alert rules and of the dashboard's queries",
+        LAB / "prometheus",
+        (Target(
+            # Targets come from files: the discovery of fifteen clouds would be most of the build.
+            _commands(_PROMETHEUS, ("prometheus", "promtool")), tags="remove_all_sd",
+            ldflags=("-X github.com/prometheus/common/version.Version=3.13.5",)),),
     ),
     Family(
         "pause", "the process that holds a pod's namespaces",

@@ -138,7 +138,8 @@ class Driver:
             "nvidia-driver-cuda", "NVIDIA driver CUDA integration components", conflicts=("nvidia-smi",),
             depends=("libc6", *self.exactly("libcuda1", "libnvidia-ml1", "nvidia-modprobe", "nvidia-persistenced")),
             recommends=("nvidia-kernel-open-dkms (= %s) | nvidia-kernel-dkms (= %s)" % (self.revision, self.revision),),
-            files={"/usr/bin/nvidia-smi": self.program("nvidia-smi")})
+            files={"/usr/bin/%s" % name: self.program(name)
+                   for name in ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")})
 
     def modprobe(self) -> Deb:
         return self.deb(

@@ -19,6 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -200,17 +201,36 @@ static void save(void) {
     free(text);
 }
 
-int board_open(int for_writing) {
-    pthread_mutex_lock(&board.mutex);
+static int have_descriptor(void) {
     if (board.descriptor >= 0 && board.owner != getpid()) {
         close(board.descriptor); /* a forked child must not share its parent's lock */
         board.descriptor = -1;
     }
-    if (board.descriptor < 0 && !find_board()) {
+    if (board.descriptor < 0 && !find_board())
+        return 0;
+    board.owner = getpid();
+    return 1;
+}
+
+void board_want_writable(void) {
+    int descriptor;
+
+    pthread_mutex_lock(&board.mutex);
+    if (have_descriptor() && !board.writable && mount(NULL, board.path, NULL, MS_REMOUNT | MS_BIND, NULL) == 0 &&
+        (descriptor = open(board.path, O_RDWR | O_CLOEXEC)) >= 0) {
+        close(board.descriptor);
+        board.descriptor = descriptor;
+        board.writable = 1;
+    }
+    pthread_mutex_unlock(&board.mutex);
+}
+
+int board_open(int for_writing) {
+    pthread_mutex_lock(&board.mutex);
+    if (!have_descriptor()) {
         pthread_mutex_unlock(&board.mutex);
         return -1;
     }
-    board.owner = getpid();
     while (flock(board.descriptor, for_writing && board.writable ? LOCK_EX : LOCK_SH) != 0) {
         if (errno != EINTR) {
             pthread_mutex_unlock(&board.mutex);

@@ -22,6 +22,9 @@ void board_remove(const char *key_format, ...) __attribute__((format(printf, 1, 
 int board_next(const char *prefix, size_t *position, const char **key, const char **value);
 
 int board_writable(void);
+/* In a container that the toolkit has handed a read-only board: makes it writable, if this process may mount. So may a
+ * privileged one, which could also set the modes of a real GPU; any other is left as it is. */
+void board_want_writable(void);
 const char *board_path(void);
 /* Directory of the board when it is the host's own, or NULL in a container that was handed only the board file. */
 const char *board_directory(void);

@@ -310,6 +310,8 @@ nvmlReturn_t begin(const char *call, struct handle *handle, int kinds, int mode)
             return INVALID_ARGUMENT;
         gpu = handle->gpu;
     }
+    if (mode == WRITING)
+        board_want_writable();
     answer = open_with_faults(call, gpu, mode);
     if (answer != SUCCESS)
         return answer;

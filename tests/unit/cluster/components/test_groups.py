@@ -147,14 +147,21 @@ def test_mps_runs_where_its_plugin_does_and_the_gpus_can() -> None:
         plugin = pod(made["DaemonSet", "nvidia-device-plugin" + suffix])
         assert daemon["nodeSelector"] == {**plugin["nodeSelector"], "nvidia.com/mps.capable": "true"}
         assert daemon.get("affinity") == plugin.get("affinity")
-        assert daemon["hostPID"] and daemon["runtimeClassName"] == "nvidia"
+        assert daemon["hostPID"]
         assert daemon["containers"][0]["command"] == ["/usr/bin/mps-control-daemon"]
         assert daemon["initContainers"][0]["volumeMounts"][0]["mountPropagation"] == "Bidirectional"
         for spec in (daemon, plugin):
             roots = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]
                      if volume["name"].startswith("mps-")}
             assert roots == {"mps-root": "/srv/mps", "mps-shm": "/srv/mps/shm"}
+            # Both run the driver's nvidia-cuda-mps-control, which is none of the image's own
+            variables = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
+            assert (spec["runtimeClassName"], variables["NVIDIA_VISIBLE_DEVICES"],
+                    variables["NVIDIA_DRIVER_CAPABILITIES"]) == ("nvidia", "all", "compute,utility")
+        (shm,) = [each for each in plugin["containers"][0]["volumeMounts"] if each["name"] == "mps-shm"]
+        assert shm["mountPropagation"] == "HostToContainer", "the daemon mounts it when the plugin runs already"
     sliced = pod(made["DaemonSet", "nvidia-device-plugin-sliced"])
+    assert "runtimeClassName" not in sliced
     assert not [volume for volume in sliced["volumes"] if volume["name"].startswith("mps-")]
 
 

@@ -9,6 +9,7 @@ from object_store import Store
 from small_components import FINDER, PLUGIN, RULES, codes, daemon_set, plans, removed, run, told
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import KINDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 FOREIGN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin", "namespace": "gpuops"},
@@ -45,7 +46,7 @@ def test_a_converged_cluster_is_asked_for_lists_and_nothing_else(api: Api, clien
     plans(client)
     asked = [request.path for request in api.state.requests if request.method != "GET"]
     assert asked == ["/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"]
-    assert len(api.state.requests) == 17
+    assert len(api.state.requests) == len(KINDS) + 1
     assert len(api.state.connections) == 1
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.common import Object
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import Component
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
 
 DIGEST = "sha256:" + "0123456789abcdef" * 4
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
@@ -92,6 +93,8 @@ OWN: Dict[str, Dict[str, st.SearchStrategy[Any]]] = {
         "resources": st.just({"limits": {"memory": "2Gi"}}),
     },
 }
+# Those with pods
+RUNNING: Dict[str, Component] = {name: component for name, component in COMPONENTS.items() if name in OWN}
 
 
 def options(component: Component) -> st.SearchStrategy[Dict[str, Any]]:

@@ -1,0 +1,261 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A plan is carried out whatever happens on the way: faults at every request, the process killed at every request.
+
+The run that is disturbed installs, changes and removes; what counts is that its end is that of a run that is not.
+"""
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, Optional, Tuple
+
+import pytest
+from cluster_api import Api, Fault
+from object_store import Store
+from small_components import FINDER, PLUGIN, RULES, look, plans, removed, run, told
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.carrying_out import (
+    apply,
+    await_rollout,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import complete
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.observation import Live
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+
+THEIRS = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": "other"}}
+
+
+FAULTS = ("429", "409", "500", "503", "504", "reset", "lost")
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+def upgrade(client: Client) -> None:
+    """A plan with every kind of step but adoption: a new namespace, another role, another value."""
+    run(client, namespace="gpu-system", cluster_role="another", data={"config.yaml": "a: 2\n"})
+
+
+# {what is done: (what is there before, what is done)}
+RUNS: Dict[str, Tuple[Callable[[Client], Any], Callable[[Client], Any]]] = {
+    "install": (lambda client: None, run),
+    "upgrade": (run, upgrade),
+    "removal": (run, removed),
+}
+
+
+@pytest.fixture(params=sorted(RUNS))
+def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disturbed]:
+    made = Disturbed(tmp_path, *RUNS[request.param])
+    yield made
+    made.close()
+
+
+class Disturbed:
+    """The same run again and again, each time on a server of the same state."""
+
+    def __init__(self, directory: Path, before: Callable[[Client], Any], act: Callable[[Client], Any]) -> None:
+        self.api = Api(directory)
+        self.act = act
+        self.api.state.store = Store(lingers={"DaemonSet": 2, "Job": 1, "Namespace": 2})
+        self.store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})
+        self.store.put(THEIRS)
+        before(self.client())
+        self.first = copy.deepcopy(self.store)
+        self.begin()
+        self.act(self.client())
+        self.requests = len(self.api.state.requests)
+        self.end = self.store.snapshot()
+
+    @property
+    def store(self) -> Store:
+        assert self.api.state.store is not None
+        return self.api.state.store
+
+    def close(self) -> None:
+        self.api.close()
+
+    def client(self) -> Client:
+        self.api.state.requests.clear()
+        return Client(Connection(kubeconfig=str(self.api.kubeconfig)), sleep=lambda seconds: None)
+
+    def begin(self, fault: Optional[Fault] = None) -> None:
+        self.api.state.store = copy.deepcopy(self.first)
+        self.api.state.fault = fault
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_every_request_meets_a_fault_once(disturbed: Disturbed, kind: str) -> None:
+    disturbed.begin(Fault(kind))
+    disturbed.act(disturbed.client())
+    assert disturbed.store.snapshot() == disturbed.end
+
+
+def test_a_fault_at_any_request_changes_nothing_of_the_end(disturbed: Disturbed) -> None:
+    for number in range(1, disturbed.requests + 1):
+        disturbed.begin(Fault(FAULTS[number % len(FAULTS)], number))
+        disturbed.act(disturbed.client())
+        assert disturbed.store.snapshot() == disturbed.end, number
+
+
+def test_killed_after_any_write_and_run_again(disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After which the third run has nothing to do. After a request that reads all is as after the one before it."""
+    real = Client._request
+
+    def request(self: Client, *arguments: Any, **options: Any) -> Any:
+        try:
+            return real(self, *arguments, **options)
+        finally:
+            if len(disturbed.api.state.requests) == killed_at:
+                raise Killed
+
+    monkeypatch.setattr(Client, "_request", request)
+    writers = []
+    disturbed.begin()
+    killed_at = 0
+    disturbed.act(disturbed.client())
+    for number, sent in enumerate(disturbed.api.state.requests, 1):
+        if sent.method in ("PATCH", "DELETE") and sent.query.get("dryRun") is None:
+            writers.append(number)
+    for number in writers:
+        disturbed.begin()
+        client = disturbed.client()
+        killed_at = number
+        with pytest.raises(Killed):
+            disturbed.act(client)
+        killed_at = 0
+        disturbed.act(disturbed.client())
+        assert disturbed.store.snapshot() == disturbed.end, number
+        disturbed.store.writes.clear()
+        disturbed.act(disturbed.client())
+        assert disturbed.store.writes == [], number
+
+
+def test_a_terminating_object_is_made_again_once_it_is_gone(client: Client, store: Store) -> None:
+    run(client)
+    there = store.get("DaemonSet", "gpuops", "plugin")
+    assert there
+    there["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    store.leaving[store.path_of(there)] = 3
+    uid = there["metadata"]["uid"]
+    assert told(run(client)) == ["object.replace DaemonSet gpuops/plugin"]
+    made = store.get("DaemonSet", "gpuops", "plugin")
+    assert made and made["metadata"]["uid"] != uid and told(plans(client)) == []
+
+
+def test_what_does_not_go_is_named_with_its_finalizers(client: Client, store: Store) -> None:
+    run(client)
+    there = store.get("DaemonSet", "gpuops", "plugin")
+    assert there
+    there["metadata"]["finalizers"] = ["example.com/held"]
+    store.lingers["DaemonSet"] = 10 ** 6
+    times = iter(range(10 ** 6))
+    plan = plans(client, [PLUGIN], state="absent")[0]
+    with pytest.raises(GpuOpsError) as stays:
+        apply(client, plan, 5, clock=lambda: float(next(times)), sleep=lambda seconds: None)
+    assert stays.value.code == "cluster.object_stays" and "example.com/held" in stays.value.found
+
+
+def test_an_object_of_that_name_that_came_since_stays(client: Client, store: Store) -> None:
+    run(client)
+    plan = plans(client, [PLUGIN], state="absent")[0]
+    there = store.get("ConfigMap", "gpuops", "plugin")
+    assert there
+    there["metadata"]["uid"] = "another"
+    apply(client, plan, 5, sleep=lambda seconds: None)
+    assert store.get("ConfigMap", "gpuops", "plugin") is not None
+    assert store.get("DaemonSet", "gpuops", "plugin") is None
+
+
+def test_what_came_into_the_namespace_since_the_plan_keeps_it(client: Client, store: Store) -> None:
+    run(client, [PLUGIN])
+    plan = plans(client, [PLUGIN], state="absent")[0]
+    store.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "new", "namespace": "gpuops"}})
+    with pytest.raises(GpuOpsError) as held:
+        apply(client, plan, 5, sleep=lambda seconds: None)
+    assert held.value.code == "cluster.held_by_others" and "Secret new" in held.value.found
+    assert store.get("Secret", "gpuops", "new") is not None
+
+
+def test_a_job_that_fails_keeps_what_it_needs(client: Client, store: Store) -> None:
+    run(client, [FINDER])
+    plan = plans(client, [FINDER], state="absent")[0]
+    find = store._find
+
+    def failing(path: str) -> Any:
+        answer = find(path)
+        if answer[1].get("kind") == "Job":
+            answer[1]["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+        return answer
+
+    store._find = failing  # type: ignore[method-assign]
+    with pytest.raises(GpuOpsError) as failed:
+        apply(client, plan, 0.2)
+    assert failed.value.code == "cluster.job_not_done" and "Job gpuops/prune" in failed.value.found
+    assert store.get("ServiceAccount", "gpuops", "finder") is not None
+    store._find = find  # type: ignore[method-assign]
+    assert told(removed(client, [FINDER]))[0] == "job.run Job gpuops/prune"
+    assert store.objects == {}
+
+
+def test_a_kind_is_there_before_its_objects(api: Api, client: Client, store: Store) -> None:
+    run(client, [FINDER])
+    paths = [request.path for request in api.state.requests if request.query.get("dryRun") != "All"]
+    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/" + RULES
+    applied = paths.index(definition, paths.index("/apis/node.k8s.io/v1/runtimeclasses/nvidia", 20))
+    assert definition in paths[applied + 1:] and paths.index(
+        "/apis/nfd.k8s-sigs.io/v1alpha1/nodefeaturerules/gpuops-gds") > applied
+
+
+# The rollout
+
+def status(wanted: int, ready: int, generation: int = 1) -> Dict[str, int]:
+    return {"observedGeneration": generation, "desiredNumberScheduled": wanted, "numberReady": ready,
+            "updatedNumberScheduled": ready}
+
+
+def rolled(store: Store, **counts: int) -> Dict[str, Any]:
+    there = store.get("DaemonSet", "gpuops", "plugin")
+    assert there
+    there["metadata"]["generation"] = 1
+    there["status"] = status(**counts)
+    return there
+
+
+def test_what_was_seen_rolled_out_is_not_asked_for(api: Api, client: Client, store: Store) -> None:
+    run(client, [PLUGIN])
+    rolled(store, wanted=2, ready=2)
+    live = look(client, [PLUGIN])
+    api.state.requests.clear()
+    assert await_rollout(client, PLUGIN, complete(PLUGIN, {}), 5, live) == ()
+    assert api.state.requests == []
+    assert await_rollout(client, PLUGIN, complete(PLUGIN, {"state": "absent"}), 5, Live()) == ()
+
+
+@pytest.mark.parametrize("ready", [True, False])
+def test_a_dead_node_is_named_and_not_waited_for(api: Api, client: Client, store: Store, ready: bool) -> None:
+    run(client, [PLUGIN])
+    rolled(store, wanted=2, ready=1)
+    for node, alive in (("gpu-1", True), ("gpu-2", ready)):
+        api.state.nodes.append({"metadata": {"name": node}, "status": {"conditions": [
+            {"type": "Ready", "status": str(alive)}]}})
+        store.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": "plugin-" + node, "namespace": "gpuops",
+            "labels": {"app.kubernetes.io/name": "plugin", "app.kubernetes.io/part-of": "gpuops"}},
+            "spec": {"nodeName": node},
+            "status": {"conditions": [{"type": "Ready", "status": str(node == "gpu-1")}]}})
+    times = iter(range(10 ** 6))
+
+    def clock() -> float:
+        return float(next(times))
+
+    if not ready:
+        assert await_rollout(client, PLUGIN, complete(PLUGIN, {}), 60, clock=clock,
+                             sleep=lambda seconds: None) == ("gpu-2",)
+        return
+    with pytest.raises(GpuOpsError) as waited:
+        await_rollout(client, PLUGIN, complete(PLUGIN, {}), 60, clock=clock, sleep=lambda seconds: None)
+    assert waited.value.code == "cluster.pods_not_ready" and "gpu-2" in waited.value.found
