@@ -7,6 +7,7 @@ That the roles are enough for the playbooks' whole life, and no more than that, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -49,37 +50,35 @@ class Cluster:
     """The API server, asked by an administrator and by the users of the playbooks."""
 
     lab: Lab
+    scratch: Path
     admin: Client
     users: Mapping[str, Client]
 
-    def writes(self, user: str) -> List[str]:
-        return accounts.writes(self.lab, user)
+    def site(self, options: Optional[Mapping[str, Mapping[str, Any]]] = None) -> Dict[str, Any]:
+        """What its user asks for until the components run, in its order; without the time that they take to start."""
+        user = self.users["site"]
+        require(user, rights_of(ACTS))
+        observation.observe(user, None, "", "", False, only=frozenset([NODE]))
+        return self.components(user, False, options)
 
-
-def go(client: Client, check_mode: bool, options: Optional[Mapping[str, Mapping[str, Any]]] = None) -> Dict[str, Any]:
-    """What site asks a cluster for until its components run, in its order; without the time that they take to start.
-
-    With check mode it is what plan asks for.
-    """
-    if not check_mode:
-        require(client, rights_of(ACTS))
-        observation.observe(client, None, "", "", False, only=frozenset([NODE]))
-    wanted = [Wanted(component, complete(component, (options or {}).get(component.name, {})), {})
-              for component in COMPONENTS.values() if component.name in (*BY_DEFAULT, *(options or {}))]
-    action: Any = SimpleNamespace(
-        _task=SimpleNamespace(check_mode=check_mode, no_log=True), _show=False, _is_to_be_done=not check_mode,
-        _await=lambda *arguments: None)
-    told: Dict[str, Any] = {"name": "cluster", "changed": False}
-    ComponentAction._serve(action, client, wanted, told, ())
-    return told
+    def components(self, client: Client, check_mode: bool,
+                   options: Optional[Mapping[str, Mapping[str, Any]]] = None) -> Dict[str, Any]:
+        wanted = [Wanted(component, complete(component, (options or {}).get(component.name, {})), {})
+                  for component in COMPONENTS.values() if component.name in (*BY_DEFAULT, *(options or {}))]
+        action: Any = SimpleNamespace(
+            _task=SimpleNamespace(check_mode=check_mode, no_log=True), _show=False, _is_to_be_done=not check_mode,
+            _save_to=str(self.scratch), _approved_from=None, _await=lambda *arguments: None)
+        told: Dict[str, Any] = {"name": "cluster", "changed": False}
+        ComponentAction._serve(action, client, wanted, told, ())
+        return told
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     lab = new_lab("rights")
     lab.up("cluster")
     users = {playbook: Client(Connection(kubeconfig=str(path))) for playbook, path in accounts.prepare(lab).items()}
-    found = Cluster(lab, Client(Connection(kubeconfig=str(lab.kubeconfig))), users)
+    found = Cluster(lab, tmp_path_factory.mktemp("rights"), Client(Connection(kubeconfig=str(lab.kubeconfig))), users)
     found.admin.create("/api/v1/nodes", {
         "apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE},
         "status": {"capacity": {"nvidia.com/gpu": "1"}, "allocatable": {"nvidia.com/gpu": "1"}}})
@@ -130,7 +129,7 @@ def test_each_verb_that_is_missing_is_named_before_the_first_write(
     try:
         wait_for("a role without %s %s" % (verb, resource), lambda: not may(), 10, "the API server", pause=0.01)
         with pytest.raises(GpuOpsError) as refused:
-            go(site, check_mode=False)
+            cluster.site()
     finally:
         cluster.admin.patch(path_of(role), {"rules": role["rules"]})
         wait_for("a whole role", may, 10, "the API server", pause=0.01)
@@ -140,22 +139,23 @@ def test_each_verb_that_is_missing_is_named_before_the_first_write(
     called = "%s.%s" % (resource, group) if group else resource
     assert verb in told and any("%s.%s" % (each, group) in told if group else each in told
                                 for each in rule["resources"]), (called, told)
-    assert cluster.writes(SITE) == []
+    assert accounts.writes(cluster.lab, SITE) == []
 
 
 def test_who_may_only_look_is_shown_the_plan_of_who_may_write(cluster: Cluster) -> None:
-    seen, whole = (go(client, check_mode=True)["plan"] for client in (cluster.users["plan"], cluster.admin))
+    seen = cluster.components(cluster.users["plan"], check_mode=True)["plan"]
+    whole = cluster.components(cluster.admin, check_mode=True)["plan"]
     assert [(step["action"], step["subject"]) for step in seen["steps"]] == [
         (step["action"], step["subject"]) for step in whole["steps"]]
     assert any("this user may not change" in note for note in seen["notes"]) and whole["notes"] == []
     assert accounts.denied(cluster.lab, accounts.user_of("plan")) == []
-    assert cluster.writes(accounts.user_of("plan")) == []
+    assert accounts.writes(cluster.lab, accounts.user_of("plan")) == []
 
 
 def test_the_role_is_enough_and_takes_away_what_is_no_longer_wanted(cluster: Cluster) -> None:
-    done = go(cluster.users["site"], check_mode=False)["plan"]
+    done = cluster.site()["plan"]
     assert sum(step["action"] == "object.prune" for step in done["steps"]) == 7
-    assert go(cluster.users["site"], check_mode=True)["plan"]["steps"] == []
+    assert cluster.site()["plan"]["steps"] == []
     asked = accounts.used(cluster.lab, SITE)
     roles = accounts.documents("site.yaml")
     assert {each for each in accounts.unused(accounts.granted(roles), asked) if each.namespace == "gpuops"} == {
@@ -171,7 +171,7 @@ def test_an_option_needs_the_roles_of_its_file(cluster: Cluster, component: str,
     roles = [role for role in accounts.documents("options/%s.yaml" % name)
              if role["metadata"]["name"].startswith("gpuops-site-")]
     with pytest.raises(GpuOpsError) as refused:
-        go(site, check_mode=False, options=options)
+        cluster.site(options)
     assert refused.value.code in ("cluster.rights_missing", "cluster.right_missing")
     bindings = [accounts.binding(role, SITE) for role in roles]
     accounts.create(cluster.lab, [*roles, *bindings])
@@ -179,10 +179,10 @@ def test_an_option_needs_the_roles_of_its_file(cluster: Cluster, component: str,
     wanted: Tuple[Any, ...] = (rule["verbs"][0], rule["apiGroups"][0], rule["resources"][0],
                                roles[-1]["metadata"].get("namespace", ""), rule.get("resourceNames", [""])[0])
     wait_for("the roles of %s" % option, lambda: allowed(site, *wanted), 10, "the API server", pause=0.01)
-    assert go(site, check_mode=False, options=options)["changed"]
+    assert cluster.site(options)["changed"]
     for each in bindings:
         cluster.admin.delete(path_of(each))
     wait_for("the end of these roles", lambda: not allowed(site, *wanted), 10, "the API server", pause=0.01)
     # The next one begins where this one did
-    go(cluster.admin, check_mode=False, options={name: {"state": "absent"} if name not in BY_DEFAULT else {}
-                                                 for name in COMPONENTS})
+    cluster.components(cluster.admin, False, {
+        name: {} if name in BY_DEFAULT else {"state": "absent"} for name in COMPONENTS})
