@@ -8,6 +8,8 @@ from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.observation import observe, wait_for_resources, wait_for_rollout
+from ..module_utils.cluster.playbook_rights import ACTS, PROBES, rights_of
+from ..module_utils.cluster.rights import require
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..plugin_utils.cluster_action import ClusterAction
@@ -29,6 +31,8 @@ class ActionModule(ClusterAction):
         "rolled_out": {"type": "list", "elements": "str", "default": []},
         "wait_timeout": {"type": "int", "default": 120},
         EVERY_CLUSTER: {"type": "bool", "default": False},
+        "rights": {"type": "list", "elements": "str", "choices": list(ACTS), "default": []},
+        "pod_namespace": {"type": "str", "default": PROBES},
     }
 
     # The nodes whose facts are wanted, where that is not all of them
@@ -63,6 +67,7 @@ class ActionModule(ClusterAction):
             return dict(error.result(), failed=True, changed=False)
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
+        require(cluster, rights_of(options["rights"], options["pod_namespace"]))
         if options["rolled_out"]:
             wait_for_rollout(cluster, options["namespace"], options["rolled_out"], options["wait_timeout"])
         if options["expected_allocatable"]:

@@ -78,6 +78,12 @@ options:
     description: Whether to show the plan on the screen of the controller, as it is made.
     type: bool
     default: false
+  require_rights:
+    description:
+      - Whether to refuse in check mode too what this user has no right to do. Without it check mode needs rights to
+        read only; a note says what the server could not be asked then.
+    type: bool
+    default: false
   save_to:
     description:
       - Directory on the controller to save the plan of each cluster in, as C(cluster-<uid of its namespace

@@ -56,6 +56,20 @@ options:
       - The result has RV(clusters) and RV(of_hosts) then.
     type: bool
     default: false
+  rights:
+    description:
+      - What is to be done in the cluster later. The task fails, and names verbs and resources, where this user lacks a
+        right for it; a cluster that does not tell what its users may do is believed to let them.
+      - V(nodes) cordons and labels nodes, V(pods) evicts pods with GPUs, V(probe) runs the pod of
+        M(gpuops.nvidia.gpu_validation). What the components need, M(gpuops.nvidia.gpu_components) asks itself.
+    type: list
+    elements: str
+    choices: [nodes, pods, probe]
+    default: []
+  pod_namespace:
+    description: Namespace of the pod of V(probe).
+    type: str
+    default: default
 """
 
 EXAMPLES = r"""

@@ -11,6 +11,8 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.cluster.eviction import read_gpu_pods
 from ..module_utils.cluster.offer import MIG, SINGLE, offered, strategy_of
+from ..module_utils.cluster.playbook_rights import probe_rights
+from ..module_utils.cluster.rights import require
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
 from ..module_utils.validation.checks import Check
@@ -127,6 +129,8 @@ def _probe(cluster: Client, scope: ClusterScope, resource: str) -> Check:
     runtime_class: Optional[str] = scope.runtime_class
     if cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class) is None:
         runtime_class = None
+    # One that we may make and not take away would stay
+    require(cluster, probe_rights(scope.pod_namespace))
     name = "gpuops-validation-%s" % secrets.token_hex(4)
     pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
     cluster.create(pods, probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image,

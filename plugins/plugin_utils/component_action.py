@@ -20,6 +20,7 @@ from ..module_utils.cluster.components.model import Component, argument_spec, ob
 from ..module_utils.cluster.components.observation import Live, ServerDryRun, observe
 from ..module_utils.cluster.components.planner import plan_component
 from ..module_utils.cluster.components.registry import COMPONENTS
+from ..module_utils.cluster.components.rights import require_rights
 from ..module_utils.cluster.observation import refuse_other_managers, wait_for_resources
 from ..module_utils.core.approval import differences, read_approved
 from ..module_utils.core.errors import GpuOpsError
@@ -35,6 +36,7 @@ ABSENT = "absent"
 # Options of the task, beside those of components and of the connection
 OF_TASK: Dict[str, Any] = {
     "show": {"type": "bool", "default": False},
+    "require_rights": {"type": "bool", "default": False},
     "save_to": {"type": "path"},
     "approved_from": {"type": "path"},
 }
@@ -73,6 +75,7 @@ class ComponentAction(ClusterAction):
         access = {name: value for name, value in self._task.args.items() if name in known}
         task = {name: value for name, value in self._task.args.items() if name not in (*known, FROM_VARIABLES)}
         self._show = boolean(task.get("show") or False)
+        self._is_to_be_done = not self._task.check_mode or boolean(task.get("require_rights") or False)
         self._save_to, self._approved_from = task.get("save_to"), task.get("approved_from")
         given = self.given(task)
         variables = None
@@ -129,8 +132,11 @@ class ComponentAction(ClusterAction):
         """
         if not all(each.is_absent for each in wanted):
             refuse_other_managers(client)
-        live, plans = _planned(client, wanted)
-        whole = replace(_merged(plans), host=told["name"])
+        dry_run = ServerDryRun(client, only_looks=not self._is_to_be_done)
+        live, plans = _planned(client, wanted, dry_run)
+        whole = _merged(plans)
+        whole = replace(whole, host=told["name"], notes=(*whole.notes, *(
+            "the server would refuse: %s" % error.message for error in dry_run.forbidden)))
         told.update(plan=whole.to_dict(), text=render(whole), diff=whole.diff())
         if self._show and not self._task.no_log and people_read():
             Display().display(remove_values(told["text"], hidden))
@@ -141,6 +147,11 @@ class ComponentAction(ClusterAction):
             raise GpuOpsError.because(whole.refusals)
         if self._approved_from and whole.steps:
             _hold_to(whole, read(_file(self._approved_from, client)))
+        if self._is_to_be_done and (self._task.check_mode or dry_run.forbidden):
+            # All that is missing; what else is forbidden, as what admission denies, the server has said itself
+            require_rights(client, whole)
+            for error in dry_run.forbidden:
+                raise error
         if self._task.check_mode:
             told["changed"] = bool(whole.steps)
             return
@@ -177,7 +188,7 @@ class ComponentAction(ClusterAction):
         return {**result, **as_result(refusals), "failed": True} if refusals else result
 
 
-def _planned(client: Client, wanted: Sequence[Wanted]) -> Tuple[Live, List[Plan]]:
+def _planned(client: Client, wanted: Sequence[Wanted], dry_run: ServerDryRun) -> Tuple[Live, List[Plan]]:
     """(what is there, a plan for each), made one after another from one observation, in the words of the reader."""
     parameters = {each.component.name: each.parameters for each in wanted}
     for each in wanted:
@@ -185,7 +196,7 @@ def _planned(client: Client, wanted: Sequence[Wanted]) -> Tuple[Live, List[Plan]
     live = seen = observe(client, [each.component for each in wanted], parameters)
     plans: List[Plan] = []
     for each in wanted:
-        plan = plan_component(each.component, each.parameters, live, ServerDryRun(client))
+        plan = plan_component(each.component, each.parameters, live, dry_run)
         live = live.after(plan)
         plans.append(replace(plan, refusals=tuple(refusal.named(each.variables) for refusal in plan.refusals)))
     return seen, plans

@@ -4,7 +4,8 @@
 
 What roles have from modules (role_files.py), what Ansible wants beside a module (module_files.py), tables of variables
 in the roles' READMEs and in docs/variables.md, the keys that results of modules share, the page of all refusals
-(refusals.py), the alerts on the page about monitoring (monitoring_page.py), and the page on charts (charts_page.py).
+(refusals.py), the alerts on the page about monitoring (monitoring_page.py), the page on charts (charts_page.py), and
+the least roles of the playbooks in a cluster (rights_pages.py).
 `python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
 """
 from __future__ import annotations
@@ -18,6 +19,7 @@ import charts_page
 import module_files
 import monitoring_page
 import refusals
+import rights_pages
 import role_files
 import yaml
 from role_files import documentation_blocks
@@ -106,6 +108,7 @@ def pages() -> Dict[str, str]:
     made.update(module_files.files())
     made[PAGE] = variables_page()
     made[refusals.PAGE] = refusals.page()
+    made.update(rights_pages.files())
     made[monitoring_page.PAGE] = monitoring_page.page()
     made[charts_page.PAGE] = charts_page.page()
     made.update({"plugins/modules/%s.py" % path.stem: module(path) for path in sorted(MODULES.glob("*.py"))})

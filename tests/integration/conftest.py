@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping
 
+import accounts
 import pytest
 from laboratory import DEMO_HOSTS, Fleet, Played, Tree, new_lab
 from workspace import collections_root
@@ -61,10 +62,10 @@ class Bare:
 
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """The hosts of the demo, with their cluster."""
+    """The hosts of the demo, with their cluster, in which each playbook is a user with its roles and no other right."""
     lab = new_lab("acceptance")
     lab.up("demo")
-    yield Fleet(lab, tmp_path_factory.mktemp("demo"))
+    yield Fleet(lab, tmp_path_factory.mktemp("demo"), accounts=accounts.prepare(lab))
     lab.down()
 
 

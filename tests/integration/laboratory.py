@@ -115,8 +115,11 @@ def release(name: str, user: str, pipelining: bool) -> Controller:
 class Fleet:
     """A running laboratory, and playbooks run on its hosts."""
 
-    def __init__(self, lab: Lab, scratch: Path, controller: Optional[Controller] = None) -> None:
+    def __init__(self, lab: Lab, scratch: Path, controller: Optional[Controller] = None,
+                 accounts: Optional[Mapping[str, Path]] = None) -> None:
+        """accounts: {playbook of the collection: the kubeconfig that it is run with}; others have the laboratory's."""
         self.lab = lab
+        self.accounts = accounts or {}
         self.scratch = scratch
         self.controller = controller or developer()
         self.runs = 0
@@ -128,6 +131,8 @@ class Fleet:
         policy = yaml.safe_load((REPOSITORY / "tests" / "lab" / "policy.yml").read_text())
         if not self.lab.topology.control_plane:
             del policy["gpu_cluster_kubeconfig"]
+        elif playbook.rpartition(".")[2] in self.accounts:
+            policy["gpu_cluster_kubeconfig"] = str(self.accounts[playbook.rpartition(".")[2]])
         return [str(self.controller.programs / "bin" / "ansible-playbook"), "--inventory", str(self._inventory()),
                 playbook, "--extra-vars", json.dumps(dict(policy, **variables)), *options]
 

@@ -60,7 +60,8 @@ def test_site_in_check_mode_goes_through_and_changes_nothing(demo: Fleet, bare: 
     for host, node in bare.nodes.items():
         assert demo.node(host)["metadata"]["labels"] == node["metadata"]["labels"]
         assert demo.node(host)["spec"] == node["spec"]
-    assert "gpuops" not in demo.lab.kubectl(["get", "namespaces,runtimeclasses,crd"]).stdout
+    assert demo.lab.kubectl(["get", "namespaces,runtimeclasses,crd,serviceaccounts,daemonsets", "--all-namespaces",
+                             "-l", "app.kubernetes.io/managed-by=gpuops", "-o", "name"]).stdout == ""
 
 
 @pytest.mark.parametrize("module, options", [

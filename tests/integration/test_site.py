@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import accounts
 from laboratory import DEMO_HOSTS, Fleet, Played, assert_journal_is_plan
 
 
@@ -27,7 +28,7 @@ def test_the_second_run_changes_nothing_in_one_call(demo: Fleet, installed: Play
 
 
 def test_the_plan_of_a_converged_host_is_empty(demo: Fleet, installed: Played) -> None:
-    planned = demo.play("gpuops.nvidia.plan")
+    planned = demo.play("gpuops.nvidia.plan", gpu_mig_labels=True)
     for host in DEMO_HOSTS:
         plan = planned.result(host, "gpu_plan")["plan"]
         assert (plan["steps"], plan["refusals"]) == ([], [])
@@ -40,3 +41,11 @@ def test_nodes_offer_their_gpus_and_are_schedulable(demo: Fleet, installed: Play
         assert "unschedulable" not in node["spec"]
         assert node["metadata"]["labels"]["nvidia.com/gpu.count"] == "8"
         assert node["metadata"]["labels"]["nvidia.com/cuda.driver-version.full"] == "580.178.04"
+
+
+def test_what_an_older_release_left_behind_goes(demo: Fleet, installed: Played) -> None:
+    kinds = "serviceaccounts,configmaps,services,roles,rolebindings,deployments,daemonsets"
+    accounts.leave_behind(demo.lab)
+    demo.play("gpuops.nvidia.site", "--tags", "components")
+    left = demo.lab.kubectl(["get", kinds, "--namespace=gpuops", "-o", "name"]).stdout
+    assert left and accounts.LEFT_BEHIND not in left

@@ -5,11 +5,24 @@ from __future__ import annotations
 
 from typing import Any
 
+import accounts
+import gpu_pods
+import pytest
 from laboratory import DEMO_HOSTS, Fleet, Played, changed_by_us, different
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Connection
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.kubernetes import read_nodes
+
+WHOLE_LIFE = {"test_site", "test_faults", "test_upgrade", "test_uninstall"}
+# {what a role grants and its playbook need not use in one life: why it has it}
+UNUSED = {
+}
 
 
 def test_hosts_and_cluster_are_as_they_were(demo: Fleet, bare: Any, installed: Played) -> None:
+    gpu_pods.run(demo, [gpu_pods.deployment(gpu_pods.pod("work", "h100", 1))])
     demo.play("gpuops.nvidia.uninstall")
+    demo.lab.kubectl(["delete", "deployment", "work"])
     for host in DEMO_HOSTS:
         assert changed_by_us(bare.trees[host], demo.fingerprint(host)) == {}
         assert different(bare.packages[host], demo.packages(host)) == {}
@@ -20,12 +33,24 @@ def test_hosts_and_cluster_are_as_they_were(demo: Fleet, bare: Any, installed: P
         assert node["spec"] == bare.nodes[host]["spec"]
         assert different(bare.nodes[host]["metadata"]["labels"], node["metadata"]["labels"]) == {}
         assert not [name for name in node["metadata"].get("annotations", {}) if "gpuops" in name]
-    left_over = demo.lab.kubectl(["get", "namespaces,runtimeclasses,crd,clusterroles,clusterrolebindings",
-                                  "-l", "app.kubernetes.io/managed-by=gpuops", "-o", "name"]).stdout
+    kinds = "namespaces,runtimeclasses,crd,clusterroles,clusterrolebindings,serviceaccounts,roles,configmaps,daemonsets"
+    left_over = demo.lab.kubectl(["get", kinds, "--all-namespaces", "-l", "app.kubernetes.io/managed-by=gpuops",
+                                  "-o", "name"]).stdout
     assert left_over == ""
-    assert "gpuops" not in demo.lab.kubectl(["get", "namespaces", "-o", "name"]).stdout
+    assert "gpuops" in demo.lab.kubectl(["get", "namespaces", "-o", "name"]).stdout, "the administrator's"
 
 
 def test_a_second_uninstall_changes_nothing(demo: Fleet, installed: Played) -> None:
     again = demo.play("gpuops.nvidia.uninstall")
     assert [change for change in again.changes() if "ordon" not in change[1]] == []
+
+
+def test_roles_grant_what_was_used_and_no_more(demo: Fleet, installed: Played, request: pytest.FixtureRequest) -> None:
+    """All playbooks of this laboratory were users with their own roles."""
+    assert read_nodes(Connection(kubeconfig=str(demo.accounts["inventory"])))
+    for playbook in accounts.PLAYBOOKS:
+        user, roles = accounts.user_of(playbook), accounts.documents(playbook + ".yaml")
+        assert accounts.denied(demo.lab, user) == []
+        if {item.path.stem for item in request.session.items} >= WHOLE_LIFE:
+            rest = accounts.unused(accounts.granted(roles), accounts.used(demo.lab, user))
+            print(playbook, sorted(rest))

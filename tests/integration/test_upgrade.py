@@ -3,6 +3,7 @@
 """A driver upgrade and the way back, on a node of a running cluster: exactly what the plan said."""
 from __future__ import annotations
 
+import gpu_pods
 import pytest
 from laboratory import Fleet, Played, assert_journal_is_plan
 
@@ -12,6 +13,7 @@ OLD, NEW = "580.178.04", "595.91.07"
 @pytest.mark.parametrize("version", [NEW, OLD])
 def test_another_driver_is_exactly_the_plan(demo: Fleet, installed: Played, version: str) -> None:
     options = {"gpu_hosts": "h100", "gpu_driver_version": version}
+    gpu_pods.run(demo, [gpu_pods.deployment(gpu_pods.pod("work", "h100", 1))])
     plan = demo.play("gpuops.nvidia.plan", **options).result("h100", "gpu_plan")["plan"]
     assert plan["disruption"] == "driver_reload"
     before = len(demo.events("h100"))

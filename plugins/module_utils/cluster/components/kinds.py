@@ -12,13 +12,27 @@ from typing import Any, Dict, Mapping, NamedTuple, Tuple
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind as the API serves it. plural: its name in paths. optional: by a CRD, so that a cluster may lack it."""
+    """A kind as the API serves it.
+
+    plural:   its name in paths.
+    optional: by a CRD, so that a cluster may lack it.
+    leads:    it is looked for in every namespace by whoever looks, and tells in which the others are looked for.
+    """
 
     api_version: str
     name: str
     plural: str
     namespaced: bool = True
     optional: bool = False
+    leads: bool = False
+
+    @property
+    def group(self) -> str:
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def is_everywhere(self) -> bool:
+        return self.leads or not self.namespaced
 
     @property
     def prefix(self) -> str:
@@ -27,12 +41,12 @@ class Kind:
     @property
     def resource(self) -> str:
         """As RBAC and kubectl name it: 'daemonsets.apps'."""
-        group = self.api_version.rpartition("/")[0]
-        return "%s.%s" % (self.plural, group) if group else self.plural
+        return "%s.%s" % (self.plural, self.group) if self.group else self.plural
 
-    def list_path(self) -> str:
-        """All of them, in every namespace."""
-        return "%s/%s" % (self.prefix, self.plural)
+    def list_path(self, namespace: str = "") -> str:
+        """All of them, in one namespace or, for '', in every one."""
+        inside = "/namespaces/%s" % namespace if namespace else ""
+        return "%s%s/%s" % (self.prefix, inside, self.plural)
 
     def path(self, namespace: str, name: str) -> str:
         """One of them."""
@@ -48,7 +62,8 @@ KINDS: Tuple[Kind, ...] = (
     Kind("v1", "Namespace", "namespaces", namespaced=False),
     Kind("node.k8s.io/v1", "RuntimeClass", "runtimeclasses", namespaced=False),
     CRD,
-    Kind("v1", "ServiceAccount", "serviceaccounts"),
+    # Whatever has pods has one, which goes last of what is in a namespace
+    Kind("v1", "ServiceAccount", "serviceaccounts", leads=True),
     Kind(_RBAC, "ClusterRole", "clusterroles", namespaced=False),
     Kind(_RBAC, "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
     Kind(_RBAC, "Role", "roles"),
@@ -56,8 +71,8 @@ KINDS: Tuple[Kind, ...] = (
     Kind("v1", "ConfigMap", "configmaps"),
     Kind("v1", "Service", "services"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),
-    Kind("apps/v1", "Deployment", "deployments"),
-    Kind("apps/v1", "DaemonSet", "daemonsets"),
+    Kind("apps/v1", "Deployment", "deployments", leads=True),
+    Kind("apps/v1", "DaemonSet", "daemonsets", leads=True),
     JOB,
     Kind("nfd.k8s-sigs.io/v1alpha1", "NodeFeatureRule", "nodefeaturerules", namespaced=False, optional=True),
     Kind("monitoring.coreos.com/v1", "ServiceMonitor", "servicemonitors", optional=True),

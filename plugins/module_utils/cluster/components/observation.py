@@ -6,16 +6,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
+from ...core.errors import GpuOpsError
 from ...core.plan import Plan
 from ..client import ApiError, Client
+from ..rights import EVERYTHING, may
 from .common import COMPONENT, MANAGED_BY, NAME, OURS, Object, Parameters, shared_objects
 from .fields import applied_fields
-from .kinds import CRD, KINDS, Key, Kind, key_of
+from .kinds import BY_NAME, CRD, KINDS, Key, Kind, key_of
 from .model import Component, objects
 from .occupants import others_in, others_of
 
 NAMESPACE = "Namespace"
 RUNTIME_CLASS = "RuntimeClass"
+FORBIDDEN = 403
 
 
 @dataclass(frozen=True)
@@ -102,19 +105,13 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
     parameters: {name of a component: its complete parameters}, `state` included. Reads only. A kind that may not be
     listed is an error that names verb and resource (cluster.right_missing).
     """
-    found: Dict[Key, Object] = {}
-    missing: Set[str] = set()
-    for kind in KINDS:
-        listed = _listed(client, kind)
-        if listed is None:
-            missing.add(kind.name)
-        else:
-            found.update((key_of(item), item) for item in listed)
+    found, missing = _ours(client, [namespace for component in components
+                                    for namespace in namespaces_of(component, parameters[component.name])])
     live = Live(found, frozenset(missing))
     wanted = {component.name: {} if parameters[component.name]["state"] == "absent"
               else wanted_objects(component, parameters[component.name]) for component in components}
     nowhere: Set[Key] = set()
-    _find(client, found, nowhere, [Key(kind, "", name) for each in components for kind, name in each.provided_by])
+    _find(client, found, nowhere, [key for component in components for key in providers(component)])
     for component in components:
         if provider(component, live) is None:
             _find(client, found, nowhere, [key for key in wanted[component.name] if key.kind not in missing])
@@ -126,16 +123,52 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
     return replace(live, contents=_contents(client, live), instances=_instances(client, components, wanted, live))
 
 
-def _listed(client: Client, kind: Kind) -> Optional[List[Object]]:
+def _ours(client: Client, namespaces: Sequence[str]) -> Tuple[Dict[Key, Object], Set[str]]:
+    """(everything with our label, kinds that the API does not have).
+
+    Who may list everything is shown it by one list of each kind. Others are not asked to have such rights: where
+    accounts and workloads are, in namespaces that we have made and in these, there the rest is.
+    """
+    found: Dict[Key, Object] = {}
+    missing: Set[str] = set()
+    everywhere = may(client, "list", EVERYTHING, EVERYTHING)
+    for kind in sorted(KINDS, key=lambda kind: not kind.is_everywhere):
+        known = {key.namespace or key.name for key in found if key.namespace or key.kind == NAMESPACE}
+        for namespace in [""] if everywhere or kind.is_everywhere else sorted(known.union(namespaces)):
+            listed = _listed(client, kind, namespace)
+            if listed is None:
+                missing.add(kind.name)
+                break
+            found.update((key_of(item), item) for item in listed)
+    return found, missing
+
+
+def _listed(client: Client, kind: Kind, namespace: str) -> Optional[List[Object]]:
     """Everything of a kind with our label; None where the API does not have the kind."""
     try:
-        items = client.items(kind.list_path(), labelSelector="%s=%s" % (MANAGED_BY, OURS))
+        items = client.items(kind.list_path(namespace), labelSelector="%s=%s" % (MANAGED_BY, OURS))
     except ApiError as error:
         if error.status == 404 and kind.optional:
             return None
         raise
     # Elements of a list do not say what they are.
     return [{**item, "apiVersion": kind.api_version, "kind": kind.name} for item in items]
+
+
+def namespaces_of(component: Component, parameters: Parameters) -> Set[str]:
+    """The namespaces that a component's options name."""
+    named = {str(parameters["namespace"])}
+    try:
+        return named.union(key.namespace for key in wanted_objects(component, parameters) if key.namespace)
+    except GpuOpsError:
+        if parameters["state"] != "absent":
+            raise
+        return named
+
+
+def providers(component: Component) -> List[Key]:
+    """Objects that tell whether others provide the component."""
+    return [Key(kind, "", name) for kind, name in component.provided_by]
 
 
 def _find(client: Client, found: Dict[Key, Object], nowhere: Set[Key], keys: Sequence[Key]) -> None:
@@ -173,10 +206,30 @@ def _instances(client: Client, components: Sequence[Component], wanted: Mapping[
 
 
 class ServerDryRun:
-    """planner.DryRun by server-side apply with dryRun=All: nothing is written."""
+    """planner.DryRun by server-side apply with dryRun=All: nothing is written.
 
-    def __init__(self, client: Client) -> None:
+    only_looks: whether nothing of it will be done. Who only looks may have rights to read and no others: what he may
+                not change is not tried, as his administrators would find each try among what was denied.
+    forbidden:  the server's answers, of what was tried, that this user may not.
+    """
+
+    def __init__(self, client: Client, only_looks: bool = False) -> None:
         self._client = client
+        self._only_looks = only_looks
+        self.forbidden: List[ApiError] = []
 
-    def apply(self, wanted: Object) -> Object:
-        return self._client.apply(key_of(wanted).path, wanted, dry_run=True)
+    def apply(self, wanted: Object) -> Optional[Object]:
+        key = key_of(wanted)
+        if self._only_looks and not self._may_change(key):
+            return None
+        try:
+            return self._client.apply(key.path, wanted, dry_run=True)
+        except ApiError as error:
+            if error.status != FORBIDDEN:
+                raise
+            self.forbidden.append(error)
+            return None
+
+    def _may_change(self, key: Key) -> bool:
+        kind = BY_NAME[key.kind]
+        return may(self._client, "patch", kind.group, kind.plural, key.namespace, key.name, default=True)

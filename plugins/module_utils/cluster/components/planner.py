@@ -50,8 +50,9 @@ _NAMED_FIELDS = 3
 class DryRun(Protocol):
     """Answers what the server would make of an object."""
 
-    def apply(self, wanted: Object) -> Object:
-        """The object as it would be after a server-side apply. Raises ApiError where the server refuses it."""
+    def apply(self, wanted: Object) -> Optional[Object]:
+        """The object as it would be after a server-side apply; None where this user may not try. Raises ApiError where
+        the server refuses it."""
 
 
 def plan_component(component: Component, parameters: Parameters, live: Live, dry_run: DryRun) -> Plan:
@@ -65,14 +66,17 @@ def plan_component(component: Component, parameters: Parameters, live: Live, dry
             plan = plan_component(component, parameters[component.name], live, ServerDryRun(client))
             live = live.after(plan)
 
-    What we refuse is in plan.refusals. What the server refuses, as a value that is not valid or a right that is
-    missing, is the ApiError of the dry run.
+    What we refuse is in plan.refusals. What the server refuses, as a value that is not valid, is the ApiError of the
+    dry run. Where this user may not try, a note says so, and the plan is what it would be without the server's word.
     """
     draft = _Draft(component, parameters, live, dry_run)
     if parameters["state"] == "absent":
         draft.remove()
     else:
         draft.bring()
+    if draft.untried:
+        draft.notes.append("this user may not change %s: what the server would make of it, or refuse, is not known"
+                           % ", ".join(map(str, draft.untried)))
     policy = digest(dict(parameters))
     return Plan(policy=policy, policies={component.name: policy}, observation=_observation(component, live),
                 steps=tuple(draft.steps), refusals=tuple(draft.refusals), kept=tuple(draft.kept),
@@ -97,6 +101,8 @@ class _Draft:
     refusals: List[Refusal] = field(default_factory=list)
     kept: List[Kept] = field(default_factory=list)
     notes: List[str] = field(default_factory=list)
+    # What this user may not have the server try
+    untried: List[Key] = field(default_factory=list)
 
     # What is wanted
 
@@ -171,7 +177,8 @@ class _Draft:
     def _create(self, key: Key, item: Object) -> None:
         if self._can_be_tried(key):
             try:
-                self.dry_run.apply(item)
+                if self.dry_run.apply(item) is None:
+                    self.untried.append(key)
             except ApiError as error:
                 # What it refers to, as the role of a binding, may be made by a step before it.
                 if error.status != _NOT_FOUND and _NO_DRY_RUN not in error.message:
@@ -239,7 +246,10 @@ class _Draft:
             else:
                 raise
             return
-        if action == ADOPT or plain(tried) != plain(there):
+        if tried is None:
+            self.untried.append(key)
+            self._step(action, key, why, there, overlaid(there, item), item)
+        elif action == ADOPT or plain(tried) != plain(there):
             self._step(action, key, why, there, tried, item)
 
     def _reason(self, item: Object, there: Object, action: str) -> str:

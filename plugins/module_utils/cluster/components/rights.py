@@ -1,17 +1,23 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The rights that the steps of a plan need, asked for before the first of them is done."""
+"""The rights that components need: those of a plan, asked for before its first step, and those of any plan of theirs.
+
+Kinds come from kinds.py and names from the components' own objects, so that a component that is new is in it.
+"""
 from __future__ import annotations
 
-from typing import Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
-from ...core.errors import GpuOpsError
 from ...core.plan import Plan, Step
-from ..client import ApiError, Client
-from .kinds import BY_NAME, Key, key_of
+from ..client import Client
+from ..rights import Rule, granted_by, may, require
+from .common import Object, Parameters
+from .kinds import BY_NAME, CRD, JOB, KINDS, Key, key_of
+from .model import Component, removal_jobs
+from .observation import NAMESPACE, namespaces_of, providers, wanted_objects
 
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-# A server-side apply needs both where the object is not there yet. {action: verbs}
+# A server-side apply needs both where the object is not there yet; it says the name, so that a role may name objects
+# that it lets somebody create. {action: verbs}
 _VERBS: Mapping[str, Tuple[str, ...]] = {
     "object.create": ("get", "create", "patch"),
     "object.change": ("patch",),
@@ -21,8 +27,7 @@ _VERBS: Mapping[str, Tuple[str, ...]] = {
     "object.remove": ("get", "delete"),
     "job.run": ("get", "create", "patch", "delete"),
 }
-# (verb, kind, namespace)
-_Right = Tuple[str, str, str]
+_ROLES = ("Role", "ClusterRole")
 
 
 def key_of_step(step: Step) -> Key:
@@ -33,53 +38,102 @@ def key_of_step(step: Step) -> Key:
 
 
 def require_rights(client: Client, plan: Plan) -> None:
-    """Refuse a plan that would stop half-way for the lack of a right; each right is asked for once.
-
-    A cluster that does not say what its users may do is taken at the word of its answers.
-    """
-    needed: Dict[_Right, Set[str]] = {}
+    """Refuse a plan that would stop half-way for the lack of a right (cluster.rights_missing)."""
+    needed = []
     for step in plan.steps:
         key = key_of_step(step)
-        for verb in _VERBS[step.action]:
-            needed.setdefault((verb, key.kind, key.namespace), set()).add(key.name)
-    try:
-        missing = [right for right, names in needed.items() if not _allowed(client, right, names)]
-    except ApiError as error:
-        if error.status in (403, 404):
-            return
-        raise
-    if missing:
-        raise GpuOpsError(
-            "cluster.rights_missing",
-            found="this user may not %s" % "; ".join(_spoken(missing)),
-            wanted="the rights that the plan needs, before its first step",
-            remedy="grant them, for example by the ClusterRole that the documentation has, or use other credentials",
-        )
+        needed.append(_rule(key.kind, _VERBS[step.action], key.namespace, [key.name]))
+        if key.kind in _ROLES and "object" in step.parameters:
+            needed += _to_grant(client, key, step.parameters["object"])
+    require(client, _by_kind(needed))
 
 
-def _allowed(client: Client, right: _Right, names: Set[str]) -> bool:
-    """For the whole kind, or else for each of these objects: a role may name them."""
-    return _asked(client, right, None) or all(_asked(client, right, name) for name in sorted(names))
+def _by_kind(rules: Iterable[Rule]) -> List[Rule]:
+    """The same with one rule for all names of a kind, which is asked about as a whole first."""
+    names: Dict[Tuple[Tuple[str, ...], str, str, str], Set[str]] = {}
+    for rule in rules:
+        names.setdefault((rule.verbs, rule.group, rule.resource, rule.place), set()).update(rule.names)
+    return [Rule(verbs, group, resource, names=tuple(sorted(each)), place=place)
+            for (verbs, group, resource, place), each in names.items()]
 
 
-def _asked(client: Client, right: _Right, name: Optional[str]) -> bool:
-    verb, kind_name, namespace = right
+def _to_grant(client: Client, key: Key, role: Object) -> List[Rule]:
+    """Nobody makes a role that grants what he has not, unless he may escalate."""
+    kind = BY_NAME[key.kind]
+    if may(client, "escalate", kind.group, kind.plural, key.namespace, key.name, default=True):
+        return []
+    return granted_by(role)
+
+
+def _rule(kind_name: str, verbs: Sequence[str], place: str, names: Iterable[str] = (), purpose: str = "") -> Rule:
     kind = BY_NAME[kind_name]
-    attributes = {"verb": verb, "group": kind.api_version.rpartition("/")[0], "resource": kind.plural}
-    if namespace:
-        attributes["namespace"] = namespace
-    if name is not None:
-        attributes["name"] = name
-    answer = client.ask(_REVIEWS, {
-        "apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": attributes}})
-    return bool((answer.get("status") or {}).get("allowed"))
+    return Rule(tuple(verbs), kind.group, kind.plural, purpose, tuple(names), place)
 
 
-def _spoken(missing: List[_Right]) -> List[str]:
-    """'create, patch daemonsets.apps in namespace gpuops', a line for each resource."""
-    verbs: Dict[Tuple[str, str], List[str]] = {}
-    for verb, kind, namespace in missing:
-        verbs.setdefault((kind, namespace), []).append(verb)
-    return ["%s %s%s" % (", ".join(names), BY_NAME[kind].resource, " in namespace %s" % namespace if namespace else "")
-            for (kind, namespace), names in verbs.items()]
+# Of any plan
+
+def to_read(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
+    """What observe() asks. parameters: {name of a component: its complete parameters}."""
+    rules: List[Rule] = []
+    places: Set[str] = set()
+    for component in components:
+        places |= namespaces_of(component, parameters[component.name])
+    for kind in KINDS:
+        for place in [""] if kind.is_everywhere else sorted(places):
+            rules.append(_rule(kind.name, ["list"], place, purpose="find what gpuops has made"))
+    seen = "know what is there under the names of our objects"
+    for component in components:
+        rules += [_named(key, ["get"], "see whether others provide %s" % component.title)
+                  for key in providers(component)]
+        if parameters[component.name]["state"] != "absent":
+            rules += [_named(key, ["get"], seen) for key in wanted_objects(component, parameters[component.name])]
+    return _by_target(rules)
+
+
+def to_bring(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
+    """What a plan may do that brings or changes components, but for the namespace. What is of the cluster and no longer
+    wanted, to_remove() has."""
+    rules: List[Rule] = []
+    for component in components:
+        for key, item in wanted_objects(component, parameters[component.name]).items():
+            if key.kind == NAMESPACE:
+                continue
+            rules.append(_named(key, _VERBS["object.create"], "make the components and change them"))
+            if key.namespace:
+                rules.append(_named(key, _VERBS["object.prune"], "take away what is no longer wanted"))
+            if key.kind in _ROLES:
+                rules += granted_by(item, "be allowed to make %s, which grants it" % str(key))
+    return _by_target(rules)
+
+
+def to_remove(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
+    """What a plan may do that takes the components away, but for the namespace."""
+    rules: List[Rule] = []
+    for component in components:
+        for key, item in wanted_objects(component, parameters[component.name]).items():
+            if key.kind == NAMESPACE:
+                continue
+            rules.append(_named(key, _VERBS["object.remove"], "take the components away"))
+            if key.kind == CRD.name:
+                rules.append(Rule(("list",), item["spec"]["group"], item["spec"]["names"]["plural"],
+                                  "keep a kind of which others have objects"))
+        for job in removal_jobs(component, parameters[component.name]):
+            rules.append(_rule(JOB.name, _VERBS["job.run"], key_of(job).namespace,
+                               purpose="put in order what %s leaves behind" % component.title))
+    return _by_target(rules)
+
+
+def _named(key: Key, verbs: Sequence[str], purpose: str) -> Rule:
+    """Names of the cluster's objects are few and fixed; those in a namespace depend on options, and who may make one
+    pod in it may make any."""
+    return _rule(key.kind, verbs, key.namespace, [] if key.namespace else [key.name], purpose)
+
+
+def _by_target(rules: Iterable[Rule]) -> List[Rule]:
+    """Those that differ only by their names as one."""
+    names: Dict[Any, Dict[str, None]] = {}
+    for rule in rules:
+        target = (rule.place, rule.group, rule.resource, rule.verbs, rule.purpose, bool(rule.names))
+        names.setdefault(target, {}).update(dict.fromkeys(rule.names))
+    return [Rule(verbs, group, resource, purpose, tuple(each), place)
+            for (place, group, resource, verbs, purpose, _named), each in names.items()]
