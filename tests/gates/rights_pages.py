@@ -50,11 +50,12 @@ def files() -> Dict[str, str]:
     """{path in the repository: text} of the page and of every file of roles."""
     made = {"%s/namespace.yaml" % DIRECTORY: HEAD + namespace()}
     for playbook in table().PLAYBOOKS:
-        made["%s/%s.yaml" % (DIRECTORY, playbook)] = HEAD + roles("gpuops-" + playbook, rules_of(playbook))
+        made["%s/%s.yaml" % (DIRECTORY, playbook)] = HEAD + _together_in_one(
+            roles("gpuops-" + playbook, rules_of(playbook)))
     for (component, option), needed in extras().items():
-        parts = [roles("gpuops-%s-%s" % (playbook, _dashed(component, option)), rules)
-                 for playbook, rules in needed.items()]
-        made["%s/options/%s.yaml" % (DIRECTORY, _dashed(component, option))] = HEAD + "---\n".join(parts)
+        parts = [part for playbook, rules in needed.items()
+                 for part in roles("gpuops-%s-%s" % (playbook, _dashed(component, option)), rules)]
+        made["%s/options/%s.yaml" % (DIRECTORY, _dashed(component, option))] = HEAD + _together_in_one(parts)
     made[PAGE] = page()
     return made
 
@@ -80,10 +81,18 @@ def namespace() -> str:
         made["metadata"]["name"], "".join("    %s: %s\n" % label for label in labels.items()))
 
 
-def roles(name: str, rules: Rules) -> str:
+def roles(name: str, rules: Rules) -> List[str]:
     """A ClusterRole with what is of the whole cluster, and a Role in each namespace with what is of that alone."""
     places = sorted({rule.place for rule in rules})
-    return "---\n".join(_role(name, place, [rule for rule in rules if rule.place == place]) for place in places)
+    return [_role(name, place, [rule for rule in rules if rule.place == place]) for place in places]
+
+
+def _together_in_one(objects: Sequence[str]) -> str:
+    """One document, as what reads the files of a collection expects: several objects are a List."""
+    if len(objects) == 1:
+        return objects[0]
+    items = [textwrap.indent(each, " " * 4).replace(" " * 4, "  - ", 1) for each in objects]
+    return "apiVersion: v1\nkind: List\nitems:\n" + "".join(items)
 
 
 def _role(name: str, place: str, rules: Rules) -> str:
@@ -133,7 +142,8 @@ def _tables() -> List[str]:
               "Each has a file with roles `gpuops-<playbook>-<option>`, to be bound beside those of the playbook.", "",
               "| Option | Playbook | Beyond its role |", "|---|---|---|"]
     for (component, option), needed in extras().items():
-        link = "[`%s`](rbac/options/%s.yaml)" % ("_".join(filter(None, (component, option))), _dashed(component, option))
+        variable = "_".join(filter(None, (component, option)))
+        link = "[`%s`](rbac/options/%s.yaml)" % (variable, _dashed(component, option))
         lines += ["| %s | %s | %s |" % (link, playbook, _spoken(rules)) for playbook, rules in needed.items()]
     return lines
 

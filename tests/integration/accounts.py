@@ -36,7 +36,8 @@ def user_of(playbook: str) -> str:
 
 def documents(name: str) -> List[Dict[str, Any]]:
     """The objects of a file below docs/rbac."""
-    return [each for each in yaml.safe_load_all((RBAC / name).read_text()) if each]
+    document = yaml.safe_load((RBAC / name).read_text())
+    return list(document["items"]) if document["kind"] == "List" else [document]
 
 
 def prepare(lab: Lab) -> Dict[str, Path]:

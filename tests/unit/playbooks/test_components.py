@@ -255,8 +255,8 @@ class TestPlaybooks:
         done = in_words.controller.play(
             "gpuops.nvidia." + playbook, *options, hosts=("gpu-1",),
             environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
-                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "canned": {"gpu_plan": planned(Plan(steps=steps))},
-                **variables})
+                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig),
+                "canned": {"gpu_plan": planned(Plan(steps=steps))}, **variables})
         return done.stdout + done.stderr
 
     def test_the_plan_shows_the_clusters_beside_the_hosts(self, in_words: Hosts) -> None:
