@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping
 
+import accounts
 import pytest
 from laboratory import Fleet, Tree, different
 
@@ -109,3 +110,23 @@ def test_cluster_modules_in_check_mode(demo: Fleet, bare: Any) -> None:
     assert played.code == 0, played.failures()
     assert played.result("localhost", "gpu_node")["changed"]
     assert demo.node("a100")["spec"] == bare.nodes["a100"]["spec"]
+
+
+@pytest.mark.parametrize(("kind", "resource", "verb"), [("ClusterRole", "pods/eviction", "create"),
+                                                        ("Role", "daemonsets", "create")])
+def test_a_right_that_is_missing_is_named_before_anything_is_changed(
+    demo: Fleet, bare: Any, kind: str, resource: str, verb: str
+) -> None:
+    roles = [role for role in accounts.roles_in("site.yaml") if role["kind"] == kind]
+    less = [{**role, "rules": [{**rule, "verbs": [each for each in rule["verbs"] if each != verb] or ["get"]}
+                               if resource in rule["resources"] else rule for rule in role["rules"]]} for role in roles]
+    accounts.create(demo.lab, less)
+    try:
+        played = demo.run("gpuops.nvidia.site")
+    finally:
+        accounts.create(demo.lab, roles)
+    assert played.code != 0
+    assert "[cluster.rights_missing]" in played.failures() and verb in played.failures()
+    assert resource in played.failures()
+    assert accounts.writes(demo.lab, accounts.user_of("site")) == []
+    assert_untouched(demo, bare.trees)
