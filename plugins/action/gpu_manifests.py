@@ -10,13 +10,10 @@ from ansible.utils.path import unfrackpath
 from ..module_utils.cluster.client import Connection
 from ..module_utils.cluster.components.model import images
 from ..module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
-from ..module_utils.core.errors import GpuOpsError
 from ..plugin_utils.cluster_action import checked
 from ..plugin_utils.component_action import ComponentAction, Wanted
-from ..plugin_utils.manifest_files import HEAD, manifest_files, names_of
+from ..plugin_utils.manifest_files import DIRECTORY, HEAD, manifest_files, names_of, one_directory
 from ..plugin_utils.text_files import Files, carry_out, changes, claim, diff_of
-
-DIRECTORY = "gpu_manifests_dir"
 
 
 class ActionModule(ComponentAction):
@@ -56,14 +53,7 @@ class ActionModule(ComponentAction):
         """The directory that a cluster's hosts name. Raises GpuOpsError where they name several."""
         if self.variables is None:
             return ""
-        named = {str(self.variables.value(host, DIRECTORY) or "") for host in hosts}
-        if len(named) > 1:
-            raise GpuOpsError(
-                "cluster.several_directories", found="hosts of one cluster name the directories %s" % ", ".join(
-                    each or "(none)" for each in sorted(named)),
-                wanted="one for the objects of a cluster", remedy="set `%s` alike for them" % DIRECTORY,
-                option=DIRECTORY)
-        return named.pop() if named else ""
+        return one_directory({str(self.variables.value(host, DIRECTORY) or "") for host in hosts})
 
     def _together(self, clusters: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
         found: List[str] = [image for cluster in clusters for image in cluster.get("images", ())]

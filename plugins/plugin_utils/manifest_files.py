@@ -3,16 +3,20 @@
 """The objects of components as files, for a GitOps controller (Argo CD, Flux) or kubectl to apply."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Sequence, Tuple
 
 from ansible.module_utils.common.yaml import yaml_dump
 
 from ..module_utils.cluster.components.common import Object, shared_objects
 from ..module_utils.cluster.components.model import Component, objects
+from ..module_utils.core.errors import GpuOpsError
 
 # Of what all components share, and what names the others
 SHARED, KUSTOMIZATION = "shared.yaml", "kustomization.yaml"
 HEAD = "# Made by gpuops.nvidia.gpu_manifests from the variables of the inventory; what is changed here is lost.\n"
+
+# The variable by which hosts say where the objects of their cluster go
+DIRECTORY = "gpu_manifests_dir"
 
 # A component, and its complete parameters
 Brought = Tuple[Component, Mapping[str, Any]]
@@ -32,6 +36,19 @@ def manifest_files(brought: Sequence[Brought]) -> Dict[str, str]:
                      "resources": list(files)}
     return {**{name: _documents(made) for name, made in files.items() if made},
             KUSTOMIZATION: _documents([kustomization])}
+
+
+def one_directory(named: AbstractSet[str]) -> str:
+    """The directory that the hosts of a cluster name. Raises GpuOpsError where they name several."""
+    if len(named) > 1:
+        raise GpuOpsError(
+            "cluster.several_directories",
+            found="hosts of one cluster name %s" % ", ".join(each or "(none)" for each in sorted(named)),
+            wanted="one directory for the objects of a cluster",
+            remedy="set gpu_manifests_dir alike for them, or `directory` of the task",
+            option="directory",
+        )
+    return next(iter(named), "")
 
 
 def names_of(components: Sequence[Component]) -> List[str]:
