@@ -141,7 +141,8 @@ def _tables() -> List[str]:
               "Each has a file with roles `gpuops-<playbook>-<option>`, to be bound beside those of the playbook.", "",
               "| Option | Playbook | Beyond its role |", "|---|---|---|"]
     for (component, option), needed in extras().items():
-        link = "[`%s`](rbac/options/%s.yaml)" % ("_".join(filter(None, (component, option))), _dashed(component, option))
+        name = "_".join(filter(None, (component, option)))
+        link = "[`%s`](rbac/options/%s.yaml)" % (name, _dashed(component, option))
         lines += ["| %s | %s | %s |" % (link, playbook, _spoken(rules)) for playbook, rules in needed.items()]
     return lines
 
