@@ -118,8 +118,11 @@ def _pod(cluster: Client, scope: ClusterScope) -> Check:
     for pod in pods:
         for resource, count in pod.resources.items():
             taken[resource] = taken.get(resource, 0) + count
-    free = free_resource(cluster.get("/api/v1/nodes/%s" % scope.node), taken, scope.expected)
-    return all_in_use([str(pod) for pod in pods]) if free is None else _probe(cluster, scope, free)
+    node = cluster.get("/api/v1/nodes/%s" % scope.node)
+    free = free_resource(node, taken, scope.expected)
+    if free is None:
+        return all_in_use(node, scope.expected, [str(pod) for pod in pods])
+    return _probe(cluster, scope, free)
 
 
 def _probe(cluster: Client, scope: ClusterScope, resource: str) -> Check:

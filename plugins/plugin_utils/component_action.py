@@ -16,7 +16,7 @@ from ansible.utils.display import Display
 
 from ..module_utils.cluster.client import Client, Connection, auth_argument_spec, secrets
 from ..module_utils.cluster.components.carrying_out import apply, await_rollout
-from ..module_utils.cluster.components.model import Component, argument_spec
+from ..module_utils.cluster.components.model import Component, argument_spec, objects
 from ..module_utils.cluster.components.observation import Live, ServerDryRun, observe
 from ..module_utils.cluster.components.planner import plan_component
 from ..module_utils.cluster.components.registry import COMPONENTS
@@ -191,14 +191,12 @@ class ComponentAction(ClusterAction):
 def _planned(client: Client, wanted: Sequence[Wanted], dry_run: ServerDryRun) -> Tuple[Live, List[Plan]]:
     """(what is there, a plan for each), made one after another from one observation, in the words of the reader."""
     parameters = {each.component.name: each.parameters for each in wanted}
+    for each in wanted:
+        _refuse_contradictions(each)
     live = seen = observe(client, [each.component for each in wanted], parameters)
     plans: List[Plan] = []
     for each in wanted:
-        try:
-            plan = plan_component(each.component, each.parameters, live, dry_run)
-        except GpuOpsError as error:
-            raise GpuOpsError.because([refusal.named(each.variables) for refusal in error.refusals],
-                                      **error.details) from error
+        plan = plan_component(each.component, each.parameters, live, dry_run)
         live = live.after(plan)
         plans.append(replace(plan, refusals=tuple(refusal.named(each.variables) for refusal in plan.refusals)))
     return seen, plans
@@ -214,6 +212,16 @@ def _hold_to(plan: Plan, approved: Mapping[str, Any]) -> None:
     differing = differences(plan, replace(read_approved(approved), host=plan.host))
     if differing:
         raise GpuOpsError.because(differing)
+
+
+def _refuse_contradictions(wanted: Wanted) -> None:
+    """Have a component made of its options before the cluster is asked, so that a refusal names what the reader set."""
+    try:
+        if not wanted.is_absent:
+            objects(wanted.component, wanted.parameters)
+    except GpuOpsError as error:
+        refusals = [refusal.named(wanted.variables) for refusal in error.refusals]
+        raise GpuOpsError.because(refusals, **error.details) from error
 
 
 def _merged(plans: Sequence[Plan]) -> Plan:

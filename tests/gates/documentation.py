@@ -4,8 +4,8 @@
 
 What roles have from modules (role_files.py), what Ansible wants beside a module (module_files.py), tables of variables
 in the roles' READMEs and in docs/variables.md, the keys that results of modules share, the page of all refusals
-(refusals.py), the least roles of the playbooks in a cluster (rights_pages.py), the alerts on the page about monitoring
-(monitoring_page.py), and the page on NVIDIA's charts (charts_page.py).
+(refusals.py), the alerts on the page about monitoring (monitoring_page.py), the page on charts (charts_page.py), and
+the least roles of the playbooks in a cluster (rights_pages.py).
 `python tests/gates/documentation.py` writes them. A unit test compares them with what would be written.
 """
 from __future__ import annotations

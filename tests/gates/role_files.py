@@ -218,22 +218,28 @@ def _documented(module: str) -> Dict[str, Any]:
     return dict(documentation_blocks(MODULES / (module + ".py"))["DOCUMENTATION"])
 
 
+def documented_options(module: str) -> Options:
+    """The options of a module that may be variables: those of fragments first, what every writer has last."""
+    documented = _documented(module)
+    found: Options = {}
+    for fragment in documented["extends_documentation_fragment"]:
+        if fragment in OPTIONS_OF:
+            file, block = OPTIONS_OF[fragment]
+            found.update(documentation_blocks(FRAGMENTS / file)[block]["options"])
+    found.update(documented["options"])
+    if WRITER in documented["extends_documentation_fragment"]:
+        of_writers = documentation_blocks(FRAGMENTS / "writer.py")["DOCUMENTATION"]["options"]
+        found.update({name: of_writers[name] for name in OF_EVERY_WRITER})
+    return found
+
+
 def _of_modules(role: str) -> Iterator[Tuple[str, str, Mapping[str, Any]]]:
     """(module, variable, option) of every option that is one; of modules that share one, the first describes it."""
     made: Set[str] = set()
     for module, source in sources().items():
         if source.role != role:
             continue
-        documented = _documented(module)
-        found: Options = {}
-        for fragment in documented["extends_documentation_fragment"]:
-            if fragment in OPTIONS_OF:
-                file, block = OPTIONS_OF[fragment]
-                found.update(documentation_blocks(FRAGMENTS / file)[block]["options"])
-        found.update(documented["options"])
-        if WRITER in documented["extends_documentation_fragment"]:
-            of_writers = documentation_blocks(FRAGMENTS / "writer.py")["DOCUMENTATION"]["options"]
-            found.update({name: of_writers[name] for name in OF_EVERY_WRITER})
+        found = documented_options(module)
         for option in set(found).intersection((*OF_TASK, *(texts()[role].get("without") or ()))):
             del found[option]
         for option, described in found.items():

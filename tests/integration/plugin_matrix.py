@@ -160,6 +160,8 @@ class Bed:
                       for check in result["checks"]}
             assert checks["allocatable"]["status"] == "passed", checks["allocatable"]
             assert checks["pod"]["status"] == ("skipped" if in_use else "passed"), checks["pod"]
+            told = "not probed: all %d in use by " % sum(case.offers[host].values())
+            assert not in_use or checks["pod"]["evidence"].startswith(told), checks["pod"]
 
     # A run that has nothing to do
 

@@ -199,8 +199,8 @@ def test_what_is_no_longer_wanted_goes(cluster: Cluster, monkeypatch: pytest.Mon
 
 def test_objects_of_the_release_before_become_ours(cluster: Cluster) -> None:
     """They were applied by kubernetes.core, with our field manager and without the label of a component."""
-    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuops"}})
-    made = list(objects(COMPONENTS["device_plugin"], {}))
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "before"}})
+    made = list(objects(COMPONENTS["device_plugin"], {"namespace": "before"}))
     gone = {**made[1], "metadata": {**made[1]["metadata"], "name": "nvidia-device-plugin-of-old"}}
     for item in (*made, gone):
         old = json.loads(json.dumps(item))
@@ -208,14 +208,14 @@ def test_objects_of_the_release_before_become_ours(cluster: Cluster) -> None:
         if old["kind"] == "DaemonSet":
             old["spec"]["template"]["spec"]["hostNetwork"] = True
         cluster.kubectl("apply", "--server-side", "--field-manager=gpuops", "--filename=-", feed=old)
-    steps = told(cluster.run(["device_plugin"]))
-    assert "object.change DaemonSet gpuops/nvidia-device-plugin" in steps
-    assert "object.prune ConfigMap gpuops/nvidia-device-plugin-of-old" in steps
+    steps = told(cluster.run(["device_plugin"], namespace="before"))
+    assert "object.change DaemonSet before/nvidia-device-plugin" in steps
+    assert "object.prune ConfigMap before/nvidia-device-plugin-of-old" in steps
     assert not any("replace" in step or "adopt" in step for step in steps)
-    there = cluster.kubectl("--namespace=gpuops", "get", "daemonset/nvidia-device-plugin", "-o", "json")
+    there = cluster.kubectl("--namespace=before", "get", "daemonset/nvidia-device-plugin", "-o", "json")
     assert "hostNetwork" not in json.loads(there)["spec"]["template"]["spec"]
     cluster.removed()
-    cluster.kubectl("delete", "namespace", "gpuops")
+    cluster.kubectl("delete", "--wait=false", "namespace", "before")
 
 
 def test_another_selector_is_a_replacement(cluster: Cluster) -> None:
@@ -228,7 +228,7 @@ def test_another_selector_is_a_replacement(cluster: Cluster) -> None:
     assert "object.replace DaemonSet old/nvidia-device-plugin" in told(made)
     assert told(cluster.plans(["device_plugin"], namespace="old")) == []
     cluster.removed(namespace="old")
-    cluster.kubectl("delete", "namespace", "old")
+    cluster.kubectl("delete", "--wait=false", "namespace", "old")
 
 
 def test_objects_of_others_are_refused_or_adopted(cluster: Cluster) -> None:
@@ -246,7 +246,7 @@ def test_objects_of_others_are_refused_or_adopted(cluster: Cluster) -> None:
     assert told(cluster.plans(only, namespace="shared")) == []
     made = cluster.removed(only, namespace="shared")
     assert "object.remove Namespace shared" not in told(made)
-    cluster.kubectl("delete", "namespace", "shared")
+    cluster.kubectl("delete", "--wait=false", "namespace", "shared")
 
 
 def test_what_others_have_put_there_survives(cluster: Cluster) -> None:
@@ -382,4 +382,4 @@ def test_through_a_proxy_that_spoils_requests(cluster: Cluster, lab: Lab, tmp_pa
             proxy.seen.clear()
             ours.removed(only)
             assert cluster.names() == [], (proxy.kind, proxy.spoils)
-    cluster.kubectl("delete", "namespace", "spoiled")
+    cluster.kubectl("delete", "--wait=false", "namespace", "spoiled")

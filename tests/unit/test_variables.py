@@ -17,6 +17,7 @@ from workspace import REPOSITORY, source_files
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.clusters import VARIABLES as CONNECTION
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import OF_WRITERS, SOURCES
 
 PLAYBOOKS = REPOSITORY / "playbooks"
@@ -117,7 +118,8 @@ def test_every_specified_option_is_used_by_its_role(role: str) -> None:
     home = REPOSITORY / "roles" / role
     used = "\n".join(text for path, text in files(home) if path.parts[-2] != "defaults")
     of_modules = {source.variable(option, documentation.options(role).keys())
-                  for module, source in SOURCES.items() if source.role == role and "gpuops.nvidia.%s:" % module in used
+                  for module, source in role_files.sources().items()
+                  if source.role == role and "gpuops.nvidia.%s:" % module in used
                   for option in (*source.options, *OF_WRITERS)}
     assert [name for name in documentation.options(role)
             if name not in of_modules and not re.search(r"\b%s\b" % name, used)] == []
@@ -130,7 +132,7 @@ def module_tasks(data: Any) -> Iterator[Tuple[str, Any]]:
             yield from module_tasks(each)
     elif isinstance(data, dict):
         for name, each in data.items():
-            if str(name).rpartition("gpuops.nvidia.")[2] in SOURCES:
+            if str(name).rpartition("gpuops.nvidia.")[2] in role_files.sources():
                 yield str(name).rpartition(".")[2], each
             elif name in ("block", "rescue", "always"):
                 yield from module_tasks(each)
@@ -147,7 +149,11 @@ def test_a_role_gives_its_variables_to_its_modules() -> None:
 def test_every_declared_variable_is_described_and_used() -> None:
     text = "\n".join(text for _path, text in files(PLAYBOOKS, REPOSITORY / "roles"))
     assert [name for name, option in DECLARED.items() if not (option.get("description") and option.get("type"))] == []
-    assert [name for name in DECLARED if not re.search(r"\b%s\b" % name, text)] == []
+    assert [name for name in DECLARED if not re.search(r"\b%s\b" % name, text) and name not in CONNECTION] == []
+
+
+def test_every_variable_of_the_connection_is_declared() -> None:
+    assert set(CONNECTION) <= set(DECLARED)
 
 
 @pytest.mark.parametrize("page", sorted(path for path in source_files() if path.endswith(".md")))

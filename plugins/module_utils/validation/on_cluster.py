@@ -40,9 +40,11 @@ def free_resource(node: Mapping[str, Any], taken: Mapping[str, int], expected: M
     return free[0] if free else None
 
 
-def all_in_use(pods: Sequence[str]) -> Check:
-    return Check("pod", SKIPPED, "all devices of the node are promised to pods, so that a probe would wait for one to "
-                                 "end: %s" % ", ".join(pods))
+def all_in_use(node: Mapping[str, Any], expected: Mapping[str, int], pods: Sequence[str]) -> Check:
+    """That a probe would wait for one of these pods to end, which hold or were promised all that the node offers."""
+    offered = _counts(node)
+    return Check("pod", SKIPPED, "not probed: all %d in use by %s" % (
+        sum(offered.get(resource, 0) for resource in expected), ", ".join(pods)))
 
 
 def _counts(node: Mapping[str, Any]) -> Dict[str, int]:

@@ -354,7 +354,9 @@ def _containers(pod: Object) -> Facts:
     for word, others in (("init container", pod.pop("initContainers", None) or ()),
                          ("sidecar", [each for each in pod.pop("containers") if each is not main])):
         for each in others:
-            name = " ".join(str(part).rsplit("/", 1)[-1] for part in each.get("command", ())) or each["name"]
+            words = [str(part).rsplit("/", 1)[-1] for part in each.get("command", ())]
+            # A script has no name but its container's
+            name = each["name"] if words[:1] in ([], ["sh"]) else " ".join(words)
             privileged = (each.get("securityContext") or {}).get("privileged")
             found["%s %s" % (word, name)] = "privileged" if privileged else "yes"
     return found

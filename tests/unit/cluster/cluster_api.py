@@ -250,8 +250,9 @@ def _handler(state: State) -> type:
 
 
 def _selected(node: Dict[str, Any], query: Dict[str, str]) -> bool:
-    key, _separator, value = query.get("labelSelector", "").partition("=")
-    return not key or (node["metadata"].get("labels") or {}).get(key) == value
+    key, separator, value = query.get("labelSelector", "").partition("=")
+    labels = node["metadata"].get("labels") or {}
+    return not key or (labels.get(key) == value if separator else key in labels)
 
 
 def _on_node(pod: Dict[str, Any], query: Dict[str, str]) -> bool:

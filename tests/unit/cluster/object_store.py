@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
 
@@ -35,6 +36,8 @@ KINDS: Dict[str, Tuple[str, str, bool]] = {
     "Job": ("batch/v1", "jobs", True),
 }
 KEYS = {"containers": ("name",), "env": ("name",), "volumes": ("name",), "volumeMounts": ("mountPath",)}
+# A part of a label selector: a key, and its value or those that it must not have
+SELECTED = re.compile(r"([\w./-]+)(?:=([^,]*)| notin \(([^)]*)\))")
 # Fields that never change: {kind: path}
 IMMUTABLE = {"DaemonSet": ("spec", "selector"), "Deployment": ("spec", "selector"), "RoleBinding": ("roleRef",),
              "ClusterRoleBinding": ("roleRef",), "RuntimeClass": ("handler",), "Job": ("spec", "template")}
@@ -51,6 +54,7 @@ class Store:
     lingers: {kind: how often an object is still found after its deletion}.
     denied:  {(verb, plural)} that the user may not.
     writes:  (method, path) of every request that changed something.
+    has_controllers: whether Deployments run as soon as they are there.
     """
 
     objects: Dict[str, Object] = field(default_factory=dict)
@@ -60,6 +64,7 @@ class Store:
     version: int = 100
     leaving: Dict[str, int] = field(default_factory=dict)
     aggregated: bool = True
+    has_controllers: bool = False
 
     # As a test sees it
 
@@ -169,10 +174,11 @@ class Store:
         return 200, answer
 
     def _list(self, kind: str, namespace: str, query: Mapping[str, str]) -> Answer:
-        selector = dict(each.split("=", 1) for each in query.get("labelSelector", "").split(",") if each)
+        place = query.get("fieldSelector", "").partition("spec.nodeName=")[2]
         items = [copy.deepcopy(item) for item in self.objects.values()
                  if item["kind"] == kind and namespace in ("", item["metadata"].get("namespace", ""))
-                 and selector.items() <= (item["metadata"].get("labels") or {}).items()]
+                 and _selected(item, query.get("labelSelector", ""))
+                 and place in ("", item.get("spec", {}).get("nodeName"))]
         for item in items:
             del item["kind"], item["apiVersion"]
         start = int(query.get("continue") or 0)
@@ -241,6 +247,9 @@ class Store:
                         amounts[name] = {"0.5": "500m", "1024Mi": "1Gi"}.get(str(amount), amount)
         if made["kind"] == "Service":
             made["spec"].setdefault("clusterIP", "10.96.0.%d" % (self.version % 250))
+        if self.has_controllers and made["kind"] == "Deployment":
+            replicas = made["spec"].get("replicas", 1)
+            made["status"] = dict.fromkeys(("replicas", "updatedReplicas", "availableReplicas"), replicas)
         if made["kind"] == "CustomResourceDefinition":
             made["status"] = {"conditions": [{"type": "Established", "status": "True"}]}
 
@@ -375,3 +384,10 @@ def _merged(there: Any, said: Any, name: str = "") -> Any:
             known[_key(name, element)] = _merged(known.get(_key(name, element)), element)
         return list(known.values())
     return copy.deepcopy(said)
+
+
+def _selected(item: Object, selector: str) -> bool:
+    """Whether the labels are as 'key=value' and 'key notin (value,value)' say."""
+    labels = item["metadata"].get("labels") or {}
+    return all(labels.get(key) not in others.split(",") if others else labels.get(key) == value
+               for key, value, others in SELECTED.findall(selector))

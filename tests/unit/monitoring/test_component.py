@@ -167,6 +167,10 @@ class TestDashboard:
         dashboard = board()
         assert {panel["type"] for panel in dashboard["panels"]} == {"row", "stat", "timeseries"}
         assert [each["name"] for each in dashboard["templating"]["list"]] == ["datasource", "cluster", "node", "gpu"]
+        # packages/grafana-data/src/valueFormats/categories.ts of Grafana; another word would be shown as it stands
+        units = {panel["fieldConfig"]["defaults"]["unit"] for panel in dashboard["panels"] if panel["type"] != "row"}
+        assert units == {"Bps", "MBs", "celsius", "mbytes", "none", "percent", "percentunit", "rotmhz", "short", "watt",
+                         "watth"}
         assert all(panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
                    for panel in dashboard["panels"] if panel["type"] != "row")
 

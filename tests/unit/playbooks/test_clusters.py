@@ -81,3 +81,31 @@ def test_what_the_play_says_counts_for_every_host() -> None:
 def test_what_is_the_first_hosts_alone_is_no_other_ones() -> None:
     variables = play({"n1": {"mine": 1}, "n2": {}})
     assert (variables.value("n1", "mine"), variables.value("n2", "mine")) == (1, None)
+
+
+def test_an_address_names_a_cluster_too() -> None:
+    here = {"gpu_cluster_host": "https://a", "gpu_cluster_api_key": "x"}
+    assert told(play({"n1": here, "n2": {"gpu_cluster_kubeconfig": "/a"}, "n3": here})) == [
+        ("https://a", ("n1", "n3")), ("/a", ("n2",))]
+
+
+def test_hosts_that_come_to_one_cluster_as_different_users_are_refused() -> None:
+    hosts = {name: {"gpu_cluster_host": "https://a", "gpu_cluster_api_key": "of-" + name} for name in ("n1", "n2")}
+    (cluster,) = clusters_of(play(hosts))
+    (refusal,) = cluster.refusals
+    assert refusal.code == "cluster.hosts_disagree" and "of-n" not in str(refusal), refusal
+
+
+@pytest.mark.parametrize("own, environment, none", [
+    ({"gpu_cluster_kubeconfig": "/a"}, {}, {"host"}),
+    ({"gpu_cluster_kubeconfig": "/a"}, {"K8S_AUTH_HOST": "https://b"}, {"host", "api_key", "username", "password"}),
+    ({"gpu_cluster_host": "https://a"}, {"K8S_AUTH_KUBECONFIG": "/b"}, {"kubeconfig", "context"}),
+    ({"gpu_cluster_context": "c"}, {"K8S_AUTH_KUBECONFIG": "/b"}, set()),
+])
+def test_a_host_that_names_its_cluster_is_not_led_elsewhere_by_the_environment(
+    monkeypatch: pytest.MonkeyPatch, own: Dict[str, str], environment: Dict[str, str], none: Any
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    (cluster,) = clusters_of(play({"n1": own}))
+    assert {option for option, value in cluster.options.items() if value is None} == none

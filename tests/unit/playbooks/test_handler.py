@@ -11,14 +11,17 @@ from controller import Controller
 
 NAMES = {
     "container_runtime": "container_runtime_handler",
-    "cluster_component": "cluster_component_runtime_class_object.handler",
+    "device_plugin": "device_plugin_runtime_handler",
+    "gpu_feature_discovery": "gpu_feature_discovery_runtime_handler",
+    "dcgm_exporter": "dcgm_exporter_runtime_handler",
+    "node_feature_discovery": "node_feature_discovery_runtime_handler",
     "gpu_validation": "gpu_validation_handler",
 }
 CLASSES = {
-    "cluster_component": "cluster_component_runtime_class_object.metadata.name",
     "device_plugin": "device_plugin_runtime_class",
     "gpu_feature_discovery": "gpu_feature_discovery_runtime_class",
     "dcgm_exporter": "dcgm_exporter_runtime_class",
+    "node_feature_discovery": "node_feature_discovery_runtime_class",
     "gpu_validation": "gpu_validation_runtime_class",
 }
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import importlib
 import json
-from pathlib import Path
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, Mapping
 
 import pytest
+import role_files
 import yaml
 from cluster_api import Api
 from cluster_objects import h100_node, node
@@ -16,6 +16,9 @@ from controller import Controller
 from documentation import returned, undocumented
 from role_files import documentation_blocks
 from workspace import REPOSITORY
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import argument_spec
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
 
 TASK_FILES = [*sorted(REPOSITORY.glob("roles/*/tasks/*.yml")), *sorted(REPOSITORY.glob("playbooks/**/*.yml"))]
 
@@ -29,19 +32,12 @@ def tasks(content: Any) -> Iterator[Dict[str, Any]]:
                 yield from tasks(entry.get(part))
 
 
-def delegated() -> List[Tuple[Path, Dict[str, Any]]]:
-    return [(path, task) for path in TASK_FILES for task in tasks(yaml.safe_load(path.read_text()))
-            if "delegate_to" in task]
-
-
-def test_every_delegated_task_says_so_in_variables_as_only_these_beat_those_of_the_inventory() -> None:
-    found = delegated()
-    assert found
-    strays = ["%s: %s" % (path.relative_to(REPOSITORY), task["name"]) for path, task in found
-              if (task["delegate_to"], task.get("vars", {}).get("ansible_become"),
-                  task.get("vars", {}).get("ansible_python_interpreter"))
-              != ("localhost", False, "{{ ansible_playbook_python }}")]
-    assert strays == []
+def test_no_task_is_delegated_and_so_none_needs_a_python_or_become_on_the_controller() -> None:
+    """What talks to a cluster runs where Ansible runs, by its action plugin."""
+    everything = [(path, task) for path in TASK_FILES for task in tasks(yaml.safe_load(path.read_text()))]
+    assert len(everything) > 50
+    assert ["%s: %s" % (path.relative_to(REPOSITORY), task["name"]) for path, task in everything
+            if "delegate_to" in task] == []
 
 
 def test_become_of_the_inventory_stays_on_the_hosts(controller: Controller, api: Api) -> None:
@@ -89,15 +85,32 @@ def test_a_token_of_the_options_is_in_no_result(controller: Controller, api: Api
     assert "a-wrong-token" not in str({key: value for key, value in told.items() if key != "invocation"})
 
 
-@pytest.mark.parametrize("module", ["gpu_cluster_info", "gpu_node", "gpu_pod_eviction", "gpu_pods"])
+@pytest.mark.parametrize("module", ["gpu_cluster_info", "gpu_components", "gpu_node", "gpu_pod_eviction", "gpu_pods"])
 def test_the_options_are_those_of_the_documentation(module: str) -> None:
     """Nobody else compares the two where a module has no code of its own."""
     plugin = importlib.import_module("ansible_collections.gpuops.nvidia.plugins.action." + module)
     documented = documentation_blocks(REPOSITORY / "plugins" / "modules" / (module + ".py"))["DOCUMENTATION"]["options"]
     known = ("type", "elements", "choices", "default", "required")
-    told = {name: {key: option[key] for key in known if key in option} for name, option in documented.items()}
+    told = {name: {key: option[key] for key in known if key in option} for name, option in documented.items()
+            if name != "from_variables"}
     assert told == {name: {key: option[key] for key in known if key in option}
                     for name, option in plugin.ActionModule.ARGUMENTS.items()}
+
+
+def of_specification(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a specification and a documentation both say; the one has 'options' where the other has 'suboptions'."""
+    known = ("type", "elements", "choices", "default", "required")
+    return {name: {**{key: option[key] for key in known if option.get(key) not in (None, False) or key == "default"
+                      and key in option},
+                   "inside": of_specification(option.get("options") or option.get("suboptions") or {})}
+            for name, option in options.items()}
+
+
+@pytest.mark.parametrize("module", list(COMPONENTS))
+def test_the_options_of_a_component_are_those_of_its_documentation(module: str) -> None:
+    documented = {name: option for name, option in role_files.documented_options(module).items()
+                  if name not in role_files.OF_TASK}
+    assert of_specification(documented) == of_specification(argument_spec(COMPONENTS[module]))
 
 
 def test_a_malformed_option_is_told_before_the_cluster_is_asked(controller: Controller, api: Api) -> None:

@@ -334,34 +334,39 @@ def test_batches_follow_while_all_is_well(controller: Controller) -> None:
     assert done.returncode == 0 and "failed=1" not in done.stdout, done.stdout
 
 
+@pytest.fixture
+def other(tmp_path_factory: Any) -> Iterator[Api]:
+    server = Api(tmp_path_factory.mktemp("other"))
+    yield server
+    server.close()
+
+
 @pytest.mark.parametrize("name, mode", [("site", "--diff"), ("uninstall", "--check")])
-def test_hosts_of_several_clusters_are_refused(controller: Controller, api: Api, name: str, mode: str) -> None:
-    """Components, and the look for another manager, are once a run: the second cluster would go without."""
-    done = controller.play("gpuops.nvidia." + name, mode, hosts=("one", "two"), variables={
-        **NOWHERE, "gpu_cluster_kubeconfig": str(api.kubeconfig),
-        "gpu_cluster_context": "{{ 'test' if inventory_hostname == 'one' else 'other' }}"})
-    assert done.returncode != 0
-    assert "hosts of 2 clusters: %s test, %s other" % (api.kubeconfig, api.kubeconfig) in done.stdout, done.stdout
-    assert api.state.requests == []
-
-
-@pytest.mark.parametrize("environment, of_two, told", [
-    ("K8S_AUTH_KUBECONFIG", {"gpu_cluster_context": "other"}, "%(here)s test, %(here)s other"),
-    ("K8S_AUTH_KUBECONFIG", {"gpu_cluster_kubeconfig": "/other"}, "%(here)s test, /other"),
-    ("K8S_AUTH_HOST", {"gpu_cluster_kubeconfig": "/other"}, "%(here)s test, /other"),
-])
-def test_one_of_them_may_be_that_of_the_environment(
-    controller: Controller, api: Api, environment: str, of_two: Dict[str, str], told: str
+def test_what_cannot_be_done_to_one_cluster_stops_its_own_hosts_alone(
+    controller: Controller, api: Api, other: Api, name: str, mode: str
 ) -> None:
-    here = str(api.kubeconfig) if environment.endswith("KUBECONFIG") else api.url
-    done = controller.play("gpuops.nvidia.site", "--diff", hosts=("one", "two"), environment={environment: here},
-                           variables={**NOWHERE, **{
-                               name: "{{ '%s' if inventory_hostname == 'two' else '%s' }}" % (
-                                   value, "test" if name == "gpu_cluster_context" else "")
-                               for name, value in {"gpu_cluster_context": "", **of_two}.items()}})
-    assert done.returncode != 0
-    assert "hosts of 2 clusters: %s" % told % {"here": here} in done.stdout, done.stdout
-    assert api.state.requests == []
+    """Each is read once. The host of the other one goes on, until it is found out to be down."""
+    api.state.nodes = [node("one", labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]
+    done = controller.play("gpuops.nvidia." + name, mode, hosts=("one", "two", "three"), variables={
+        **NOWHERE, "gpu_cluster_kubeconfig":
+            "{{ {'one': '%s', 'two': '%s'}.get(inventory_hostname, '/no') }}" % (api.kubeconfig, other.kubeconfig)})
+    told = {line.split()[0]: line for line in done.stdout.splitlines() if " unreachable=" in line}
+    assert "failed=1" in told["one"] and "failed=1" in told["three"] and "unreachable=1" in told["two"], done.stdout
+    assert "[cluster.managed_by_gpu_operator]" in done.stdout and "[cluster.kubeconfig_unusable]" in done.stdout
+    assert api.count("GET", "/api/v1/nodes") == other.count("GET", "/api/v1/nodes") == 1
+
+
+@pytest.mark.parametrize("environment", ["K8S_AUTH_KUBECONFIG", "K8S_AUTH_HOST"])
+def test_one_of_them_may_be_that_of_the_environment(
+    controller: Controller, api: Api, other: Api, environment: str
+) -> None:
+    credential = {"K8S_AUTH_API_KEY": "a-token", "K8S_AUTH_HOST": api.url}
+    controller.play(
+        "gpuops.nvidia.uninstall", "--check", hosts=("one", "two"),
+        environment=credential if environment.endswith("HOST") else {environment: str(api.kubeconfig)},
+        variables={**NOWHERE, "gpu_cluster_kubeconfig":
+                   "{{ '%s' if inventory_hostname == 'two' else '' }}" % other.kubeconfig})
+    assert api.count("GET", "/api/v1/nodes") == other.count("GET", "/api/v1/nodes") == 1
 
 
 def test_a_credential_in_the_environment_is_a_cluster(controller: Controller, api: Api) -> None:

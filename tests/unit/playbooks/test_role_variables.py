@@ -14,14 +14,15 @@ from controller import Controller
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import CAPABILITIES
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils import role_variables
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils import component_variables, role_variables
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import OF_WRITERS, SOURCES
 
 PLAN = "gpuops.nvidia.gpu_plan"
 # Nobody answers there: a task that goes to its host is found out.
 NOWHERE = {"ansible_connection": "ssh", "ansible_host": "192.0.2.1", "ansible_ssh_common_args": "-o ConnectTimeout=1"}
 WRITERS = [module for module in SOURCES if module != "gpu_validation"]
-VARIABLES = [name for role in role_files.texts() for name in role_files.options(role)]
+OF_HOSTS = [role for role in role_files.texts() if not role_files.of_cluster(role)]
+VARIABLES = [name for role in OF_HOSTS for name in role_files.options(role)]
 # Roles act on these themselves.
 OF_ROLES = {"gpu_driver_reboot_timeout", "mig_reboot_timeout"}
 
@@ -64,6 +65,13 @@ def test_every_variable_of_a_role_is_an_option_of_its_modules(name: str) -> None
                 read_as = source.read_as.get(option, {})
                 found.append(options_of(module, **{name: value})[option] == read_as.get(str(value), value))
     assert found and all(found)
+
+
+@pytest.mark.parametrize("module", component_variables.SOURCES)
+def test_every_variable_of_a_component_is_an_option_of_its_module(module: str) -> None:
+    source = component_variables.SOURCES[module]
+    specified = role_files.options(source.role).keys()
+    assert {source.variable(option, specified) for option in source.options} == set(specified)
 
 
 @pytest.mark.parametrize("module", WRITERS)
@@ -222,4 +230,5 @@ class TestOnTheController:
 
 
 def test_the_tables_name_what_the_action_plugins_read() -> None:
-    assert {source.role for source in SOURCES.values()} == set(role_files.texts()) <= set(documentation.roles())
+    assert {source.role for source in role_files.sources().values()} == set(role_files.texts())
+    assert set(role_files.texts()) <= set(documentation.roles())

@@ -8,6 +8,7 @@ from typing import Any, Dict
 import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import (
+    all_in_use,
     allocatable,
     free_resource,
     pod_got_its_device,
@@ -58,3 +59,8 @@ def test_a_pod_gets_one_device(message: str, divided: bool, status: str) -> None
     pod = {"status": {"phase": "Succeeded", "containerStatuses": [
         {"state": {"terminated": {"exitCode": 0, "message": message}}}]}}
     assert pod_got_its_device(pod, 1.0, divided).status == status
+
+
+def test_a_node_whose_devices_are_all_at_work_is_told_so() -> None:
+    check = all_in_use(node(gpu="1", mig="7"), {"nvidia.com/gpu": 1, MIG: 7}, ["ml/train", "ml/serve"])
+    assert (check.status, check.evidence) == ("skipped", "not probed: all 8 in use by ml/train, ml/serve")

@@ -167,7 +167,11 @@ class _Work:
 
         def there() -> Optional[Object]:
             found = self.client.find(key.path)
-            return found if found is not None and found["metadata"].get("uid") == uid else None
+            if found is None or found["metadata"].get("uid") != uid:
+                return None
+            if not found["metadata"].get("deletionTimestamp"):
+                self._delete(key, uid)
+            return found
 
         left = self._waited(there, lambda found: found is None, self.timeout)
         if left is not None:

@@ -40,6 +40,8 @@ MPS_APP = APP + "-mps"
 MPS_CAPABLE = {"nvidia.com/mps.capable": "true"}
 # What a container asks NVIDIA's runtime for by its environment: every GPU, and the programs that manage them
 DRIVER_PROGRAMS = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
+# The daemon's own sign, which a power cut may leave behind, and the mount, which it does not
+MPS_READY = "until [ -e /mps/.ready ] && grep -q ' /mps/shm ' /proc/self/mountinfo; do sleep 1; done"
 SOCKETS = "/var/lib/kubelet/device-plugins"
 # A variable of the plugin's environment beats the configuration file without a word.
 CONFIG_VARIABLES = (
@@ -121,10 +123,11 @@ def _plugin(group: Group, parameters: Parameters) -> Object:
     variables: Dict[str, Any] = {}
     more: Dict[str, Any] = {}
     if _shares_by_mps(config):
-        mounts += [mount("mps-root", "/mps"), mount("mps-shm", "/dev/shm", propagation="HostToContainer")]
+        mounts += [mount("mps-root", "/mps"), mount("mps-shm", "/dev/shm")]
         volumes += _mps_volumes(flags["mpsRoot"])
         # It asks the control daemon by the driver's own program, which comes from the runtime
-        variables, more = DRIVER_PROGRAMS, {"runtimeClassName": parameters["runtime_class"]}
+        variables = DRIVER_PROGRAMS
+        more = {"runtimeClassName": parameters["runtime_class"], "initContainers": [_wait_for_mps(parameters)]}
     container = {
         "name": APP,
         "image": image_of(parameters, ARGUMENTS),
@@ -142,6 +145,21 @@ def _plugin(group: Group, parameters: Parameters) -> Object:
     spec = pod_spec(parameters, APP, [container], volumes, node_selector=group.node_selector(
         parameters["node_selector"]), affinity=group.affinity(parameters["affinity"]), **more)
     return daemon_set(name, parameters, pod_template(name, parameters, spec, checksum(config)))
+
+
+def _wait_for_mps(parameters: Parameters) -> Dict[str, Any]:
+    """The plugin would offer GPUs whose limits the daemon has yet to set (NVIDIA/k8s-device-plugin#1946), and keep the
+    directory over which the daemon mounts the memory that it shares with its clients."""
+    return {
+        "name": "mps-control-daemon-ready",
+        "image": image_of(parameters, ARGUMENTS),
+        "imagePullPolicy": parameters["image_pull_policy"],
+        "command": ["/bin/sh", "-c", MPS_READY],
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
+                            "readOnlyRootFilesystem": True},
+        "resources": parameters["resources"],
+        "volumeMounts": [mount("mps-root", "/mps", read_only=True, propagation="HostToContainer")],
+    }
 
 
 def _mps(group: Group, parameters: Parameters) -> Object:

@@ -158,10 +158,12 @@ def test_mps_runs_where_its_plugin_does_and_the_gpus_can() -> None:
             variables = {each["name"]: each.get("value") for each in spec["containers"][0]["env"]}
             assert (spec["runtimeClassName"], variables["NVIDIA_VISIBLE_DEVICES"],
                     variables["NVIDIA_DRIVER_CAPABILITIES"]) == ("nvidia", "all", "compute,utility")
-        (shm,) = [each for each in plugin["containers"][0]["volumeMounts"] if each["name"] == "mps-shm"]
-        assert shm["mountPropagation"] == "HostToContainer", "the daemon mounts it when the plugin runs already"
+        (waits,) = plugin["initContainers"]
+        assert "/mps/.ready" in waits["command"][-1]
+        # The daemon's mount comes when this container runs already
+        assert [each["mountPropagation"] for each in waits["volumeMounts"]] == ["HostToContainer"]
     sliced = pod(made["DaemonSet", "nvidia-device-plugin-sliced"])
-    assert "runtimeClassName" not in sliced
+    assert not {"runtimeClassName", "initContainers"}.intersection(sliced)
     assert not [volume for volume in sliced["volumes"] if volume["name"].startswith("mps-")]
 
 

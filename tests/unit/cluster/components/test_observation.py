@@ -48,7 +48,7 @@ def test_an_empty_cluster_is_asked_once_for_each_kind_and_for_what_is_wanted(api
 
 
 def test_kinds_of_others_may_be_missing(client: Client) -> None:
-    assert look(client).missing == {"NodeFeatureRule", "ServiceMonitor"}
+    assert look(client).missing == {"NodeFeatureRule", "PrometheusRule", "ServiceMonitor"}
 
 
 def test_what_is_listed_says_its_kind(client: Client, store: Store) -> None:

@@ -109,8 +109,8 @@ def _rows(settings: Settings) -> Tuple[Row, ...]:
             Panel("Energy", "What the GPUs of each node took within an hour.",
                   (("sum by (%s) (max by (%s) (increase([[DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION]][1h]) < %s)) / 3600000"
                     % (NODE, GPU, HIGHEST), "{{Hostname}}{{hostname}}"),), "watth"),
-            Panel("SM clock", "Frequency of the multiprocessors.", (_of_gpu("DCGM_FI_DEV_SM_CLOCK"),), "megahertz"),
-            Panel("Memory clock", "Frequency of the memory.", (_of_gpu("DCGM_FI_DEV_MEM_CLOCK"),), "megahertz"),
+            Panel("SM clock", "Frequency of the multiprocessors.", (_of_gpu("DCGM_FI_DEV_SM_CLOCK"),), "rotmhz"),
+            Panel("Memory clock", "Frequency of the memory.", (_of_gpu("DCGM_FI_DEV_MEM_CLOCK"),), "rotmhz"),
             Panel("Throttling by reason", "GPUs whose clocks were held down, by reason, without idle ones. A power cap "
                   "at full load is normal.",
                   (('count by (clock_event) (max by (%s, clock_event) '
