@@ -112,6 +112,7 @@ class TestHostsOfOneClusterHaveOneWord:
             "gpu_cluster_kubeconfig": str(api.kubeconfig),
             name: by_host(values, {} if "config" in name else "gpuops")})
         assert answer["code"] == "cluster.hosts_disagree" and told in answer["found"], answer
+        assert answer["option"] == name and "`%s`" % name in answer["found"]
         assert "on gpu-1, gpu-3" in answer["found"] and api.state.store.writes == []
 
     def test_a_secret_that_they_disagree_on_is_not_shown(self, controller: Controller, api: Api) -> None:
