@@ -24,12 +24,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.o
     observe,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.planner import plan_component
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from gpulab.lab import Lab
 
-ALL = tuple(COMPONENTS)
+ALL = BY_DEFAULT
 SLICED = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
 # Options with which the components make every kind of object that they can
 RICH: Dict[str, Dict[str, Any]] = {
