@@ -146,7 +146,7 @@ def _end_pods(client: Client, over: threading.Event) -> None:
 
 
 def brought(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """What is planned is done; a second run asks for lists and for its rights, by one connection, and writes nothing."""
+    """What is planned is done; a second run asks for lists and its rights by one connection, and writes nothing."""
     planned = told(cluster.plans(**options))
     assert told(cluster.run(**options)) == planned
     before, asked = cluster.versions(), []
