@@ -6,7 +6,8 @@ from typing import Any, Dict, Sequence
 
 from ..module_utils.cluster.client import Client
 from ..plugin_utils.component_action import ComponentAction, Wanted
-from ..plugin_utils.monitoring_files import Files, carry_out, changes, wanted_files
+from ..plugin_utils.monitoring_files import wanted_files
+from ..plugin_utils.text_files import Files, carry_out, changes, diff_of
 
 
 class ActionModule(ComponentAction):
@@ -20,7 +21,6 @@ class ActionModule(ComponentAction):
         told["files"] = sorted(path for path, text in files.items() if text is not None)
         different = changes(files)
         told["changed"] = told["changed"] or bool(different)
-        told["diff"] += [{"before_header": path, "after_header": path, "before": before or "", "after": after or ""}
-                         for path, (before, after) in different.items()]
+        told["diff"] += diff_of(different)
         if not self._task.check_mode:
             carry_out({path: after for path, (_before, after) in different.items()})

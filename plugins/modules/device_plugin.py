@@ -172,7 +172,7 @@ clusters:
       type: dict
       returned: once it is planned
     text: {description: The plan for a person., type: str, returned: once it is planned}
-    saved_as: {description: File of the plan., type: str, returned: with O(save_to), once it is planned}
+    saved_as: {description: File of the plan., type: str, returned: "with O(save_to), once it is planned"}
     not_ready:
       description: Nodes that are not ready, whose pods were not waited for.
       type: list

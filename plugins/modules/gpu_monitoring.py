@@ -144,6 +144,7 @@ clusters:
       type: dict
       returned: once it is planned
     text: {description: The plan for a person., type: str, returned: once it is planned}
+    saved_as: {description: File of the plan., type: str, returned: "with O(save_to), once it is planned"}
     not_ready:
       description: Nodes that are not ready; always empty, as nothing of it runs on nodes.
       type: list

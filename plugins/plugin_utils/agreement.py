@@ -100,18 +100,18 @@ def _written(host: str, variables: Mapping[str, Any], names: Sequence[str], defa
             continue
         value = variables[name] if name in variables else defaults.get(name)
         found[name] = value
-        waiting.extend(_named_in(value))
+        waiting.extend(named_in(value))
     return canonical({name: value for name, value in found.items() if value is not None})
 
 
-def _named_in(value: Any) -> Set[str]:
+def named_in(value: Any) -> Set[str]:
     """Names of the variables that the templates in a value refer to, at any depth."""
     if isinstance(value, str):
         return set(_named_by(value)) if "{{" in value or "{%" in value else set()
     if isinstance(value, Mapping):
-        return {name for part in (*value.keys(), *value.values()) for name in _named_in(part)}
+        return {name for part in (*value.keys(), *value.values()) for name in named_in(part)}
     if isinstance(value, (list, tuple)):
-        return {name for part in value for name in _named_in(part)}
+        return {name for part in value for name in named_in(part)}
     return set()
 
 

@@ -64,6 +64,8 @@ class ComponentAction(ClusterAction):
     """Base of the action plugins. The module of one component has its name; gpu_components has all of them."""
 
     ARGUMENTS: ClassVar[Mapping[str, Any]] = OF_TASK
+    # Of the play's hosts, where the task wants those
+    variables: Optional[PlayVariables] = None
 
     def given(self, task: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
         """{component: the options that the task gives it}, in the order in which they are brought."""
@@ -78,10 +80,10 @@ class ComponentAction(ClusterAction):
         self._is_to_be_done = not self._task.check_mode or boolean(task.get("require_rights") or False)
         self._save_to, self._approved_from = task.get("save_to"), task.get("approved_from")
         given = self.given(task)
-        variables = None
+        self.variables = variables = None
         clusters = [PlayCluster(access, ())]
         if boolean(self._task.args.get(FROM_VARIABLES) or False):
-            variables = PlayVariables(task_vars, self._templar)
+            self.variables = variables = PlayVariables(task_vars, self._templar)
             clusters = ([PlayCluster(access, tuple(variables.hosts))] if any(access.get(name) for name in NAMING)
                         else [replace(cluster, options={**cluster.options, **access})
                               for cluster in clusters_of(variables)])
@@ -97,12 +99,15 @@ class ComponentAction(ClusterAction):
             if cluster.refusals:
                 raise GpuOpsError.because(cluster.refusals)
             access = Connection.from_options(checked(cluster.options, {}, self._name()))
-            wanted = self._wanted(cluster, given, variables)
-            self._serve(Client(access), wanted, told, secrets(access))
+            self._carry(access, self._wanted(cluster, given, variables), told)
         except GpuOpsError as error:
             told.update(error.result(), failed=True)
         result: Dict[str, Any] = remove_values(told, secrets(access))
         return result
+
+    def _carry(self, access: Connection, wanted: Sequence[Wanted], told: Dict[str, Any]) -> None:
+        """Have one cluster as it is wanted. told: takes up what is known by then. Raises GpuOpsError."""
+        self._serve(Client(access), wanted, told, secrets(access))
 
     def _wanted(
         self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]], variables: Optional[PlayVariables]
@@ -173,8 +178,7 @@ class ComponentAction(ClusterAction):
             if each.parameters.get(EXPECTED) and not each.is_absent:
                 wait_for_resources(client, each.parameters[EXPECTED], timeout)
 
-    @staticmethod
-    def _together(clusters: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
+    def _together(self, clusters: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
         """The task's result, of all clusters."""
         diff = [part for cluster in clusters for part in _named_diff(cluster, len(clusters) > 1)]
         result: Dict[str, Any] = {

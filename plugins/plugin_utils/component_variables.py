@@ -9,7 +9,7 @@ from ..module_utils.cluster.components.model import argument_spec
 from ..module_utils.cluster.components.registry import COMPONENTS
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal
-from .agreement import Opinion, disagreement
+from .agreement import Opinion, disagreement, named_in
 from .clusters import PlayCluster, PlayVariables
 from .plugin_configuration import unknown_choice
 from .role_variables import RoleVariables, Source, defaults, specified
@@ -23,6 +23,10 @@ CHOICES = {
     "gpu_feature_discovery": ("configs", "device_plugin_config_name"),
     "dcgm_exporter": ("metric_sets", "dcgm_exporter_metric_set_name"),
 }
+
+
+# A role's variables as these hosts have them
+Said = Tuple[RoleVariables, Tuple[str, ...]]
 
 
 class ClusterWord:
@@ -40,14 +44,28 @@ class ClusterWord:
         """
         source = SOURCES[module]
         behind = variables_behind(module, given)
-        said: List[Tuple[RoleVariables, Tuple[str, ...]]] = []
+        said: List[Said] = []
         for hosts in self._variables.alike(self._cluster.hosts, specified(source.role), defaults(source.role)):
             said.append((self._variables.of_role(hosts[0], source.role, SOURCES), hosts))
             self.misspelt.update(said[-1][0].misspelt())
-        refusals = [disagreement(str(self._cluster), variable, [
-            Opinion(role.values.get(variable), hosts) for role, hosts in said]) for variable in behind.values()]
-        _raise([refusal for refusal in refusals if refusal])
+        refusals = {refusal.option: refusal for variable in behind.values()
+                    for refusal in self._disagreements(variable, said)}
+        _raise(list(refusals.values()))
         return {**said[0][0].options(module), **given}
+
+    def _disagreements(self, variable: str, said: Sequence[Said]) -> List[Refusal]:
+        """Why hosts do not agree on a variable: of one that nobody sets, those that its default follows."""
+        refusal = disagreement(str(self._cluster), variable, [
+            Opinion(role.values.get(variable), hosts) for role, hosts in said])
+        if refusal is None:
+            return []
+        default = said[0][0].defaults.get(variable)
+        if any(role.task_vars.get(variable, default) != default for role, _hosts in said):
+            return [refusal]
+        followed = [disagreement(str(self._cluster), name, [
+            Opinion(self._variables.value(hosts[0], name), hosts) for _role, hosts in said])
+            for name in sorted(named_in(default))]
+        return [each for each in followed if each] or [refusal]
 
     def refuse_unknown_choices(self, module: str, parameters: Mapping[str, Any]) -> None:
         """Refuse hosts that choose by a name what the component does not have. parameters: checked ones."""

@@ -110,7 +110,7 @@ def defaults(role: str) -> Mapping[str, Any]:
 class RoleVariables:
     """The variables of one role as a task sees them. Raises GpuOpsError where one is not what the role specifies.
 
-    sources: the modules whose options they may be; those of a host's where none are given.
+    sources: the modules whose options they may be; without them, those of hosts.
     """
 
     def __init__(

@@ -24,6 +24,8 @@ HEAD = """\
 # Made from the code of the collection by tests/gates/documentation.py; docs/rbac.md says how it is used.
 """
 WIDTH = 120
+# Of an item of a List
+INDENT = 4
 DOES = {
     "inventory": "the inventory plugin `gpu_nodes`",
     "plan": "`gpuops.nvidia.plan`, and check mode of what brings components",
@@ -50,11 +52,11 @@ def files() -> Dict[str, str]:
     """{path in the repository: text} of the page and of every file of roles."""
     made = {"%s/namespace.yaml" % DIRECTORY: HEAD + namespace()}
     for playbook in table().PLAYBOOKS:
-        made["%s/%s.yaml" % (DIRECTORY, playbook)] = HEAD + roles("gpuops-" + playbook, rules_of(playbook))
+        made["%s/%s.yaml" % (DIRECTORY, playbook)] = HEAD + roles(("gpuops-" + playbook, rules_of(playbook)))
     for (component, option), needed in extras().items():
-        parts = [roles("gpuops-%s-%s" % (playbook, _dashed(component, option)), rules)
-                 for playbook, rules in needed.items()]
-        made["%s/options/%s.yaml" % (DIRECTORY, _dashed(component, option))] = HEAD + "---\n".join(parts)
+        name = _dashed(component, option)
+        made["%s/options/%s.yaml" % (DIRECTORY, name)] = HEAD + roles(*(
+            ("gpuops-%s-%s" % (playbook, name), rules) for playbook, rules in needed.items()))
     made[PAGE] = page()
     return made
 
@@ -80,21 +82,27 @@ def namespace() -> str:
         made["metadata"]["name"], "".join("    %s: %s\n" % label for label in labels.items()))
 
 
-def roles(name: str, rules: Rules) -> str:
-    """A ClusterRole with what is of the whole cluster, and a Role in each namespace with what is of that alone."""
-    places = sorted({rule.place for rule in rules})
-    return "---\n".join(_role(name, place, [rule for rule in rules if rule.place == place]) for place in places)
+def roles(*named: Tuple[str, Rules]) -> str:
+    """A ClusterRole with what is of the whole cluster, and a Role in each namespace with what is of that alone.
+
+    named: (their name, rules). One document, as not every reader of YAML takes several.
+    """
+    lines = ["apiVersion: v1", "kind: List", "items:"]
+    for name, rules in named:
+        for place in sorted({rule.place for rule in rules}):
+            lines += _role(name, place, [rule for rule in rules if rule.place == place])
+    return "\n".join(lines) + "\n"
 
 
-def _role(name: str, place: str, rules: Rules) -> str:
+def _role(name: str, place: str, rules: Rules) -> List[str]:
     lines = ["apiVersion: %s/v1" % table().RBAC, "kind: %s" % ("Role" if place else "ClusterRole"), "metadata:",
              "  name: %s" % name, *(["  namespace: %s" % place] if place else []), "rules:"]
     for group, resources, verbs, names, purpose in _together(rules):
-        lines += textwrap.wrap("To " + purpose, WIDTH, initial_indent="  # ", subsequent_indent="  # ",
+        lines += textwrap.wrap("To " + purpose, WIDTH - INDENT, initial_indent="  # ", subsequent_indent="  # ",
                                break_on_hyphens=False)
         lines += ["  - apiGroups: [%s]" % (group or '""'), *_list("resources", resources), *_list("verbs", verbs),
                   *(_list("resourceNames", names) if names else [])]
-    return "\n".join(lines) + "\n"
+    return [(" " * (INDENT - 2) + "- " if number == 0 else " " * INDENT) + line for number, line in enumerate(lines)]
 
 
 def _together(rules: Rules) -> List[Tuple[str, List[str], Sequence[str], Sequence[str], str]]:
@@ -108,7 +116,7 @@ def _together(rules: Rules) -> List[Tuple[str, List[str], Sequence[str], Sequenc
 
 def _list(name: str, values: Sequence[str]) -> List[str]:
     line = "    %s: [%s]" % (name, ", ".join(values))
-    if len(line) <= WIDTH:
+    if len(line) <= WIDTH - INDENT:
         return [line]
     return ["    %s:" % name, *("      - %s" % value for value in values)]
 
@@ -133,7 +141,8 @@ def _tables() -> List[str]:
               "Each has a file with roles `gpuops-<playbook>-<option>`, to be bound beside those of the playbook.", "",
               "| Option | Playbook | Beyond its role |", "|---|---|---|"]
     for (component, option), needed in extras().items():
-        link = "[`%s`](rbac/options/%s.yaml)" % ("_".join(filter(None, (component, option))), _dashed(component, option))
+        name = "_".join(filter(None, (component, option)))
+        link = "[`%s`](rbac/options/%s.yaml)" % (name, _dashed(component, option))
         lines += ["| %s | %s | %s |" % (link, playbook, _spoken(rules)) for playbook, rules in needed.items()]
     return lines
 

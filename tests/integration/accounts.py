@@ -34,16 +34,16 @@ def user_of(playbook: str) -> str:
     return "gpuops-" + playbook
 
 
-def documents(name: str) -> List[Dict[str, Any]]:
-    """The objects of a file below docs/rbac."""
-    return [each for each in yaml.safe_load_all((RBAC / name).read_text()) if each]
+def roles_in(name: str) -> List[Dict[str, Any]]:
+    """The roles of a file below docs/rbac."""
+    return list(yaml.safe_load((RBAC / name).read_text())["items"])
 
 
 def prepare(lab: Lab) -> Dict[str, Path]:
     """{playbook: the kubeconfig of its user}, once the namespace, the roles and their bindings are there."""
-    made = documents("namespace.yaml")
+    made = [yaml.safe_load((RBAC / "namespace.yaml").read_text())]
     for playbook in PLAYBOOKS:
-        roles = documents(playbook + ".yaml")
+        roles = roles_in(playbook + ".yaml")
         made += [*roles, *(binding(role, user_of(playbook)) for role in roles)]
     create(lab, made)
     plane = lab.control_plane

@@ -93,8 +93,10 @@ class Bed:
                                            "; ".join(sorted(theirs.pods)) or "no pod")]
 
     def divide(self, config: str) -> None:
+        """Divide the GPUs and say so in the CDI specification, by which NVIDIA's runtime finds what a pod is given."""
         options = {"mig_config": config} if config else {"mig_state": "absent"}
-        self.play("gpuops.nvidia.mig", **options)
+        self.include({"name": "gpuops.nvidia.mig"}, {"name": "gpuops.nvidia.container_runtime", "tasks_from": "cdi"},
+                     **options)
 
     def label(self, labels: Mapping[str, Any]) -> None:
         words = ["%s=%s" % pair if pair[1] is not None else pair[0] + "-" for pair in labels.items()]
@@ -102,7 +104,10 @@ class Bed:
             self.fleet.lab.kubectl(["label", "--overwrite", "node", HOST, *words])
 
     def play(self, *roles: str, **variables: Any) -> None:
-        tasks = [{"ansible.builtin.include_role": {"name": role}} for role in roles]
+        self.include(*({"name": role} for role in roles), **variables)
+
+    def include(self, *roles: Mapping[str, str], **variables: Any) -> None:
+        tasks = [{"ansible.builtin.include_role": dict(role)} for role in roles]
         played = self.fleet.tasks("all", tasks, **variables)
         assert played.code == 0, played.failures()
 
@@ -190,6 +195,9 @@ class Bed:
             try:
                 gpu_pods.run(self.fleet, [pod])
                 yield "one %s" % resource, _same_for_any(gpu_pods.seen(self.fleet, "asks"))
+            except LabError as error:
+                events = self.fleet.lab.kubectl(["events", "--for", "pod/asks"]).stdout
+                raise AssertionError("%s\n%s\n%s" % (error, events, self.trouble())) from error
             finally:
                 self.fleet.lab.kubectl(["delete", "pod", "--ignore-not-found", "--now", "--wait", "asks"])
 

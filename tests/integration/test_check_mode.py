@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping
 
+import accounts
 import pytest
 from laboratory import Fleet, Tree, different
 
@@ -109,3 +110,24 @@ def test_cluster_modules_in_check_mode(demo: Fleet, bare: Any) -> None:
     assert played.code == 0, played.failures()
     assert played.result("localhost", "gpu_node")["changed"]
     assert demo.node("a100")["spec"] == bare.nodes["a100"]["spec"]
+
+
+@pytest.mark.parametrize(("kind", "resource", "verb"), [("ClusterRole", "pods/eviction", "create"),
+                                                        ("Role", "daemonsets", "create")])
+def test_a_right_that_is_missing_is_named_before_anything_is_changed(
+    demo: Fleet, bare: Any, kind: str, resource: str, verb: str
+) -> None:
+    user = "without-" + resource.replace("/", "-")
+    roles = [{**role, "metadata": {**role["metadata"], "name": user}, "rules": [
+        {**rule, "verbs": [each for each in rule["verbs"] if each != verb] or ["get"]}
+        if role["kind"] == kind and resource in rule["resources"] else rule for rule in role["rules"]]}
+        for role in accounts.roles_in("site.yaml")]
+    accounts.create(demo.lab, [*roles, *(accounts.binding(role, user) for role in roles)])
+    plane = demo.lab.control_plane
+    assert plane
+    played = demo.run("gpuops.nvidia.site", gpu_cluster_kubeconfig=str(plane.user(user)))
+    assert played.code != 0
+    assert "[cluster.rights_missing]" in played.failures() and verb in played.failures()
+    assert resource in played.failures()
+    assert accounts.writes(demo.lab, user) == []
+    assert_untouched(demo, bare.trees)

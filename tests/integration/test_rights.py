@@ -100,7 +100,7 @@ def each_verb() -> List[Any]:
     """(role, number of the rule in it, verb) of everything that site may."""
     return [pytest.param(role, number, verb, id="-".join((
                 role["metadata"].get("namespace", "cluster"), verb, *rule["resources"])))
-            for role in accounts.documents("site.yaml") for number, rule in enumerate(role["rules"])
+            for role in accounts.roles_in("site.yaml") for number, rule in enumerate(role["rules"])
             for verb in rule["verbs"]]
 
 
@@ -157,7 +157,7 @@ def test_the_role_is_enough_and_takes_away_what_is_no_longer_wanted(cluster: Clu
     assert sum(step["action"] == "object.prune" for step in done["steps"]) == 7
     assert cluster.site()["plan"]["steps"] == []
     asked = accounts.used(cluster.lab, SITE)
-    roles = accounts.documents("site.yaml")
+    roles = accounts.roles_in("site.yaml")
     assert {each for each in accounts.unused(accounts.granted(roles), asked) if each.namespace == "gpuops"} == {
         accounts.Asked(verb, "nodefeatures.nfd.k8s-sigs.io", "gpuops") for verb in ("create", "update")}, (
         "only what the components' own roles grant is not used")
@@ -168,7 +168,7 @@ def test_an_option_needs_the_roles_of_its_file(cluster: Cluster, component: str,
     site, options = cluster.users["site"], {component: variations()[component, option]}
     accounts.create(cluster.lab, OF_PROMETHEUS)
     name = "-".join(filter(None, (component, option))).replace("_", "-").replace(".", "-")
-    roles = [role for role in accounts.documents("options/%s.yaml" % name)
+    roles = [role for role in accounts.roles_in("options/%s.yaml" % name)
              if role["metadata"]["name"].startswith("gpuops-site-")]
     with pytest.raises(GpuOpsError) as refused:
         cluster.site(options)

@@ -3,7 +3,7 @@
 """uninstall brings the hosts and the cluster back to what they were."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Set
 
 import accounts
 import gpu_pods
@@ -11,12 +11,11 @@ import pytest
 from laboratory import DEMO_HOSTS, Fleet, Played, changed_by_us, different
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import objects
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.kubernetes import read_nodes
 
 WHOLE_LIFE = {"test_site", "test_faults", "test_upgrade", "test_uninstall"}
-# {what a role grants and its playbook need not use in one life: why it has it}
-UNUSED = {
-}
 
 
 def test_hosts_and_cluster_are_as_they_were(demo: Fleet, bare: Any, installed: Played) -> None:
@@ -46,11 +45,17 @@ def test_a_second_uninstall_changes_nothing(demo: Fleet, installed: Played) -> N
 
 
 def test_roles_grant_what_was_used_and_no_more(demo: Fleet, installed: Played, request: pytest.FixtureRequest) -> None:
-    """All playbooks of this laboratory were users with their own roles."""
+    """All playbooks of this laboratory were users with their own roles; their life is in the API server's audit log."""
     assert read_nodes(Connection(kubeconfig=str(demo.accounts["inventory"])))
     for playbook in accounts.PLAYBOOKS:
-        user, roles = accounts.user_of(playbook), accounts.documents(playbook + ".yaml")
+        user, roles = accounts.user_of(playbook), accounts.roles_in(playbook + ".yaml")
         assert accounts.denied(demo.lab, user) == []
         if {item.path.stem for item in request.session.items} >= WHOLE_LIFE:
             rest = accounts.unused(accounts.granted(roles), accounts.used(demo.lab, user))
-            print(playbook, sorted(rest))
+            # Who makes a role has to have what it grants
+            assert rest - (granted_to_components() if playbook == "site" else set()) == set()
+
+
+def granted_to_components() -> Set[accounts.Asked]:
+    return accounts.granted([item for name in BY_DEFAULT for item in objects(COMPONENTS[name], {})
+                             if item["kind"] in ("Role", "ClusterRole")])

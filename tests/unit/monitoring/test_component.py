@@ -28,7 +28,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.g
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import BY_NAME
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import objects
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.monitoring_files import carry_out, changes, wanted_files
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.monitoring_files import wanted_files
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.text_files import carry_out, changes
 
 EXPORTED = {metric["field"] for metric in METRICS if metric["type"] != "label"}
 # Of kube-state-metrics those that its documentation calls stable, and the annotations
@@ -269,7 +270,7 @@ class TestFiles:
         (tmp_path / "file").write_text("")
         with pytest.raises(GpuOpsError) as refused:
             changes(self.wanted(tmp_path / "file"))
-        assert refused.value.code == "cluster.monitoring_file_unusable"
+        assert refused.value.code == "cluster.file_unusable"
 
     def test_no_directory_no_files(self) -> None:
         assert wanted_files({"directory": ""}, False, {}) == {}

@@ -112,6 +112,7 @@ class TestHostsOfOneClusterHaveOneWord:
             "gpu_cluster_kubeconfig": str(api.kubeconfig),
             name: by_host(values, {} if "config" in name else "gpuops")})
         assert answer["code"] == "cluster.hosts_disagree" and told in answer["found"], answer
+        assert answer["option"] == name and "`%s`" % name in answer["found"]
         assert "on gpu-1, gpu-3" in answer["found"] and api.state.store.writes == []
 
     def test_a_secret_that_they_disagree_on_is_not_shown(self, controller: Controller, api: Api) -> None:
@@ -255,8 +256,8 @@ class TestPlaybooks:
         done = in_words.controller.play(
             "gpuops.nvidia." + playbook, *options, hosts=("gpu-1",),
             environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
-                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "canned": {"gpu_plan": planned(Plan(steps=steps))},
-                **variables})
+                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig),
+                "canned": {"gpu_plan": planned(Plan(steps=steps))}, **variables})
         return done.stdout + done.stderr
 
     def test_the_plan_shows_the_clusters_beside_the_hosts(self, in_words: Hosts) -> None:

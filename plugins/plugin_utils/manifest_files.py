@@ -1,0 +1,70 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The objects of components as files, for a GitOps controller (Argo CD, Flux) or kubectl to apply."""
+from __future__ import annotations
+
+from typing import AbstractSet, Any, Dict, List, Mapping, Sequence, Tuple
+
+from ansible.module_utils.common.yaml import yaml_dump
+
+from ..module_utils.cluster.components.common import Object, shared_objects
+from ..module_utils.cluster.components.model import Component, objects
+from ..module_utils.core.errors import GpuOpsError
+
+# Of what all components share, and what names the others
+SHARED, KUSTOMIZATION = "shared.yaml", "kustomization.yaml"
+HEAD = "# Made by gpuops.nvidia.gpu_manifests from the variables of the inventory; what is changed here is lost.\n"
+
+# The variable by which hosts say where the objects of their cluster go
+DIRECTORY = "gpu_manifests_dir"
+
+# A component, and its complete parameters
+Brought = Tuple[Component, Mapping[str, Any]]
+
+
+def manifest_files(brought: Sequence[Brought]) -> Dict[str, str]:
+    """{name of a file: text}: what all share, one file a component, and a kustomization of them. Pure.
+
+    Raises GpuOpsError where options contradict each other.
+    """
+    if not brought:
+        return {}
+    files: Dict[str, List[Object]] = {SHARED: _shared(brought)}
+    for component, parameters in brought:
+        files[component.name + ".yaml"] = list(objects(component, parameters))
+    kustomization = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
+                     "resources": list(files)}
+    return {**{name: _documents(made) for name, made in files.items() if made},
+            KUSTOMIZATION: _documents([kustomization])}
+
+
+def one_directory(named: AbstractSet[str]) -> str:
+    """The directory that the hosts of a cluster name. Raises GpuOpsError where they name several."""
+    if len(named) > 1:
+        raise GpuOpsError(
+            "cluster.several_directories",
+            found="hosts of one cluster name %s" % ", ".join(each or "(none)" for each in sorted(named)),
+            wanted="one directory for the objects of a cluster",
+            remedy="set gpu_manifests_dir alike for them, or `directory` of the task",
+            option="directory",
+        )
+    return next(iter(named), "")
+
+
+def names_of(components: Sequence[Component]) -> List[str]:
+    """Every file that manifest_files() may have made of these components."""
+    return [SHARED, KUSTOMIZATION, *(component.name + ".yaml" for component in components)]
+
+
+def _shared(brought: Sequence[Brought]) -> List[Object]:
+    """Components may be in namespaces of their own."""
+    found: Dict[Tuple[str, str], Object] = {}
+    for _component, parameters in brought:
+        for made in shared_objects(parameters):
+            found[made["kind"], made["metadata"]["name"]] = made
+    return list(found.values())
+
+
+def _documents(made: Sequence[Mapping[str, Any]]) -> str:
+    return HEAD + "".join("---\n" + str(yaml_dump(each, default_flow_style=False, sort_keys=False, allow_unicode=True,
+                                                  width=120)) for each in made)
