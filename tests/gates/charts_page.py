@@ -21,8 +21,8 @@ Who has used NVIDIA's charts finds here what to write instead, and what is other
 `cases.yml` and `differences.yml` in `tests/lab/charts` of the repository. A test renders each case with Helm, makes our
 objects of the variables, and compares what a node and the cluster have of both: settings after flag, variable, file and
 default; devices and files of the host; rights; where it runs; and everything else that is said of a pod. A difference
-that is not on this page fails, and so does one on it that is none any more. A [campaign](soak.md) brings each in turn
-to the same node, where what it offers, its labels and what a pod gets are the same.
+that is not on this page fails, and so does one on it that is none any more. A [campaign](soak.md) brings the chart and
+ours in turn to the same node, and compares what it offers, its labels and what a pod gets.
 
 The chart of the exporter is in no package registry: the test reads it from the directory that `GPUOPS_DCGM_CHART` names
 (`deployment` of a checkout of NVIDIA/dcgm-exporter), and leaves its cases out without.

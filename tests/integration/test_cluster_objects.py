@@ -24,12 +24,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.o
     observe,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.planner import plan_component
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from gpulab.lab import Lab
 
-ALL = tuple(COMPONENTS)
+ALL = BY_DEFAULT
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 SLICED = {"sharing": {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}}}
 # Options with which the components make every kind of object that they can
 RICH: Dict[str, Dict[str, Any]] = {
@@ -145,21 +146,21 @@ def _end_pods(client: Client, over: threading.Event) -> None:
 
 
 def brought(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """What is planned is done, and a second run asks for lists, over one connection, and writes nothing."""
+    """What is planned is done; a second run asks for lists and for its rights, by one connection, and writes nothing."""
     planned = told(cluster.plans(**options))
     assert told(cluster.run(**options)) == planned
     before, asked = cluster.versions(), []
     real = Client._request
 
-    def request(self: Client, method: str, *arguments: Any, **given: Any) -> Any:
+    def request(self: Client, method: str, path: str, *arguments: Any, **given: Any) -> Any:
         if self is cluster.client:
-            asked.append(method)
-        return real(self, method, *arguments, **given)
+            asked.append(path if method == "POST" else method)
+        return real(self, method, path, *arguments, **given)
 
     with monkeypatch.context() as counted:
         counted.setattr(Client, "_request", request)
         assert told(cluster.run(**options)) == []
-    assert set(asked) == {"GET"} and len(asked) < 20
+    assert set(asked) == {"GET", REVIEWS} and asked.count(REVIEWS) == 1 and len(asked) < 20
     assert cluster.versions() == before
     pools = cluster.client._api.rest_client.pool_manager.pools
     assert [pools[key].num_connections for key in pools.keys()] == [1]
