@@ -174,16 +174,34 @@ static int hold_lock(void) {
     return descriptor >= 0 && flock(descriptor, LOCK_EX | LOCK_NB) == 0 ? descriptor : -1;
 }
 
-static void write_pid(void) {
+static void write_pid(pid_t pid) {
     char path[4096];
     FILE *file;
 
     place(path, sizeof path, pipe_directory, "nvidia-cuda-mps-control.pid");
     file = fopen(path, "we");
     if (file != NULL) {
-        fprintf(file, "%d\n", getpid());
+        fprintf(file, "%d\n", (int)pid);
         fclose(file);
     }
+}
+
+/* Who started the daemon finds its number there when it is started; daemon() would leave that to the child's leisure. */
+static void leave(void) {
+    pid_t child = fork();
+    int nothing;
+
+    if (child != 0) {
+        if (child > 0)
+            write_pid(child);
+        _exit(child > 0 ? 0 : 1);
+    }
+    setsid();
+    nothing = open("/dev/null", O_RDWR);
+    for (int descriptor = STDIN_FILENO; descriptor <= STDERR_FILENO; descriptor++)
+        dup2(nothing, descriptor);
+    if (nothing > STDERR_FILENO)
+        close(nothing);
 }
 
 static void forget(const char *name) {
@@ -213,10 +231,8 @@ static int run_daemon(void) {
     }
     /* Clients of every user connect. */
     chmod(address.sun_path, 0666);
-    if (daemon(0, 0) != 0)
-        return 1;
+    leave();
     control_log = fopen(path, "ae");
-    write_pid();
     tell("Starting control daemon using socket %s", address.sun_path);
     tell("To connect CUDA applications to this daemon, set env CUDA_MPS_PIPE_DIRECTORY=%s", pipe_directory);
     while (goes_on) {
