@@ -24,7 +24,9 @@ from workspace import REPOSITORY, copy_content
 NEWCOMER = REPOSITORY / "tests" / "unit" / "newcomer"
 WRITTEN = NEWCOMER / "collection"
 ADDED: Dict[str, Dict[str, str]] = yaml.safe_load((NEWCOMER / "additions.yml").read_text())
-OF_NO_USE = ("tests/benchmarks/", "tests/integration/", "tests/lab/", "tests/soak/", "tests/unit/newcomer/")
+# A page is made from tests/lab/charts
+OF_NO_USE = ("tests/benchmarks/", "tests/integration/", "tests/soak/", "tests/unit/newcomer/", *(
+    "tests/lab/" + path.name for path in (REPOSITORY / "tests" / "lab").iterdir() if path.name != "charts"))
 # Those of the unit tests that hold every capability, module, role and variable to the rules
 RULES = ("test_architecture.py", "test_docs.py", "test_refusal_codes.py", "test_roles.py", "test_variables.py")
 ROLE, SETTINGS = "gpuops.nvidia.sysctl_settings", "etc/sysctl.d/90-gpuops.conf"
