@@ -25,7 +25,6 @@ class ActionModule(ClusterAction):
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
         "label_selector": {"type": "str", "default": ""},
         "namespace": {"type": "str", "default": ""},
-        "namespace_contents": {"type": "bool", "default": False},
         "runtime_class": {"type": "str", "default": ""},
         "expected_allocatable": {"type": "dict", "default": {}},
         "rolled_out": {"type": "list", "elements": "str", "default": []},
@@ -73,5 +72,5 @@ class ActionModule(ClusterAction):
         if options["expected_allocatable"]:
             wait_for_resources(cluster, options["expected_allocatable"], options["wait_timeout"])
         found = observe(cluster, options["label_selector"], options["namespace"], options["runtime_class"],
-                        options["namespace_contents"], self._only)
+                        self._only)
         return dict(found, changed=False)

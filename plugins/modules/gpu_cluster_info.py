@@ -27,10 +27,6 @@ options:
     description: A namespace to describe.
     type: str
     default: ""
-  namespace_contents:
-    description: Whether to list what lives in O(namespace).
-    type: bool
-    default: false
   runtime_class:
     description: A RuntimeClass to describe.
     type: str
@@ -204,17 +200,12 @@ namespace:
   description: What O(namespace) is. Null without that option.
   returned: success, of one cluster
   type: dict
-  sample: {"name": "gpuops", "exists": true, "terminating": false, "ours": true, "occupants": []}
+  sample: {"name": "gpuops", "exists": true, "terminating": false, "ours": true}
   contains:
     name: {description: Its name., type: str, returned: success}
     exists: {description: Whether it is there., type: bool, returned: success}
     terminating: {description: Whether it is being deleted., type: bool, returned: success}
     ours: {description: Whether this collection made it., type: bool, returned: success}
-    occupants:
-      description: "What lives in it, as kind and name. Empty without O(namespace_contents)."
-      type: list
-      elements: str
-      returned: success
 runtime_class:
   description: What O(runtime_class) is. Null without that option.
   returned: success, of one cluster

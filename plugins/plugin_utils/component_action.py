@@ -80,18 +80,16 @@ class ComponentAction(ClusterAction):
         self._is_to_be_done = not self._task.check_mode or boolean(task.get("require_rights") or False)
         self._save_to, self._approved_from = task.get("save_to"), task.get("approved_from")
         given = self.given(task)
-        self.variables = variables = None
+        self.variables = None
         clusters = [PlayCluster(access, ())]
         if boolean(self._task.args.get(FROM_VARIABLES) or False):
-            self.variables = variables = PlayVariables(task_vars, self._templar)
-            clusters = ([PlayCluster(access, tuple(variables.hosts))] if any(access.get(name) for name in NAMING)
+            self.variables = PlayVariables(task_vars, self._templar)
+            clusters = ([PlayCluster(access, tuple(self.variables.hosts))] if any(access.get(name) for name in NAMING)
                         else [replace(cluster, options={**cluster.options, **access})
-                              for cluster in clusters_of(variables)])
-        return self._together([self._asked(cluster, given, variables) for cluster in clusters])
+                              for cluster in clusters_of(self.variables)])
+        return self._together([self._asked(cluster, given) for cluster in clusters])
 
-    def _asked(
-        self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]], variables: Optional[PlayVariables]
-    ) -> Dict[str, Any]:
+    def _asked(self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
         """What becomes of one cluster, without its secrets; a failure is a part of it."""
         told: Dict[str, Any] = {"name": str(cluster), "hosts": list(cluster.hosts), "changed": False, "failed": False}
         access = Connection()
@@ -99,7 +97,7 @@ class ComponentAction(ClusterAction):
             if cluster.refusals:
                 raise GpuOpsError.because(cluster.refusals)
             access = Connection.from_options(checked(cluster.options, {}, self._name()))
-            self._carry(access, self._wanted(cluster, given, variables), told)
+            self._carry(access, self._wanted(cluster, given), told)
         except GpuOpsError as error:
             told.update(error.result(), failed=True)
         result: Dict[str, Any] = remove_values(told, secrets(access))
@@ -109,11 +107,9 @@ class ComponentAction(ClusterAction):
         """Have one cluster as it is wanted. told: takes up what is known by then. Raises GpuOpsError."""
         self._serve(Client(access), wanted, told, secrets(access))
 
-    def _wanted(
-        self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]], variables: Optional[PlayVariables]
-    ) -> List[Wanted]:
+    def _wanted(self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]]) -> List[Wanted]:
         """The components as this cluster is to have them: those that come in order, then those that go in reverse."""
-        word = ClusterWord(cluster, variables) if variables else None
+        word = ClusterWord(cluster, self.variables) if self.variables else None
         wanted: List[Wanted] = []
         for name, own in given.items():
             component, behind = COMPONENTS[name], variables_behind(name, own) if word else {}

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from typing import AbstractSet, Any, Dict, List, Mapping, Sequence, Tuple
 
-from ansible.module_utils.common.yaml import yaml_dump
-
 from ..module_utils.cluster.components.common import Object, shared_objects
+from ..module_utils.cluster.components.fields import document
 from ..module_utils.cluster.components.model import Component, objects
 from ..module_utils.core.errors import GpuOpsError
 
@@ -66,5 +65,4 @@ def _shared(brought: Sequence[Brought]) -> List[Object]:
 
 
 def _documents(made: Sequence[Mapping[str, Any]]) -> str:
-    return HEAD + "".join("---\n" + str(yaml_dump(each, default_flow_style=False, sort_keys=False, allow_unicode=True,
-                                                  width=120)) for each in made)
+    return HEAD + "".join("---\n" + document(each) for each in made)

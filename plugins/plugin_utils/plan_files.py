@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import replace
 from typing import Any, Dict, Mapping
 
@@ -13,8 +12,9 @@ from ansible.utils.path import unfrackpath
 
 from ..module_utils.core.approval import read_approved
 from ..module_utils.core.errors import GpuOpsError
+from .text_files import write
 
-DIRECTORY_MODE = 0o700
+_DIRECTORY_MODE, _MODE = 0o700, 0o600
 
 
 def plan_path(directory: str, host: str) -> str:
@@ -33,19 +33,11 @@ def plan_path(directory: str, host: str) -> str:
 
 
 def save(plan: Mapping[str, Any], path: str) -> None:
-    """Write the plan beside and rename it, for its owner's eyes only: a plan shows the configuration of a host."""
-    directory = os.path.dirname(path)
-    beside = ""
+    """Write the plan for its owner's eyes only: a plan shows the configuration of a host."""
     try:
-        os.makedirs(directory, mode=DIRECTORY_MODE, exist_ok=True)
-        descriptor, beside = tempfile.mkstemp(dir=directory, prefix=".plan-")
-        with open(descriptor, "w", encoding="utf-8") as handle:
-            json.dump(plan, handle, indent=2, sort_keys=True)
-            handle.write("\n")
-        os.replace(beside, path)
+        os.makedirs(os.path.dirname(path), mode=_DIRECTORY_MODE, exist_ok=True)
+        write(path, json.dumps(plan, indent=2, sort_keys=True) + "\n", _MODE)
     except OSError as error:
-        if os.path.exists(beside):
-            os.unlink(beside)
         raise GpuOpsError(
             "approval.plan_not_saved",
             found="the plan cannot be saved as %s: %s" % (path, error.strerror),

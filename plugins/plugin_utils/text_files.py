@@ -12,7 +12,7 @@ from ..module_utils.core.errors import GpuOpsError
 # {path: text}; None for a file that is to go
 Files = Dict[str, Optional[str]]
 # The programs that read them are other users
-MODE = 0o644
+_MODE = 0o644
 
 
 def claim(made: Files, of_others: Files, option: str) -> None:
@@ -50,18 +50,19 @@ def carry_out(wanted: Files) -> None:
             if text is None:
                 os.unlink(path)
             else:
-                _write(path, text)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                write(path, text, _MODE)
         except OSError as error:
             raise _unusable(path, error) from error
 
 
-def _write(path: str, text: str) -> None:
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+def write(path: str, text: str, mode: int) -> None:
+    """Write beside and rename: who reads it sees the old text or the new. Raises OSError, with nothing left behind."""
     descriptor, beside = tempfile.mkstemp(dir=os.path.dirname(path), prefix=".gpuops-")
     try:
         with open(descriptor, "w", encoding="utf-8") as handle:
             handle.write(text)
-        os.chmod(beside, MODE)
+        os.chmod(beside, mode)
         os.replace(beside, path)
     except OSError:
         os.unlink(beside)

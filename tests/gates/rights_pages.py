@@ -95,7 +95,8 @@ def roles(*named: Tuple[str, Rules]) -> str:
 
 
 def _role(name: str, place: str, rules: Rules) -> List[str]:
-    lines = ["apiVersion: %s/v1" % table().RBAC, "kind: %s" % ("Role" if place else "ClusterRole"), "metadata:",
+    lines = ["apiVersion: %s/v1" % _module("components.kinds").RBAC,
+             "kind: %s" % ("Role" if place else "ClusterRole"), "metadata:",
              "  name: %s" % name, *(["  namespace: %s" % place] if place else []), "rules:"]
     for group, resources, verbs, names, purpose in _together(rules):
         lines += textwrap.wrap("To " + purpose, WIDTH - INDENT, initial_indent="  # ", subsequent_indent="  # ",

@@ -11,7 +11,9 @@ from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
 from ..core.waiting import wait_for
 from .client import ApiError, Client
+from .components.common import MANAGED_BY, NAME, OURS, PART_OF
 from .components.device_plugin import DEVICE_PLUGIN
+from .components.fields import applied_fields
 from .components.node_feature_discovery import NODE_FEATURE_DISCOVERY
 from .nodes import (
     managed_by_operator,
@@ -27,8 +29,6 @@ PAUSE_SECONDS = 2.0
 # Seconds without any progress after which it is asked whether nodes that are NotReady are the reason.
 STANDSTILL_SECONDS = 10.0
 
-MANAGED_BY = "app.kubernetes.io/managed-by"
-MANAGER = "gpuops"
 NODES = "/api/v1/nodes"
 DAEMON_SETS = "/apis/apps/v1/daemonsets"
 # Of the API of dynamic resource allocation, the newest first
@@ -36,29 +36,13 @@ RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1")
 CLUSTER_POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
 # On every node that it manages
 OPERATOR_VALIDATES = "nvidia.com/gpu.deploy.operator-validator"
-# What a namespace may hold that somebody would miss.
-OCCUPANTS = {
-    "/api/v1/namespaces/%s/pods": "Pod",
-    "/api/v1/namespaces/%s/configmaps": "ConfigMap",
-    "/api/v1/namespaces/%s/secrets": "Secret",
-    "/api/v1/namespaces/%s/services": "Service",
-    "/api/v1/namespaces/%s/persistentvolumeclaims": "PersistentVolumeClaim",
-    "/api/v1/namespaces/%s/replicationcontrollers": "ReplicationController",
-    "/apis/apps/v1/namespaces/%s/daemonsets": "DaemonSet",
-    "/apis/apps/v1/namespaces/%s/deployments": "Deployment",
-    "/apis/apps/v1/namespaces/%s/replicasets": "ReplicaSet",
-    "/apis/apps/v1/namespaces/%s/statefulsets": "StatefulSet",
-    "/apis/batch/v1/namespaces/%s/cronjobs": "CronJob",
-    "/apis/batch/v1/namespaces/%s/jobs": "Job",
-}
-EVERY_NAMESPACE_HAS = ("kube-root-ca.crt", "openshift-service-ca.crt")
 
 
 def observe(
-    cluster: Client, selector: Optional[str], namespace: str, runtime_class: str, contents: bool,
+    cluster: Client, selector: Optional[str], namespace: str, runtime_class: str,
     only: Optional[Collection[str]] = None,
 ) -> Dict[str, Any]:
-    """One look at the cluster, by one list of its nodes; contents asks what else lives in the namespace.
+    """One look at the cluster, by one list of its nodes.
 
     only: the nodes whose facts are wanted, where that is not all of them; with them is told then who offers their GPUs.
     Of the others is known whether they have GPUs ('others').
@@ -76,7 +60,7 @@ def observe(
     return {
         **told,
         "operator_refusal": operator_refusal(policies, [str(each.facts["name"]) for each in nodes if each.managed]),
-        "namespace": _namespace(cluster, namespace, contents) if namespace else None,
+        "namespace": _namespace(cluster, namespace) if namespace else None,
         "runtime_class": _runtime_class(cluster, runtime_class) if runtime_class else None,
     }
 
@@ -119,7 +103,7 @@ def _tell_who_offers(cluster: Client, nodes: Mapping[str, Dict[str, Any]]) -> No
     """Add 'offer_refusal' to the facts of each node."""
     ours: List[Mapping[str, str]] = []
     if any(any(facts["allocatable"].values()) for facts in nodes.values()):
-        ours = cluster.items(DAEMON_SETS, keep=_selector_of_plugin, labelSelector="%s=%s" % (MANAGED_BY, MANAGER))
+        ours = cluster.items(DAEMON_SETS, keep=_selector_of_plugin, labelSelector="%s=%s" % (MANAGED_BY, OURS))
     by_claims = _published(cluster) if nodes else []
     for facts in nodes.values():
         facts["offer_refusal"] = offer_refusal(facts, ours, by_claims)
@@ -184,8 +168,7 @@ def wait_for_components_gone(
 ) -> None:
     """Return once none of our pods that hold the driver is on the node; refuse when the time is up."""
     # Node Feature Discovery has nothing to do with the driver, and runs on every node
-    selector = "app.kubernetes.io/part-of=%s,app.kubernetes.io/name notin (%s)" % (
-        MANAGER, ",".join(NODE_FEATURE_DISCOVERY.apps))
+    selector = "%s=%s,%s notin (%s)" % (PART_OF, OURS, NAME, ",".join(NODE_FEATURE_DISCOVERY.apps))
     pods, gone = wait_for(
         lambda: cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector),
         lambda pods: not pods, timeout, PAUSE_SECONDS, clock, sleep)
@@ -286,7 +269,7 @@ def _not_rolled_out(cluster: Client, namespace: str, waiting: Sequence[str], tim
     )
 
 
-def _namespace(cluster: Client, name: str, contents: bool) -> Dict[str, Any]:
+def _namespace(cluster: Client, name: str) -> Dict[str, Any]:
     found = cluster.find("/api/v1/namespaces/" + name)
     # A namespace that is going away cannot take new objects and counts as gone.
     leaving = bool(found and (found.get("metadata") or {}).get("deletionTimestamp"))
@@ -295,20 +278,7 @@ def _namespace(cluster: Client, name: str, contents: bool) -> Dict[str, Any]:
         "exists": found is not None and not leaving,
         "terminating": leaving,
         "ours": _ours(found),
-        "occupants": _occupants(cluster, name) if found and contents else [],
     }
-
-
-def _occupants(cluster: Client, namespace: str) -> List[str]:
-    found = []
-    for path, kind in OCCUPANTS.items():
-        for item in cluster.items(path % namespace):
-            metadata = item.get("metadata") or {}
-            # What a controller made goes with it.
-            passing = metadata.get("deletionTimestamp") or metadata.get("ownerReferences")
-            if metadata.get("name") not in EVERY_NAMESPACE_HAS and not passing:
-                found.append("%s/%s" % (kind, metadata.get("name")))
-    return sorted(found)
 
 
 def _runtime_class(cluster: Client, name: str) -> Dict[str, Any]:
@@ -321,6 +291,5 @@ def _runtime_class(cluster: Client, name: str) -> Dict[str, Any]:
     }
 
 
-def _ours(found: Optional[Mapping[str, Any]]) -> bool:
-    labels = ((found or {}).get("metadata") or {}).get("labels") or {}
-    return labels.get(MANAGED_BY) == MANAGER
+def _ours(found: Optional[Dict[str, Any]]) -> bool:
+    return found is not None and applied_fields(found) is not None

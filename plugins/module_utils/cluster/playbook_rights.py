@@ -15,7 +15,6 @@ from .components.registry import BY_DEFAULT, COMPONENTS
 from .components.rights import to_bring, to_read, to_remove
 from .rights import Rule, beyond, merged
 
-RBAC = "rbac.authorization.k8s.io"
 # Of the pod that the validation runs: where gpu_validation runs it by default
 PROBES = "default"
 _RUNTIME_CLASS = str(SHARED_ARGUMENTS["runtime_class"]["default"])

@@ -9,13 +9,12 @@ from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tup
 from ..core.errors import GpuOpsError
 from ..core.quantities import nvidia_resources
 from ..core.refusal import Refusal
+from .components.common import OURS, PART_OF
 
 RESOURCE_PREFIX = "nvidia.com/"
 WITHOUT_LOSS = "GPU pods that can be evicted without loss"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 FINISHED = ("Succeeded", "Failed")
-# Of our components, which leave a node by its labels
-PART_OF = ("app.kubernetes.io/part-of", "gpuops")
 
 
 @dataclass(frozen=True)
@@ -101,7 +100,7 @@ def uncounted(pods: Sequence[Mapping[str, Any]], names: Collection[str]) -> List
         name = "%s/%s" % (metadata.get("namespace") or "default", metadata.get("name"))
         if (name in names or metadata.get("uid") in names) and not (
                 gpu_resources(pod.get("spec") or {}) or (pod.get("status") or {}).get("phase") in FINISHED
-                or metadata.get("deletionTimestamp") or PART_OF in (metadata.get("labels") or {}).items()):
+                or metadata.get("deletionTimestamp") or (metadata.get("labels") or {}).get(PART_OF) == OURS):
             found.append(name)
     return sorted(found)
 

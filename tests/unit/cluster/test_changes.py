@@ -142,32 +142,20 @@ class TestEviction:
 
 
 class TestOverview:
-    def read(self, cluster: Client, contents: bool = True) -> Any:
-        return observe(cluster, None, "gpuops", "nvidia", contents)
-
-    def lists(self, api: Api) -> None:
-        for path in ("pods", "configmaps", "secrets", "services", "persistentvolumeclaims", "replicationcontrollers"):
-            api.state.objects["/api/v1/namespaces/gpuops/" + path] = {"items": []}
-        for path in ("daemonsets", "deployments", "statefulsets", "replicasets"):
-            api.state.objects["/apis/apps/v1/namespaces/gpuops/" + path] = {"items": []}
-        for path in ("jobs", "cronjobs"):
-            api.state.objects["/apis/batch/v1/namespaces/gpuops/" + path] = {"items": []}
+    def read(self, cluster: Client) -> Any:
+        return observe(cluster, None, "gpuops", "nvidia")
 
     def test_an_empty_cluster(self, cluster: Client) -> None:
         seen = self.read(cluster)
         assert seen["nodes"] == [] and seen["operator_refusal"] is None
         assert not seen["namespace"]["exists"] and not seen["runtime_class"]["exists"]
 
-    def test_what_lives_in_the_namespace(self, api: Api, cluster: Client) -> None:
-        self.lists(api)
-        api.state.objects["/api/v1/namespaces/gpuops"] = {
-            "metadata": {"name": "gpuops", "labels": {"app.kubernetes.io/managed-by": "gpuops"}}}
-        owned = pod("plugin", owner="DaemonSet")
-        api.state.objects["/api/v1/namespaces/gpuops/pods"] = {"items": [owned, pod("bare", owner=None)]}
-        api.state.objects["/api/v1/namespaces/gpuops/configmaps"] = {
-            "items": [{"metadata": {"name": "kube-root-ca.crt"}}, {"metadata": {"name": "theirs"}}]}
-        seen = self.read(cluster)["namespace"]
-        assert seen["ours"] and seen["occupants"] == ["ConfigMap/theirs", "Pod/bare"]
+    @pytest.mark.parametrize("applied", [True, False])
+    def test_a_label_alone_makes_no_namespace_ours(self, api: Api, cluster: Client, applied: bool) -> None:
+        fields = [{"manager": "gpuops", "operation": "Apply", "fieldsV1": {"f:metadata": {}}}] if applied else []
+        api.state.objects["/api/v1/namespaces/gpuops"] = {"metadata": {
+            "name": "gpuops", "labels": {"app.kubernetes.io/managed-by": "gpuops"}, "managedFields": fields}}
+        assert self.read(cluster)["namespace"]["ours"] is applied
 
     def test_a_policy_of_the_operator_is_seen(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]

@@ -23,12 +23,14 @@ from .kinds import BY_NAME, CRD, WORKLOADS, Key, key_of
 from .model import Component, objects
 from .observation import NAMESPACE, Live, provider
 from .occupants import others_in, others_of
-from .planner import PRUNE, REMOVE, REPLACE, RUN
-from .rights import key_of_step, require_rights
+from .rights import require_rights
+from .steps import REPLACE, RUN, TAKES_AWAY, key_of_step, uid_of_step
 
 PAUSE_SECONDS = 2.0
 # What goes with the last of its dependents; of others nothing has to be waited for.
 _FOREGROUND = (*WORKLOADS, "Job")
+# An object, and the uid of the one that is meant
+_Leaving = Tuple[Key, str]
 
 
 def apply(client: Client, plan: Plan, timeout: float, clock: Callable[[], float] = time.monotonic,
@@ -77,24 +79,24 @@ class _Work:
 
     def do(self, steps: Sequence[Step]) -> None:
         definitions: List[Key] = []
-        leaving: List[Step] = []
+        leaving: List[_Leaving] = []
         for step in steps:
-            if step.action in (PRUNE, REMOVE):
+            key = key_of_step(step)
+            if step.action in TAKES_AWAY:
                 # Each Namespace is looked at once more, when what was in it is gone.
-                if leaving and key_of_step(step).kind in (NAMESPACE, CRD.name):
+                if leaving and key.kind in (NAMESPACE, CRD.name):
                     leaving = self._await_gone(leaving)
-                self._leave(step)
-                leaving.append(step)
+                self._refuse_company(key)
+                leaving.append(self._begin_removal(key, uid_of_step(step)))
                 continue
             leaving = self._await_gone(leaving)
-            key = key_of_step(step)
             if definitions and key.kind != CRD.name:
                 definitions = self._await_established(definitions)
             if step.action == RUN:
                 self._run(key, step.parameters["object"])
                 continue
             if step.action == REPLACE:
-                self._remove(key, str(step.parameters["uid"]))
+                self._remove(key, uid_of_step(step))
             self._apply(key, step.parameters["object"])
             if key.kind == CRD.name:
                 definitions.append(key)
@@ -119,13 +121,12 @@ class _Work:
 
     # Removal
 
-    def _leave(self, step: Step) -> None:
-        key = key_of_step(step)
-        self._refuse_company(key)
-        self._delete(key, str(step.parameters["uid"]))
+    def _remove(self, key: Key, uid: str) -> None:
+        self._await_gone([self._begin_removal(key, uid)])
 
-    def _delete(self, key: Key, uid: str) -> None:
+    def _begin_removal(self, key: Key, uid: str) -> _Leaving:
         self.client.delete(key.path, uid, "Foreground" if key.kind in _FOREGROUND else "Background")
+        return key, uid
 
     def _refuse_company(self, key: Key) -> None:
         """What others have put into a namespace, or made of a kind, since the plan was made, would go with it."""
@@ -144,38 +145,22 @@ class _Work:
                 remedy="run again, and it stays; or remove what is in it",
             )
 
-    def _await_gone(self, steps: Sequence[Step]) -> List[Step]:
-        """[]: what these steps have begun to remove is gone."""
-        left = self._waited(lambda: self._still_there(steps), lambda left: not left, self.timeout)
+    def _await_gone(self, leaving: Sequence[_Leaving]) -> List[_Leaving]:
+        """[]: all of it is gone."""
+        left = self._waited(lambda: self._still_there(leaving), lambda left: not left, self.timeout)
         if left:
             raise self._stays(*left[0])
         return []
 
-    def _still_there(self, steps: Sequence[Step]) -> List[Tuple[Key, Object]]:
+    def _still_there(self, leaving: Sequence[_Leaving]) -> List[Tuple[Key, Object]]:
         left = []
-        for step in steps:
-            key, uid = key_of_step(step), str(step.parameters["uid"])
+        for key, uid in leaving:
             there = self.client.find(key.path)
             if there is not None and there["metadata"].get("uid") == uid:
                 left.append((key, there))
                 if not there["metadata"].get("deletionTimestamp"):
-                    self._delete(key, uid)
+                    self._begin_removal(key, uid)
         return left
-
-    def _remove(self, key: Key, uid: str) -> None:
-        self._delete(key, uid)
-
-        def there() -> Optional[Object]:
-            found = self.client.find(key.path)
-            if found is None or found["metadata"].get("uid") != uid:
-                return None
-            if not found["metadata"].get("deletionTimestamp"):
-                self._delete(key, uid)
-            return found
-
-        left = self._waited(there, lambda found: found is None, self.timeout)
-        if left is not None:
-            raise self._stays(key, left)
 
     def _stays(self, key: Key, there: Mapping[str, Any]) -> GpuOpsError:
         metadata = there["metadata"]

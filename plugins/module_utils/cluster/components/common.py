@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 from ansible.module_utils.common.yaml import yaml_dump
 
 from ...core.errors import GpuOpsError
+from .kinds import RBAC
 
 Object = Dict[str, Any]
 Parameters = Mapping[str, Any]
@@ -21,7 +22,6 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "gpuops.nvidia.com/component"
 CHECKSUM = "gpuops.nvidia.com/config-checksum"
 OURS = "gpuops"
-RBAC = "rbac.authorization.k8s.io"
 # Pod Security Admission's modes; pods that read their node's devices and files are for privileged namespaces
 POD_SECURITY = ("enforce", "audit", "warn")
 

@@ -82,13 +82,19 @@ def plain(item: Object) -> Object:
 
 def text(item: Object) -> str:
     """The object as YAML, in one order whoever has written it; without what is the server's own."""
-    shown: str = yaml.dump(plain(item), Dumper=_dumper(), sort_keys=True, default_flow_style=False, width=120)
+    return document(plain(item), sort_keys=True)
+
+
+def document(item: Mapping[str, Any], sort_keys: bool = False) -> str:
+    """An object as YAML to be read: the files in a ConfigMap stand there as they are."""
+    shown: str = yaml.dump(item, Dumper=_dumper(), sort_keys=sort_keys, default_flow_style=False, allow_unicode=True,
+                           width=120)
     return shown
 
 
 def _dumper() -> Any:
     class Dumper(yaml.SafeDumper):  # type: ignore[misc, unused-ignore]
-        """Files in ConfigMaps as they are read; no anchors."""
+        """Without anchors."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True

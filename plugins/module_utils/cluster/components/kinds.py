@@ -54,7 +54,8 @@ class Kind:
         return "%s%s/%s/%s" % (self.prefix, inside, self.plural, name)
 
 
-_RBAC = "rbac.authorization.k8s.io/v1"
+RBAC = "rbac.authorization.k8s.io"
+_RBAC_V1 = RBAC + "/v1"
 CRD = Kind("apiextensions.k8s.io/v1", "CustomResourceDefinition", "customresourcedefinitions", namespaced=False)
 JOB = Kind("batch/v1", "Job", "jobs")
 # Every kind that a component may make: what is of a kind that is not here could not be found again.
@@ -64,10 +65,10 @@ KINDS: Tuple[Kind, ...] = (
     CRD,
     # Whatever has pods has one, which goes last of what is in a namespace
     Kind("v1", "ServiceAccount", "serviceaccounts", leads=True),
-    Kind(_RBAC, "ClusterRole", "clusterroles", namespaced=False),
-    Kind(_RBAC, "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
-    Kind(_RBAC, "Role", "roles"),
-    Kind(_RBAC, "RoleBinding", "rolebindings"),
+    Kind(_RBAC_V1, "ClusterRole", "clusterroles", namespaced=False),
+    Kind(_RBAC_V1, "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
+    Kind(_RBAC_V1, "Role", "roles"),
+    Kind(_RBAC_V1, "RoleBinding", "rolebindings"),
     Kind("v1", "ConfigMap", "configmaps"),
     Kind("v1", "Service", "services"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),

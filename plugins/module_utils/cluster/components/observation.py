@@ -8,13 +8,14 @@ from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tupl
 
 from ...core.errors import GpuOpsError
 from ...core.plan import Plan
-from ..client import ApiError, Client
+from ..client import FIELD_MANAGER, ApiError, Client
 from ..rights import EVERYTHING, may
 from .common import COMPONENT, MANAGED_BY, NAME, OURS, Object, Parameters, shared_objects
 from .fields import applied_fields
 from .kinds import BY_NAME, CRD, KINDS, Key, Kind, key_of
 from .model import Component, objects
 from .occupants import others_in, others_of
+from .steps import CREATE, REPLACE, RUN, TAKES_AWAY, key_of_step
 
 NAMESPACE = "Namespace"
 RUNTIME_CLASS = "RuntimeClass"
@@ -50,20 +51,19 @@ class Live:
         """As it will be once the plan is done: what the next component of the same cluster is planned with."""
         known, foretold, missing = dict(self.objects), set(self.foretold), set(self.missing)
         for step in plan.steps:
-            if step.action == "job.run":
-                known.pop(key_of(step.parameters["object"]), None)
-            elif step.action in ("object.prune", "object.remove"):
-                key = Key(*(str(step.parameters[part]) for part in Key._fields))
+            key = key_of_step(step)
+            if step.action == RUN:
+                known.pop(key, None)
+            elif step.action in TAKES_AWAY:
                 gone = known.pop(key, None)
                 if key.kind == CRD.name and gone is not None:
                     missing.add(gone["spec"]["names"]["kind"])
             else:
                 made = step.parameters["object"]
-                key = key_of(made)
-                if step.action in ("object.create", "object.replace"):
+                if step.action in (CREATE, REPLACE):
                     foretold.add(key)
                 known[key] = {**made, "metadata": {**made["metadata"], "managedFields": [
-                    {"manager": OURS, "operation": "Apply"}]}}
+                    {"manager": FIELD_MANAGER, "operation": "Apply"}]}}
                 if key.kind == CRD.name:
                     missing.discard(made["spec"]["names"]["kind"])
         return replace(self, objects=known, foretold=frozenset(foretold & set(known)), missing=frozenset(missing))

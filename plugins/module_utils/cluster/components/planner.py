@@ -31,9 +31,7 @@ from .fields import (
 from .kinds import BY_NAME, CRD, KINDS, WORKLOADS, Key, key_of
 from .model import Component, removal_jobs
 from .observation import NAMESPACE, RUNTIME_CLASS, Live, belongs, provider, shared, wanted_objects
-
-CREATE, CHANGE, ADOPT, REPLACE = "object.create", "object.change", "object.adopt", "object.replace"
-PRUNE, REMOVE, RUN = "object.prune", "object.remove", "job.run"
+from .steps import ADOPT, CHANGE, CREATE, PRUNE, REMOVE, REPLACE, RUN
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 _PRIVILEGED = "privileged"

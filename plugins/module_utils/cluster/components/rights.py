@@ -6,35 +6,29 @@ Kinds come from kinds.py and names from the components' own objects, so that a c
 """
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Set, Tuple
 
-from ...core.plan import Plan, Step
+from ...core.plan import Plan
 from ..client import Client
 from ..rights import Rule, granted_by, may, require
 from .common import Object, Parameters
 from .kinds import BY_NAME, CRD, JOB, KINDS, Key, key_of
 from .model import Component, removal_jobs
 from .observation import NAMESPACE, namespaces_of, providers, wanted_objects
+from .steps import ADOPT, CHANGE, CREATE, PRUNE, REMOVE, REPLACE, RUN, key_of_step
 
 # A server-side apply needs both where the object is not there yet; it says the name, so that a role may name objects
 # that it lets somebody create. {action: verbs}
 _VERBS: Mapping[str, Tuple[str, ...]] = {
-    "object.create": ("get", "create", "patch"),
-    "object.change": ("patch",),
-    "object.adopt": ("patch",),
-    "object.replace": ("get", "delete", "create", "patch"),
-    "object.prune": ("get", "delete"),
-    "object.remove": ("get", "delete"),
-    "job.run": ("get", "create", "patch", "delete"),
+    CREATE: ("get", "create", "patch"),
+    CHANGE: ("patch",),
+    ADOPT: ("patch",),
+    REPLACE: ("get", "delete", "create", "patch"),
+    PRUNE: ("get", "delete"),
+    REMOVE: ("get", "delete"),
+    RUN: ("get", "create", "patch", "delete"),
 }
 _ROLES = ("Role", "ClusterRole")
-
-
-def key_of_step(step: Step) -> Key:
-    """The object that a step is about."""
-    if "object" in step.parameters:
-        return key_of(step.parameters["object"])
-    return Key(*(str(step.parameters[part]) for part in Key._fields))
 
 
 def require_rights(client: Client, plan: Plan) -> None:
@@ -45,16 +39,7 @@ def require_rights(client: Client, plan: Plan) -> None:
         needed.append(_rule(key.kind, _VERBS[step.action], key.namespace, [key.name]))
         if key.kind in _ROLES and "object" in step.parameters:
             needed += _to_grant(client, key, step.parameters["object"])
-    require(client, _by_kind(needed))
-
-
-def _by_kind(rules: Iterable[Rule]) -> List[Rule]:
-    """The same with one rule for all names of a kind, which is asked about as a whole first."""
-    names: Dict[Tuple[Tuple[str, ...], str, str, str], Set[str]] = {}
-    for rule in rules:
-        names.setdefault((rule.verbs, rule.group, rule.resource, rule.place), set()).update(rule.names)
-    return [Rule(verbs, group, resource, names=tuple(sorted(each)), place=place)
-            for (verbs, group, resource, place), each in names.items()]
+    require(client, _by_target(needed))
 
 
 def _to_grant(client: Client, key: Key, role: Object) -> List[Rule]:
@@ -94,33 +79,37 @@ def to_bring(components: Sequence[Component], parameters: Mapping[str, Parameter
     """What a plan may do that brings or changes components, but for the namespace. What is of the cluster and no longer
     wanted, to_remove() has."""
     rules: List[Rule] = []
-    for component in components:
-        for key, item in wanted_objects(component, parameters[component.name]).items():
-            if key.kind == NAMESPACE:
-                continue
-            rules.append(_named(key, _VERBS["object.create"], "make the components and change them"))
-            if key.namespace:
-                rules.append(_named(key, _VERBS["object.prune"], "take away what is no longer wanted"))
-            if key.kind in _ROLES:
-                rules += granted_by(item, "be allowed to make %s, which grants it" % str(key))
+    for key, item in _without_namespace(components, parameters):
+        rules.append(_named(key, _VERBS[CREATE], "make the components and change them"))
+        if key.namespace:
+            rules.append(_named(key, _VERBS[PRUNE], "take away what is no longer wanted"))
+        if key.kind in _ROLES:
+            rules += granted_by(item, "be allowed to make %s, which grants it" % str(key))
     return _by_target(rules)
 
 
 def to_remove(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
     """What a plan may do that takes the components away, but for the namespace."""
     rules: List[Rule] = []
+    for key, item in _without_namespace(components, parameters):
+        rules.append(_named(key, _VERBS[REMOVE], "take the components away"))
+        if key.kind == CRD.name:
+            rules.append(Rule(("list",), item["spec"]["group"], item["spec"]["names"]["plural"],
+                              "keep a kind of which others have objects"))
     for component in components:
-        for key, item in wanted_objects(component, parameters[component.name]).items():
-            if key.kind == NAMESPACE:
-                continue
-            rules.append(_named(key, _VERBS["object.remove"], "take the components away"))
-            if key.kind == CRD.name:
-                rules.append(Rule(("list",), item["spec"]["group"], item["spec"]["names"]["plural"],
-                                  "keep a kind of which others have objects"))
         for job in removal_jobs(component, parameters[component.name]):
-            rules.append(_rule(JOB.name, _VERBS["job.run"], key_of(job).namespace,
+            rules.append(_rule(JOB.name, _VERBS[RUN], key_of(job).namespace,
                                purpose="put in order what %s leaves behind" % component.title))
     return _by_target(rules)
+
+
+def _without_namespace(components: Sequence[Component], parameters: Mapping[str, Parameters]
+                       ) -> Iterator[Tuple[Key, Object]]:
+    """What the components want to be there; a Namespace is made and removed by other roles than what is in it."""
+    for component in components:
+        for key, item in wanted_objects(component, parameters[component.name]).items():
+            if key.kind != NAMESPACE:
+                yield key, item
 
 
 def _named(key: Key, verbs: Sequence[str], purpose: str) -> Rule:

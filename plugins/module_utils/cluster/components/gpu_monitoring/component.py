@@ -3,10 +3,10 @@
 """Alert rules and a dashboard for the GPUs of a cluster: as objects, and as files for Prometheus and Grafana."""
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Dict, List
 
 from ..common import Object, Parameters, as_yaml, namespaced
-from ..model import Component, complete
+from ..model import Component, settled
 from . import dashboard
 from .policy import ARGUMENTS, CONFIG_MAP, PROMETHEUS_RULE, settings_of
 from .rules import ALERT_NAMES, rules
@@ -48,8 +48,7 @@ def files(parameters: Parameters) -> Dict[str, str]:
 
     parameters: checked options; what is missing is the default. Which objects are wanted changes nothing here.
     """
-    whole: Dict[str, Any] = complete(GPU_MONITORING, parameters)
-    settings = settings_of(whole, ALERT_NAMES)
+    settings = settings_of(settled(GPU_MONITORING, parameters), ALERT_NAMES)
     return {RULES_FILE: as_yaml(rules(settings)), DASHBOARD_FILE: dashboard.text(settings)}
 
 
