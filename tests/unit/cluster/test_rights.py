@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from object_store import Store
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster import playbook_rights
-from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import common
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import rights as component_rights
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import KINDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import (
     Component,
@@ -25,6 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.m
     objects,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.steps import CREATE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.playbook_rights import (
     ACTS,
     PLAYBOOKS,
@@ -41,6 +43,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.rights impor
     require,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 
 READS = {"get", "list", "watch"}
 Right = Tuple[str, str, str, str, str]
@@ -62,17 +65,6 @@ def allows(found: List[Rule]) -> Set[Tuple[str, ...]]:
 
 def writes(found: List[Rule]) -> List[Rule]:
     return [rule for rule in found if not READS.issuperset(rule.verbs)]
-
-
-@pytest.fixture
-def store(api: Api) -> Store:
-    api.state.store = Store()
-    return api.state.store
-
-
-@pytest.fixture
-def client(api: Api, store: Store) -> Client:
-    return Client(Connection(kubeconfig=str(api.kubeconfig)), sleep=lambda seconds: None)
 
 
 @given(lists_of_rules)
@@ -214,6 +206,19 @@ class TestAsking:
         with pytest.raises(GpuOpsError):
             require(client, [replace(rule, names=("a",))])
         assert len(api.state.requests) == 1
+
+    def test_a_right_to_all_of_a_kind_is_asked_for_beside_one_to_a_name(
+        self, client: Client, store: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.denied.add(("escalate", "roles"))
+        role, one = ({"apiVersion": "v1", "kind": kind, "metadata": {"name": "n", "namespace": "gpuops"}, **more}
+                     for kind, more in (("Role", {"rules": [{"apiGroups": [""], "resources": ["configmaps"], "verbs": [
+                         "get", "create", "patch"]}]}), ("ConfigMap", {})))
+        asked: List[Rule] = []
+        monkeypatch.setattr(component_rights, "require", lambda client, rules: asked.extend(rules))
+        component_rights.require_rights(client, Plan(steps=tuple(
+            Step("device_plugin", CREATE, each["kind"], "", parameters={"object": each}) for each in (one, role))))
+        assert [rule.names for rule in asked if rule.resource == "configmaps"] == [("n",), ()]
 
     def test_a_cluster_that_does_not_tell_is_believed(self, api: Api, client: Client) -> None:
         api.state.refuse = type("Answer", (), {"status": 403, "message": "no reviews"})
