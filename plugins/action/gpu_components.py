@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Dict, Mapping
 
-from ..module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
 from ..plugin_utils.cluster_action import checked
-from ..plugin_utils.component_action import OF_TASK, ComponentAction
+from ..plugin_utils.component_action import OF_TASK, SEVERAL, ComponentAction
 
 
 class ActionModule(ComponentAction):
     """All components of a list, with one observation of each cluster."""
 
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
-        "components": {"type": "list", "elements": "str", "choices": list(COMPONENTS), "default": list(BY_DEFAULT)},
+        **SEVERAL,
         "state": {"type": "str", "choices": ["present", "absent"]},
-        **{name: {"type": "dict", "default": {}} for name in COMPONENTS},
         **OF_TASK,
     }
 

@@ -9,9 +9,9 @@ from ansible.utils.path import unfrackpath
 
 from ..module_utils.cluster.client import Connection
 from ..module_utils.cluster.components.model import images
-from ..module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
+from ..module_utils.cluster.components.registry import COMPONENTS
 from ..plugin_utils.cluster_action import checked
-from ..plugin_utils.component_action import ComponentAction, Wanted
+from ..plugin_utils.component_action import SEVERAL, ComponentAction, Wanted
 from ..plugin_utils.manifest_files import DIRECTORY, HEAD, manifest_files, names_of, one_directory
 from ..plugin_utils.text_files import Files, carry_out, changes, claim, diff_of
 
@@ -19,11 +19,7 @@ from ..plugin_utils.text_files import Files, carry_out, changes, claim, diff_of
 class ActionModule(ComponentAction):
     """Writes what gpu_components would apply; no cluster is asked."""
 
-    ARGUMENTS: ClassVar[Mapping[str, Any]] = {
-        "components": {"type": "list", "elements": "str", "choices": list(COMPONENTS), "default": list(BY_DEFAULT)},
-        "directory": {"type": "path"},
-        **{name: {"type": "dict", "default": {}} for name in COMPONENTS},
-    }
+    ARGUMENTS: ClassVar[Mapping[str, Any]] = {**SEVERAL, "directory": {"type": "path"}}
 
     def given(self, task: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
         options = checked(task, self.ARGUMENTS, "gpu_manifests")

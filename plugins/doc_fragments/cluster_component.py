@@ -74,6 +74,10 @@ options:
         not ready are named and not waited for.
     type: int
     default: 180
+"""
+
+    TASK = r"""
+options:
   show:
     description: Whether to show the plan on the screen of the controller, as it is made.
     type: bool
@@ -97,15 +101,49 @@ options:
         a cluster, it is what the plan in that directory has or less of it, or the module fails before the first write
         and names what differs.
     type: path
+"""
+
+    FROM_VARIABLES = r"""
+options:
   from_variables:
     description:
-      - Whether options that the task does not give are variables of the hosts (C(device_plugin_image) is O(image) of
-        M(gpuops.nvidia.device_plugin)), and every cluster that a host of the play names is served, once each; see
-        C(gpu_cluster_kubeconfig) and C(gpu_cluster_host).
+      - Whether options that the task does not give are variables of the hosts (C(device_plugin_image) is
+        O(gpuops.nvidia.device_plugin#module:image)), and every cluster that a host of the play names is served, once
+        each; see C(gpu_cluster_kubeconfig) and C(gpu_cluster_host).
       - A variable that is set nowhere counts as the default of the role of the component. Hosts of one cluster that
         say different things are refused by name.
     type: bool
     default: false
+"""
+
+    SEVERAL = r"""
+options:
+  components:
+    description: Which components, in the order in which they are brought; those that go leave in the reverse order.
+    type: list
+    elements: str
+    choices: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter, gpu_monitoring]
+    default: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter]
+  node_feature_discovery:
+    description: Options of M(gpuops.nvidia.node_feature_discovery).
+    type: dict
+    default: {}
+  gpu_feature_discovery:
+    description: Options of M(gpuops.nvidia.gpu_feature_discovery).
+    type: dict
+    default: {}
+  device_plugin:
+    description: Options of M(gpuops.nvidia.device_plugin).
+    type: dict
+    default: {}
+  dcgm_exporter:
+    description: Options of M(gpuops.nvidia.dcgm_exporter).
+    type: dict
+    default: {}
+  gpu_monitoring:
+    description: Options of M(gpuops.nvidia.gpu_monitoring).
+    type: dict
+    default: {}
 """
 
     PODS = r"""

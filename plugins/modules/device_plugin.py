@@ -17,6 +17,8 @@ author:
 extends_documentation_fragment:
   - gpuops.nvidia.kubernetes_auth
   - gpuops.nvidia.cluster_component
+  - gpuops.nvidia.cluster_component.task
+  - gpuops.nvidia.cluster_component.from_variables
   - gpuops.nvidia.cluster_component.attributes
   - gpuops.nvidia.cluster_component.pods
 options:
@@ -155,6 +157,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# From docs/results.yml
 clusters:
   description: What became of each cluster, also of one that failed.
   returned: always, unless the options are malformed
@@ -165,6 +168,14 @@ clusters:
     hosts: {description: The play's hosts that name it., type: list, elements: str, returned: success}
     changed: {description: Whether it is changed., type: bool, returned: success}
     failed: {description: Whether it failed or was refused., type: bool, returned: success}
+    msg: {description: "As C(msg) of the task.", type: str, returned: failure}
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
+    refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
+    status: {description: "As RV(status).", type: int, returned: failure}
     plan:
       description:
         - What is changed and why, the same in check mode, in the form of RV(gpuops.nvidia.gpu_plan#module:plan). Its
@@ -178,19 +189,10 @@ clusters:
       type: list
       elements: str
       returned: once it is applied
-    msg: {description: "As C(msg) of the task.", type: str, returned: failure}
-    code: {description: "As RV(code).", type: str, returned: failure}
-    found: {description: "As RV(found).", type: str, returned: failure}
-    wanted: {description: "As RV(wanted).", type: str, returned: failure}
-    remedy: {description: "As RV(remedy).", type: str, returned: failure}
-    option: {description: "As RV(option).", type: str, returned: failure}
-    refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
-    status: {description: "As RV(status).", type: int, returned: failure}
 text:
-  description: The plans of all clusters for a person.
+  description: The plans of all clusters for a person; empty where nothing is planned.
   returned: always, unless the options are malformed
   type: str
-# From docs/results.yml
 status:
   description: HTTP status of the API server's answer.
   returned: failure, where the API server answered with an error

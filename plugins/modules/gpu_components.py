@@ -16,67 +16,15 @@ author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
   - gpuops.nvidia.kubernetes_auth
+  - gpuops.nvidia.cluster_component.task
+  - gpuops.nvidia.cluster_component.several
+  - gpuops.nvidia.cluster_component.from_variables
   - gpuops.nvidia.cluster_component.attributes
 options:
-  components:
-    description: Which components, in the order in which they are brought. Those that go leave in the reverse order.
-    type: list
-    elements: str
-    choices: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter, gpu_monitoring]
-    default: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter]
   state:
     description: The state of all of them. Without it each has its own.
     type: str
     choices: [present, absent]
-  node_feature_discovery:
-    description: Options of M(gpuops.nvidia.node_feature_discovery).
-    type: dict
-    default: {}
-  gpu_feature_discovery:
-    description: Options of M(gpuops.nvidia.gpu_feature_discovery).
-    type: dict
-    default: {}
-  device_plugin:
-    description: Options of M(gpuops.nvidia.device_plugin).
-    type: dict
-    default: {}
-  dcgm_exporter:
-    description: Options of M(gpuops.nvidia.dcgm_exporter).
-    type: dict
-    default: {}
-  gpu_monitoring:
-    description: Options of M(gpuops.nvidia.gpu_monitoring).
-    type: dict
-    default: {}
-  from_variables:
-    description:
-      - Whether options of components that the task does not give are variables of the hosts, and every cluster that a
-        host of the play names is served; as with M(gpuops.nvidia.device_plugin).
-    type: bool
-    default: false
-  show:
-    description: Whether to show the plan on the screen of the controller, as it is made.
-    type: bool
-    default: false
-  require_rights:
-    description:
-      - Whether to refuse in check mode too what this user has no right to do. Without it check mode needs rights to
-        read only; a note says what the server could not be asked then.
-    type: bool
-    default: false
-  save_to:
-    description:
-      - Directory on the controller to save the plan of each cluster in, as C(cluster-<uid of its namespace
-        kube-system>.json), readable for its owner only. The directory is made when it is missing; a relative one is one
-        of that which Ansible was started in.
-      - In check mode the plan is saved too, as that is how to ask for it.
-    type: path
-  approved_from:
-    description:
-      - Directory on the controller with approved plans, as O(save_to) left them there. Where something is to be done to
-        a cluster, it is what the plan in that directory has or less of it, or the module fails before the first write
-        and names what differs.
-    type: path
 """
 
 EXAMPLES = r"""
@@ -95,6 +43,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# From docs/results.yml
 clusters:
   description: What became of each cluster, also of one that failed.
   returned: always, unless the options are malformed
@@ -105,6 +54,14 @@ clusters:
     hosts: {description: The play's hosts that name it., type: list, elements: str, returned: success}
     changed: {description: Whether it is changed., type: bool, returned: success}
     failed: {description: Whether it failed or was refused., type: bool, returned: success}
+    msg: {description: "As C(msg) of the task.", type: str, returned: failure}
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
+    refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
+    status: {description: "As RV(status).", type: int, returned: failure}
     plan:
       description:
         - What is changed and why, the same in check mode, in the form of RV(gpuops.nvidia.gpu_plan#module:plan). Its
@@ -118,19 +75,10 @@ clusters:
       type: list
       elements: str
       returned: once it is applied
-    msg: {description: "As C(msg) of the task.", type: str, returned: failure}
-    code: {description: "As RV(code).", type: str, returned: failure}
-    found: {description: "As RV(found).", type: str, returned: failure}
-    wanted: {description: "As RV(wanted).", type: str, returned: failure}
-    remedy: {description: "As RV(remedy).", type: str, returned: failure}
-    option: {description: "As RV(option).", type: str, returned: failure}
-    refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
-    status: {description: "As RV(status).", type: int, returned: failure}
 text:
-  description: The plans of all clusters for a person.
+  description: The plans of all clusters for a person; empty where nothing is planned.
   returned: always, unless the options are malformed
   type: str
-# From docs/results.yml
 status:
   description: HTTP status of the API server's answer.
   returned: failure, where the API server answered with an error

@@ -17,6 +17,8 @@ author:
   - gpuops.nvidia contributors (@gpuops)
 extends_documentation_fragment:
   - gpuops.nvidia.kubernetes_auth
+  - gpuops.nvidia.cluster_component.several
+  - gpuops.nvidia.cluster_component.from_variables
   - gpuops.nvidia.cluster_component.attributes
 options:
   directory:
@@ -27,38 +29,6 @@ options:
       - Without it, and with O(from_variables), each cluster has the one that C(gpu_manifests_dir) of its hosts says.
         Without any, nothing is written.
     type: path
-  components:
-    description: Which components.
-    type: list
-    elements: str
-    choices: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter, gpu_monitoring]
-    default: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter]
-  node_feature_discovery:
-    description: Options of M(gpuops.nvidia.node_feature_discovery).
-    type: dict
-    default: {}
-  gpu_feature_discovery:
-    description: Options of M(gpuops.nvidia.gpu_feature_discovery).
-    type: dict
-    default: {}
-  device_plugin:
-    description: Options of M(gpuops.nvidia.device_plugin).
-    type: dict
-    default: {}
-  dcgm_exporter:
-    description: Options of M(gpuops.nvidia.dcgm_exporter).
-    type: dict
-    default: {}
-  gpu_monitoring:
-    description: Options of M(gpuops.nvidia.gpu_monitoring).
-    type: dict
-    default: {}
-  from_variables:
-    description:
-      - Whether options of components that the task does not give are variables of the hosts, and every cluster that a
-        host of the play names is served; as with M(gpuops.nvidia.device_plugin).
-    type: bool
-    default: false
 """
 
 EXAMPLES = r"""
@@ -83,6 +53,13 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+images:
+  description: Every image that one of the clusters pulls for its components, as a mirror has to have them.
+  returned: always, unless the options are malformed
+  type: list
+  elements: str
+  sample: [nvcr.io/nvidia/k8s-device-plugin:v0.19.3]
+# From docs/results.yml
 clusters:
   description: What became of each cluster, also of one that failed.
   returned: always, unless the options are malformed
@@ -93,16 +70,6 @@ clusters:
     hosts: {description: The play's hosts that name it., type: list, elements: str, returned: success}
     changed: {description: Whether it is changed., type: bool, returned: success}
     failed: {description: Whether it failed or was refused., type: bool, returned: success}
-    files:
-      description: The files in the directory of the cluster.
-      type: list
-      elements: str
-      returned: where there is a directory
-    images:
-      description: The images that its nodes pull.
-      type: list
-      elements: str
-      returned: success
     msg: {description: "As C(msg) of the task.", type: str, returned: failure}
     code: {description: "As RV(code).", type: str, returned: failure}
     found: {description: "As RV(found).", type: str, returned: failure}
@@ -111,17 +78,20 @@ clusters:
     option: {description: "As RV(option).", type: str, returned: failure}
     refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
     status: {description: "As RV(status).", type: int, returned: failure}
-images:
-  description: Every image that one of the clusters pulls for its components, as a mirror has to have them.
-  returned: always, unless the options are malformed
-  type: list
-  elements: str
-  sample: [nvcr.io/nvidia/k8s-device-plugin:v0.19.3]
+    files:
+      description: The files in O(directory), or in the directory that the variables name.
+      type: list
+      elements: str
+      returned: where there is a directory
+    images:
+      description: The images that its nodes pull.
+      type: list
+      elements: str
+      returned: success
 text:
-  description: Empty, as nothing is planned.
+  description: The plans of all clusters for a person; empty where nothing is planned.
   returned: always, unless the options are malformed
   type: str
-# From docs/results.yml
 status:
   description: HTTP status of the API server's answer.
   returned: failure, where the API server answered with an error

@@ -17,6 +17,8 @@ author:
 extends_documentation_fragment:
   - gpuops.nvidia.kubernetes_auth
   - gpuops.nvidia.cluster_component
+  - gpuops.nvidia.cluster_component.task
+  - gpuops.nvidia.cluster_component.from_variables
   - gpuops.nvidia.cluster_component.attributes
 options:
   rules:
@@ -127,6 +129,7 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+# From docs/results.yml
 clusters:
   description: What became of each cluster, also of one that failed.
   returned: always, unless the options are malformed
@@ -137,6 +140,14 @@ clusters:
     hosts: {description: The play's hosts that name it., type: list, elements: str, returned: success}
     changed: {description: Whether it is changed., type: bool, returned: success}
     failed: {description: Whether it failed or was refused., type: bool, returned: success}
+    msg: {description: "As C(msg) of the task.", type: str, returned: failure}
+    code: {description: "As RV(code).", type: str, returned: failure}
+    found: {description: "As RV(found).", type: str, returned: failure}
+    wanted: {description: "As RV(wanted).", type: str, returned: failure}
+    remedy: {description: "As RV(remedy).", type: str, returned: failure}
+    option: {description: "As RV(option).", type: str, returned: failure}
+    refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
+    status: {description: "As RV(status).", type: int, returned: failure}
     plan:
       description:
         - What is changed and why, the same in check mode, in the form of RV(gpuops.nvidia.gpu_plan#module:plan). Its
@@ -146,28 +157,19 @@ clusters:
     text: {description: The plan for a person., type: str, returned: once it is planned}
     saved_as: {description: File of the plan., type: str, returned: "with O(save_to), once it is planned"}
     not_ready:
-      description: Nodes that are not ready; always empty, as nothing of it runs on nodes.
+      description: Nodes that are not ready, whose pods were not waited for.
       type: list
       elements: str
       returned: once it is applied
     files:
-      description: The files in O(directory).
+      description: The files in O(directory), or in the directory that the variables name.
       type: list
       elements: str
-      returned: success
-    msg: {description: "As C(msg) of the task.", type: str, returned: failure}
-    code: {description: "As RV(code).", type: str, returned: failure}
-    found: {description: "As RV(found).", type: str, returned: failure}
-    wanted: {description: "As RV(wanted).", type: str, returned: failure}
-    remedy: {description: "As RV(remedy).", type: str, returned: failure}
-    option: {description: "As RV(option).", type: str, returned: failure}
-    refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
-    status: {description: "As RV(status).", type: int, returned: failure}
+      returned: where there is a directory
 text:
-  description: The plans of all clusters for a person.
+  description: The plans of all clusters for a person; empty where nothing is planned.
   returned: always, unless the options are malformed
   type: str
-# From docs/results.yml
 status:
   description: HTTP status of the API server's answer.
   returned: failure, where the API server answered with an error

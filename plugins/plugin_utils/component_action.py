@@ -19,7 +19,7 @@ from ..module_utils.cluster.components.carrying_out import apply, await_rollout
 from ..module_utils.cluster.components.model import Component, argument_spec, objects
 from ..module_utils.cluster.components.observation import Live, ServerDryRun, observe
 from ..module_utils.cluster.components.planner import plan_component
-from ..module_utils.cluster.components.registry import COMPONENTS
+from ..module_utils.cluster.components.registry import BY_DEFAULT, COMPONENTS
 from ..module_utils.cluster.components.rights import require_rights
 from ..module_utils.cluster.observation import refuse_other_managers, wait_for_resources
 from ..module_utils.core.approval import differences, read_approved
@@ -39,6 +39,11 @@ OF_TASK: Dict[str, Any] = {
     "require_rights": {"type": "bool", "default": False},
     "save_to": {"type": "path"},
     "approved_from": {"type": "path"},
+}
+# Of a task of several components, each with its own options
+SEVERAL: Dict[str, Any] = {
+    "components": {"type": "list", "elements": "str", "choices": list(COMPONENTS), "default": list(BY_DEFAULT)},
+    **{name: {"type": "dict", "default": {}} for name in COMPONENTS},
 }
 # A cluster is the one whose namespace kube-system has this uid, whatever its kubeconfig is called: no other object
 # lives as long as it

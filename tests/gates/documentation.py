@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import re
+import textwrap
 from pathlib import Path
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence
 
@@ -49,6 +50,15 @@ OF_ANSIBLE = {
 }
 PLANNER = "gpu_plan"
 READERS = ("gpu_info", PLANNER, "gpu_validation")
+# Of the modules that serve the clusters of a play in one task: the keys of each cluster, beside those of every one
+OF_A_CLUSTER = {
+    **dict.fromkeys(("node_feature_discovery", "gpu_feature_discovery", "device_plugin", "dcgm_exporter",
+                     "gpu_components"), ("planned",)),
+    "gpu_monitoring": ("planned", "files"),
+    "gpu_manifests": ("files", "images"),
+}
+# As deep as the keys of a cluster are in its list
+CONTAINED = 4 * " "
 
 Options = Mapping[str, Mapping[str, Any]]
 
@@ -160,7 +170,9 @@ def shared_results(name: str) -> str:
     failure = results["failure"] + ("" if name == PLANNER else results["refusals"])
     if name in WRITERS:
         return str(results["writer"] + results["host"] + failure)
-    return str(results["host" if name in READERS else "cluster"] + failure)
+    served = "".join([results["clusters"], *(textwrap.indent(results[each], CONTAINED) for each in OF_A_CLUSTER[name]),
+                      results["text"]]) if name in OF_A_CLUSTER else ""
+    return str(served + results["host" if name in READERS else "cluster"] + failure)
 
 
 def variables_page() -> str:

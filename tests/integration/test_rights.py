@@ -58,7 +58,7 @@ class Cluster:
         """What its user asks for until the components run, in its order; without the time that they take to start."""
         user = self.users["site"]
         require(user, rights_of(ACTS))
-        observation.observe(user, None, "", "", False, only=frozenset([NODE]))
+        observation.observe(user, None, "", "", only=frozenset([NODE]))
         return self.components(user, False, options)
 
     def components(self, client: Client, check_mode: bool,

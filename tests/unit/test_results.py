@@ -175,7 +175,7 @@ def test_what_a_validation_says() -> None:
 
 
 def test_what_is_read_of_a_cluster(cluster: Client) -> None:
-    result = observe(cluster, "", "gpuops", "nvidia", True)
+    result = observe(cluster, "", "gpuops", "nvidia")
     assert result["nodes"] and list(undocumented(result, returned("gpu_cluster_info"))) == []
     assert missing(result, returned("gpu_cluster_info")) == []
 

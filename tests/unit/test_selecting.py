@@ -102,7 +102,7 @@ def configuration(directory: Path, api: Api, **more: Any) -> str:
 
 
 def test_the_examples_on_hosts_plans_and_nodes_give_what_the_page_says(tmp_path: Path, api: Api) -> None:
-    found = observe(Client(Connection(kubeconfig=str(api.kubeconfig))), "", "", "", False)
+    found = observe(Client(Connection(kubeconfig=str(api.kubeconfig))), "", "", "")
     data = {"gpu": reading(tmp_path / "host"), "planned": planned(), "cluster": found}
     # What no JSON block follows is run too, unless it is the module that the data came from.
     tasks = [task for code, _given in examples() if isinstance(code, list) for task in code
