@@ -15,7 +15,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
@@ -114,19 +113,9 @@ class Bench:
             ANSIBLE_HOME=str(self.directory / "ansible"), ANSIBLE_DEPRECATION_WARNINGS="false")
         command = [str(venv() / "bin" / way.command[0]), *way.command[1:], "--inventory", str(self.inventory),
                    "--limit", way.host, "--extra-vars", "@%s" % self.variables(way)]
-        with output.open("w") as handle:
-            started = time.monotonic()
-            process = subprocess.Popen(command, env=environment, cwd=self.directory, stdout=handle, stderr=handle,
-                                       stdin=subprocess.DEVNULL)
-            # Of this child and those that it has waited for; a connection that is kept open is none of them
-            _pid, status, used = os.wait4(process.pid, 0)
-            seconds = time.monotonic() - started
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode != 0:
-            raise SystemExit("%s failed:\n%s" % (name, output.read_text()[-4000:]))
-        changed = sum(int(number) for number in re.findall(r"changed=(\d+)", output.read_text()))
-        return {"seconds": round(seconds, 3), "cpu_seconds": round(used.ru_utime + used.ru_stime, 3),
-                "calls": json.loads(calls.read_text())[way.host], "changed": changed}
+        # A connection that is kept open is none of the processes that are counted
+        spent = measuring.spent(command, environment, self.directory, output)
+        return {**spent, "calls": json.loads(calls.read_text())[way.host], "changed": measuring.changes(output)}
 
     def converge(self, lab: Lab) -> None:
         """Let each site converge its host, and give the outcome to the builtin tasks as their variables."""

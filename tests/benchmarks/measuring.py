@@ -6,8 +6,12 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import re
 import statistics
+import subprocess
+import time
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
 
@@ -30,6 +34,29 @@ def circumstances(load_before: float) -> Dict[str, Any]:
         "machine": {"cpus": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0],
                     "kernel": platform.release(), "python": platform.python_version()},
     }
+
+
+def spent(command: Sequence[str], environment: Mapping[str, str], directory: Path, output: Path) -> Dict[str, Any]:
+    """Run a command to its end: wall time, processor time and the most memory that one of its processes had.
+
+    Of this child and those that it has waited for. output: takes what it says. Ends the benchmark where it fails.
+    """
+    with output.open("w") as handle:
+        started = time.monotonic()
+        process = subprocess.Popen(list(command), env=dict(environment), cwd=directory, stdout=handle, stderr=handle,
+                                   stdin=subprocess.DEVNULL)
+        _pid, status, used = os.wait4(process.pid, 0)
+        seconds = time.monotonic() - started
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise SystemExit("%s failed:\n%s" % (" ".join(command[:3]), output.read_text()[-4000:]))
+    return {"seconds": round(seconds, 3), "cpu_seconds": round(used.ru_utime + used.ru_stime, 3),
+            "peak_mib": round(used.ru_maxrss / 1024, 1)}
+
+
+def changes(output: Path) -> int:
+    """What ansible-playbook says in its recap."""
+    return sum(int(number) for number in re.findall(r"changed=(\d+)", output.read_text()))
 
 
 def ratios(own: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]], of: str = "seconds") -> List[float]:

@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a large cluster costs the controller: the cluster's part of site, an earlier commit of it, lists of all nodes.
+
+Brings up a real API server with as many Node objects as asked for, and runs all ways in turn. See README.md.
+"""
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Sequence, Tuple
+from urllib.parse import parse_qs, urlsplit
+
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parents[1]
+sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / "lab")]
+
+import measuring  # noqa: E402
+from converged_host import content, worktree  # noqa: E402
+from workspace import collections_root, venv  # noqa: E402
+
+from gpulab.lab import Lab  # noqa: E402
+from gpulab.topology import parse  # noqa: E402
+
+sys.path.insert(0, str(collections_root()))
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection  # noqa: E402
+
+NOW, BEFORE, KUBECTL, K8S_INFO = "site", "site before", "kubectl", "k8s_info"
+ADMINISTRATOR = "gpulab-admin"
+NODES = "/api/v1/nodes"
+# One in so many nodes has GPUs
+GPU_NODES_OF = 5
+# Of a node that has run for a while: kubelets report at most 50 images
+IMAGES = 50
+# Those that need no node to be rolled out
+BROUGHT = ["gpu_feature_discovery", "device_plugin", "dcgm_exporter"]
+# What is promised
+PEAK_MIB, CPU_SECONDS_A_HOST, FULL_LISTS = 300.0, 0.05, 1
+MEASURED = {"seconds": "the wall time", "cpu_seconds": "the processor time", "peak_mib": "the memory"}
+
+# The tasks of site that are the cluster's; its hosts are not asked for anything
+HEAD = """
+- hosts: all
+  gather_facts: false
+  vars_files: ["{tree}/playbooks/vars/site.yml"]
+  tasks:
+    - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/cluster.yml"
+"""
+COMPONENTS = """
+    - ansible.builtin.include_tasks: "{tree}/playbooks/tasks/components.yml"
+"""
+NODE = """
+    - ansible.builtin.include_role:
+        name: gpuops.nvidia.node_maintenance
+        tasks_from: "{{{{ item }}}}"
+      loop: [label, uncordon]
+"""
+LIST = """
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - kubernetes.core.k8s_info:
+        kind: Node
+        kubeconfig: "{kubeconfig}"
+      vars:
+        ansible_python_interpreter: "{{{{ ansible_playbook_python }}}}"
+      no_log: true
+"""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to ask the cluster. collections: directory of the collections that it finds."""
+
+    command: Tuple[str, ...]
+    collections: Path
+
+
+class Bench:
+    """A cluster with many nodes, and those ways to ask it that are compared."""
+
+    def __init__(self, lab: Lab, directory: Path, nodes: int, hosts: int, before: str) -> None:
+        self.lab, self.directory, self.nodes, self.hosts = lab, directory, nodes, hosts
+        self.trees = {NOW: collections_root(), **({BEFORE: directory} if before else {})}
+
+    # The cluster
+
+    def bring(self) -> None:
+        """Bring the components while there is no node: all of them are rolled out then."""
+        self.run(self._play(NOW, HEAD + COMPONENTS, range(1)))
+
+    def populate(self) -> None:
+        """Make the nodes, of which nobody says that they are dead: what would is stopped."""
+        plane = self.lab.control_plane
+        assert plane is not None
+        for name in ("kube-scheduler", "kube-controller-manager"):
+            plane.daemons[name].stop()
+        connections = [Client(Connection(kubeconfig=str(self.lab.kubeconfig))) for _each in range(8)]
+
+        def make(number: int) -> None:
+            connections[number % len(connections)].create(NODES, node(number))
+
+        with ThreadPoolExecutor(len(connections)) as pool:
+            for first in range(0, self.nodes, len(connections)):
+                list(pool.map(make, range(first, min(first + len(connections), self.nodes))))
+
+    # Its ways
+
+    def ways(self, hosts: int) -> Dict[str, Way]:
+        """Each release labels nodes of its own. The components are those of one release, which alone counts them."""
+        found = {NOW: self._play(NOW, HEAD + COMPONENTS + NODE, range(hosts))}
+        if BEFORE in self.trees:
+            found[BEFORE] = self._play(BEFORE, HEAD + NODE, range(self.hosts, self.hosts + hosts))
+        return found
+
+    def _play(self, release: str, text: str, hosts: Sequence[int]) -> Way:
+        collections, word = self.trees[release], "%s-%d" % (release.replace(" ", "-"), len(hosts))
+        inventory, playbook = self.directory / (word + ".ini"), self.directory / (word + ".yml")
+        inventory.write_text("".join("%s ansible_connection=local\n" % name(each * GPU_NODES_OF) for each in hosts))
+        playbook.write_text("---" + text.format(tree=content(collections)))
+        variables = json.dumps({"gpu_cluster_kubeconfig": str(self.lab.kubeconfig), "gpu_components": BROUGHT})
+        return Way(("ansible-playbook", str(playbook), "--inventory", str(inventory), "--extra-vars", variables),
+                   collections)
+
+    def rivals(self) -> Dict[str, Way]:
+        playbook = self.directory / "list.yml"
+        playbook.write_text("---" + LIST.format(kubeconfig=self.lab.kubeconfig))
+        return {
+            KUBECTL: Way((*self.lab.kubectl_command(["get", "nodes", "--output=json"]),), collections_root()),
+            K8S_INFO: Way(("ansible-playbook", str(playbook)), collections_root()),
+        }
+
+    def run(self, way: Way) -> Dict[str, Any]:
+        """One run, with how often it has listed all nodes."""
+        environment = dict(
+            os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (way.collections, collections_root()),
+            ANSIBLE_HOME=str(self.directory / "ansible"), ANSIBLE_NOCOLOR="true",
+            ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_DEPRECATION_WARNINGS="false", ANSIBLE_HOST_KEY_CHECKING="false",
+            PATH="%s:%s" % (venv() / "bin", os.environ["PATH"]))
+        plane = self.lab.control_plane
+        assert plane is not None
+        known = plane.audit_log.stat().st_size
+        output = self.directory / "output"
+        spent = measuring.spent(way.command, environment, self.directory, output)
+        with plane.audit_log.open() as log:
+            log.seek(known)
+            lists = sum(map(is_full_list, map(json.loads, log)))
+        return {**spent, "lists": lists, "changed": measuring.changes(output)}
+
+    def compare(self, rounds: int) -> Dict[str, List[Dict[str, Any]]]:
+        """All ways in turn; the first round, which labels the nodes, is not counted."""
+        many, one, rivals = self.ways(self.hosts), self.ways(1), self.rivals()
+        runs: Dict[str, List[Dict[str, Any]]] = {way: [] for way in (*many, *rivals)}
+        for number in range(rounds + 1):
+            for way in runs:
+                run = self.run(many.get(way) or rivals[way])
+                if way in many and number:
+                    alone = self.run(one[way])["cpu_seconds"]
+                    run["cpu_seconds_a_host"] = round((run["cpu_seconds"] - alone) / (self.hosts - 1), 4)
+                print("%s %-12s %7.2f s %7.2f s of processor %6.1f MiB, %d lists of all nodes, %d changes" % (
+                    "warm-up" if number == 0 else "run %3d" % number, way, run["seconds"], run["cpu_seconds"],
+                    run["peak_mib"], run["lists"], run["changed"]), flush=True)
+                if number:
+                    if run["changed"]:
+                        raise SystemExit("%s changed %d things on a converged cluster" % (way, run["changed"]))
+                    runs[way].append(run)
+        return runs
+
+
+def name(number: int) -> str:
+    return "node-%05d" % number
+
+
+def node(number: int) -> Dict[str, Any]:
+    """A Node as a kubelet and Node Feature Discovery keep it, of some 12 kB."""
+    labels = {"feature.node.kubernetes.io/cpu-cpuid.FEATURE%d" % each: "true" for each in range(40)}
+    resources = {"cpu": "64", "memory": "527000000Ki", "pods": "110", "ephemeral-storage": "1000Gi"}
+    if number % GPU_NODES_OF == 0:
+        labels.update({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
+                       "nvidia.com/gpu.count": "8", "nvidia.com/cuda.driver-version.full": "580.178.04"})
+        resources["nvidia.com/gpu"] = "8"
+    images = [{"names": ["registry.example/team/image-%d@sha256:%064d" % (each, each),
+                         "registry.example/team/image-%d:1.%d" % (each, number)], "sizeBytes": 10 ** 8 + each}
+              for each in range(IMAGES)]
+    condition = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting",
+                 "lastHeartbeatTime": "2026-01-01T00:05:00Z", "lastTransitionTime": "2026-01-01T00:00:10Z"}
+    return {
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": name(number), "labels": labels},
+        "status": {"capacity": resources, "allocatable": resources, "images": images, "conditions": [condition],
+                   "nodeInfo": dict.fromkeys((
+                       "architecture", "bootID", "containerRuntimeVersion", "kernelVersion", "kubeProxyVersion",
+                       "kubeletVersion", "machineID", "operatingSystem", "osImage", "systemUUID"), "")},
+    }
+
+
+def is_full_list(entry: Dict[str, Any]) -> bool:
+    """Whether an entry of the audit log is the first page of a list of all nodes by the administrator."""
+    parts = urlsplit(entry["requestURI"])
+    asked = parse_qs(parts.query)
+    return bool(entry["verb"] == "list" and parts.path == NODES and entry["user"]["username"] == ADMINISTRATOR
+                and not {"continue", "fieldSelector", "labelSelector"}.intersection(asked))
+
+
+def summary(runs: Dict[str, List[Dict[str, Any]]]) -> Dict[str, Dict[str, Any]]:
+    """{way: medians, and how many times what site costs now}."""
+    found = {}
+    for way, each in runs.items():
+        found[way] = {
+            "lists": max(run["lists"] for run in each),
+            **{of: round(statistics.median(run[of] for run in each), 3) for of in MEASURED},
+            **{"times_" + of: measuring.ratios(runs[NOW], each, of) for of in MEASURED},
+        }
+        if "cpu_seconds_a_host" in each[0]:
+            found[way]["cpu_seconds_a_host"] = statistics.median(run["cpu_seconds_a_host"] for run in each)
+    return found
+
+
+def promises(found: Dict[str, Dict[str, Any]]) -> Dict[str, bool]:
+    own = found[NOW]
+    return {
+        "at most %d full list of the nodes a run" % FULL_LISTS: own["lists"] <= FULL_LISTS,
+        "at most %d MiB in one process" % PEAK_MIB: own["peak_mib"] <= PEAK_MIB,
+        "at most %.2f s of processor for another converged host" % CPU_SECONDS_A_HOST:
+            own["cpu_seconds_a_host"] <= CPU_SECONDS_A_HOST,
+    }
+
+
+def report(found: Dict[str, Dict[str, Any]]) -> Iterator[str]:
+    for way, each in found.items():
+        yield "%-12s %7.2f s %7.2f s of processor %7.1f MiB, %d lists of all nodes%s" % (
+            way, each["seconds"], each["cpu_seconds"], each["peak_mib"], each["lists"],
+            ", %.4f s of processor for another host" % each["cpu_seconds_a_host"]
+            if "cpu_seconds_a_host" in each else "")
+    for way, each in found.items():
+        if way != NOW:
+            yield "%s / %s: %s" % (way, NOW, ", ".join("%.2f times %s (%.2f to %.2f)" % (
+                each["times_" + of][1], told, each["times_" + of][0], each["times_" + of][2])
+                for of, told in MEASURED.items()))
+    yield from ("%s: %s" % (promise, "kept" if kept else "NOT KEPT") for promise, kept in promises(found).items())
+
+
+def main() -> None:
+    told = measuring.arguments(
+        __doc__, "measured runs of each", before="commit of the site to compare with too",
+        nodes="how many nodes the cluster has (default: 15000)", hosts="how many hosts a run has (default: 40)")
+    lab = Lab("benchmark" + os.environ.get("GPUOPS_TEST_LABS", ""))
+    with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as place, worktree(told.before or "", Path(place)):
+        lab.up(parse({"name": "many-nodes", "control_plane": True, "hosts": []}, __file__))
+        try:
+            bench = Bench(lab, Path(place), int(told.nodes or 15000), int(told.hosts or 40), told.before or "")
+            bench.bring()
+            bench.populate()
+            load = os.getloadavg()[0]
+            runs = bench.compare(told.runs)
+        finally:
+            if not told.keep:
+                lab.down()
+    found = summary(runs)
+    (HERE / "results" / "many_nodes.json").write_text(json.dumps({
+        **measuring.circumstances(load), "nodes": bench.nodes, "hosts": bench.hosts, "before": told.before,
+        "summary": found, "promises": promises(found), "runs": runs}, indent=2) + "\n")
+    print("\n".join(report(found)))
+    if not all(promises(found).values()):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
