@@ -91,6 +91,20 @@ options:
         names one, as those of M(gpuops.nvidia.device_plugin).
     type: dict
     default: {}
+  config_manager:
+    description:
+      - Whether the nodes of all O(configs) are served by one DaemonSet, in which NVIDIA's config-manager links the
+        configuration that a node's label names and signals the program, as in NVIDIA's chart with C(config.map). A node
+        without the label has O(config), which is called V(default) there; C(config.default) of the chart. Otherwise
+        each configuration has a DaemonSet of its own.
+      - A label that changes is followed without new pods. What that costs - every pod begins with O(config) and takes
+        its node's configuration a moment later, as config-manager does not wait for the label; until then
+        the node has the labels of O(config).
+        A label with a name that is not in O(configs) makes config-manager end again and again, where
+        O(config) would serve the node otherwise. A change of one configuration brings new pods to all nodes. The pods
+        may list and watch Nodes.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

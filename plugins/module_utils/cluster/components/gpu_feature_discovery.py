@@ -10,10 +10,6 @@ from .common import (
     GPU_TOLERATION,
     Object,
     Parameters,
-    as_yaml,
-    checksum,
-    config_map,
-    config_volume,
     daemon_set,
     environment,
     field,
@@ -26,6 +22,13 @@ from .common import (
     role,
     rule,
     service_account,
+)
+from .config_manager import (
+    ConfigSource,
+    by_config_manager,
+    objects_of_config_manager,
+    own_config,
+    own_config_map,
 )
 from .groups import Group, groups_of
 from .model import Component
@@ -43,22 +46,28 @@ ARGUMENTS: Dict[str, Any] = {
     "config": {"type": "dict", "default": {
         "version": "v1", "flags": {"migStrategy": "mixed", "failOnInitError": False}}},
     "configs": {"type": "dict", "default": {}},
+    "config_manager": {"type": "bool", "default": False},
 }
 
 
 def make(parameters: Parameters) -> List[Object]:
-    """ServiceAccount, its rights, and for each configuration its ConfigMap and its DaemonSet."""
+    """ServiceAccount, its rights, and for each configuration its ConfigMap and its DaemonSet; with config-manager one
+    ConfigMap and one DaemonSet for all."""
     named = {name: completed(config or {}, parameters["config"]) for name, config in parameters["configs"].items()}
     made = [service_account(APP, parameters), *role(APP, parameters, [
         rule("nfd.k8s-sigs.io", ["nodefeatures"], ["get", "create", "update"]), rule("", ["pods"], ["get"])])]
-    for group in groups_of("configs", CONFIG_LABEL, completed(parameters["config"], {}), named,
-                           parameters["node_selector"]):
-        made += [config_map(group.called(APP), parameters, {"config.yaml": as_yaml(group.value)}),
-                 _discovery(group, parameters)]
+    groups = groups_of("configs", CONFIG_LABEL, completed(parameters["config"], {}), named,
+                       parameters["node_selector"])
+    if parameters["config_manager"]:
+        source = by_config_manager(APP, image_of(parameters, ARGUMENTS), parameters, groups)
+        return [*made, *objects_of_config_manager(APP, parameters, groups),
+                _discovery(groups[0].everywhere(), parameters, source)]
+    for group in groups:
+        made += [own_config_map(group, APP, parameters), _discovery(group, parameters, own_config(group, APP))]
     return made
 
 
-def _discovery(group: Group, parameters: Parameters) -> Object:
+def _discovery(group: Group, parameters: Parameters, source: ConfigSource) -> Object:
     name = group.called(APP)
     container = {
         "name": APP,
@@ -72,13 +81,13 @@ def _discovery(group: Group, parameters: Parameters) -> Object:
         # The PCI configuration space beyond its first 64 bytes, where a vGPU shows itself, is for privileged readers.
         "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
         "resources": parameters["resources"],
-        "volumeMounts": [mount("config", "/config", read_only=True), mount("sys", "/sys", read_only=True)],
+        "volumeMounts": [*source.mounts, mount("sys", "/sys", read_only=True)],
     }
     spec = pod_spec(
-        parameters, APP, [container], [config_volume("config", name), host_path("sys", "/sys", "Directory")],
-        token=True, node_selector=group.node_selector(parameters["node_selector"]),
+        parameters, APP, [container, *source.sidecars], [*source.volumes, host_path("sys", "/sys", "Directory")],
+        token=True, initContainers=list(source.init_containers), shareProcessNamespace=source.shares_processes, node_selector=group.node_selector(parameters["node_selector"]),
         affinity=group.affinity(parameters["affinity"]), runtimeClassName=parameters["runtime_class"])
-    return daemon_set(name, parameters, pod_template(name, parameters, spec, checksum(group.value)))
+    return daemon_set(name, parameters, pod_template(name, parameters, spec, source.annotations))
 
 
 GPU_FEATURE_DISCOVERY = Component(
