@@ -112,8 +112,8 @@ options:
         A label with a name that is not in O(configs) makes config-manager end again and again, where
         O(config) would serve the node otherwise. A change of one configuration brings new pods to all nodes. The pods
         may list and watch Nodes.
-      - Configurations that share by MPS, or whose C(flags.nvidiaDriverRoot) or C(flags.plugin.containerDriverRoot) differ,
-        cannot be served so and are refused.
+      - Configurations that share by MPS, or whose C(flags.nvidiaDriverRoot) or C(flags.plugin.containerDriverRoot)
+        differ, cannot be served so and are refused.
     type: bool
     default: false
   env:

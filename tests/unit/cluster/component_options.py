@@ -66,6 +66,7 @@ OWN: Dict[str, Dict[str, st.SearchStrategy[Any]]] = {
         "config": plugin_configs,
         "configs": st.dictionaries(names.map("g{}".format), plugin_configs, max_size=3),
         "config_manager": st.booleans(),
+        "use_node_feature_api": st.booleans(),
         "resources": st.just({"limits": {"cpu": "1"}}),
     },
     "node_feature_discovery": {
