@@ -38,7 +38,7 @@ def labels_of(api: Api) -> Dict[str, str]:
 
 def test_they_are_waited_for_and_become_labels(in_words: Hosts, api: Api) -> None:
     api.state.nodes = [node("gpu-1")]
-    told = play(in_words, {}, FOUND)
+    told = play(in_words, {"nvidia.com/vgpu.present": "false"}, FOUND)
     assert labels_of(api) == FOUND, told
     assert "changed=0" in play(in_words, FOUND)
 
