@@ -99,9 +99,25 @@ options:
     description:
       - Configurations by name, each merged over O(config), for the nodes whose label C(nvidia.com/device-plugin.config)
         names one. The role node_maintenance sets it to the host's C(device_plugin_config_name).
-      - Each has a DaemonSet of its own, so that no config-manager is needed.
+      - Each has a DaemonSet of its own, unless O(config_manager) is set.
     type: dict
     default: {}
+  config_manager:
+    description:
+      - Whether the nodes of all O(configs) are served by one DaemonSet, in which NVIDIA's config-manager links the
+        configuration that a node's label names and signals the program, as in NVIDIA's chart with C(config.map). A node
+        without the label has O(config), which is called V(default) there; C(config.default) of the chart. Otherwise
+        each configuration has a DaemonSet of its own.
+      - A label that changes is followed without new pods. What that costs - every pod begins with O(config) and takes
+        its node's configuration a moment later, as config-manager does not wait for the label; until then
+        the node offers what O(config) makes of its GPUs, and pods may be given that.
+        A label with a name that is not in O(configs) makes config-manager end again and again, where
+        O(config) would serve the node otherwise. A change of one configuration brings new pods to all nodes. The pods
+        may list and watch Nodes.
+      - Configurations that share by MPS, or whose C(flags.nvidiaDriverRoot) or C(flags.plugin.containerDriverRoot)
+        differ, cannot be served so and are refused.
+    type: bool
+    default: false
   env:
     description:
       - Environment variables for what has no key in O(config), such as C(DP_DISABLE_HEALTHCHECKS). Variables that would

@@ -9,7 +9,7 @@ short_description: Run NVIDIA's GPU feature discovery in the clusters of a play
 version_added: 0.1.0
 description:
   - Publishes what the GPUs of validated nodes are, which Node Feature Discovery turns into labels such as
-    C(nvidia.com/gpu.product).
+    C(nvidia.com/gpu.product); without it, the role node_maintenance does (see O(use_node_feature_api)).
   - With O(from_variables) it serves every cluster that a host of the play names, once each, and refuses hosts of one
     cluster that say different things. Runs on the controller; no host is asked.
 author:
@@ -93,6 +93,31 @@ options:
         names one, as those of M(gpuops.nvidia.device_plugin).
     type: dict
     default: {}
+  config_manager:
+    description:
+      - Whether the nodes of all O(configs) are served by one DaemonSet, in which NVIDIA's config-manager links the
+        configuration that a node's label names and signals the program, as in NVIDIA's chart with C(config.map). A node
+        without the label has O(config), which is called V(default) there; C(config.default) of the chart. Otherwise
+        each configuration has a DaemonSet of its own.
+      - A label that changes is followed without new pods. What that costs - every pod begins with O(config) and takes
+        its node's configuration a moment later, as config-manager does not wait for the label; until then
+        the node has the labels of O(config).
+        A label with a name that is not in O(configs) makes config-manager end again and again, where
+        O(config) would serve the node otherwise. A change of one configuration brings new pods to all nodes. The pods
+        may list and watch Nodes.
+    type: bool
+    default: false
+  use_node_feature_api:
+    description:
+      - Whether what is found is published as a NodeFeature, which Node Feature Discovery makes labels of;
+        C(flags.useNodeFeatureAPI) of the configuration file, C(GFD_USE_NODE_FEATURE_API).
+      - V(false) is for clusters without Node Feature Discovery. What is found is written on each node to
+        C(/etc/kubernetes/node-feature-discovery/features.d/gfd), and M(gpuops.nvidia.gpu_info) reads it there. The
+        entry point C(features) of the role node_maintenance makes labels of that; C(gpuops.nvidia.site) calls it. What
+        changes on a node between two runs is in its labels with the next one.
+      - The directory is also the one that a Node Feature Discovery on the node would read.
+    type: bool
+    default: true
 """
 
 EXAMPLES = r"""

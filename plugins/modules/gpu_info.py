@@ -343,6 +343,13 @@ observation:
       type: dict
       returned: success
       sample: {"0000:1b:00.0": "|1g.10gb|1g.10gb|2g.20gb        |3g.40gb                        |"}
+    features:
+      description:
+        - Labels that GPU feature discovery has written to its file on the host, as it does where
+          O(gpuops.nvidia.gpu_feature_discovery#module:use_node_feature_api=false). Empty without the file.
+      type: dict
+      returned: success
+      sample: {nvidia.com/gpu.count: "8"}
     services:
       description: State of the services around GPUs, as systemd calls it, or C(not-found).
       type: dict

@@ -51,7 +51,9 @@ options:
     type: bool
     default: false
   purge_labels:
-    description: Whether to take away every label that we set and that O(labels) does not name.
+    description:
+      - Whether to take away every label that we set and that O(labels) does not name. Those of GPU feature discovery
+        stay; O(features) is about them.
     type: bool
     default: false
   keep_labels:
@@ -59,6 +61,12 @@ options:
     type: list
     elements: str
     default: []
+  features:
+    description:
+      - What GPU feature discovery publishes on the host, RV(gpuops.nvidia.gpu_info#module:observation.features), to be
+        labels of the node where there is no Node Feature Discovery. Those that we set of an earlier reading go with it;
+        an empty dictionary takes all away. Other labels than those of GPU feature discovery are left out.
+    type: dict
 """
 
 EXAMPLES = r"""

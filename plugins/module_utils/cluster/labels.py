@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
+from ..core.features import is_feature
 
 CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
 CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
@@ -20,7 +21,10 @@ OUR_LABELS = "gpuops.nvidia.com/labels"
 
 @dataclass(frozen=True)
 class NodePolicy:
-    """What a caller wants of one node; None and empty mean 'leave as it is'."""
+    """What a caller wants of one node; None and empty mean 'leave as it is'.
+
+    features: all labels of GPU feature discovery that are to be there; those of ours beside them go.
+    """
 
     cordoned: Optional[bool] = None
     owner: str = "gpuops"
@@ -30,6 +34,7 @@ class NodePolicy:
     purge_labels: bool = False
     keep_labels: Sequence[str] = ()
     take_over: bool = False
+    features: Optional[Mapping[str, str]] = None
 
 
 @dataclass(frozen=True)
@@ -89,15 +94,19 @@ def _labels_after(
     name: str, labels: Dict[str, str], ours: Dict[str, str], policy: NodePolicy, notes: List[str]
 ) -> Tuple[Dict[str, str], Dict[str, str]]:
     ours = {key: value for key, value in ours.items() if labels.get(key) == value}
+    wanted = {**{key: value for key, value in (policy.features or {}).items() if is_feature(key)}, **policy.labels}
     unwanted = set(policy.unset_labels)
     if policy.purge_labels:
-        unwanted |= set(ours) - set(policy.labels) - set(policy.keep_labels)
+        unwanted |= {key for key in ours if not is_feature(key)} - set(policy.keep_labels)
+    if policy.features is not None:
+        unwanted |= {key for key in ours if is_feature(key)}
+    unwanted -= set(wanted) - set(policy.unset_labels)
     for key in sorted(unwanted):
         if key in ours:
             del ours[key], labels[key]
         elif key in labels:
             notes.append("label %s=%s of node %s was set by others and stays" % (key, labels[key], name))
-    for key, value in sorted(policy.labels.items()):
+    for key, value in sorted(wanted.items()):
         if key in labels and key not in ours and not policy.take_over:
             if labels[key] != value:
                 notes.append("label %s=%s of node %s was set by others and stays" % (key, labels[key], name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
+from ..core.features import FEATURE_FILE, parse_features
 from ..core.host import Host
 from .boot import kernels
 from .devices import devices_of, layouts_of
@@ -41,6 +42,7 @@ def read_host(host: Host) -> Dict[str, Any]:
         "devices": devices_of(len(bus.gpus), nvml),
         "layouts": layouts_of(nvml),
         "services": {name: service_state(host, name) for name in SERVICES},
+        "features": parse_features(host.read(FEATURE_FILE) or ""),
         "modules": {name: _module(host, name) for name in host.list("/sys/module") if name.startswith("nvidia")},
     }
 

@@ -55,6 +55,7 @@ OWN: Dict[str, Dict[str, st.SearchStrategy[Any]]] = {
     "device_plugin": {
         "config": plugin_configs,
         "configs": st.dictionaries(names.map("g{}".format), plugin_configs, max_size=3),
+        "config_manager": st.booleans(),
         "env": st.just({"DP_DISABLE_HEALTHCHECKS": "all"}),
         "kubelet_root": st.just("/var/lib/k0s/kubelet"),
         "mps_root": st.just("/srv/mps"),
@@ -64,6 +65,8 @@ OWN: Dict[str, Dict[str, st.SearchStrategy[Any]]] = {
     "gpu_feature_discovery": {
         "config": plugin_configs,
         "configs": st.dictionaries(names.map("g{}".format), plugin_configs, max_size=3),
+        "config_manager": st.booleans(),
+        "use_node_feature_api": st.booleans(),
         "resources": st.just({"limits": {"cpu": "1"}}),
     },
     "node_feature_discovery": {
@@ -108,8 +111,11 @@ def options(component: Component) -> st.SearchStrategy[Dict[str, Any]]:
 
 
 def _contradicts(found: Mapping[str, Any]) -> bool:
-    """Whether a group would be shared in two ways: its own, and the one that it has from the base."""
+    """Whether a group would be shared in two ways, its own and the one that it has from the base, or by MPS where one
+    DaemonSet serves all."""
     kinds = [set(config.get("sharing", {})) for config in (found.get("config", {}), *found.get("configs", {}).values())]
+    if found.get("config_manager") and any("mps" in each for each in kinds):
+        return True
     if not kinds or not kinds[0]:
         return False
     base = found["config"]

@@ -94,3 +94,35 @@ def test_a_value_of_ours_can_change() -> None:
 def test_a_spoilt_record_is_refused() -> None:
     with pytest.raises(GpuOpsError, match="kubectl annotate node gpu-1"):
         plan_node_change(node(annotations={OUR_LABELS: "{"}), NodePolicy(labels={PLUGIN: "true"}))
+
+
+FOUND = {"nvidia.com/gpu.count": "8", "nvidia.com/mig-1g.10gb.count": "7"}
+
+
+def test_features_are_labels_as_long_as_they_are_found() -> None:
+    labelled = after(after(node(), NodePolicy(labels={PRESENT: "true"})), NodePolicy(features=FOUND))
+    assert {**FOUND, PRESENT: "true"}.items() <= labelled["metadata"]["labels"].items()
+    fewer = after(labelled, NodePolicy(features={"nvidia.com/gpu.count": "4"}))
+    assert fewer["metadata"]["labels"] == {
+        **node()["metadata"]["labels"], PRESENT: "true", "nvidia.com/gpu.count": "4"}
+    gone = after(fewer, NodePolicy(features={}))
+    assert gone["metadata"]["labels"] == {**node()["metadata"]["labels"], PRESENT: "true"}
+
+
+def test_features_stay_where_nothing_is_said_of_them() -> None:
+    labelled = after(node(), NodePolicy(features=FOUND))
+    assert plan_node_change(labelled, NodePolicy(purge_labels=True)).patch == {}
+    assert plan_node_change(labelled, NodePolicy(unset_labels=[PLUGIN])).patch == {}
+
+
+def test_a_feature_that_others_published_stays_theirs() -> None:
+    theirs = node(labels={"nvidia.com/gpu.count": "2"})
+    change = plan_node_change(theirs, NodePolicy(features=FOUND))
+    assert change.after["labels"]["nvidia.com/gpu.count"] == "2" and "set by others" in change.notes[0]
+    assert plan_node_change(theirs, NodePolicy(features={})).patch == {}
+
+
+def test_a_file_can_say_nothing_but_features() -> None:
+    change = plan_node_change(node(), NodePolicy(features={
+        PLUGIN: "true", "node-role.kubernetes.io/control-plane": "", "nvidia.com/mig.config": "all-balanced"}))
+    assert change.patch == {}

@@ -120,3 +120,11 @@ def test_the_whole_reading_counts_ours_and_names_the_others(tree: Tree) -> None:
     assert [(gpu["address"], gpu["role"]) for gpu in reading["pci"]["other_gpus"]] == [
         ("0000:18:00.0", "passed_through")]
     assert compact(reading)["gpu_count"] == 1
+
+
+def test_the_reading_has_what_feature_discovery_has_written(tree: Tree) -> None:
+    assert read_host(tree.host)["features"] == {}
+    file = tree.root / "etc/kubernetes/node-feature-discovery/features.d/gfd"
+    file.parent.mkdir(parents=True)
+    file.write_text("nvidia.com/gpu.count=2\nelse=x\n")
+    assert read_host(tree.host)["features"] == {"nvidia.com/gpu.count": "2"}

@@ -7,7 +7,7 @@ NVIDIA/k8s-device-plugin.
 """
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ..plugin_config import CONFIG_LABEL, DEFAULT, IMAGE, MPS_ROOT, VERSION, completed
@@ -15,10 +15,8 @@ from .common import (
     GPU_TOLERATION,
     Object,
     Parameters,
-    as_yaml,
     checksum,
     cluster_object,
-    config_map,
     config_volume,
     daemon_set,
     environment,
@@ -30,6 +28,13 @@ from .common import (
     pod_spec,
     pod_template,
     service_account,
+)
+from .config_manager import (
+    ConfigSource,
+    by_config_manager,
+    objects_of_config_manager,
+    own_config,
+    own_config_map,
 )
 from .groups import Group, groups_of
 from .model import Component
@@ -61,6 +66,7 @@ ARGUMENTS: Dict[str, Any] = {
     ),
     "config": {"type": "dict", "default": DEFAULT},
     "configs": {"type": "dict", "default": {}},
+    "config_manager": {"type": "bool", "default": False},
     "env": {"type": "dict", "default": {}},
     "kubelet_root": {"type": "path", "default": "/var/lib/kubelet"},
     "mps_root": {"type": "path", "default": MPS_ROOT},
@@ -70,14 +76,20 @@ ARGUMENTS: Dict[str, Any] = {
 
 
 def make(parameters: Parameters) -> List[Object]:
-    """ServiceAccount, RuntimeClasses, and for each configuration its ConfigMap and its DaemonSets."""
+    """ServiceAccount, RuntimeClasses, and for each configuration its ConfigMap and its DaemonSets; with config-manager
+    one ConfigMap and one DaemonSet for all, and the right to see Nodes."""
     _refuse_two_places(parameters["env"])
     made = [service_account(APP, parameters)]
     made += [cluster_object("node.k8s.io/v1", "RuntimeClass", name, APP, handler=name)
              for name in parameters["runtime_classes"]]
-    for group in _groups(parameters):
-        made += [config_map(group.called(APP), parameters, {"config.yaml": as_yaml(group.value)}),
-                 _plugin(group, parameters)]
+    groups = _groups(parameters)
+    if parameters["config_manager"]:
+        _refuse_pods_that_differ(groups)
+        source = by_config_manager(APP, image_of(parameters, ARGUMENTS), parameters, groups)
+        return [*made, *objects_of_config_manager(APP, parameters, groups),
+                _plugin(groups[0].everywhere(), parameters, source)]
+    for group in groups:
+        made += [own_config_map(group, APP, parameters), _plugin(group, parameters, own_config(group, APP))]
         if _shares_by_mps(group.value):
             made.append(_mps(group, parameters))
     return made
@@ -104,30 +116,58 @@ def _refuse_two_places(env: Mapping[str, Any]) -> None:
             remedy="set it in `config`", option="env")
 
 
-def _plugin(group: Group, parameters: Parameters) -> Object:
-    name, config = group.called(APP), group.value
+def _refuse_pods_that_differ(groups: Sequence[Group]) -> None:
+    """What of a pod depends on its configuration is the same for all nodes of a DaemonSet. And on a node that is not
+    shared by MPS a pod that waits for the daemon would wait for ever; config-manager beside the daemon ends over the
+    first process of the host that has no command line."""
+    found = ["%s shares by MPS" % _told(group) for group in groups if _shares_by_mps(group.value)]
+    found += ["%s has the driver in another place than `config`" % _told(group) for group in groups
+              if _driver_roots(group.value) != _driver_roots(groups[0].value)]
+    if found:
+        raise GpuOpsError(
+            "cluster.configs_need_daemon_sets", found="with `config_manager`: %s" % "; ".join(found),
+            wanted="configurations that one pod can have in turn: without sharing.mps, and with one "
+            "flags.nvidiaDriverRoot and one flags.plugin.containerDriverRoot",
+            remedy="leave `config_manager` off, so that each configuration has a DaemonSet of its own",
+            option="config_manager")
+
+
+def _told(group: Group) -> str:
+    return "%s of `configs`" % group.name if group.name else "`config`"
+
+
+def _driver_roots(config: Mapping[str, Any]) -> Tuple[str, str]:
+    """(the driver's directory on the host, and in the pod)."""
     flags = config.get("flags") or {}
-    root_in_pod = (flags.get("plugin") or {}).get("containerDriverRoot") or "/driver-root"
+    return (flags.get("nvidiaDriverRoot") or "/",
+            (flags.get("plugin") or {}).get("containerDriverRoot") or "/driver-root")
+
+
+def _plugin(group: Group, parameters: Parameters, source: ConfigSource) -> Object:
+    name, config = group.called(APP), group.value
+    driver_root, root_in_pod = _driver_roots(config)
     mounts = [
-        mount("config", "/config", read_only=True),
+        *source.mounts,
         mount("device-plugins", SOCKETS),
         mount("cdi", "/var/run/cdi"),
         mount("driver-root", root_in_pod, read_only=True, propagation="HostToContainer"),
     ]
     volumes = [
-        config_volume("config", name),
+        *source.volumes,
         host_path("device-plugins", parameters["kubelet_root"] + "/device-plugins", "Directory"),
         host_path("cdi", "/var/run/cdi", "DirectoryOrCreate"),
-        host_path("driver-root", flags.get("nvidiaDriverRoot") or "/", "Directory"),
+        host_path("driver-root", driver_root, "Directory"),
     ]
     variables: Dict[str, Any] = {}
-    more: Dict[str, Any] = {}
+    before = [*source.init_containers]
+    runtime_class = ""
     if _shares_by_mps(config):
         mounts += [mount("mps-root", "/mps"), mount("mps-shm", "/dev/shm")]
-        volumes += _mps_volumes(flags["mpsRoot"])
+        volumes += _mps_volumes(config["flags"]["mpsRoot"])
         # It asks the control daemon by the driver's own program, which comes from the runtime
         variables = DRIVER_PROGRAMS
-        more = {"runtimeClassName": parameters["runtime_class"], "initContainers": [_wait_for_mps(parameters)]}
+        runtime_class = parameters["runtime_class"]
+        before.append(_wait_for_mps(parameters))
     container = {
         "name": APP,
         "image": image_of(parameters, ARGUMENTS),
@@ -142,9 +182,11 @@ def _plugin(group: Group, parameters: Parameters) -> Object:
         "resources": parameters["resources"],
         "volumeMounts": mounts,
     }
-    spec = pod_spec(parameters, APP, [container], volumes, node_selector=group.node_selector(
-        parameters["node_selector"]), affinity=group.affinity(parameters["affinity"]), **more)
-    return daemon_set(name, parameters, pod_template(name, parameters, spec, checksum(config)))
+    spec = pod_spec(parameters, APP, [container, *source.sidecars], volumes, token=source.token,
+                    node_selector=group.node_selector(parameters["node_selector"]),
+                    affinity=group.affinity(parameters["affinity"]), runtimeClassName=runtime_class,
+                    initContainers=before, shareProcessNamespace=source.shares_processes)
+    return daemon_set(name, parameters, pod_template(name, parameters, spec, source.annotations))
 
 
 def _wait_for_mps(parameters: Parameters) -> Dict[str, Any]:

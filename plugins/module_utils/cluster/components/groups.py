@@ -8,7 +8,7 @@ workload, and no node has two.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Tuple
 
 from ...core.errors import GpuOpsError
@@ -31,6 +31,10 @@ class Group:
     label: str
     others: Tuple[str, ...]
     value: Any
+
+    def everywhere(self) -> Group:
+        """The base where its pods run on the nodes of groups, too."""
+        return replace(self, others=())
 
     def called(self, name: str) -> str:
         """The group's own object of that name."""

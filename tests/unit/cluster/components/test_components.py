@@ -11,6 +11,7 @@ from component_options import by_name, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import model
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 
 def made(name: str, **parameters: Any) -> Dict[Any, Any]:
@@ -48,6 +49,37 @@ def test_runtime_classes_are_made_when_asked_for() -> None:
     assert [found["RuntimeClass", name]["handler"] for name in ("nvidia-cdi", "nvidia-legacy")] == [
         "nvidia-cdi", "nvidia-legacy"]
     assert not [kind for kind, _name in made("device_plugin") if kind == "RuntimeClass"]
+
+
+def test_feature_discovery_writes_a_file_where_there_is_no_node_feature_api() -> None:
+    found = made("gpu_feature_discovery", use_node_feature_api=False)
+    spec = pod(found["DaemonSet", "gpu-feature-discovery"])
+    assert variables(spec) == {
+        "CONFIG_FILE": "/config/config.yaml", "NVIDIA_MIG_MONITOR_DEVICES": "all", "GFD_USE_NODE_FEATURE_API": "false",
+        "GFD_OUTPUT_FILE": "/etc/kubernetes/node-feature-discovery/features.d/gfd"}
+    assert {"name": "features", "hostPath": {
+        "path": "/etc/kubernetes/node-feature-discovery/features.d", "type": "DirectoryOrCreate"}} in spec["volumes"]
+    assert {"name": "features", "mountPath": "/etc/kubernetes/node-feature-discovery/features.d"} in spec[
+        "containers"][0]["volumeMounts"]
+
+
+def test_who_writes_a_file_has_no_rights_in_the_cluster() -> None:
+    found = made("gpu_feature_discovery", use_node_feature_api=False)
+    assert not [kind for kind, _name in found if "Role" in kind]
+    assert not pod(found["DaemonSet", "gpu-feature-discovery"])["automountServiceAccountToken"]
+
+
+@pytest.mark.parametrize(("api", "flags"), [
+    (True, {"useNodeFeatureAPI": False}), (False, {"useNodeFeatureAPI": True}),
+    (False, {"gfd": {"outputFile": "/tmp/gfd"}})])
+@pytest.mark.parametrize("base", [True, False])
+def test_where_features_are_published_is_said_in_one_place(api: bool, flags: Dict[str, Any], base: bool) -> None:
+    config = {"flags": flags}
+    with pytest.raises(GpuOpsError) as refused:
+        made("gpu_feature_discovery", use_node_feature_api=api, **({"config": config} if base else {
+            "configs": {"mine": config}}))
+    assert refused.value.code == "cluster.two_places_of_features"
+    assert made("gpu_feature_discovery", config={"flags": {"useNodeFeatureAPI": True}})
 
 
 def test_a_capability_comes_only_with_the_metrics_that_need_it() -> None:

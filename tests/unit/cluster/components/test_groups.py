@@ -31,6 +31,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 LABELS = {"device_plugin": ("configs", "nvidia.com/device-plugin.config"),
           "gpu_feature_discovery": ("configs", "nvidia.com/device-plugin.config"),
           "dcgm_exporter": ("metric_sets", "gpuops.nvidia.com/dcgm-exporter.metrics")}
+CONFIGURED = pytest.mark.parametrize("name", [name for name, each in LABELS.items() if each[0] == "configs"])
+GROUPS = {"config": {"flags": {"migStrategy": "none"}}, "configs": {"shared": SLICED, "single": {
+    "flags": {"migStrategy": "single"}}}}
 ONE = [{"field": "DCGM_FI_DEV_GPU_TEMP", "type": "gauge", "help": "temperature"}]
 GROUPED = pytest.mark.parametrize("name", LABELS)
 
@@ -43,7 +46,7 @@ def test_every_node_has_the_workload_of_its_group_and_no_other(name: str, data: 
     parameters = data.draw(options(component))
     node = {**data.draw(label_sets), **model.complete(component, parameters)["node_selector"]}
     groups = sorted(parameters.get(option, {}))
-    parameters = {**parameters, "affinity": {}}
+    parameters = {**parameters, "affinity": {}, "config_manager": False}
     made = [each for each in workloads(model.objects(component, parameters)) if "-mps" not in each["metadata"]["name"]]
     assert len(made) == 1 + len(groups)
     for group in (None, "gnobody-names-this", *groups):
@@ -173,3 +176,103 @@ def test_a_group_named_as_the_daemon_of_mps_is_refused_only_beside_it() -> None:
     with pytest.raises(GpuOpsError) as refused:
         model.objects(plugin, {"config": MPS, "configs": {"mps": {}}})
     assert refused.value.code == "cluster.one_name_for_two_objects"
+
+
+@CONFIGURED
+def test_config_manager_serves_the_nodes_of_all_groups_by_one_daemon_set(name: str) -> None:
+    component = COMPONENTS[name]
+    app = component.apps[0]
+    made = by_name(model.objects(component, {**GROUPS, "config_manager": True}))
+    assert [each for each in made if each[0] in ("DaemonSet", "ConfigMap")] == [
+        ("ConfigMap", app + "-configs"), ("DaemonSet", app)]
+    (daemon_set,) = workloads(made.values())
+    own = component.arguments["node_selector"]["default"]
+    assert all(chosen(daemon_set, {**own, **labels}) for labels in (
+        {}, {LABELS[name][1]: "shared"}, {LABELS[name][1]: "single"}))
+    assert not chosen(daemon_set, {})
+
+
+@CONFIGURED
+def test_config_manager_is_told_what_nvidia_s_chart_tells_it(name: str) -> None:
+    component = COMPONENTS[name]
+    app = component.apps[0]
+    made = by_name(model.objects(component, {**GROUPS, "config_manager": True}))
+    spec = pod(made["DaemonSet", app])
+    main, beside = spec["containers"]
+    (first,) = spec["initContainers"]
+    told = {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in beside["env"]}
+    assert told == {
+        "NODE_NAME": "spec.nodeName", "NODE_LABEL": "nvidia.com/device-plugin.config",
+        "CONFIG_FILE_SRCDIR": "/available-configs", "CONFIG_FILE_DST": "/config/config.yaml",
+        "DEFAULT_CONFIG": "default", "FALLBACK_STRATEGIES": "named,single", "ONESHOT": "false",
+        "SEND_SIGNAL": "true", "SIGNAL": "1", "PROCESS_TO_SIGNAL": app}
+    once = {each["name"]: each.get("value") or each["valueFrom"]["fieldRef"]["fieldPath"] for each in first["env"]}
+    assert once == {**{key: value for key, value in told.items() if "SIGNAL" not in key},
+                    "ONESHOT": "true", "SEND_SIGNAL": "false"}
+    # It finds the process by exactly what it was started as, and in the pod alone
+    assert main["command"] == [told["PROCESS_TO_SIGNAL"]] and spec["shareProcessNamespace"]
+    assert told["DEFAULT_CONFIG"] in made["ConfigMap", app + "-configs"]["data"]
+    # The link that it makes leads to where the program sees the files, too
+    volumes = {each["name"]: each for each in spec["volumes"]}
+    for container in (main, beside, first):
+        where = {each["mountPath"]: volumes[each["name"]] for each in container["volumeMounts"]}
+        assert where["/available-configs"]["configMap"] == {"name": app + "-configs"}
+        assert where["/config"]["emptyDir"] == {}
+
+
+@CONFIGURED
+def test_config_manager_may_see_nodes_and_nothing_else_of_the_cluster(name: str) -> None:
+    component = COMPONENTS[name]
+    app = component.apps[0]
+    made = by_name(model.objects(component, {**GROUPS, "config_manager": True}))
+    assert made["ClusterRole", "gpuops-" + app]["rules"] == [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}]
+    assert pod(made["DaemonSet", app])["automountServiceAccountToken"]
+    assert not [each for each in model.objects(component, GROUPS) if each["kind"].startswith("ClusterRole")]
+
+
+@CONFIGURED
+def test_a_node_has_the_same_configuration_in_either_mode(name: str) -> None:
+    """So what a node of a group has to offer, which is worked out from its configuration, does not hang on the mode."""
+    component = COMPONENTS[name]
+    app = component.apps[0]
+    apart, together = (by_name(model.objects(component, {**GROUPS, "config_manager": mode})) for mode in (False, True))
+    assert together["ConfigMap", app + "-configs"]["data"] == {
+        group or "default": apart["ConfigMap", "-".join(filter(None, (app, group)))]["data"]["config.yaml"]
+        for group in ("", *GROUPS["configs"])}
+
+
+@CONFIGURED
+def test_with_config_manager_a_change_of_any_configuration_brings_new_pods(name: str) -> None:
+    component = COMPONENTS[name]
+
+    def annotations(configs: Dict[str, Any]) -> Any:
+        (made,) = workloads(model.objects(component, {"configs": configs, "config_manager": True}))
+        return made["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations({"a": {}, "b": SLICED}) != annotations({"a": {}, "b": {}})
+
+
+@CONFIGURED
+def test_with_config_manager_a_group_cannot_have_the_name_of_the_base(name: str) -> None:
+    component = COMPONENTS[name]
+    assert model.objects(component, {"configs": {"default": {}}})
+    with pytest.raises(GpuOpsError) as refused:
+        model.objects(component, {"configs": {"default": {}}, "config_manager": True})
+    assert refused.value.code == "cluster.config_named_default"
+
+
+@pytest.mark.parametrize(("parameters", "found"), [
+    ({"config": MPS}, "`config` shares by MPS"),
+    ({"configs": {"mine": MPS}}, "mine of `configs` shares by MPS"),
+    ({"configs": {"mine": {"flags": {"nvidiaDriverRoot": "/run/nvidia/driver"}}}}, "mine of `configs` has the driver"),
+    ({"configs": {"mine": {"flags": {"plugin": {"containerDriverRoot": "/d"}}}}}, "mine of `configs` has the driver"),
+])
+def test_configurations_that_one_pod_cannot_have_in_turn_are_refused_with_config_manager(
+    parameters: Dict[str, Any], found: str
+) -> None:
+    plugin = COMPONENTS["device_plugin"]
+    assert model.objects(plugin, parameters)
+    with pytest.raises(GpuOpsError) as refused:
+        model.objects(plugin, {**parameters, "config_manager": True})
+    assert refused.value.code == "cluster.configs_need_daemon_sets" and found in refused.value.found

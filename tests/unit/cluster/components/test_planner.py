@@ -10,6 +10,7 @@ from small_components import FINDER, PLUGIN, RULES, codes, daemon_set, plans, re
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import KINDS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 FOREIGN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin", "namespace": "gpuops"},
@@ -258,3 +259,27 @@ def test_a_right_that_a_step_lacks_is_named_before_the_first_write(client: Clien
     assert refused.value.code == "cluster.rights_missing"
     assert "%s serviceaccounts in namespace gpuops" % verb in refused.value.found
     assert store.writes == []
+
+
+@pytest.mark.parametrize("name", ["device_plugin", "gpu_feature_discovery"])
+def test_a_switch_to_config_manager_and_back_leaves_nothing_of_the_other_mode(
+    client: Client, store: Store, name: str
+) -> None:
+    component, app = COMPONENTS[name], COMPONENTS[name].apps[0]
+    groups = {"configs": {"shared": {}}}
+    run(client, [component], **groups)
+    apart = set(store.objects)
+    assert told(run(client, [component], **groups, config_manager=True)) == [
+        "object.create ClusterRole gpuops-" + app, "object.create ClusterRoleBinding gpuops-" + app,
+        "object.create ConfigMap gpuops/%s-configs" % app,
+        "object.prune DaemonSet gpuops/%s-shared" % app, "object.change DaemonSet gpuops/" + app,
+        "object.prune ConfigMap gpuops/" + app, "object.prune ConfigMap gpuops/%s-shared" % app]
+    assert told(plans(client, [component], **groups, config_manager=True)) == []
+    assert told(run(client, [component], **groups)) == [
+        "object.create ConfigMap gpuops/" + app, "object.create ConfigMap gpuops/%s-shared" % app,
+        "object.change DaemonSet gpuops/" + app, "object.create DaemonSet gpuops/%s-shared" % app,
+        "object.prune ConfigMap gpuops/%s-configs" % app,
+        "object.prune ClusterRoleBinding gpuops-" + app, "object.prune ClusterRole gpuops-" + app]
+    assert set(store.objects) == apart
+    removed(client, [component])
+    assert store.objects == {}

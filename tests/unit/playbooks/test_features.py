@@ -1,0 +1,80 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What GPU feature discovery finds becomes labels in a cluster without Node Feature Discovery, and goes with it."""
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, Tuple
+
+import pytest
+import yaml
+from canned import Hosts
+from cluster_api import Api
+from cluster_objects import node
+from controller import Controller
+from workspace import REPOSITORY
+
+FOUND = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
+
+
+def play(hosts: Hosts, *readings: Dict[str, str], **variables: Any) -> str:
+    """What is told of the entry point. readings: what is found, one time after the other."""
+    path = hosts.controller.directory / "play.json"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
+        {"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "features"}}]}]))
+    for calls in hosts.actions.glob("*.gpu_info"):
+        calls.unlink()
+    done = hosts.controller.play(
+        str(path), hosts=("gpu-1",), environment={"ANSIBLE_COLLECTIONS_PATH": str(hosts.root)}, variables={
+            "gpu_cluster_kubeconfig": str(hosts.api.kubeconfig), "node_maintenance_timeout": 1, "canned": {
+                "gpu_info": [{"observation": {"features": each}} for each in readings]}, **variables})
+    return done.stdout
+
+
+def labels_of(api: Api) -> Dict[str, str]:
+    return {name: value for name, value in api.state.nodes[0]["metadata"]["labels"].items()
+            if name.startswith("nvidia.com/")}
+
+
+def test_they_are_waited_for_and_become_labels(in_words: Hosts, api: Api) -> None:
+    api.state.nodes = [node("gpu-1")]
+    told = play(in_words, {"nvidia.com/vgpu.present": "false"}, FOUND)
+    assert labels_of(api) == FOUND, told
+    assert "changed=0" in play(in_words, FOUND)
+
+
+def test_they_go_with_their_component(in_words: Hosts, api: Api) -> None:
+    api.state.nodes = [node("gpu-1", labels={"nvidia.com/gpu.family": "hopper"})]
+    play(in_words, FOUND)
+    told = play(in_words, node_maintenance_features=False)
+    assert labels_of(api) == {"nvidia.com/gpu.family": "hopper"}, told
+
+
+def test_what_never_comes_is_said_and_changes_no_label(in_words: Hosts, api: Api) -> None:
+    api.state.nodes = [node("gpu-1")]
+    play(in_words, FOUND)
+    told = play(in_words, {})
+    assert "[cluster.no_features]" in told and labels_of(api) == FOUND, told
+
+
+@pytest.mark.parametrize(("variables", "labels", "expected"), [
+    ({}, {}, (False, False)),
+    ({"gpu_feature_discovery_use_node_feature_api": False}, {}, (True, False)),
+    ({"gpu_feature_discovery_use_node_feature_api": False, "gpu_feature_discovery_state": "absent"}, {},
+     (False, False)),
+    ({"gpu_feature_discovery_use_node_feature_api": False, "gpu_components": ["device_plugin"]}, {},
+     (False, False)),
+    ({"gpu_feature_discovery_use_node_feature_api": False},
+     {"nvidia.com/gpu.deploy.gpu-feature-discovery": "false"}, (False, False)),
+    ({}, FOUND, (False, True)),
+])
+def test_site_knows_whose_they_are(
+    controller: Controller, variables: Dict[str, Any], labels: Dict[str, str], expected: Tuple[bool, bool]
+) -> None:
+    ours = {"gpuops.nvidia.com/labels": json.dumps(labels)} if labels == FOUND else {}
+    (told,), = controller.tasks(
+        [{"ansible.builtin.debug": {"msg": [
+            "{{ gpu_features_are_ours | bool }}", "{{ gpu_node_has_features | bool }}"]},
+          "vars": {**yaml.safe_load((REPOSITORY / "playbooks/vars/site.yml").read_text()),
+                   "gpu_node": {"labels": labels, "annotations": ours}}}], hosts=("gpu-1",), variables=variables)
+    assert told["msg"] == list(expected)
