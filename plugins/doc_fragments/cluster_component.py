@@ -29,6 +29,25 @@ options:
     description: The container runtime's handler behind O(runtime_class).
     type: str
     default: nvidia
+  runtime_class_scheduling:
+    description:
+      - What the RuntimeClass of O(runtime_class) adds to the pods that name it, C(scheduling) of a RuntimeClass. Where
+        it is empty, they go wherever else they may.
+      - All components of a cluster share that RuntimeClass, and say the same. One that others have made stays as it is.
+    type: dict
+    default:
+      node_selector: {}
+      tolerations: []
+    suboptions:
+      node_selector:
+        description: Labels of the nodes that the pods go to, beside the selectors of their own.
+        type: dict
+        default: {}
+      tolerations:
+        description: Taints that the pods tolerate, beside those that they tolerate themselves.
+        type: list
+        elements: dict
+        default: []
   registry:
     description:
       - Host, and path where there is one, that stands in place of the registry of every image that is not named by an

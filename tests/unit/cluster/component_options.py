@@ -39,6 +39,8 @@ metric_lists = st.lists(st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_G
 SHARED: Dict[str, st.SearchStrategy[Any]] = {
     "namespace": names,
     "runtime_class": names,
+    "runtime_class_scheduling": st.fixed_dictionaries({}, optional={
+        "node_selector": label_sets, "tolerations": st.just([{"operator": "Exists"}])}),
     "registry": st.sampled_from(["", "mirror.example:5000", "mirror.example/nvidia/"]),
     "image_pull_secrets": st.lists(names, max_size=2),
     "image": st.fixed_dictionaries({}, optional={

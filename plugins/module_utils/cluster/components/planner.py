@@ -211,6 +211,9 @@ class _Draft:
 
     def _meet_runtime_class(self, key: Key, item: Object, there: Object) -> None:
         if there.get("handler") == item["handler"]:
+            if item.get("scheduling", there.get("scheduling")) != there.get("scheduling"):
+                self.notes.append("%s, made by %s, has another scheduling than was asked for, and keeps it"
+                                  % (key, _makers(there)))
             self.kept.append(Kept(str(key), "made by %s and used as it is" % _makers(there)))
             return
         self.refusals.append(Refusal(

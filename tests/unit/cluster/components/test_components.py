@@ -10,6 +10,7 @@ import yaml
 from component_options import by_name, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import model
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.common import shared_objects
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
 
 
@@ -48,6 +49,18 @@ def test_runtime_classes_are_made_when_asked_for() -> None:
     assert [found["RuntimeClass", name]["handler"] for name in ("nvidia-cdi", "nvidia-legacy")] == [
         "nvidia-cdi", "nvidia-legacy"]
     assert not [kind for kind, _name in made("device_plugin") if kind == "RuntimeClass"]
+
+
+def test_every_runtime_class_has_the_scheduling_that_is_asked_for() -> None:
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    asked = {"node_selector": {"nvidia.com/gpu.present": "true"}, "tolerations": tolerations}
+    found = made("device_plugin", runtime_classes=["nvidia-cdi"], runtime_class_scheduling=asked)
+    wanted = {"nodeSelector": {"nvidia.com/gpu.present": "true"}, "tolerations": tolerations}
+    assert found["RuntimeClass", "nvidia-cdi"]["scheduling"] == wanted
+    shared = {"namespace": "gpuops", "runtime_class": "nvidia", "runtime_handler": "nvidia"}
+    assert shared_objects({**shared, "runtime_class_scheduling": asked})[1]["scheduling"] == wanted
+    for nothing in ({}, {"node_selector": {}, "tolerations": None}):
+        assert "scheduling" not in shared_objects({**shared, "runtime_class_scheduling": nothing})[1]
 
 
 def test_a_capability_comes_only_with_the_metrics_that_need_it() -> None:

@@ -163,6 +163,24 @@ def test_a_runtime_class_of_others(client: Client, store: Store, handler: str, r
     assert codes(plans(client, [PLUGIN])) == refused
 
 
+def test_the_scheduling_of_a_runtime_class_changes_in_place(client: Client, store: Store) -> None:
+    run(client)
+    asked = {"node_selector": {"nvidia.com/gpu.present": "true"}, "tolerations": [{"operator": "Exists"}]}
+    assert told(run(client, runtime_class_scheduling=asked)) == ["object.change RuntimeClass nvidia"]
+    assert told(plans(client, runtime_class_scheduling=asked)) == []
+    there = store.get("RuntimeClass", "", "nvidia")
+    assert there and there["scheduling"]["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert told(run(client)) == ["object.change RuntimeClass nvidia"]
+    assert told(plans(client)) == []
+
+
+def test_a_runtime_class_of_others_keeps_its_scheduling_and_the_plan_says_so(client: Client, store: Store) -> None:
+    store.put(runtime_class("nvidia"))  # type: ignore[arg-type]
+    (plan,) = plans(client, [PLUGIN], runtime_class_scheduling={"node_selector": {"a": "b"}})
+    assert not plan.refusals and "RuntimeClass nvidia, made by kubectl-create, has another scheduling" in plan.notes[0]
+    assert plans(client, [PLUGIN])[0].notes == ()
+
+
 def test_a_kind_that_the_api_lacks_is_refused_by_name(client: Client, store: Store) -> None:
     made = plans(client, [PLUGIN], monitored=True)
     assert codes(made) == ["cluster.kind_missing"]
