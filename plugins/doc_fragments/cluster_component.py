@@ -142,6 +142,25 @@ options:
     description: Priority class of its pods; C(priorityClassName) of the charts.
     type: str
     default: system-node-critical
+  resource_quota:
+    description:
+      - A ResourceQuota in O(namespace) that is scoped to O(priority_class). A cluster whose administrator has limited
+        C(system-node-critical), as GKE's has, takes pods of that class only where there is one.
+    type: dict
+    default:
+      enabled: false
+      pods: 150000
+    suboptions:
+      enabled:
+        description: Whether to make it. V(false) takes it away.
+        type: bool
+        default: false
+      pods:
+        description:
+          - How many pods of the class may be in the namespace, those of all components together. The default is as many
+            as a cluster of Kubernetes has at most.
+        type: int
+        default: 150000
   pod_annotations:
     description: Further annotations of its pods; C(podAnnotations) of the charts.
     type: dict

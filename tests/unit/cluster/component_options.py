@@ -49,6 +49,7 @@ SHARED: Dict[str, st.SearchStrategy[Any]] = {
     "affinity": affinities,
     "tolerations": st.just([{"operator": "Exists"}]),
     "priority_class": st.sampled_from(["", "high"]),
+    "resource_quota": st.fixed_dictionaries({}, optional={"enabled": st.booleans(), "pods": st.integers(1, 9)}),
     "pod_annotations": label_sets,
     "pod_labels": label_sets,
     "update_strategy": st.sampled_from([{"type": "OnDelete"}, {"rollingUpdate": {"maxUnavailable": 3}}]),

@@ -22,6 +22,8 @@ COMPONENT = "gpuops.nvidia.com/component"
 CHECKSUM = "gpuops.nvidia.com/config-checksum"
 OURS = "gpuops"
 RBAC = "rbac.authorization.k8s.io"
+# Of a whole cluster: https://kubernetes.io/docs/setup/best-practices/cluster-large/
+MOST_PODS = 150000
 # Pod Security Admission's modes; pods that read their node's devices and files are for privileged namespaces
 POD_SECURITY = ("enforce", "audit", "warn")
 
@@ -81,6 +83,10 @@ def pod_arguments(
         "affinity": {"type": "dict", "default": {}},
         "tolerations": {"type": "list", "elements": "dict", "default": tolerations},
         "priority_class": {"type": "str", "default": "system-node-critical"},
+        "resource_quota": group({
+            "enabled": {"type": "bool", "default": False},
+            "pods": {"type": "int", "default": MOST_PODS},
+        }),
         "pod_annotations": {"type": "dict", "default": {}},
         "pod_labels": {"type": "dict", "default": {}},
         "update_strategy": {"type": "dict", "default": dict(update_strategy)},
@@ -166,6 +172,22 @@ def namespaced(api: str, kind: str, name: str, app: str, parameters: Parameters,
 def service_account(name: str, parameters: Parameters) -> Object:
     """An account whose token is mounted only in pods that ask for it."""
     return namespaced("v1", "ServiceAccount", name, name, parameters, automountServiceAccountToken=False)
+
+
+def resource_quota(app: str, parameters: Parameters) -> List[Object]:
+    """Leave for the component's priority class in its namespace, where an administrator has limited that class.
+
+    An API server whose admission configuration limits a class (`limitedResources` of the plugin ResourceQuota) takes
+    pods of it only where a quota is scoped to it:
+    https://kubernetes.io/docs/concepts/policy/resource-quotas/#limit-priority-class-consumption-by-default
+    """
+    quota, priority_class = parameters["resource_quota"], parameters["priority_class"]
+    if not quota["enabled"] or not priority_class:
+        return []
+    return [namespaced("v1", "ResourceQuota", app, app, parameters, spec={
+        "hard": {"pods": str(quota["pods"])},
+        "scopeSelector": {"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": "In", "values": [priority_class]}]}})]
 
 
 def role(account: str, parameters: Parameters, rules: List[Dict[str, Any]]) -> List[Object]:

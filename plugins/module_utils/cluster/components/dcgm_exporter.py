@@ -30,6 +30,7 @@ from .common import (
     pod_arguments,
     pod_spec,
     pod_template,
+    resource_quota,
     rule,
     selector,
     service_account,
@@ -141,7 +142,7 @@ ARGUMENTS: Dict[str, Any] = {
 def make(parameters: Parameters) -> List[Object]:
     """ServiceAccount, its rights, and for each set of metrics its ConfigMap, its Service and its DaemonSet."""
     _refuse_contradictions(parameters)
-    made = [service_account(APP, parameters)]
+    made = [service_account(APP, parameters), *resource_quota(APP, parameters)]
     if _reads_pods(parameters):
         made += cluster_role(APP, parameters, [rule("", ["pods"], ["get", "list", "watch"])])
     for each in groups_of("metric_sets", METRICS_LABEL, parameters["metrics"], parameters["metric_sets"],

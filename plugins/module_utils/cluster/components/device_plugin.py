@@ -29,6 +29,7 @@ from .common import (
     pod_arguments,
     pod_spec,
     pod_template,
+    resource_quota,
     scheduling,
     service_account,
 )
@@ -73,7 +74,7 @@ ARGUMENTS: Dict[str, Any] = {
 def make(parameters: Parameters) -> List[Object]:
     """ServiceAccount, RuntimeClasses, and for each configuration its ConfigMap and its DaemonSets."""
     _refuse_two_places(parameters["env"])
-    made = [service_account(APP, parameters)]
+    made = [service_account(APP, parameters), *resource_quota(APP, parameters)]
     made += [cluster_object("node.k8s.io/v1", "RuntimeClass", name, APP, handler=name, **scheduling(parameters))
              for name in parameters["runtime_classes"]]
     for group in _groups(parameters):

@@ -23,6 +23,7 @@ from .common import (
     pod_arguments,
     pod_spec,
     pod_template,
+    resource_quota,
     role,
     rule,
     service_account,
@@ -49,7 +50,7 @@ ARGUMENTS: Dict[str, Any] = {
 def make(parameters: Parameters) -> List[Object]:
     """ServiceAccount, its rights, and for each configuration its ConfigMap and its DaemonSet."""
     named = {name: completed(config or {}, parameters["config"]) for name, config in parameters["configs"].items()}
-    made = [service_account(APP, parameters), *role(APP, parameters, [
+    made = [service_account(APP, parameters), *resource_quota(APP, parameters), *role(APP, parameters, [
         rule("nfd.k8s-sigs.io", ["nodefeatures"], ["get", "create", "update"]), rule("", ["pods"], ["get"])])]
     for group in groups_of("configs", CONFIG_LABEL, completed(parameters["config"], {}), named,
                            parameters["node_selector"]):

@@ -68,6 +68,7 @@ KINDS: Tuple[Kind, ...] = (
     Kind(_RBAC, "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
     Kind(_RBAC, "Role", "roles"),
     Kind(_RBAC, "RoleBinding", "rolebindings"),
+    Kind("v1", "ResourceQuota", "resourcequotas"),
     Kind("v1", "ConfigMap", "configmaps"),
     Kind("v1", "Service", "services"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),

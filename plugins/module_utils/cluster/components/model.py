@@ -16,7 +16,7 @@ from .patching import patched
 # A kind that is not named here is a custom one, or stands alone.
 ORDER = {kind: place for place, kind in enumerate((
     "Namespace", "CustomResourceDefinition", "RuntimeClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding",
-    "Role", "RoleBinding", "ConfigMap", "Service", "NetworkPolicy", "Deployment", "DaemonSet"))}
+    "Role", "RoleBinding", "ResourceQuota", "ConfigMap", "Service", "NetworkPolicy", "Deployment", "DaemonSet"))}
 
 
 def _nothing(_parameters: Parameters) -> List[Object]:

@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 
 import pytest
 import yaml
-from component_options import by_name, pod
+from component_options import WORKLOADS, by_name, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import model
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.common import shared_objects
@@ -61,6 +61,21 @@ def test_every_runtime_class_has_the_scheduling_that_is_asked_for() -> None:
     assert shared_objects({**shared, "runtime_class_scheduling": asked})[1]["scheduling"] == wanted
     for nothing in ({}, {"node_selector": {}, "tolerations": None}):
         assert "scheduling" not in shared_objects({**shared, "runtime_class_scheduling": nothing})[1]
+
+
+@pytest.mark.parametrize("component", [name for name in COMPONENTS if name != "gpu_monitoring"])
+def test_a_quota_lets_pods_of_a_limited_priority_class_in(component: str) -> None:
+    def quotas(**parameters: Any) -> List[Any]:
+        return [each for (kind, _name), each in made(component, **parameters).items() if kind == "ResourceQuota"]
+
+    assert quotas() == quotas(resource_quota={"pods": 5}) == []
+    assert quotas(resource_quota={"enabled": True}, priority_class="") == []
+    (quota,) = quotas(resource_quota={"enabled": True, "pods": 5}, priority_class="critical", namespace="gpus")
+    assert quota["metadata"]["namespace"] == "gpus"
+    assert quota["spec"] == {"hard": {"pods": "5"}, "scopeSelector": {"matchExpressions": [
+        {"scopeName": "PriorityClass", "operator": "In", "values": ["critical"]}]}}
+    kinds = [each["kind"] for each in model.objects(COMPONENTS[component], {"resource_quota": {"enabled": True}})]
+    assert kinds.index("ResourceQuota") < min(kinds.index(kind) for kind in kinds if kind in WORKLOADS)
 
 
 def test_a_capability_comes_only_with_the_metrics_that_need_it() -> None:

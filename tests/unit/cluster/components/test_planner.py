@@ -9,6 +9,7 @@ from object_store import Store
 from small_components import FINDER, PLUGIN, RULES, codes, daemon_set, plans, removed, run, told
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.device_plugin import DEVICE_PLUGIN
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import KINDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
@@ -179,6 +180,16 @@ def test_a_runtime_class_of_others_keeps_its_scheduling_and_the_plan_says_so(cli
     (plan,) = plans(client, [PLUGIN], runtime_class_scheduling={"node_selector": {"a": "b"}})
     assert not plan.refusals and "RuntimeClass nvidia, made by kubectl-create, has another scheduling" in plan.notes[0]
     assert plans(client, [PLUGIN])[0].notes == ()
+
+
+def test_a_quota_comes_before_pods_and_goes_when_it_is_switched_off(client: Client, store: Store) -> None:
+    steps = told(run(client, [DEVICE_PLUGIN], resource_quota={"enabled": True}))
+    quota, pods = "ResourceQuota gpuops/nvidia-device-plugin", "DaemonSet gpuops/nvidia-device-plugin"
+    assert steps.index("object.create " + quota) < steps.index("object.create " + pods)
+    assert told(run(client, [DEVICE_PLUGIN], resource_quota={"enabled": True, "pods": 5})) == [
+        "object.change " + quota]
+    assert told(run(client, [DEVICE_PLUGIN])) == ["object.prune " + quota]
+    assert told(plans(client, [DEVICE_PLUGIN])) == []
 
 
 def test_a_kind_that_the_api_lacks_is_refused_by_name(client: Client, store: Store) -> None:
