@@ -108,8 +108,8 @@ def _labelled(component: Component, made: Sequence[Object]) -> List[Object]:
 
 
 def _refuse_one_name_for_two(made: Sequence[Object]) -> None:
-    names = ["%s %s" % (each["kind"], each["metadata"]["name"]) for each in made]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    names = [(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in made]
+    twice = sorted({"%s %s" % (kind, name) for kind, place, name in names if names.count((kind, place, name)) > 1})
     if twice:
         raise GpuOpsError(
             "cluster.one_name_for_two_objects", found="two objects would be %s" % " and ".join(twice),

@@ -78,6 +78,15 @@ def test_a_quota_lets_pods_of_a_limited_priority_class_in(component: str) -> Non
     assert kinds.index("ResourceQuota") < min(kinds.index(kind) for kind in kinds if kind in WORKLOADS)
 
 
+def test_quotas_of_namespaces_are_of_requests() -> None:
+    found = made("device_plugin", namespace_quotas={"team-a": {
+        "nvidia.com/mig-1g.10gb": "7", "nvidia.com/gpu": 8, "nvidia.com/gpu.shared": "2k"}})
+    quota = found["ResourceQuota", "nvidia-gpu"]
+    assert quota["metadata"]["namespace"] == "team-a"
+    assert quota["spec"] == {"hard": {"requests.nvidia.com/gpu": "8", "requests.nvidia.com/gpu.shared": "2000",
+                                      "requests.nvidia.com/mig-1g.10gb": "7"}}
+
+
 def test_a_capability_comes_only_with_the_metrics_that_need_it() -> None:
     temperature = {"field": "DCGM_FI_DEV_GPU_TEMP", "type": "gauge", "help": "temperature"}
     engine = {"field": "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "type": "gauge", "help": "engine"}

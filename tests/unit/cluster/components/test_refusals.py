@@ -23,6 +23,9 @@ TEMPERATURE = {"field": "DCGM_FI_DEV_GPU_TEMP", "type": "gauge", "help": "temper
     ("device_plugin", {"pod_labels": {"app.kubernetes.io/name": "mine"}}, "cluster.pod_metadata_of_ours", "pod_labels"),
     ("device_plugin", {"pod_annotations": {"gpuops.nvidia.com/config-checksum": "0"}}, "cluster.pod_metadata_of_ours",
      "pod_annotations"),
+    *(("device_plugin", {"namespace_quotas": quotas}, "cluster.namespace_quota_malformed", "namespace_quotas")
+      for quotas in ({"a": 8}, {"a": {}}, {"a": {"cpu": 8}}, {"a": {"nvidia.com/gpu": "0.5"}}, {"A b": {
+          "nvidia.com/gpu": 8}}, {"a": {"nvidia.com/gpu": True}}, {"a": {"requests.nvidia.com/gpu": 1}})),
     ("device_plugin", {"image": {"digest": "sha256:abc"}}, "cluster.image_malformed", "image"),
     ("device_plugin", {"image": {"tag": ""}}, "cluster.image_malformed", "image"),
     ("device_plugin", {"registry": "https://mirror.example"}, "cluster.registry_malformed", "registry"),
