@@ -32,8 +32,9 @@ affinities = st.one_of(
     st.just({}), st.just({"podAntiAffinity": {}}),
     st.lists(terms, min_size=1, max_size=3).map(lambda drawn: {"nodeAffinity": {REQUIRED: {
         "nodeSelectorTerms": drawn}}}))
-metric_lists = st.lists(st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_POWER"]),
-                        min_size=1, unique=True).map(
+metric_lists = st.lists(
+    st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_XID_ERRORS"]),
+    min_size=1, unique=True).map(
     lambda fields: [{"field": field, "type": "gauge", "help": "of " + field} for field in fields])
 
 SHARED: Dict[str, st.SearchStrategy[Any]] = {
@@ -87,6 +88,7 @@ OWN: Dict[str, Dict[str, st.SearchStrategy[Any]]] = {
         "host_engine": st.just("dcgm:5555"),
         "metrics": metric_lists,
         "metric_sets": st.dictionaries(names.map("g{}".format), metric_lists, max_size=3),
+        "allow_unknown_metrics": st.booleans(),
         "pod_labels_in_metrics": st.booleans(),
         "pod_uid_in_metrics": st.booleans(),
         "scrape_annotations": st.booleans(),
