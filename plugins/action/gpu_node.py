@@ -23,6 +23,8 @@ class ActionModule(ClusterAction):
         "purge_labels": {"type": "bool", "default": False},
         "keep_labels": {"type": "list", "elements": "str", "default": []},
         "take_over": {"type": "bool", "default": False},
+        "startup_taint": {"type": "str", "default": ""},
+        "tainted": {"type": "bool"},
     }
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:

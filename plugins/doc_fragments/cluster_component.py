@@ -138,6 +138,12 @@ options:
     description: Affinity of its pods, as Kubernetes has it; C(affinity) of the charts.
     type: dict
     default: {}
+  startup_taint:
+    description:
+      - Key of the taint that nodes join with and keep until they are validated, which its pods tolerate beside
+        O(tolerations). Where it is empty, there is none.
+    type: str
+    default: ""
   priority_class:
     description: Priority class of its pods; C(priorityClassName) of the charts.
     type: str

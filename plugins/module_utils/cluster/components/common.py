@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 from ansible.module_utils.common.yaml import yaml_dump
 
 from ...core.errors import GpuOpsError
+from ..startup_taint import tolerations
 
 Object = Dict[str, Any]
 Parameters = Mapping[str, Any]
@@ -82,6 +83,7 @@ def pod_arguments(
         "node_selector": {"type": "dict", "default": dict(node_selector)},
         "affinity": {"type": "dict", "default": {}},
         "tolerations": {"type": "list", "elements": "dict", "default": tolerations},
+        "startup_taint": {"type": "str", "default": ""},
         "priority_class": {"type": "str", "default": "system-node-critical"},
         "resource_quota": group({
             "enabled": {"type": "bool", "default": False},
@@ -317,7 +319,7 @@ def pod_spec(
         "priorityClassName": parameters["priority_class"],
         "nodeSelector": dict(parameters["node_selector"] if node_selector is None else node_selector),
         "affinity": dict(parameters["affinity"] if affinity is None else affinity),
-        "tolerations": parameters["tolerations"],
+        "tolerations": [*parameters["tolerations"], *tolerations(parameters["startup_taint"])],
         "imagePullSecrets": pull_secrets(parameters),
         "volumes": list(volumes),
         **more,

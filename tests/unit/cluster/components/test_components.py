@@ -87,6 +87,18 @@ def test_quotas_of_namespaces_are_of_requests() -> None:
                                       "requests.nvidia.com/mig-1g.10gb": "7"}}
 
 
+@pytest.mark.parametrize("component", [name for name in COMPONENTS if name != "gpu_monitoring"])
+def test_every_pod_of_ours_tolerates_the_startup_taint(component: str) -> None:
+    def tolerated(**parameters: Any) -> List[Any]:
+        pods = [pod(each) for each in made(component, **parameters).values() if each["kind"] in WORKLOADS]
+        assert pods
+        return [spec.get("tolerations", []) for spec in pods]
+
+    added = {"key": "gpuops.nvidia.com/not-ready", "operator": "Exists"}
+    assert not any(added in each for each in tolerated())
+    assert all(each[-1] == added for each in tolerated(startup_taint="gpuops.nvidia.com/not-ready"))
+
+
 def test_a_capability_comes_only_with_the_metrics_that_need_it() -> None:
     temperature = {"field": "DCGM_FI_DEV_GPU_TEMP", "type": "gauge", "help": "temperature"}
     engine = {"field": "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "type": "gauge", "help": "engine"}

@@ -31,6 +31,7 @@ TEMPERATURE = {"field": "DCGM_FI_DEV_GPU_TEMP", "type": "gauge", "help": "temper
     ("device_plugin", {"image": {"digest": "sha256:abc"}}, "cluster.image_malformed", "image"),
     ("device_plugin", {"image": {"tag": ""}}, "cluster.image_malformed", "image"),
     ("device_plugin", {"registry": "https://mirror.example"}, "cluster.registry_malformed", "registry"),
+    ("device_plugin", {"startup_taint": "not-ready=:NoSchedule"}, "cluster.startup_taint_malformed", "startup_taint"),
     ("gpu_feature_discovery", {"config": {"sharing": MPS["sharing"]}}, "cluster.device_plugin_config_malformed", ""),
     ("dcgm_exporter", {"env": {"DCGM_EXPORTER_LISTEN": ":1"}}, "cluster.option_in_environment", "env"),
     ("dcgm_exporter", {"tls_secret": "a", "web_config_secret": "b"}, "cluster.two_web_configurations", "tls_secret"),
