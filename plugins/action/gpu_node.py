@@ -24,6 +24,8 @@ class ActionModule(ClusterAction):
         "keep_labels": {"type": "list", "elements": "str", "default": []},
         "take_over": {"type": "bool", "default": False},
         "features": {"type": "dict"},
+        "startup_taint": {"type": "str", "default": ""},
+        "tainted": {"type": "bool"},
     }
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:

@@ -29,6 +29,25 @@ options:
     description: The container runtime's handler behind O(runtime_class).
     type: str
     default: nvidia
+  runtime_class_scheduling:
+    description:
+      - What the RuntimeClass of O(runtime_class) adds to the pods that name it, C(scheduling) of a RuntimeClass. Where
+        it is empty, they go wherever else they may.
+      - All components of a cluster share that RuntimeClass, and say the same. One that others have made stays as it is.
+    type: dict
+    default:
+      node_selector: {}
+      tolerations: []
+    suboptions:
+      node_selector:
+        description: Labels of the nodes that the pods go to, beside the selectors of their own.
+        type: dict
+        default: {}
+      tolerations:
+        description: Taints that the pods tolerate, beside those that they tolerate themselves.
+        type: list
+        elements: dict
+        default: []
   registry:
     description:
       - Host, and path where there is one, that stands in place of the registry of every image that is not named by an
@@ -157,10 +176,35 @@ options:
     description: Affinity of its pods, as Kubernetes has it; C(affinity) of the charts.
     type: dict
     default: {}
+  startup_taint:
+    description:
+      - Key of the taint that nodes join with and keep until they are validated, which its pods tolerate beside
+        O(tolerations). Where it is empty, there is none.
+    type: str
+    default: ""
   priority_class:
     description: Priority class of its pods; C(priorityClassName) of the charts.
     type: str
     default: system-node-critical
+  resource_quota:
+    description:
+      - A ResourceQuota in O(namespace) that is scoped to O(priority_class). A cluster whose administrator has limited
+        C(system-node-critical), as GKE's has, takes pods of that class only where there is one.
+    type: dict
+    default:
+      enabled: false
+      pods: 150000
+    suboptions:
+      enabled:
+        description: Whether to make it. V(false) takes it away.
+        type: bool
+        default: false
+      pods:
+        description:
+          - How many pods of the class may be in the namespace, those of all components together. The default is as many
+            as a cluster of Kubernetes has at most.
+        type: int
+        default: 150000
   pod_annotations:
     description: Further annotations of its pods; C(podAnnotations) of the charts.
     type: dict

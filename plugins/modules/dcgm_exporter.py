@@ -169,6 +169,12 @@ options:
         The role node_maintenance sets it to the host's C(dcgm_exporter_metric_set_name).
     type: dict
     default: {}
+  allow_unknown_metrics:
+    description:
+      - Whether O(metrics) and O(metric_sets) may name what neither DCGM 4.5.3 nor the exporter of the default O(image)
+        knows, for images of a newer release. The exporter does not start with a name that it does not know itself.
+    type: bool
+    default: false
   pod_labels_in_metrics:
     description:
       - Whether metrics carry the labels of the pod, for which the exporter may read pods; C(kubernetes.enablePodLabels)

@@ -140,6 +140,16 @@ options:
     elements: str
     choices: [nvidia-cdi, nvidia-legacy]
     default: []
+  namespace_quotas:
+    description:
+      - For each namespace of users how many of NVIDIA's resources its pods may ask for together, for example
+        C(nvidia.com/gpu=8) for C(team-a), as a dictionary of dictionaries. Each has a ResourceQuota C(nvidia-gpu) in
+        that namespace, with C(requests.nvidia.com/gpu).
+      - Names are those that the plugin offers, as C(nvidia.com/gpu.shared) or C(nvidia.com/mig-1g.10gb), each counted
+        for itself. 0 keeps GPUs from a namespace; one that is not named here asks for as many as there are.
+      - The namespaces are their users'. Where one is not there, nothing is changed.
+    type: dict
+    default: {}
   expected_allocatable:
     description:
       - For each node the allocatable resources that it must offer, for example C(nvidia.com/gpu=8) for C(gpu-node-1),
@@ -158,6 +168,15 @@ EXAMPLES = r"""
           resources:
             - name: nvidia.com/gpu
               replicas: 4
+
+- name: Divide the GPUs between two teams
+  gpuops.nvidia.device_plugin:
+    namespace_quotas:
+      team-a:
+        nvidia.com/gpu: 8
+      team-b:
+        nvidia.com/gpu: 2
+        nvidia.com/mig-1g.10gb: 7
 
 - name: Say what would change in every cluster of this play's hosts, by their variables
   gpuops.nvidia.device_plugin:

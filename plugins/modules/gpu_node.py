@@ -5,7 +5,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_node
-short_description: Cordon, uncordon and label a node, and remember what was ours
+short_description: Cordon, label and taint a node, and remember what was ours
 version_added: 0.1.0
 description:
   - Changes the Node object in one patch that also holds the record of what we changed, in annotations under
@@ -56,6 +56,17 @@ options:
         stay; O(features) is about them.
     type: bool
     default: false
+  startup_taint:
+    description:
+      - Key of the taint that nodes join with, so that pods keep off until they are validated, as
+        C(gpuops.nvidia.com/not-ready). Kubelets set it by C(--register-with-taints), clouds by their node pools.
+    type: str
+    default: ""
+  tainted:
+    description:
+      - Whether the node has the taint of O(startup_taint). Unset leaves it as it is. V(true) sets it with the effect
+        C(NoSchedule), unless it is there with another. V(false) takes it away whoever has set it, with every effect.
+    type: bool
   keep_labels:
     description: Labels of ours that O(purge_labels) leaves, as another task sets them.
     type: list
@@ -76,6 +87,12 @@ EXAMPLES = r"""
     cordoned: true
     reason: driver upgrade
 
+- name: Take the start-up taint off a node that was validated
+  gpuops.nvidia.gpu_node:
+    name: "{{ inventory_hostname }}"
+    startup_taint: gpuops.nvidia.com/not-ready
+    tainted: false
+
 - name: Admit the device plugin
   gpuops.nvidia.gpu_node:
     name: "{{ inventory_hostname }}"
@@ -85,7 +102,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 node:
-  description: Cordon, labels and our annotations of the node after the change.
+  description: Cordon, labels, our annotations and taints of the node after the change.
   returned: success
   type: dict
   contains:
@@ -100,6 +117,11 @@ node:
     annotations:
       description: Our annotations.
       type: dict
+      returned: success
+    taints:
+      description: All taints, with C(key), C(effect) and, where it has one, C(value).
+      type: list
+      elements: dict
       returned: success
 notes:
   description: What was left alone because others set it.

@@ -92,6 +92,12 @@ options:
     description: Namespace of that pod.
     type: str
     default: default
+  startup_taint:
+    description:
+      - Key of the taint that nodes join with and keep until they are validated, which the probe pod tolerates. Where it
+        is empty, there is none.
+    type: str
+    default: ""
   timeout:
     description: Seconds to wait for the allocatable devices, and again for the pod.
     type: int

@@ -13,6 +13,7 @@ from ..module_utils.cluster.eviction import read_gpu_pods
 from ..module_utils.cluster.offer import MIG, SINGLE, offered, strategy_of
 from ..module_utils.cluster.playbook_rights import probe_rights
 from ..module_utils.cluster.rights import require
+from ..module_utils.cluster.startup_taint import tolerations
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
 from ..module_utils.validation.checks import Check
@@ -45,6 +46,7 @@ class ClusterScope:
     pod: bool
     pod_image: str
     pod_namespace: str
+    startup_taint: str
     timeout: float
     access: Connection
 
@@ -66,6 +68,7 @@ class ClusterScope:
             pod=options["pod"],
             pod_image=options["pod_image"],
             pod_namespace=options["pod_namespace"],
+            startup_taint=options["startup_taint"],
             timeout=float(options["timeout"]),
             access=Connection.from_options(options),
         )
@@ -134,7 +137,7 @@ def _probe(cluster: Client, scope: ClusterScope, resource: str) -> Check:
     name = "gpuops-validation-%s" % secrets.token_hex(4)
     pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
     cluster.create(pods, probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image,
-                                   runtime_class))
+                                   runtime_class, tolerations(scope.startup_taint)))
     started = time.monotonic()
     divided = scope.divided or resource.startswith(MIG)
 

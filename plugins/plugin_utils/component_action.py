@@ -16,6 +16,7 @@ from ansible.utils.display import Display
 
 from ..module_utils.cluster.client import Client, Connection, auth_argument_spec, secrets
 from ..module_utils.cluster.components.carrying_out import apply, await_rollout
+from ..module_utils.cluster.components.common import shared_of
 from ..module_utils.cluster.components.model import Component, argument_spec, objects
 from ..module_utils.cluster.components.observation import Live, ServerDryRun, observe
 from ..module_utils.cluster.components.planner import plan_component
@@ -124,6 +125,7 @@ class ComponentAction(ClusterAction):
             wanted.append(Wanted(component, parameters, behind))
             if word:
                 word.refuse_unknown_choices(name, parameters)
+        _refuse_disagreement([each for each in wanted if not each.is_absent])
         for misspelt, near in sorted(word.misspelt) if word else ():
             Display().warning("variable %s of %s is read by nothing; perhaps %s is meant" % (misspelt, cluster, near))
         return [*(each for each in wanted if not each.is_absent),
@@ -217,6 +219,17 @@ def _hold_to(plan: Plan, approved: Mapping[str, Any]) -> None:
     differing = differences(plan, replace(read_approved(approved), host=plan.host))
     if differing:
         raise GpuOpsError.because(differing)
+
+
+def _refuse_disagreement(wanted: Sequence[Wanted]) -> None:
+    """Refuse the first component that says something else of what all share than those before it."""
+    said: Dict[str, Mapping[str, Any]] = {}
+    for each in wanted:
+        said[each.component.name] = each.parameters
+        try:
+            shared_of(said)
+        except GpuOpsError as error:
+            raise GpuOpsError.because([refusal.named(each.variables) for refusal in error.refusals]) from error
 
 
 def _refuse_contradictions(wanted: Wanted) -> None:

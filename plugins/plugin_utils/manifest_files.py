@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import AbstractSet, Any, Dict, List, Mapping, Sequence, Tuple
 
-from ..module_utils.cluster.components.common import Object, shared_objects
+from ..module_utils.cluster.components.common import Object, shared_of
 from ..module_utils.cluster.components.fields import document
 from ..module_utils.cluster.components.model import Component, objects
 from ..module_utils.core.errors import GpuOpsError
@@ -28,7 +28,8 @@ def manifest_files(brought: Sequence[Brought]) -> Dict[str, str]:
     """
     if not brought:
         return {}
-    files: Dict[str, List[Object]] = {SHARED: _shared(brought)}
+    shared = shared_of({component.name: parameters for component, parameters in brought})
+    files: Dict[str, List[Object]] = {SHARED: shared}
     for component, parameters in brought:
         files[component.name + ".yaml"] = list(objects(component, parameters))
     kustomization = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
@@ -53,15 +54,6 @@ def one_directory(named: AbstractSet[str]) -> str:
 def names_of(components: Sequence[Component]) -> List[str]:
     """Every file that manifest_files() may have made of these components."""
     return [SHARED, KUSTOMIZATION, *(component.name + ".yaml" for component in components)]
-
-
-def _shared(brought: Sequence[Brought]) -> List[Object]:
-    """Components may be in namespaces of their own."""
-    found: Dict[Tuple[str, str], Object] = {}
-    for _component, parameters in brought:
-        for made in shared_objects(parameters):
-            found[made["kind"], made["metadata"]["name"]] = made
-    return list(found.values())
 
 
 def _documents(made: Sequence[Mapping[str, Any]]) -> str:

@@ -1,9 +1,10 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What we write on a Node: the cordon and the labels, together with the record that they are ours.
+"""What we write on a Node: the cordon and the labels, together with the record that they are ours, and one taint.
 
 A value that somebody else set is never replaced, and what we did not set is never taken away. The record travels in
-the same patch as the change, so that a run that dies in between leaves neither without the other.
+the same patch as the change, so that a run that dies in between leaves neither without the other. The start-up taint
+alone is taken away whoever has set it, as it is named to be.
 """
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.features import is_feature
+from .startup_taint import Taint, with_taint, without_taint
 
 CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
 CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
@@ -35,6 +37,8 @@ class NodePolicy:
     keep_labels: Sequence[str] = ()
     take_over: bool = False
     features: Optional[Mapping[str, str]] = None
+    startup_taint: str = ""
+    tainted: Optional[bool] = None
 
 
 @dataclass(frozen=True)
@@ -80,13 +84,14 @@ def plan_node_change(node: Mapping[str, Any], policy: NodePolicy) -> NodeChange:
     labels = dict((node.get("metadata") or {}).get("labels") or {})
     annotations = _annotations(node)
     unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
-    before = _snapshot(unschedulable, labels, annotations)
+    taints: Sequence[Taint] = (node.get("spec") or {}).get("taints") or []
+    before = _snapshot(unschedulable, labels, annotations, taints)
     labels, ours = _labels_after(_name(node), labels, our_labels(node), policy, notes)
     unschedulable, annotations = _cordon_after(_name(node), unschedulable, annotations, policy, notes)
     annotations.pop(OUR_LABELS, None)
     if ours:
         annotations[OUR_LABELS] = json.dumps(ours, sort_keys=True, separators=(",", ":"))
-    after = _snapshot(unschedulable, labels, annotations)
+    after = _snapshot(unschedulable, labels, annotations, _taints_after(taints, policy))
     return NodeChange(before, after, _patch(before, after, node), tuple(notes))
 
 
@@ -135,13 +140,22 @@ def _cordon_after(
     return unschedulable, annotations
 
 
-def _snapshot(unschedulable: bool, labels: Mapping[str, str], annotations: Mapping[str, str]) -> Dict[str, Any]:
+def _taints_after(taints: Sequence[Taint], policy: NodePolicy) -> Sequence[Taint]:
+    if not policy.startup_taint or policy.tainted is None:
+        return taints
+    return (with_taint if policy.tainted else without_taint)(taints, policy.startup_taint)
+
+
+def _snapshot(
+    unschedulable: bool, labels: Mapping[str, str], annotations: Mapping[str, str], taints: Sequence[Taint]
+) -> Dict[str, Any]:
     return {
         "unschedulable": unschedulable,
         "labels": dict(labels),
         "annotations": {
             key: annotations[key] for key in (CORDONED_BY, CORDON_REASON, OUR_LABELS) if key in annotations
         },
+        "taints": [dict(taint) for taint in taints],
     }
 
 
@@ -154,6 +168,9 @@ def _patch(before: Dict[str, Any], after: Dict[str, Any], node: Mapping[str, Any
     patch: Dict[str, Any] = {"metadata": metadata} if metadata else {}
     if before["unschedulable"] != after["unschedulable"]:
         patch["spec"] = {"unschedulable": True if after["unschedulable"] else None}
+    if before["taints"] != after["taints"]:
+        # A merge patch has lists whole; what others have added since is kept by the version below
+        patch.setdefault("spec", {})["taints"] = after["taints"] or None
     version = (node.get("metadata") or {}).get("resourceVersion")
     if patch and version:
         # The server refuses the patch when somebody changed the node since we read it.

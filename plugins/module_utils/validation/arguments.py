@@ -21,6 +21,7 @@ ARGUMENTS: Dict[str, Any] = {
     "pod": {"type": "bool", "default": True},
     "pod_image": {"type": "str", "default": "docker.io/library/busybox:1.37.0"},
     "pod_namespace": {"type": "str", "default": "default"},
+    "startup_taint": {"type": "str", "default": ""},
     "timeout": {"type": "int", "default": 120},
     "from_variables": {"type": "bool", "default": False},
 }

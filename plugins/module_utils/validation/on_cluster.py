@@ -52,9 +52,10 @@ def _counts(node: Mapping[str, Any]) -> Dict[str, int]:
 
 
 def probe_pod(
-    name: str, namespace: str, node: str, resource: str, image: str, runtime_class: Optional[str]
+    name: str, namespace: str, node: str, resource: str, image: str, runtime_class: Optional[str],
+    tolerations: Sequence[Mapping[str, Any]] = ()
 ) -> Dict[str, Any]:
-    """A pod that asks for one device on one node and says which it got."""
+    """A pod that asks for one device on one node and says which it got. tolerations: beside those of its own."""
     spec: Dict[str, Any] = {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 0,
@@ -63,6 +64,7 @@ def probe_pod(
         "tolerations": [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
             {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"},
+            *tolerations,
         ],
         "containers": [
             {

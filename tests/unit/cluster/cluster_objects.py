@@ -3,7 +3,7 @@
 """Nodes and pods as an API server shows them."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 
 def node(
@@ -14,8 +14,11 @@ def node(
     allocatable: Optional[Dict[str, str]] = None,
     unschedulable: bool = False,
     ready: bool = True,
+    taints: Sequence[Dict[str, str]] = (),
 ) -> Dict[str, Any]:
     spec: Dict[str, Any] = {"podCIDR": "10.244.1.0/24", "providerID": "kind://" + name}
+    if taints:
+        spec["taints"] = list(taints)
     if unschedulable:
         spec["unschedulable"] = True
     return {

@@ -32,13 +32,16 @@ affinities = st.one_of(
     st.just({}), st.just({"podAntiAffinity": {}}),
     st.lists(terms, min_size=1, max_size=3).map(lambda drawn: {"nodeAffinity": {REQUIRED: {
         "nodeSelectorTerms": drawn}}}))
-metric_lists = st.lists(st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_POWER"]),
-                        min_size=1, unique=True).map(
+metric_lists = st.lists(
+    st.sampled_from(["DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_XID_ERRORS"]),
+    min_size=1, unique=True).map(
     lambda fields: [{"field": field, "type": "gauge", "help": "of " + field} for field in fields])
 
 SHARED: Dict[str, st.SearchStrategy[Any]] = {
     "namespace": names,
     "runtime_class": names,
+    "runtime_class_scheduling": st.fixed_dictionaries({}, optional={
+        "node_selector": label_sets, "tolerations": st.just([{"operator": "Exists"}])}),
     "registry": st.sampled_from(["", "mirror.example:5000", "mirror.example/nvidia/"]),
     "image_pull_secrets": st.lists(names, max_size=2),
     "image": st.fixed_dictionaries({}, optional={
@@ -47,6 +50,7 @@ SHARED: Dict[str, st.SearchStrategy[Any]] = {
     "affinity": affinities,
     "tolerations": st.just([{"operator": "Exists"}]),
     "priority_class": st.sampled_from(["", "high"]),
+    "resource_quota": st.fixed_dictionaries({}, optional={"enabled": st.booleans(), "pods": st.integers(1, 9)}),
     "pod_annotations": label_sets,
     "pod_labels": label_sets,
     "update_strategy": st.sampled_from([{"type": "OnDelete"}, {"rollingUpdate": {"maxUnavailable": 3}}]),
@@ -87,6 +91,7 @@ OWN: Dict[str, Dict[str, st.SearchStrategy[Any]]] = {
         "host_engine": st.just("dcgm:5555"),
         "metrics": metric_lists,
         "metric_sets": st.dictionaries(names.map("g{}".format), metric_lists, max_size=3),
+        "allow_unknown_metrics": st.booleans(),
         "pod_labels_in_metrics": st.booleans(),
         "pod_uid_in_metrics": st.booleans(),
         "scrape_annotations": st.booleans(),

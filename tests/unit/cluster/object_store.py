@@ -25,6 +25,7 @@ KINDS: Dict[str, Tuple[str, str, bool]] = {
     "ClusterRoleBinding": ("rbac.authorization.k8s.io/v1", "clusterrolebindings", False),
     "Role": ("rbac.authorization.k8s.io/v1", "roles", True),
     "RoleBinding": ("rbac.authorization.k8s.io/v1", "rolebindings", True),
+    "ResourceQuota": ("v1", "resourcequotas", True),
     "ConfigMap": ("v1", "configmaps", True),
     "Secret": ("v1", "secrets", True),
     "Service": ("v1", "services", True),

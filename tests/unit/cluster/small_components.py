@@ -94,6 +94,7 @@ def look(client: Client, components: Sequence[Component] = COMPONENTS, **options
 
 def _parameters(components: Sequence[Component], options: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
     known = {component.name: {"state": 0, "namespace": 0, "runtime_class": 0, "runtime_handler": 0, "adopt": 0,
+                                 "runtime_class_scheduling": 0,
                                  "patches": 0, **component.arguments} for component in components}
     return {component.name: complete(component, {
         name: value for name, value in options.items() if name in known[component.name]}) for component in components}

@@ -18,10 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels impor
     NodePolicy,
     plan_node_change,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.startup_taint import tolerations
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 PRESENT = "nvidia.com/gpu.present"
+NOT_READY = "gpuops.nvidia.com/not-ready"
 
 
 def after(before: Dict[str, Any], policy: NodePolicy) -> Dict[str, Any]:
@@ -67,6 +69,44 @@ def test_labels_are_set_recorded_and_taken_away() -> None:
     assert PLUGIN not in part["metadata"]["labels"] and part["metadata"]["labels"][PRESENT] == "true"
     assert plan_node_change(part, NodePolicy(purge_labels=True, keep_labels=[PRESENT])).patch == {}
     assert after(part, NodePolicy(purge_labels=True))["metadata"]["labels"] == node()["metadata"]["labels"]
+
+
+JOINED = {"key": NOT_READY, "value": "true", "effect": "NoExecute"}
+THEIRS = {"key": "example.com/theirs", "effect": "NoSchedule"}
+
+
+def test_a_startup_taint_goes_with_every_effect_and_no_other_taint_does() -> None:
+    joined = node(taints=[JOINED, THEIRS, {"key": NOT_READY, "effect": "NoSchedule"}])
+    policy = NodePolicy(startup_taint=NOT_READY, tainted=False)
+    change = plan_node_change(joined, policy)
+    assert change.patch == {"metadata": {"resourceVersion": "7"}, "spec": {"taints": [THEIRS]}}
+    assert change.after["taints"] == [THEIRS]
+    assert after(joined, policy)["spec"]["taints"] == [THEIRS]
+    assert "taints" not in after(node(taints=[JOINED]), policy)["spec"]
+
+
+def test_a_startup_taint_is_set_once_in_whatever_form_it_is_there() -> None:
+    policy = NodePolicy(startup_taint=NOT_READY, tainted=True)
+    assert after(node(taints=[THEIRS]), policy)["spec"]["taints"] == [
+        THEIRS, {"key": NOT_READY, "effect": "NoSchedule"}]
+    assert plan_node_change(node(taints=[JOINED]), policy).patch == {}
+
+
+@pytest.mark.parametrize("policy", [
+    NodePolicy(startup_taint=NOT_READY), NodePolicy(tainted=False), NodePolicy(cordoned=True, startup_taint=NOT_READY)])
+def test_taints_stay_unless_one_is_named_and_something_said_of_it(policy: NodePolicy) -> None:
+    change = plan_node_change(node(taints=[JOINED, {"key": "", "effect": "NoSchedule"}]), policy)
+    assert "taints" not in change.patch.get("spec", {}) and len(change.after["taints"]) == 2
+
+
+@pytest.mark.parametrize("key", ["not-ready=:NoSchedule", "not-ready:NoSchedule", "/x", "a/b/c", "x" * 64])
+def test_a_startup_taint_that_is_no_key_is_refused(key: str) -> None:
+    for act in (lambda: plan_node_change(node(taints=[JOINED]), NodePolicy(startup_taint=key, tainted=False)),
+                lambda: tolerations(key)):
+        with pytest.raises(GpuOpsError) as refused:
+            act()
+        (refusal,) = refused.value.refusals
+        assert (refusal.code, refusal.option) == ("cluster.startup_taint_malformed", "startup_taint")
 
 
 @pytest.mark.parametrize("value", ["false", "true"])

@@ -151,6 +151,16 @@ class TestComponents:
                    for verbs, called, _names, place in added["site"])
         assert (("get", "delete"), roles, ("gpuops-new",), "") in added["uninstall"]
 
+    def test_quotas_of_users_need_nothing_else_of_their_namespaces(self) -> None:
+        options = {"device_plugin": {"namespace_quotas": {"team-a": {"nvidia.com/gpu": 8}}}}
+        added = {playbook: [(rule.verbs, rule.resource, rule.names, rule.place)
+                            for rule in beyond(rules_of(playbook, options), rules_of(playbook, {}))]
+                 for playbook in ("plan", "site", "uninstall")}
+        assert added["plan"] == [(("get",), "resourcequotas", (), "team-a"), (("get",), "namespaces", ("team-a",), "")]
+        assert sorted(added["site"]) == sorted([
+            (("get", "create", "patch", "delete"), "resourcequotas", (), "team-a"), added["plan"][1]])
+        assert added["uninstall"] == [(("get", "delete"), "resourcequotas", (), "team-a")]
+
     def test_an_option_that_asks_for_more_is_found(self) -> None:
         found = extras()
         assert {("node_feature_discovery", "topology_updater"), ("node_feature_discovery", "master_replicas"),

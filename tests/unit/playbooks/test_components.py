@@ -104,16 +104,26 @@ class TestHostsOfOneClusterHaveOneWord:
         ("device_plugin_config", {"gpu-2": {"flags": {"migStrategy": "single"}}}, '"migStrategy":"single"'),
         ("gpu_cluster_namespace", {"gpu-2": "elsewhere"}, "elsewhere on gpu-2"),
         ("gpu_cluster_impersonate_user", {"gpu-2": "ann"}, "ann on gpu-2"),
+        ("gpu_cluster_runtime_class_scheduling", {"gpu-2": {"node_selector": {"a": "b"}}}, '"node_selector":{"a":"b"}'),
     ])
     def test_who_says_something_else_is_named(
         self, controller: Controller, api: Api, name: str, values: Dict[str, Any], told: str
     ) -> None:
         (answer,) = answers(controller, TASK, hosts=HOSTS, variables={
             "gpu_cluster_kubeconfig": str(api.kubeconfig),
-            name: by_host(values, {} if "config" in name else "gpuops")})
+            name: by_host(values, "gpuops" if isinstance(values["gpu-2"], str) else {})})
         assert answer["code"] == "cluster.hosts_disagree" and told in answer["found"], answer
         assert answer["option"] == name and "`%s`" % name in answer["found"]
         assert "on gpu-1, gpu-3" in answer["found"] and api.state.store.writes == []
+
+    def test_a_component_that_says_something_else_of_what_all_share_is_named(
+        self, controller: Controller, api: Api
+    ) -> None:
+        (answer,) = answers(controller, TASK, hosts=HOSTS, variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), "dcgm_exporter_runtime_class_scheduling": {
+                "node_selector": {"a": "b"}}})
+        assert answer["code"] == "cluster.components_disagree", answer
+        assert answer["option"] == "dcgm_exporter_runtime_class_scheduling" and api.state.store.writes == []
 
     def test_a_secret_that_they_disagree_on_is_not_shown(self, controller: Controller, api: Api) -> None:
         (answer,) = answers(controller, TASK, hosts=HOSTS, variables={

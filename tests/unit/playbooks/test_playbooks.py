@@ -118,6 +118,61 @@ def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
     assert "left out: cpu-1\"" in done.stdout
 
 
+class TestAStartupTaint:
+    """A node keeps it until the host and the cluster have passed; only who asks for it has it set on what failed."""
+
+    KEY = "gpuops.nvidia.com/not-ready"
+    JOINED = {"key": KEY, "value": "true", "effect": "NoExecute"}
+    THEIRS = {"key": "example.com/theirs", "effect": "NoSchedule"}
+
+    def ran(self, controller: Controller, api: Api, taints: List[Dict[str, str]], tasks: List[Dict[str, Any]],
+            **variables: Any) -> List[Dict[str, str]]:
+        api.state.nodes = [node("host-1", taints=taints)]
+        play = controller.directory / "taint.json"
+        play.write_text(json.dumps([{
+            "hosts": "all", "gather_facts": False,
+            "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")], "tasks": tasks}]))
+        done = controller.play(str(play), variables={"gpu_cluster_kubeconfig": str(api.kubeconfig), **variables})
+        assert done.returncode == 0, done.stdout
+        found: List[Dict[str, str]] = api.state.nodes[0]["spec"].get("taints") or []
+        return found
+
+    @pytest.mark.parametrize("variables, left", [
+        ({}, [JOINED, THEIRS]), ({"gpu_startup_taint": ""}, [JOINED, THEIRS]), ({"gpu_startup_taint": KEY}, [THEIRS])])
+    def test_is_taken_off_by_its_key_alone(
+        self, controller: Controller, api: Api, variables: Dict[str, Any], left: List[Dict[str, str]]
+    ) -> None:
+        task = {"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "untaint"}}
+        assert self.ran(controller, api, [self.JOINED, self.THEIRS], [task], **variables) == left
+
+    @pytest.mark.parametrize("variables, left", [
+        ({"gpu_startup_taint": KEY}, []), ({"gpu_startup_taint_on_failure": True}, []),
+        ({"gpu_startup_taint": KEY, "gpu_startup_taint_on_failure": True}, [{"key": KEY, "effect": "NoSchedule"}])])
+    def test_is_set_on_what_failed_where_that_is_asked_for(
+        self, controller: Controller, api: Api, variables: Dict[str, Any], left: List[Dict[str, str]]
+    ) -> None:
+        task = {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "taint.yml")}
+        assert self.ran(controller, api, [], [task], **variables) == left
+
+    @pytest.mark.parametrize("planned, host, validated", [
+        (False, {}, False), (True, {}, True), (False, {"gpu_validation_host": {"devices": {}}}, True)])
+    def test_a_host_that_no_check_has_passed_is_not_validated(
+        self, controller: Controller, api: Api, planned: bool, host: Dict[str, Any], validated: bool
+    ) -> None:
+        task = {"ansible.builtin.assert": {"that": "(gpu_host_is_validated | bool) == %s" % validated}}
+        self.ran(controller, api, [], [task], gpu_planned={"validated": planned}, **host)
+
+    def test_goes_last_of_all_that_site_does_to_a_node(self) -> None:
+        """After what the cluster offers is checked, which nothing else is between."""
+        plays = yaml.safe_load((REPOSITORY / "playbooks" / "site.yml").read_text())
+        tasks = next(play["tasks"] for play in plays if play["name"] == "Bring up the cluster components")
+        validate, untaint = tasks[-2:]
+        assert validate["block"][0]["ansible.builtin.include_role"]["tasks_from"] == "cluster"
+        assert "ansible.builtin.fail" in validate["rescue"][-1]
+        assert untaint["ansible.builtin.include_role"]["tasks_from"] == "untaint"
+        assert (REPOSITORY / "playbooks" / "site.yml").read_text().count("tasks_from: untaint") == 1
+
+
 def refused(controller: Controller, plan: Plan, **variables: Any) -> List[str]:
     """What site says of a host with this plan before it takes it out of service; what it puts off comes last."""
     planned = {"refusals": [refusal.to_dict() for refusal in plan.refusals],

@@ -182,6 +182,8 @@ def test_the_probe_asks_for_one_device_without_privileges() -> None:
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert pod["spec"]["runtimeClassName"] == "nvidia"
     assert "runtimeClassName" not in probe_pod("p", "d", "n", "r", "i", None)["spec"]
+    startup = {"key": "gpuops.nvidia.com/not-ready", "operator": "Exists"}
+    assert probe_pod("p", "d", "n", "r", "i", None, [startup])["spec"]["tolerations"][-1] == startup
 
 
 def test_only_status_files_of_ours_are_withdrawn(tmp_path: Any) -> None:

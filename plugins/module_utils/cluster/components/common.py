@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 from ansible.module_utils.common.yaml import yaml_dump
 
 from ...core.errors import GpuOpsError
+from ..startup_taint import tolerations
 from .kinds import RBAC
 
 Object = Dict[str, Any]
@@ -22,14 +23,27 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "gpuops.nvidia.com/component"
 CHECKSUM = "gpuops.nvidia.com/config-checksum"
 OURS = "gpuops"
+# Of a whole cluster: https://kubernetes.io/docs/setup/best-practices/cluster-large/
+MOST_PODS = 150000
 # Pod Security Admission's modes; pods that read their node's devices and files are for privileged namespaces
 POD_SECURITY = ("enforce", "audit", "warn")
+
+
+def group(options: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
+    """The specification of an option whose keys have types and defaults of their own."""
+    return {"type": "dict", "options": dict(options),
+            "default": {name: option.get("default") for name, option in options.items()}}
+
 
 SHARED_ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     "namespace": {"type": "str", "default": "gpuops"},
     "runtime_class": {"type": "str", "default": "nvidia"},
     "runtime_handler": {"type": "str", "default": "nvidia"},
+    "runtime_class_scheduling": group({
+        "node_selector": {"type": "dict", "default": {}},
+        "tolerations": {"type": "list", "elements": "dict", "default": []},
+    }),
     "registry": {"type": "str", "default": ""},
     "image_pull_secrets": {"type": "list", "elements": "str", "default": [], "no_log": False},
     "adopt": {"type": "bool", "default": False},
@@ -47,15 +61,11 @@ UNPRIVILEGED: Dict[str, Any] = {
     "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True,
     "runAsNonRoot": True,
 }
+# The parts of an object that two components can say otherwise: {field: option}
+_SHARED_FIELDS = {"handler": "runtime_handler", "scheduling": "runtime_class_scheduling"}
 # A host, a port, a path, as in the name of an image
 _PREFIX = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-
-
-def group(options: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
-    """The specification of an option whose keys have types and defaults of their own."""
-    return {"type": "dict", "options": dict(options),
-            "default": {name: option.get("default") for name, option in options.items()}}
 
 
 def pod_arguments(
@@ -73,7 +83,12 @@ def pod_arguments(
         "node_selector": {"type": "dict", "default": dict(node_selector)},
         "affinity": {"type": "dict", "default": {}},
         "tolerations": {"type": "list", "elements": "dict", "default": tolerations},
+        "startup_taint": {"type": "str", "default": ""},
         "priority_class": {"type": "str", "default": "system-node-critical"},
+        "resource_quota": group({
+            "enabled": {"type": "bool", "default": False},
+            "pods": {"type": "int", "default": MOST_PODS},
+        }),
         "pod_annotations": {"type": "dict", "default": {}},
         "pod_labels": {"type": "dict", "default": {}},
         "update_strategy": {"type": "dict", "default": dict(update_strategy)},
@@ -84,7 +99,8 @@ def pod_arguments(
 def shared_objects(parameters: Parameters) -> List[Object]:
     """What all components of a cluster share: the Namespace and the RuntimeClass.
 
-    parameters: those of any component; `namespace`, `runtime_class` and `runtime_handler` of them.
+    parameters: those of any component; `namespace`, `runtime_class`, `runtime_handler` and `runtime_class_scheduling`
+    of them.
     """
     ours = {MANAGED_BY: OURS, PART_OF: OURS}
     security = {"pod-security.kubernetes.io/%s" % mode: "privileged" for mode in POD_SECURITY}
@@ -92,8 +108,49 @@ def shared_objects(parameters: Parameters) -> List[Object]:
         {"apiVersion": "v1", "kind": "Namespace",
          "metadata": {"name": parameters["namespace"], "labels": {**ours, **security}}},
         {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass",
-         "metadata": {"name": parameters["runtime_class"], "labels": ours}, "handler": parameters["runtime_handler"]},
+         "metadata": {"name": parameters["runtime_class"], "labels": ours}, "handler": parameters["runtime_handler"],
+         **scheduling(parameters)},
     ]
+
+
+def scheduling(parameters: Parameters) -> Dict[str, Any]:
+    """What a RuntimeClass adds to the pods that name it; nothing where nothing is asked for.
+
+    https://kubernetes.io/docs/concepts/containers/runtime-class/#scheduling
+    """
+    given = parameters["runtime_class_scheduling"]
+    parts = {"nodeSelector": given.get("node_selector"), "tolerations": given.get("tolerations")}
+    found = {name: part for name, part in parts.items() if part}
+    return {"scheduling": found} if found else {}
+
+
+def shared_of(components: Mapping[str, Parameters]) -> List[Object]:
+    """What these components share, each object once. components: {name: its parameters}; they may be in several
+    namespaces.
+
+    Raises GpuOpsError where two of them say different things of one object: each would undo the other's.
+    """
+    found: Dict[str, Object] = {}
+    first: Dict[str, str] = {}
+    for name, parameters in components.items():
+        for made in shared_objects(parameters):
+            key = "%s %s" % (made["kind"], made["metadata"]["name"])
+            known = found.setdefault(key, made)
+            first.setdefault(key, name)
+            for part, option in _SHARED_FIELDS.items():
+                if known.get(part) != made.get(part):
+                    raise GpuOpsError(
+                        "cluster.components_disagree",
+                        found="%s is to have the %s %s for %s and %s for %s" % (
+                            key, part, _shown(known.get(part)), first[key], _shown(made.get(part)), name),
+                        wanted="one word for all components, as they share it",
+                        remedy="set `%s` alike for both, or give one of them another `runtime_class`" % option,
+                        option=option)
+    return list(found.values())
+
+
+def _shown(value: Any) -> str:
+    return "(none)" if value is None else json.dumps(value, sort_keys=True)
 
 
 def labels(app: str) -> Dict[str, str]:
@@ -117,6 +174,22 @@ def namespaced(api: str, kind: str, name: str, app: str, parameters: Parameters,
 def service_account(name: str, parameters: Parameters) -> Object:
     """An account whose token is mounted only in pods that ask for it."""
     return namespaced("v1", "ServiceAccount", name, name, parameters, automountServiceAccountToken=False)
+
+
+def resource_quota(app: str, parameters: Parameters) -> List[Object]:
+    """Leave for the component's priority class in its namespace, where an administrator has limited that class.
+
+    An API server whose admission configuration limits a class (`limitedResources` of the plugin ResourceQuota) takes
+    pods of it only where a quota is scoped to it:
+    https://kubernetes.io/docs/concepts/policy/resource-quotas/#limit-priority-class-consumption-by-default
+    """
+    quota, priority_class = parameters["resource_quota"], parameters["priority_class"]
+    if not quota["enabled"] or not priority_class:
+        return []
+    return [namespaced("v1", "ResourceQuota", app, app, parameters, spec={
+        "hard": {"pods": str(quota["pods"])},
+        "scopeSelector": {"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": "In", "values": [priority_class]}]}})]
 
 
 def role(account: str, parameters: Parameters, rules: List[Dict[str, Any]]) -> List[Object]:
@@ -246,7 +319,7 @@ def pod_spec(
         "priorityClassName": parameters["priority_class"],
         "nodeSelector": dict(parameters["node_selector"] if node_selector is None else node_selector),
         "affinity": dict(parameters["affinity"] if affinity is None else affinity),
-        "tolerations": parameters["tolerations"],
+        "tolerations": [*parameters["tolerations"], *tolerations(parameters["startup_taint"])],
         "imagePullSecrets": pull_secrets(parameters),
         "volumes": list(volumes),
         **more,

@@ -30,10 +30,12 @@ from .common import (
     pod_arguments,
     pod_spec,
     pod_template,
+    resource_quota,
     rule,
     selector,
     service_account,
 )
+from .dcgm_fields import KNOWN, RELEASE, nearest
 from .groups import Group, groups_of
 from .merging import merged
 from .model import Component
@@ -119,6 +121,7 @@ ARGUMENTS: Dict[str, Any] = {
         "help": {"type": "str", "required": True},
     }},
     "metric_sets": {"type": "dict", "default": {}},
+    "allow_unknown_metrics": {"type": "bool", "default": False},
     "pod_labels_in_metrics": {"type": "bool", "default": False},
     "pod_uid_in_metrics": {"type": "bool", "default": False},
     "scrape_annotations": {"type": "bool", "default": False},
@@ -141,7 +144,7 @@ ARGUMENTS: Dict[str, Any] = {
 def make(parameters: Parameters) -> List[Object]:
     """ServiceAccount, its rights, and for each set of metrics its ConfigMap, its Service and its DaemonSet."""
     _refuse_contradictions(parameters)
-    made = [service_account(APP, parameters)]
+    made = [service_account(APP, parameters), *resource_quota(APP, parameters)]
     if _reads_pods(parameters):
         made += cluster_role(APP, parameters, [rule("", ["pods"], ["get", "list", "watch"])])
     for each in groups_of("metric_sets", METRICS_LABEL, parameters["metrics"], parameters["metric_sets"],
@@ -186,6 +189,19 @@ def _fault(metric: Any, fields: Sequence[str]) -> str:
     return ""
 
 
+def _refuse_unknown(metrics: Sequence[Mapping[str, Any]], option: str) -> None:
+    unknown = [metric["field"] for metric in metrics if metric["field"] not in KNOWN]
+    if unknown:
+        meant = {name: nearest(name) for name in unknown}
+        told = ["%s for %s" % (near, name) for name, near in meant.items() if near]
+        raise GpuOpsError(
+            "cluster.metric_unknown", found="in `%s`: %s" % (option, ", ".join(unknown)),
+            wanted="fields of DCGM %s or metrics of the exporter; it does not start with a name that it does not know"
+            % RELEASE,
+            remedy="%s, or set `allow_unknown_metrics` where `image` is of a release that has it"
+            % ("write " + ", ".join(told) if told else "take out what is not one"), option=option)
+
+
 def _refuse_contradictions(parameters: Parameters) -> None:
     twice = sorted(set(parameters["env"]).intersection(OPTIONS_OF))
     if twice:
@@ -209,7 +225,10 @@ def _reads_pods(parameters: Parameters) -> bool:
 
 def _exporter(each: Group, parameters: Parameters) -> List[Object]:
     name = each.called(APP)
-    lines = csv(each.value, "metric_sets" if each.name else "metrics")
+    option = "metric_sets" if each.name else "metrics"
+    lines = csv(each.value, option)
+    if not parameters["allow_unknown_metrics"]:
+        _refuse_unknown(each.value, option)
     files = {"metrics.csv": lines}
     if parameters["tls_secret"]:
         files[WEB_CONFIG] = "tls_server_config:\n    cert_file: %s/tls.crt\n    key_file: %s/tls.key\n" % (WEB, WEB)

@@ -7,9 +7,11 @@ NVIDIA/k8s-device-plugin.
 """
 from __future__ import annotations
 
+import re
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
+from ...core.quantities import PREFIX, whole
 from ..plugin_config import CONFIG_LABEL, DEFAULT, IMAGE, MPS_ROOT, VERSION, completed
 from .common import (
     GPU_TOLERATION,
@@ -24,9 +26,12 @@ from .common import (
     host_path,
     image_of,
     mount,
+    namespaced,
     pod_arguments,
     pod_spec,
     pod_template,
+    resource_quota,
+    scheduling,
     service_account,
 )
 from .config_manager import (
@@ -48,6 +53,11 @@ DRIVER_PROGRAMS = {"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES"
 # The daemon's own sign, which a power cut may leave behind, and the mount, which it does not
 MPS_READY = "until [ -e /mps/.ready ] && grep -q ' /mps/shm ' /proc/self/mountinfo; do sleep 1; done"
 SOCKETS = "/var/lib/kubelet/device-plugins"
+# Of a user's namespace
+QUOTA = "nvidia-gpu"
+_OF_REQUESTS = "requests."
+_RESOURCE = re.compile(re.escape(PREFIX) + r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 # A variable of the plugin's environment beats the configuration file without a word.
 CONFIG_VARIABLES = (
     "CDI_ANNOTATION_PREFIX", "CONFIG_FILE", "CONTAINER_DRIVER_ROOT", "DEVICE_DISCOVERY_STRATEGY", "DEVICE_ID_STRATEGY",
@@ -71,28 +81,50 @@ ARGUMENTS: Dict[str, Any] = {
     "kubelet_root": {"type": "path", "default": "/var/lib/kubelet"},
     "mps_root": {"type": "path", "default": MPS_ROOT},
     "runtime_classes": {"type": "list", "elements": "str", "choices": ["nvidia-cdi", "nvidia-legacy"], "default": []},
+    "namespace_quotas": {"type": "dict", "default": {}},
     "expected_allocatable": {"type": "dict", "default": {}},
 }
 
 
 def make(parameters: Parameters) -> List[Object]:
-    """ServiceAccount, RuntimeClasses, and for each configuration its ConfigMap and its DaemonSets; with config-manager
-    one ConfigMap and one DaemonSet for all, and the right to see Nodes."""
+    """ServiceAccount, RuntimeClasses, for each configuration its ConfigMap and its DaemonSets, and quotas of users.
+
+    With config-manager one ConfigMap and one DaemonSet for all configurations, and the right to see Nodes.
+    """
     _refuse_two_places(parameters["env"])
-    made = [service_account(APP, parameters)]
-    made += [cluster_object("node.k8s.io/v1", "RuntimeClass", name, APP, handler=name)
+    made = [service_account(APP, parameters), *resource_quota(APP, parameters)]
+    made += [cluster_object("node.k8s.io/v1", "RuntimeClass", name, APP, handler=name, **scheduling(parameters))
              for name in parameters["runtime_classes"]]
     groups = _groups(parameters)
     if parameters["config_manager"]:
         _refuse_pods_that_differ(groups)
         source = by_config_manager(APP, image_of(parameters, ARGUMENTS), parameters, groups)
-        return [*made, *objects_of_config_manager(APP, parameters, groups),
-                _plugin(groups[0].everywhere(), parameters, source)]
-    for group in groups:
+        made += [*objects_of_config_manager(APP, parameters, groups),
+                 _plugin(groups[0].everywhere(), parameters, source)]
+    for group in () if parameters["config_manager"] else groups:
         made += [own_config_map(group, APP, parameters), _plugin(group, parameters, own_config(group, APP))]
         if _shares_by_mps(group.value):
             made.append(_mps(group, parameters))
-    return made
+    return made + [_namespace_quota(name, hard, parameters) for name, hard in parameters["namespace_quotas"].items()]
+
+
+def _namespace_quota(name: str, hard: Any, parameters: Parameters) -> Object:
+    """How many GPUs the pods of a user's namespace may ask for.
+
+    Of extended resources there are quotas of requests alone:
+    https://kubernetes.io/docs/concepts/policy/resource-quotas/#resource-quota-for-extended-resources
+    """
+    amounts = hard if isinstance(hard, Mapping) else {}
+    quantities = {str(resource): whole(amount) for resource, amount in amounts.items()}
+    if not quantities or not _NAMESPACE.fullmatch(str(name)) or not all(
+            _RESOURCE.fullmatch(resource) and amount is not None for resource, amount in quantities.items()):
+        raise GpuOpsError(
+            "cluster.namespace_quota_malformed", found="in `namespace_quotas`: %s: %s" % (name, hard),
+            wanted="the name of a namespace, and for it names such as nvidia.com/gpu, nvidia.com/gpu.shared or "
+            "nvidia.com/mig-1g.10gb, each with a whole number",
+            remedy="correct it in `namespace_quotas`", option="namespace_quotas")
+    return namespaced("v1", "ResourceQuota", QUOTA, APP, {**parameters, "namespace": name}, spec={
+        "hard": {_OF_REQUESTS + resource: str(amount) for resource, amount in sorted(quantities.items())}})
 
 
 def _groups(parameters: Parameters) -> List[Group]:

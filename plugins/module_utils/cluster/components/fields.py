@@ -39,6 +39,8 @@ _WITHOUT_KEYS = ("CustomResourceDefinition", "NodeFeatureRule", "ServiceMonitor"
 # An empty value of these is the same as none, and the server has none.
 _NOTHING_WHEN_EMPTY = ("affinity", "annotations", "data", "labels", "limits", "nodeSelector", "requests", "resources",
                        "securityContext")
+# Mappings that are one field (x-kubernetes-map-type: atomic) and have no defaults: what is beside is a difference.
+_WHOLE = ("f:nodeSelector",)
 _QUANTITIES = ("f:limits", "f:requests", "f:hard")
 _QUANTITY_FIELDS = ("f:sizeLimit", "f:divisor")
 _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:[eE]([+-]?\d+)|([numkMGTPE]|[KMGTPE]i))?")
@@ -208,6 +210,8 @@ def _differences(wanted: Any, there: Any, path: Path, ours: Optional[Mapping[str
         if not isinstance(there, Mapping):
             yield path
             return
+        if path[-1:] and path[-1] in _WHOLE and set(there) - set(wanted):
+            yield path
         for name, value in wanted.items():
             if name in there:
                 yield from _differences(value, there[name], (*path, "f:" + name), ours, keyed)

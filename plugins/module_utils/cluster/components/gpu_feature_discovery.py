@@ -22,6 +22,7 @@ from .common import (
     pod_arguments,
     pod_spec,
     pod_template,
+    resource_quota,
     role,
     rule,
     service_account,
@@ -58,7 +59,7 @@ def make(parameters: Parameters) -> List[Object]:
     """ServiceAccount, its rights, and for each configuration its ConfigMap and its DaemonSet; with config-manager one
     ConfigMap and one DaemonSet for all. Who writes a file needs no rights."""
     named = {name: completed(config or {}, parameters["config"]) for name, config in parameters["configs"].items()}
-    made = [service_account(APP, parameters)]
+    made = [service_account(APP, parameters), *resource_quota(APP, parameters)]
     if parameters["use_node_feature_api"]:
         made += role(APP, parameters, [
             rule("nfd.k8s-sigs.io", ["nodefeatures"], ["get", "create", "update"]), rule("", ["pods"], ["get"])])

@@ -14,9 +14,10 @@ from typing import Any, Dict, Mapping, NamedTuple, Tuple
 class Kind:
     """A kind as the API serves it.
 
-    plural:   its name in paths.
-    optional: by a CRD, so that a cluster may lack it.
-    leads:    it is looked for in every namespace by whoever looks, and tells in which the others are looked for.
+    plural:    its name in paths.
+    optional:  by a CRD, so that a cluster may lack it.
+    leads:     it is looked for in every namespace by whoever looks, and tells in which the others are looked for.
+    scattered: it is looked for in every namespace too, and where it is nothing else need be.
     """
 
     api_version: str
@@ -25,6 +26,7 @@ class Kind:
     namespaced: bool = True
     optional: bool = False
     leads: bool = False
+    scattered: bool = False
 
     @property
     def group(self) -> str:
@@ -32,7 +34,7 @@ class Kind:
 
     @property
     def is_everywhere(self) -> bool:
-        return self.leads or not self.namespaced
+        return self.leads or self.scattered or not self.namespaced
 
     @property
     def prefix(self) -> str:
@@ -69,6 +71,8 @@ KINDS: Tuple[Kind, ...] = (
     Kind(_RBAC_V1, "ClusterRoleBinding", "clusterrolebindings", namespaced=False),
     Kind(_RBAC_V1, "Role", "roles"),
     Kind(_RBAC_V1, "RoleBinding", "rolebindings"),
+    # Of users' namespaces, in which we have nothing else
+    Kind("v1", "ResourceQuota", "resourcequotas", scattered=True),
     Kind("v1", "ConfigMap", "configmaps"),
     Kind("v1", "Service", "services"),
     Kind("networking.k8s.io/v1", "NetworkPolicy", "networkpolicies"),

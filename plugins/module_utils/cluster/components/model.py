@@ -16,7 +16,7 @@ from .patching import patched
 # A kind that is not named here is a custom one, or stands alone.
 ORDER = {kind: place for place, kind in enumerate((
     "Namespace", "CustomResourceDefinition", "RuntimeClass", "ServiceAccount", "ClusterRole", "ClusterRoleBinding",
-    "Role", "RoleBinding", "ConfigMap", "Service", "NetworkPolicy", "Deployment", "DaemonSet"))}
+    "Role", "RoleBinding", "ResourceQuota", "ConfigMap", "Service", "NetworkPolicy", "Deployment", "DaemonSet"))}
 
 
 def _nothing(_parameters: Parameters) -> List[Object]:
@@ -108,8 +108,8 @@ def _labelled(component: Component, made: Sequence[Object]) -> List[Object]:
 
 
 def _refuse_one_name_for_two(made: Sequence[Object]) -> None:
-    names = ["%s %s" % (each["kind"], each["metadata"]["name"]) for each in made]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    names = [(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"]) for each in made]
+    twice = sorted({"%s %s" % (kind, name) for kind, place, name in names if names.count((kind, place, name)) > 1})
     if twice:
         raise GpuOpsError(
             "cluster.one_name_for_two_objects", found="two objects would be %s" % " and ".join(twice),

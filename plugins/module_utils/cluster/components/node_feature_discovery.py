@@ -29,6 +29,7 @@ from .common import (
     pod_spec,
     pod_template,
     pull_secrets,
+    resource_quota,
     role,
     rule,
     service_account,
@@ -92,7 +93,7 @@ ARGUMENTS: Dict[str, Any] = {
 def make(parameters: Parameters) -> List[Object]:
     """Custom resources, accounts and their rights, configurations and workloads."""
     made = [_custom_resource(node_feature()), _custom_resource(node_feature_rule())]
-    made += _master(parameters) + _worker(parameters)
+    made += resource_quota(APP, parameters) + _master(parameters) + _worker(parameters)
     if parameters["gc"]:
         made += _gc(parameters)
     if parameters["topology_updater"]:

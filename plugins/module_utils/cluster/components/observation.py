@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.plan import Plan
@@ -114,7 +114,8 @@ def observe(client: Client, components: Sequence[Component], parameters: Mapping
     _find(client, found, nowhere, [key for component in components for key in providers(component)])
     for component in components:
         if provider(component, live) is None:
-            _find(client, found, nowhere, [key for key in wanted[component.name] if key.kind not in missing])
+            keys = [*namespaces_of_others(wanted[component.name]), *wanted[component.name]]
+            _find(client, found, nowhere, [key for key in keys if key.kind not in missing])
     live = replace(
         live,
         wanted=frozenset(key for made in wanted.values() for key, item in made.items() if shared(key, item)),
@@ -133,7 +134,8 @@ def _ours(client: Client, namespaces: Sequence[str]) -> Tuple[Dict[Key, Object],
     missing: Set[str] = set()
     everywhere = may(client, "list", EVERYTHING, EVERYTHING)
     for kind in sorted(KINDS, key=lambda kind: not kind.is_everywhere):
-        known = {key.namespace or key.name for key in found if key.namespace or key.kind == NAMESPACE}
+        known = {key.namespace or key.name for key in found
+                 if key.kind == NAMESPACE or (key.namespace and not BY_NAME[key.kind].scattered)}
         for namespace in [""] if everywhere or kind.is_everywhere else sorted(known.union(namespaces)):
             listed = _listed(client, kind, namespace)
             if listed is None:
@@ -156,14 +158,22 @@ def _listed(client: Client, kind: Kind, namespace: str) -> Optional[List[Object]
 
 
 def namespaces_of(component: Component, parameters: Parameters) -> Set[str]:
-    """The namespaces that a component's options name."""
+    """The namespaces that a component's options name, and in which it may have anything."""
     named = {str(parameters["namespace"])}
     try:
-        return named.union(key.namespace for key in wanted_objects(component, parameters) if key.namespace)
+        return named.union(key.namespace for key in wanted_objects(component, parameters)
+                           if key.namespace and not BY_NAME[key.kind].scattered)
     except GpuOpsError:
         if parameters["state"] != "absent":
             raise
         return named
+
+
+def namespaces_of_others(wanted: Iterable[Key]) -> List[Key]:
+    """The namespaces that these objects are in and that are not among them: they have to be there."""
+    keys = frozenset(wanted)
+    named = {Key(NAMESPACE, "", key.namespace) for key in keys if key.namespace}
+    return sorted(named - keys)
 
 
 def providers(component: Component) -> List[Key]:

@@ -30,7 +30,16 @@ from .fields import (
 )
 from .kinds import BY_NAME, CRD, KINDS, WORKLOADS, Key, key_of
 from .model import Component, removal_jobs
-from .observation import NAMESPACE, RUNTIME_CLASS, Live, belongs, provider, shared, wanted_objects
+from .observation import (
+    NAMESPACE,
+    RUNTIME_CLASS,
+    Live,
+    belongs,
+    namespaces_of_others,
+    provider,
+    shared,
+    wanted_objects,
+)
 from .steps import ADOPT, CHANGE, CREATE, PRUNE, REMOVE, REPLACE, RUN
 
 _ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -129,6 +138,7 @@ class _Draft:
 
     def _check_namespaces(self, wanted: Mapping[Key, Object]) -> None:
         """A namespace that takes no objects, or no pods as ours are, is refused before anything is tried in it."""
+        self._check_namespaces_of_others(wanted)
         has_pods = any(key.kind in WORKLOADS for key in wanted)
         for key in wanted:
             there = self.live.objects.get(key)
@@ -136,13 +146,7 @@ class _Draft:
                 continue
             level = (there["metadata"].get("labels") or {}).get(_ENFORCE, _PRIVILEGED)
             if there["metadata"].get("deletionTimestamp"):
-                self.refusals.append(Refusal(
-                    "cluster.namespace_is_leaving",
-                    "namespace %s is being deleted" % key.name,
-                    "a namespace that takes new objects",
-                    "wait until it is gone (`kubectl get namespace %s -o yaml` says what holds it), or name another "
-                    "`namespace`" % key.name,
-                    "namespace"))
+                self._refuse_leaving([key.name], "name another `namespace`", "namespace")
             elif has_pods and level != _PRIVILEGED and not self.live.ours(key):
                 self.refusals.append(Refusal(
                     "cluster.namespace_is_restricted",
@@ -150,6 +154,32 @@ class _Draft:
                     "a namespace whose pods may use the host's devices and directories",
                     "set its label `%s` to %s, or name another `namespace`" % (_ENFORCE, _PRIVILEGED),
                     "namespace"))
+
+    def _check_namespaces_of_others(self, wanted: Mapping[Key, Object]) -> None:
+        """What belongs in a namespace of somebody else waits for its owner to make it."""
+        named = namespaces_of_others(wanted)
+        missing = [key.name for key in named if key not in self.live.objects]
+        leaving = [key.name for key in named if key in self.live.objects
+                   and self.live.objects[key]["metadata"].get("deletionTimestamp")]
+        if missing:
+            objects = sorted({"%s %s" % (key.kind, key.name) for key in wanted if key.namespace in missing})
+            self.refusals.append(Refusal(
+                "cluster.namespace_missing",
+                "there is no namespace %s, where %s is to be" % (", ".join(missing), ", ".join(objects)),
+                "namespaces that are there: of namespaces gpuops makes none but its own",
+                "make them (`kubectl create namespace`), or take them out of the options of %s"
+                % self.component.title))
+        if leaving:
+            self._refuse_leaving(leaving, "take it out of the options of %s" % self.component.title)
+
+    def _refuse_leaving(self, namespaces: List[str], otherwise: str, option: str = "") -> None:
+        self.refusals.append(Refusal(
+            "cluster.namespace_is_leaving",
+            "namespace %s is being deleted" % ", ".join(namespaces),
+            "a namespace that takes new objects",
+            "wait until it is gone (`kubectl get namespace %s -o yaml` says what holds it), or %s"
+            % (namespaces[0], otherwise),
+            option))
 
     def _bring_one(self, key: Key, item: Object, kinds: FrozenSet[str]) -> None:
         there = self.live.objects.get(key)
@@ -209,6 +239,9 @@ class _Draft:
 
     def _meet_runtime_class(self, key: Key, item: Object, there: Object) -> None:
         if there.get("handler") == item["handler"]:
+            if item.get("scheduling", there.get("scheduling")) != there.get("scheduling"):
+                self.notes.append("%s, made by %s, has another scheduling than was asked for, and keeps it"
+                                  % (key, _makers(there)))
             self.kept.append(Kept(str(key), "made by %s and used as it is" % _makers(there)))
             return
         self.refusals.append(Refusal(

@@ -14,7 +14,7 @@ from ..rights import Rule, granted_by, may, require
 from .common import Object, Parameters
 from .kinds import BY_NAME, CRD, JOB, KINDS, Key, key_of
 from .model import Component, removal_jobs
-from .observation import NAMESPACE, namespaces_of, providers, wanted_objects
+from .observation import NAMESPACE, namespaces_of, namespaces_of_others, providers, wanted_objects
 from .steps import ADOPT, CHANGE, CREATE, PRUNE, REMOVE, REPLACE, RUN, key_of_step
 
 # A server-side apply needs both where the object is not there yet; it says the name, so that a role may name objects
@@ -71,7 +71,9 @@ def to_read(components: Sequence[Component], parameters: Mapping[str, Parameters
         rules += [_named(key, ["get"], "see whether others provide %s" % component.title)
                   for key in providers(component)]
         if parameters[component.name]["state"] != "absent":
-            rules += [_named(key, ["get"], seen) for key in wanted_objects(component, parameters[component.name])]
+            wanted = wanted_objects(component, parameters[component.name])
+            rules += [_named(key, ["get"], seen) for key in wanted]
+            rules += [_named(key, ["get"], "see that it is there") for key in namespaces_of_others(wanted)]
     return _by_target(rules)
 
 

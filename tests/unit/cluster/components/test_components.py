@@ -7,9 +7,10 @@ from typing import Any, Dict, List
 
 import pytest
 import yaml
-from component_options import by_name, pod
+from component_options import WORKLOADS, by_name, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import model
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.common import shared_objects
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
@@ -80,6 +81,55 @@ def test_where_features_are_published_is_said_in_one_place(api: bool, flags: Dic
             "configs": {"mine": config}}))
     assert refused.value.code == "cluster.two_places_of_features"
     assert made("gpu_feature_discovery", config={"flags": {"useNodeFeatureAPI": True}})
+
+
+def test_every_runtime_class_has_the_scheduling_that_is_asked_for() -> None:
+    tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
+    asked = {"node_selector": {"nvidia.com/gpu.present": "true"}, "tolerations": tolerations}
+    found = made("device_plugin", runtime_classes=["nvidia-cdi"], runtime_class_scheduling=asked)
+    wanted = {"nodeSelector": {"nvidia.com/gpu.present": "true"}, "tolerations": tolerations}
+    assert found["RuntimeClass", "nvidia-cdi"]["scheduling"] == wanted
+    shared = {"namespace": "gpuops", "runtime_class": "nvidia", "runtime_handler": "nvidia"}
+    assert shared_objects({**shared, "runtime_class_scheduling": asked})[1]["scheduling"] == wanted
+    for nothing in ({}, {"node_selector": {}, "tolerations": None}):
+        assert "scheduling" not in shared_objects({**shared, "runtime_class_scheduling": nothing})[1]
+
+
+@pytest.mark.parametrize("component", [name for name in COMPONENTS if name != "gpu_monitoring"])
+def test_a_quota_lets_pods_of_a_limited_priority_class_in(component: str) -> None:
+    def quotas(**parameters: Any) -> List[Any]:
+        return [each for (kind, _name), each in made(component, **parameters).items() if kind == "ResourceQuota"]
+
+    assert quotas() == quotas(resource_quota={"pods": 5}) == []
+    assert quotas(resource_quota={"enabled": True}, priority_class="") == []
+    (quota,) = quotas(resource_quota={"enabled": True, "pods": 5}, priority_class="critical", namespace="gpus")
+    assert quota["metadata"]["namespace"] == "gpus"
+    assert quota["spec"] == {"hard": {"pods": "5"}, "scopeSelector": {"matchExpressions": [
+        {"scopeName": "PriorityClass", "operator": "In", "values": ["critical"]}]}}
+    kinds = [each["kind"] for each in model.objects(COMPONENTS[component], {"resource_quota": {"enabled": True}})]
+    assert kinds.index("ResourceQuota") < min(kinds.index(kind) for kind in kinds if kind in WORKLOADS)
+
+
+@pytest.mark.parametrize("config_manager", [False, True])
+def test_quotas_of_namespaces_are_of_requests(config_manager: bool) -> None:
+    found = made("device_plugin", config_manager=config_manager, namespace_quotas={"team-a": {
+        "nvidia.com/mig-1g.10gb": "7", "nvidia.com/gpu": 8, "nvidia.com/gpu.shared": "2k"}})
+    quota = found["ResourceQuota", "nvidia-gpu"]
+    assert quota["metadata"]["namespace"] == "team-a"
+    assert quota["spec"] == {"hard": {"requests.nvidia.com/gpu": "8", "requests.nvidia.com/gpu.shared": "2000",
+                                      "requests.nvidia.com/mig-1g.10gb": "7"}}
+
+
+@pytest.mark.parametrize("component", [name for name in COMPONENTS if name != "gpu_monitoring"])
+def test_every_pod_of_ours_tolerates_the_startup_taint(component: str) -> None:
+    def tolerated(**parameters: Any) -> List[Any]:
+        pods = [pod(each) for each in made(component, **parameters).values() if each["kind"] in WORKLOADS]
+        assert pods
+        return [spec.get("tolerations", []) for spec in pods]
+
+    added = {"key": "gpuops.nvidia.com/not-ready", "operator": "Exists"}
+    assert not any(added in each for each in tolerated())
+    assert all(each[-1] == added for each in tolerated(startup_taint="gpuops.nvidia.com/not-ready"))
 
 
 def test_a_capability_comes_only_with_the_metrics_that_need_it() -> None:

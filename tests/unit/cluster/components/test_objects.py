@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import copy
 import time
-from typing import Mapping
+from typing import Any, Dict, Mapping
 
 import pytest
 import yaml
@@ -20,8 +20,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.c
     NAME,
     PART_OF,
     shared_objects,
+    shared_of,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 EVERY = pytest.mark.parametrize("component", RUNNING.values(), ids=RUNNING)
 FEW = settings(max_examples=40)
@@ -218,13 +220,29 @@ def test_objects_come_after_what_they_need() -> None:
 
 def test_what_all_share_is_no_component_s() -> None:
     namespace, runtime_class = shared_objects({
-        "namespace": "gpus", "runtime_class": "gpu", "runtime_handler": "nvidia"})
+        "namespace": "gpus", "runtime_class": "gpu", "runtime_handler": "nvidia", "runtime_class_scheduling": {}})
     assert (namespace["metadata"]["name"], runtime_class["metadata"]["name"], runtime_class["handler"]) == (
         "gpus", "gpu", "nvidia")
     assert [namespace["metadata"]["labels"]["pod-security.kubernetes.io/" + mode]
             for mode in ("enforce", "audit", "warn")] == ["privileged"] * 3
     for each in (namespace, runtime_class):
         assert each["metadata"]["labels"][MANAGED_BY] == "gpuops" and COMPONENT not in each["metadata"]["labels"]
+
+
+@pytest.mark.parametrize("otherwise, option", [
+    ({"runtime_class_scheduling": {"node_selector": {"a": "b"}}}, "runtime_class_scheduling"),
+    ({"runtime_handler": "other"}, "runtime_handler"),
+])
+def test_what_all_share_has_one_word(otherwise: Dict[str, Any], option: str) -> None:
+    base = {"namespace": "gpus", "runtime_class": "gpu", "runtime_handler": "nvidia", "runtime_class_scheduling": {}}
+    alike = {"device_plugin": base, "dcgm_exporter": {**base, "namespace": "others"}}
+    assert [each["metadata"]["name"] for each in shared_of(alike)] == ["gpus", "gpu", "others"]
+    assert len(shared_of({**alike, "gpu_monitoring": {**base, "runtime_class": "another", **otherwise}})) == 4
+    with pytest.raises(GpuOpsError) as refused:
+        shared_of({**alike, "gpu_monitoring": {**base, **otherwise}})
+    refusal = refused.value.refusals[0]
+    assert (refusal.code, refusal.option) == ("cluster.components_disagree", option)
+    assert "for device_plugin" in refusal.found and "for gpu_monitoring" in refusal.found
 
 
 def test_text_with_tags_of_ansible_becomes_plain() -> None:

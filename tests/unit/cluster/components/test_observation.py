@@ -153,6 +153,7 @@ def inside(**pod: Any) -> Dict[str, Any]:
     ({"containers": container(args=["a", "b"])}, {"containers": container(args=["b", "a"])},
      ["containers[name=a].args"]),
     ({"tolerations": [{"key": "x"}]}, {"tolerations": [{"key": "x"}, {"key": "y"}]}, ["tolerations"]),
+    ({"nodeSelector": {"a": "b"}}, {"nodeSelector": {"a": "b", "c": "d"}}, ["nodeSelector"]),
 ])
 def test_what_is_different(wanted: Dict[str, Any], there: Dict[str, Any], paths: List[str]) -> None:
     found = [spoken(path) for path in differences(workload(**wanted), workload(**there))]

@@ -3,12 +3,15 @@
 """From what a cluster has to what is wanted, against a server that keeps the book of fields."""
 from __future__ import annotations
 
+from typing import Any, Dict
+
 import pytest
 from cluster_api import Api
 from object_store import Store
 from small_components import FINDER, PLUGIN, RULES, codes, daemon_set, plans, removed, run, told
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.device_plugin import DEVICE_PLUGIN
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import KINDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -162,6 +165,72 @@ def test_a_namespace_of_others_that_takes_no_such_pods_is_refused(client: Client
 def test_a_runtime_class_of_others(client: Client, store: Store, handler: str, refused: object) -> None:
     store.put(runtime_class(handler))  # type: ignore[arg-type]
     assert codes(plans(client, [PLUGIN])) == refused
+
+
+def test_the_scheduling_of_a_runtime_class_changes_in_place(client: Client, store: Store) -> None:
+    run(client)
+    asked = {"node_selector": {"nvidia.com/gpu.present": "true"}, "tolerations": [{"operator": "Exists"}]}
+    assert told(run(client, runtime_class_scheduling=asked)) == ["object.change RuntimeClass nvidia"]
+    assert told(plans(client, runtime_class_scheduling=asked)) == []
+    there = store.get("RuntimeClass", "", "nvidia")
+    assert there and there["scheduling"]["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+    assert told(run(client)) == ["object.change RuntimeClass nvidia"]
+    assert told(plans(client)) == []
+
+
+def test_a_runtime_class_of_others_keeps_its_scheduling_and_the_plan_says_so(client: Client, store: Store) -> None:
+    store.put(runtime_class("nvidia"))  # type: ignore[arg-type]
+    (plan,) = plans(client, [PLUGIN], runtime_class_scheduling={"node_selector": {"a": "b"}})
+    assert not plan.refusals and "RuntimeClass nvidia, made by kubectl-create, has another scheduling" in plan.notes[0]
+    assert plans(client, [PLUGIN])[0].notes == ()
+
+
+def test_a_quota_comes_before_pods_and_goes_when_it_is_switched_off(client: Client, store: Store) -> None:
+    steps = told(run(client, [DEVICE_PLUGIN], resource_quota={"enabled": True}))
+    quota, pods = "ResourceQuota gpuops/nvidia-device-plugin", "DaemonSet gpuops/nvidia-device-plugin"
+    assert steps.index("object.create " + quota) < steps.index("object.create " + pods)
+    assert told(run(client, [DEVICE_PLUGIN], resource_quota={"enabled": True, "pods": 5})) == [
+        "object.change " + quota]
+    assert told(run(client, [DEVICE_PLUGIN])) == ["object.prune " + quota]
+    assert told(plans(client, [DEVICE_PLUGIN])) == []
+
+
+def namespace(name: str, **metadata: object) -> Dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, **metadata}}
+
+
+def test_quotas_of_users_are_in_their_namespaces_which_are_never_made(client: Client, store: Store) -> None:
+    quotas = {"team-a": {"nvidia.com/gpu": 8}, "team-b": {"nvidia.com/gpu": 2}, "team-c": {"nvidia.com/gpu": 0}}
+    store.put(namespace("team-b"))
+    (plan,) = plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas)
+    (refusal,) = plan.refusals
+    assert refusal.code == "cluster.namespace_missing" and plan.steps == () and "team-b" not in refusal.found
+    assert "no namespace team-a, team-c, where ResourceQuota nvidia-gpu" in refusal.found
+    for name in ("team-a", "team-c"):
+        store.put(namespace(name))
+    steps = told(run(client, [DEVICE_PLUGIN], namespace_quotas=quotas))
+    assert [step for step in steps if "team-" in step] == [
+        "object.create ResourceQuota team-%s/nvidia-gpu" % each for each in "abc"]
+    assert told(plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas)) == []
+    quotas = {"team-a": {"nvidia.com/gpu": 4}}
+    assert told(run(client, [DEVICE_PLUGIN], namespace_quotas=quotas)) == [
+        "object.change ResourceQuota team-a/nvidia-gpu", "object.prune ResourceQuota team-b/nvidia-gpu",
+        "object.prune ResourceQuota team-c/nvidia-gpu"]
+    removed(client, [DEVICE_PLUGIN], namespace_quotas=quotas)
+    assert [item["metadata"]["name"] for item in store.objects.values()] == ["team-b", "team-a", "team-c"]
+
+
+def test_a_quota_of_others_is_refused_and_a_namespace_that_is_going_too(client: Client, store: Store) -> None:
+    store.put(namespace("team-a"))
+    store.put({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "nvidia-gpu", "namespace": "team-a"},
+               "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}})
+    quotas = {"team-a": {"nvidia.com/gpu": 8}}
+    assert codes(plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas)) == ["cluster.object_of_another"]
+    assert "object.adopt ResourceQuota team-a/nvidia-gpu" in told(
+        plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas, adopt=True))
+    store.put(namespace("team-b", deletionTimestamp="2026-01-01T00:00:00Z"))
+    assert codes(plans(client, [DEVICE_PLUGIN], namespace_quotas={"team-b": {"nvidia.com/gpu": 8}})) == [
+        "cluster.namespace_is_leaving"]
 
 
 def test_a_kind_that_the_api_lacks_is_refused_by_name(client: Client, store: Store) -> None:

@@ -12,6 +12,7 @@ from small_components import PLUGIN, look, plans, run, told
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components import common
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.device_plugin import DEVICE_PLUGIN
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import Key
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import Component, complete
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.observation import (
@@ -52,6 +53,17 @@ def test_others_look_where_accounts_and_workloads_are(api: Api, client: Client, 
     assert look(client) == whole
     assert "/api/v1/namespaces/gpuops/configmaps" in lists(api) and "/api/v1/configmaps" not in lists(api)
     assert told(plans(client)) == []
+
+
+def test_quotas_of_users_are_found_and_nothing_else_is_looked_for_beside_them(
+    api: Api, client: Client, store: Store
+) -> None:
+    store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team-a"}})
+    run(client, [DEVICE_PLUGIN], namespace_quotas={"team-a": {"nvidia.com/gpu": 8}})
+    store.denied = {NARROW}
+    api.state.requests.clear()
+    assert told(plans(client, [DEVICE_PLUGIN])) == ["object.prune ResourceQuota team-a/nvidia-gpu"]
+    assert "/api/v1/resourcequotas" in lists(api) and not any("team-a" in path for path in lists(api))
 
 
 def test_what_is_left_in_another_namespace_is_found_by_its_account(client: Client, store: Store) -> None:
