@@ -33,7 +33,7 @@ sys.path.insert(0, str(collections_root()))
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection  # noqa: E402
 
-NOW, BEFORE, KUBECTL, K8S_INFO = "site", "site before", "kubectl", "k8s_info"
+NOW, BEFORE, KUBECTL = "site", "site before", "kubectl"
 ADMINISTRATOR = "gpulab-admin"
 NODES = "/api/v1/nodes"
 # One in so many nodes has GPUs
@@ -57,22 +57,11 @@ HEAD = """
 COMPONENTS = """
     - ansible.builtin.include_tasks: "{tree}/playbooks/tasks/components.yml"
 """
-NODE = """
+OFFER = """
     - ansible.builtin.include_role:
         name: gpuops.nvidia.node_maintenance
         tasks_from: "{{{{ item }}}}"
-      loop: [label, uncordon]
-"""
-LIST = """
-- hosts: localhost
-  gather_facts: false
-  tasks:
-    - kubernetes.core.k8s_info:
-        kind: Node
-        kubeconfig: "{kubeconfig}"
-      vars:
-        ansible_python_interpreter: "{{{{ ansible_playbook_python }}}}"
-      no_log: true
+      loop: [%s]
 """
 
 
@@ -116,9 +105,9 @@ class Bench:
 
     def ways(self, hosts: int) -> Dict[str, Way]:
         """Each release labels nodes of its own. The components are those of one release, which alone counts them."""
-        found = {NOW: self._play(NOW, HEAD + COMPONENTS + NODE, range(hosts))}
+        found = {NOW: self._play(NOW, HEAD + COMPONENTS + OFFER % "offer", range(hosts))}
         if BEFORE in self.trees:
-            found[BEFORE] = self._play(BEFORE, HEAD + NODE, range(self.hosts, self.hosts + hosts))
+            found[BEFORE] = self._play(BEFORE, HEAD + OFFER % "label, uncordon", range(self.hosts, self.hosts + hosts))
         return found
 
     def _play(self, release: str, text: str, hosts: Sequence[int]) -> Way:
@@ -129,14 +118,6 @@ class Bench:
         variables = json.dumps({"gpu_cluster_kubeconfig": str(self.lab.kubeconfig), "gpu_components": BROUGHT})
         return Way(("ansible-playbook", str(playbook), "--inventory", str(inventory), "--extra-vars", variables),
                    collections)
-
-    def rivals(self) -> Dict[str, Way]:
-        playbook = self.directory / "list.yml"
-        playbook.write_text("---" + LIST.format(kubeconfig=self.lab.kubeconfig))
-        return {
-            KUBECTL: Way((*self.lab.kubectl_command(["get", "nodes", "--output=json"]),), collections_root()),
-            K8S_INFO: Way(("ansible-playbook", str(playbook)), collections_root()),
-        }
 
     def run(self, way: Way) -> Dict[str, Any]:
         """One run, with how often it has listed all nodes."""
@@ -157,7 +138,8 @@ class Bench:
 
     def compare(self, rounds: int) -> Dict[str, List[Dict[str, Any]]]:
         """All ways in turn; the first round, which labels the nodes, is not counted."""
-        many, one, rivals = self.ways(self.hosts), self.ways(1), self.rivals()
+        many, one = self.ways(self.hosts), self.ways(1)
+        rivals = {KUBECTL: Way(tuple(self.lab.kubectl_command(["get", "nodes", "--output=json"])), collections_root())}
         runs: Dict[str, List[Dict[str, Any]]] = {way: [] for way in (*many, *rivals)}
         for number in range(rounds + 1):
             for way in runs:

@@ -219,6 +219,47 @@ def test_objects_of_the_release_before_become_ours(cluster: Cluster) -> None:
     cluster.kubectl("delete", "--wait=false", "namespace", "before")
 
 
+def test_from_the_release_before_to_now_to_nothing_others_keep_every_byte(lab: Lab, cluster: Cluster) -> None:
+    cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpuops"}})
+    for name in ALL:
+        for item in objects(COMPONENTS[name], {}):
+            old = json.loads(json.dumps(item))
+            del old["metadata"]["labels"][COMPONENT]
+            cluster.kubectl("apply", "--server-side", "--field-manager=gpuops", "--filename=-", feed=old)
+            if old["kind"] == "CustomResourceDefinition":
+                cluster.kubectl("wait", "--for=condition=Established", "crd/" + old["metadata"]["name"])
+    things = {**SERVICE_MONITORS, "metadata": {"name": "things.example.com"}, "spec": {
+        **SERVICE_MONITORS["spec"], "group": "example.com",  # type: ignore[dict-item]
+        "names": {"kind": "Thing", "plural": "things"}}}
+    cluster.create(SERVICE_MONITORS, things)
+    cluster.kubectl("wait", "--for=condition=Established", "crd/things.example.com",
+                    "crd/servicemonitors.monitoring.coreos.com")
+    theirs = {"name": "theirs", "namespace": "gpuops"}
+    cluster.create(
+        {"apiVersion": "v1", "kind": "Secret", "metadata": theirs},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**theirs, "labels": {
+            "app.kubernetes.io/managed-by": "gpuops"}}},
+        {"apiVersion": "monitoring.coreos.com/v1", "kind": "ServiceMonitor", "metadata": theirs, "spec": {}},
+        {"apiVersion": "example.com/v1", "kind": "Thing", "metadata": theirs},
+        {"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeatureRule", "metadata": {"name": "theirs"},
+         "spec": {"rules": []}})
+    plane = lab.control_plane
+    assert plane
+    of_others = {key: value for key, value in plane.stored().items() if key.endswith(("/theirs", "things.example.com"))}
+    assert len(of_others) == 6
+    assert not any("object.create" in step or "object.replace" in step for step in told(cluster.run()) if (
+        "Namespace" not in step and "RuntimeClass" not in step))
+    assert told(cluster.plans()) == []
+    cluster.removed()
+    there = plane.stored()
+    assert {key: there.get(key) for key in of_others} == of_others
+    assert [name for name in cluster.names() if "CustomResourceDefinition" not in name] == []
+    cluster.kubectl("delete", "crd/things.example.com", "crd/servicemonitors.monitoring.coreos.com",
+                    "nodefeaturerule/theirs")
+    cluster.removed()
+    cluster.kubectl("delete", "namespace", "gpuops")
+
+
 def test_another_selector_is_a_replacement(cluster: Cluster) -> None:
     cluster.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "old"}})
     item = json.loads(json.dumps(objects(COMPONENTS["device_plugin"], {"namespace": "old"})[-1]))

@@ -3,10 +3,15 @@
 """The first run of site does what the plan said, and the second one nothing."""
 from __future__ import annotations
 
-from typing import Any
+import json
+from pathlib import Path
+from typing import Any, Iterator
 
 import accounts
-from laboratory import DEMO_HOSTS, Fleet, Played, assert_journal_is_plan
+import pytest
+from laboratory import DEMO_HOSTS, Fleet, Played, assert_journal_is_plan, new_lab
+
+from gpulab.lab import Lab
 
 
 def test_the_first_run_does_exactly_the_plan(demo: Fleet, bare: Any, installed: Played) -> None:
@@ -49,3 +54,39 @@ def test_what_an_older_release_left_behind_goes(demo: Fleet, installed: Played) 
     demo.play("gpuops.nvidia.site", "--tags", "components")
     left = demo.lab.kubectl(["get", kinds, "--namespace=gpuops", "-o", "name"]).stdout
     assert left and accounts.LEFT_BEHIND not in left
+
+
+@pytest.fixture
+def second() -> Iterator[Lab]:
+    """Another cluster, of which a host of the first one is a node too, by its object alone: it is not ready."""
+    lab = new_lab("second")
+    lab.up("cluster")
+    lab.kubectl(["create", "--filename=-"], feed=json.dumps(
+        {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "h100"}}))
+    yield lab
+    lab.down()
+
+
+def test_two_clusters_a_host_that_is_down_and_a_node_that_is_not_ready(
+    demo: Fleet, installed: Played, second: Lab, tmp_path: Path
+) -> None:
+    down = tmp_path / "down.json"
+    down.write_text(json.dumps({"all": {"hosts": {"dead": {"ansible_host": "127.0.0.1", "ansible_port": 1}}}}))
+    played = demo.run(
+        "gpuops.nvidia.site", "--inventory", str(down), gpu_hosts="dead:all", gpu_validation_timeout=2,
+        # Those that need no node that is ready
+        gpu_components=["gpu_feature_discovery", "device_plugin", "dcgm_exporter"],
+        gpu_cluster_kubeconfig="{{ '%s' if inventory_hostname == 'h100' else '%s' }}" % (
+            second.kubeconfig, demo.accounts["site"]))
+    stats = played.report["stats"]
+    assert stats["dead"]["unreachable"] == 1 and stats["a100"]["failures"] == 0, played.failures()
+    brought = [result for host in DEMO_HOSTS for result in played.results(host, "gpu_components")][-1]
+    found = {tuple(cluster["hosts"]): cluster for cluster in brought["clusters"]}
+    assert set(found) == {("dead", "a100"), ("h100",)}
+    assert not any(cluster["failed"] for cluster in found.values())
+    assert found["h100",]["not_ready"] == ["h100"] and found["h100",]["changed"]
+    assert not found["dead", "a100"]["changed"] and found["dead", "a100"]["not_ready"] == []
+    # What it is not well with is its own
+    assert "h100" in played.failures() and "allocatable" in played.failures()
+    there = second.kubectl(["--namespace=gpuops", "get", "daemonsets", "-o", "name"]).stdout
+    assert "daemonset.apps/nvidia-device-plugin" in there

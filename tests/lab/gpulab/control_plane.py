@@ -3,6 +3,7 @@
 """A real Kubernetes control plane of one lab: etcd, API server, controller manager and scheduler on this machine."""
 from __future__ import annotations
 
+import base64
 import json
 import ssl
 import subprocess
@@ -65,6 +66,18 @@ class ControlPlane:
         """What a user has asked the API server for, oldest first: entries of its audit log."""
         entries = [json.loads(line) for line in self.audit_log.read_text().splitlines()]
         return [entry for entry in entries if entry["user"]["username"] == user]
+
+    def stored(self, prefix: str = "/registry/") -> Dict[str, str]:
+        """{key: value in base64} of what etcd holds, byte for byte."""
+        def coded(text: str) -> str:
+            return base64.b64encode(text.encode()).decode()
+
+        asked = {"key": coded(prefix), "range_end": coded(prefix[:-1] + chr(ord(prefix[-1]) + 1))}
+        request = urllib.request.Request("http://%s:2379/v3/kv/range" % self.network.loopback,
+                                         json.dumps(asked).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            found = json.load(answer)
+        return {base64.b64decode(each["key"]).decode(): each["value"] for each in found.get("kvs", ())}
 
     def start(self) -> None:
         for name, argv in zip(COMPONENTS, (self._etcd(), self._api_server(), self._controller_manager(),
