@@ -27,6 +27,8 @@ OF_EVERY_WRITER = ("allowed_disruption", "approved_plan")
 OPTIONS_OF = {
     "gpuops.nvidia.cluster_component": ("cluster_component.py", "DOCUMENTATION"),
     "gpuops.nvidia.cluster_component.pods": ("cluster_component.py", "PODS"),
+    "gpuops.nvidia.cluster_component.task": ("cluster_component.py", "TASK"),
+    "gpuops.nvidia.cluster_component.several": ("cluster_component.py", "SEVERAL"),
 }
 # A module of this one runs on the controller, once for all hosts
 OF_CLUSTER = "gpuops.nvidia.kubernetes_auth"
@@ -219,7 +221,7 @@ def _documented(module: str) -> Dict[str, Any]:
 
 
 def documented_options(module: str) -> Options:
-    """The options of a module that may be variables: those of fragments first, what every writer has last."""
+    """The options of a module, but those of its connection: those of fragments first, what every writer has last."""
     documented = _documented(module)
     found: Options = {}
     for fragment in documented["extends_documentation_fragment"]:

@@ -14,7 +14,6 @@ from cluster_api import Api
 from cluster_objects import h100_node, node
 from controller import Controller
 from documentation import returned, undocumented
-from role_files import documentation_blocks
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import argument_spec
@@ -85,11 +84,12 @@ def test_a_token_of_the_options_is_in_no_result(controller: Controller, api: Api
     assert "a-wrong-token" not in str({key: value for key, value in told.items() if key != "invocation"})
 
 
-@pytest.mark.parametrize("module", ["gpu_cluster_info", "gpu_components", "gpu_node", "gpu_pod_eviction", "gpu_pods"])
+@pytest.mark.parametrize("module", [
+    "gpu_cluster_info", "gpu_components", "gpu_manifests", "gpu_node", "gpu_pod_eviction", "gpu_pods"])
 def test_the_options_are_those_of_the_documentation(module: str) -> None:
     """Nobody else compares the two where a module has no code of its own."""
     plugin = importlib.import_module("ansible_collections.gpuops.nvidia.plugins.action." + module)
-    documented = documentation_blocks(REPOSITORY / "plugins" / "modules" / (module + ".py"))["DOCUMENTATION"]["options"]
+    documented = role_files.documented_options(module)
     known = ("type", "elements", "choices", "default", "required")
     told = {name: {key: option[key] for key in known if key in option} for name, option in documented.items()
             if name != "from_variables"}
