@@ -73,7 +73,7 @@ def test_two_clusters_a_host_that_is_down_and_a_node_that_is_not_ready(
     down = tmp_path / "down.json"
     down.write_text(json.dumps({"all": {"hosts": {"dead": {"ansible_host": "127.0.0.1", "ansible_port": 1}}}}))
     played = demo.run(
-        "gpuops.nvidia.site", "--inventory", str(down), gpu_hosts="dead:all", gpu_validation_timeout=2,
+        "gpuops.nvidia.site", "--inventory", str(down), gpu_hosts="dead:all", gpu_validation_timeout=20,
         # Those that need no node that is ready
         gpu_components=["gpu_feature_discovery", "device_plugin", "dcgm_exporter"],
         gpu_cluster_kubeconfig="{{ '%s' if inventory_hostname == 'h100' else '%s' }}" % (
