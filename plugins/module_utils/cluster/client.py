@@ -313,9 +313,13 @@ class Client:
             query["continue"] = following
 
     def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
-        """A JSON merge patch; a null removes a key."""
+        """A JSON merge patch; a null removes a key.
+
+        One that names the version that it is of may be sent again: done already, it is answered as a conflict.
+        """
+        only_once = dry_run or bool((body.get("metadata") or {}).get("resourceVersion"))
         return self._request("PATCH", path, _dry_run(dry_run), body, MERGE_PATCH,
-                             repetition=ALWAYS if dry_run else UNDONE)
+                             repetition=ALWAYS if only_once else UNDONE)
 
     def apply(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
         """Server-side apply: the object as it is then. What the body says becomes ours, whoever had it; what an
@@ -323,9 +327,10 @@ class Client:
         query = {"fieldManager": FIELD_MANAGER, "force": "true", **(_dry_run(dry_run) or {})}
         return self._request("PATCH", path, query, body, SERVER_SIDE_APPLY, repetition=MERGED)
 
-    def create(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
-        """A new object or subresource. Not sent again: of an eviction, 429 is a disruption budget's answer."""
-        return self._request("POST", path, _dry_run(dry_run), body)
+    def create(self, path: str, body: Dict[str, Any], dry_run: bool = False,
+               repetition: Optional[Repetition] = None) -> Dict[str, Any]:
+        """A new object or subresource, once unless the caller knows that a second one does no harm."""
+        return self._request("POST", path, _dry_run(dry_run), body, repetition=repetition)
 
     def ask(self, path: str, body: Dict[str, Any]) -> Dict[str, Any]:
         """A question that is posted and leaves nothing behind, as a review of rights."""
