@@ -317,6 +317,26 @@ def test_a_list_that_may_not_be_read_names_verb_and_resource(client: Client, sto
     assert store.writes == []
 
 
+def test_a_change_that_could_not_be_seen_through_is_not_begun(client: Client, store: Store) -> None:
+    run(client)
+    store.writes.clear()
+    store.denied = {("get", "daemonsets")}
+    with pytest.raises(GpuOpsError) as refused:
+        run(client, [PLUGIN], container={"image": "plugin:2"})
+    assert refused.value.code == "cluster.rights_missing" and "get daemonsets.apps" in refused.value.found
+    assert store.writes == []
+
+
+@pytest.mark.parametrize("verb", ["bind", "escalate"])
+def test_who_may_not_give_a_role_to_others_makes_none(client: Client, store: Store, verb: str) -> None:
+    """The server refuses a binding when its role is there: that is after the first write."""
+    store.denied = {(verb, "clusterroles"), ("watch", "pods")}
+    with pytest.raises(GpuOpsError) as refused:
+        run(client, [COMPONENTS["dcgm_exporter"]], pod_labels_in_metrics=True)
+    assert refused.value.code == "cluster.rights_missing" and "watch pods" in refused.value.found
+    assert store.writes == []
+
+
 @pytest.mark.parametrize("verb", ["create", "delete"])
 def test_a_right_that_a_step_lacks_is_named_before_the_first_write(client: Client, store: Store, verb: str) -> None:
     if verb == "delete":
