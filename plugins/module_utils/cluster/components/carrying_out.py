@@ -21,7 +21,7 @@ from ..readiness import rolled_out
 from .common import Object, Parameters
 from .kinds import BY_NAME, CRD, WORKLOADS, Key, key_of
 from .model import Component, objects
-from .observation import NAMESPACE, Live, provider
+from .observation import NAMESPACE, Live, namespaces_among, provider
 from .occupants import others_in, others_of
 from .rights import require_rights
 from .steps import REPLACE, RUN, TAKES_AWAY, key_of_step, uid_of_step
@@ -80,13 +80,14 @@ class _Work:
     def do(self, steps: Sequence[Step]) -> None:
         definitions: List[Key] = []
         leaving: List[_Leaving] = []
+        unwanted = [key_of_step(step) for step in steps if step.action in TAKES_AWAY]
         for step in steps:
             key = key_of_step(step)
             if step.action in TAKES_AWAY:
                 # Each Namespace is looked at once more, when what was in it is gone.
                 if leaving and key.kind in (NAMESPACE, CRD.name):
                     leaving = self._await_gone(leaving)
-                self._refuse_company(key)
+                self._refuse_company(key, unwanted)
                 leaving.append(self._begin_removal(key, uid_of_step(step)))
                 continue
             leaving = self._await_gone(leaving)
@@ -128,13 +129,16 @@ class _Work:
         self.client.delete(key.path, uid, "Foreground" if key.kind in _FOREGROUND else "Background")
         return key, uid
 
-    def _refuse_company(self, key: Key) -> None:
-        """What others have put into a namespace, or made of a kind, since the plan was made, would go with it."""
+    def _refuse_company(self, key: Key, gone: Sequence[Key]) -> None:
+        """What others have put into a namespace, or made of a kind, since the plan was made, would go with it.
+
+        gone: what this run takes away, and has by now.
+        """
         if key.kind == NAMESPACE:
-            others = others_in(self.client, key.name, ())
+            others = others_in(self.client, key.name, (), gone)
         elif key.kind == CRD.name:
             definition = self.client.find(key.path)
-            others = others_of(self.client, definition, ()) if definition else ()
+            others = others_of(self.client, definition, (), namespaces_among(gone)) if definition else ()
         else:
             return
         if others:

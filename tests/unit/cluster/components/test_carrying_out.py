@@ -7,6 +7,7 @@ The run that is disturbed installs, changes and removes; what counts is that its
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
@@ -23,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.c
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import complete
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.observation import Live
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 
 THEIRS = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": "other"}}
 
@@ -208,6 +210,25 @@ def test_a_kind_is_there_before_its_objects(api: Api, client: Client, store: Sto
     applied = paths.index(definition, paths.index("/apis/node.k8s.io/v1/runtimeclasses/nvidia", 20))
     assert definition in paths[applied + 1:] and paths.index(
         "/apis/nfd.k8s-sigs.io/v1alpha1/nodefeaturerules/gpuops-gds") > applied
+
+
+def test_what_kubernetes_made_for_what_is_gone_keeps_no_namespace(client: Client, store: Store) -> None:
+    """Controllers take the endpoints of a Service and the token of an account away in their own time."""
+    namespace = run(client)[0]
+    made, = (step for step in namespace.steps if step.subject == "Namespace gpuops")
+    there = store.get("Namespace", "", "gpuops")
+    assert there
+    steps = [replace(made, action="object.remove", parameters={
+        "kind": kind, "namespace": place, "name": name, "uid": there["metadata"]["uid"]})
+        for kind, place, name in (("ServiceAccount", "gpuops", "gone"), ("Namespace", "", "gpuops"))]
+    removed(client, [PLUGIN])
+    for path in [path for path, item in store.objects.items() if item["metadata"].get("namespace") == "gpuops"]:
+        del store.objects[path]
+    account = {"kubernetes.io/service-account.name": "gone"}
+    store.put({"apiVersion": "v1", "kind": "Secret", "metadata": {
+        "name": "token", "namespace": "gpuops", "annotations": account}})
+    apply(client, Plan(steps=tuple(steps)), 5, sleep=lambda seconds: None)
+    assert store.get("Namespace", "", "gpuops") is None
 
 
 # The rollout

@@ -300,13 +300,25 @@ def test_what_others_put_there_keeps_the_namespace_and_the_kind(client: Client, 
     run(client)
     store.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": "gpuops"}})
     store.put({"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeatureRule", "metadata": {"name": "mine"}})
-    for passing in ({"name": "kube-root-ca.crt"}, {"name": "made", "ownerReferences": [{"kind": "x"}]}):
+    for passing in ({"name": "kube-root-ca.crt"}, {"name": "made", "ownerReferences": [{"kind": "Deployment"}]}):
         store.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**passing, "namespace": "gpuops"}})
     kept = [str(kept) for plan in removed(client) for kept in plan.kept]
     assert any("mine" in each for each in kept) and any("Secret theirs" in each for each in kept)
     assert {item["metadata"]["name"] for item in store.objects.values()} == {
         "gpuops", "theirs", "mine", RULES, "kube-root-ca.crt", "made"}
     assert told(removed(client)) == []
+
+
+def test_what_others_have_made_belongs_to_them_whatever_owns_it(client: Client, store: Store) -> None:
+    """An operator's operands are owned by an object of the cluster, and its rules by itself."""
+    run(client)
+    owned = {"ownerReferences": [{"kind": "NicClusterPolicy", "name": "theirs"}]}
+    store.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "name": "operand", "namespace": "gpuops", **owned}})
+    store.put({"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeatureRule",
+               "metadata": {"name": "rule", **owned}})
+    removed(client)
+    assert {item["metadata"]["name"] for item in store.objects.values()} == {"gpuops", "operand", "rule", RULES}
 
 
 def test_a_list_that_may_not_be_read_names_verb_and_resource(client: Client, store: Store) -> None:
