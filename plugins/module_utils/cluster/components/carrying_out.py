@@ -169,10 +169,14 @@ class _Work:
     def _stays(self, key: Key, there: Mapping[str, Any]) -> GpuOpsError:
         metadata = there["metadata"]
         held = ", ".join(metadata.get("finalizers") or ()) or "none"
+        # Of a namespace what holds it, such as a kind that cannot be listed, stands in its conditions alone
+        said = [str(each.get("message")) for each in (there.get("status") or {}).get("conditions") or ()
+                if each.get("status") == "True" and each.get("message")] if key.kind == NAMESPACE else []
         return GpuOpsError(
             "cluster.object_stays",
-            found="%s is still there after %d s; its deletion began at %s, its finalizers: %s"
-            % (key, self.timeout, metadata.get("deletionTimestamp") or "no time", held),
+            found="%s is still there after %d s; its deletion began at %s, its finalizers: %s%s"
+            % (key, self.timeout, metadata.get("deletionTimestamp") or "no time", held,
+               "; " + "; ".join(said) if said else ""),
             wanted="it to be gone",
             remedy="see what holds it with `kubectl describe`, and its pods; run again then, or raise `wait_timeout`",
             option="wait_timeout",
@@ -198,12 +202,15 @@ class _Work:
         self._clear(key)
         self._apply(key, job)
         ended = self._waited(lambda: self.client.find(key.path),
-                             lambda found: _has(found, "Complete") or _has(found, "Failed"), self.timeout)
+                             lambda found: found is None or _has(found, "Complete") or _has(found, "Failed"),
+                             self.timeout)
         if not _has(ended, "Complete"):
+            became = "has failed" if _has(ended, "Failed") else "is not complete after %d s" % self.timeout
             raise GpuOpsError(
                 "cluster.job_not_done",
-                found="%s %s" % (key, "has failed" if _has(ended, "Failed")
-                                 else "is not complete after %d s" % self.timeout),
+                # As another run takes it away that does the same at the same time
+                found="%s %s" % (key, "was taken away by others before it was seen complete" if ended is None
+                                 else became),
                 wanted="its work done before the rights that it needs are removed",
                 remedy="see `kubectl --namespace %s logs job/%s` and its pods, and run again; what it is for is still "
                 "there" % (key.namespace, key.name),

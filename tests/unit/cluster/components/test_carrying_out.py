@@ -161,6 +161,37 @@ def test_what_does_not_go_is_named_with_its_finalizers(client: Client, store: St
     assert stays.value.code == "cluster.object_stays" and "example.com/held" in stays.value.found
 
 
+def test_a_namespace_that_does_not_go_is_named_with_its_conditions(client: Client, store: Store) -> None:
+    run(client, [PLUGIN])
+    there = store.get("Namespace", "", "gpuops")
+    assert there
+    there["status"] = {"conditions": [
+        {"type": "NamespaceDeletionDiscoveryFailure", "status": "True", "message": "unable to retrieve metrics.k8s.io"},
+        {"type": "NamespaceContentRemaining", "status": "False", "message": "All content successfully removed"}]}
+    store.lingers["Namespace"] = 10 ** 6
+    times = iter(range(10 ** 6))
+    plan = plans(client, [PLUGIN], state="absent")[0]
+    with pytest.raises(GpuOpsError) as stays:
+        apply(client, plan, 5, clock=lambda: float(next(times)), sleep=lambda seconds: None)
+    assert stays.value.found.endswith("its finalizers: none; unable to retrieve metrics.k8s.io")
+
+
+def test_a_job_that_another_run_takes_away_is_not_waited_for(client: Client, store: Store) -> None:
+    run(client, [FINDER])
+    plan = plans(client, [FINDER], state="absent")[0]
+    find = store._find
+
+    def without_job(path: str) -> Any:
+        return (404, {"message": "not found"}) if path.endswith("/jobs/prune") else find(path)
+
+    store._find = without_job  # type: ignore[method-assign]
+    times = iter(range(10 ** 6))
+    with pytest.raises(GpuOpsError) as gone:
+        apply(client, plan, 10 ** 5, clock=lambda: float(next(times)), sleep=lambda seconds: None)
+    assert gone.value.code == "cluster.job_not_done" and "taken away by others" in gone.value.found
+    assert next(times) < 100
+
+
 def test_an_object_of_that_name_that_came_since_stays(client: Client, store: Store) -> None:
     run(client)
     plan = plans(client, [PLUGIN], state="absent")[0]
