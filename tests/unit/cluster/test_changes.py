@@ -73,8 +73,9 @@ class TestNode:
         api.state.nodes = [h100_node()]
         client.find(NODE)
         api.state.fault = Fault(kind, 3)
-        change_node(client, "gpu-1", NodePolicy(cordoned=True), dry_run=False)
+        done = change_node(client, "gpu-1", NodePolicy(cordoned=True), dry_run=False)
         assert api.state.nodes[0]["spec"]["unschedulable"]
+        assert done["changed"] and not done["diff"]["before"]["unschedulable"]
 
     def test_endless_conflicts_end(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
