@@ -12,7 +12,14 @@ from ..module_utils.cluster.components.model import images
 from ..module_utils.cluster.components.registry import COMPONENTS
 from ..plugin_utils.cluster_action import checked
 from ..plugin_utils.component_action import SEVERAL, ComponentAction, Wanted
-from ..plugin_utils.manifest_files import DIRECTORY, HEAD, manifest_files, names_of, one_directory
+from ..plugin_utils.manifest_files import (
+    DIRECTORY,
+    HEAD,
+    manifest_files,
+    names_of,
+    one_directory,
+    refuse_files_of_others,
+)
 from ..plugin_utils.text_files import Files, carry_out, changes, claim, diff_of
 
 
@@ -40,6 +47,7 @@ class ActionModule(ComponentAction):
         # A file of somebody else under the name of one that is not wanted stays
         different = {path: (before, after) for path, (before, after) in changes(files).items()
                      if after is not None or (before or "").startswith(HEAD)}
+        refuse_files_of_others(different)
         told.update(files=sorted(path for path, text in files.items() if text is not None), changed=bool(different),
                     diff=diff_of(different))
         if not self._task.check_mode:

@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from ..module_utils.cluster.client import Client, Connection
+from ..module_utils.cluster.client import ApiError, Client, Connection
 from ..module_utils.cluster.eviction import read_gpu_pods
 from ..module_utils.cluster.offer import MIG, SINGLE, offered, strategy_of
 from ..module_utils.cluster.playbook_rights import probe_rights
+from ..module_utils.cluster.repeating import ALWAYS, CONFLICT
 from ..module_utils.cluster.rights import require
 from ..module_utils.cluster.startup_taint import tolerations
 from ..module_utils.core.errors import GpuOpsError
@@ -136,19 +137,31 @@ def _probe(cluster: Client, scope: ClusterScope, resource: str) -> Check:
     require(cluster, probe_rights(scope.pod_namespace))
     name = "gpuops-validation-%s" % secrets.token_hex(4)
     pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
-    cluster.create(pods, probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image,
-                                   runtime_class, tolerations(scope.startup_taint)))
-    started = time.monotonic()
+    wanted = probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image, runtime_class,
+                       tolerations(scope.startup_taint))
     divided = scope.divided or resource.startswith(MIG)
 
     def judge() -> Tuple[Check, bool]:
         pod = cluster.get("%s/%s" % (pods, name))
         return pod_got_its_device(pod, time.monotonic() - started, divided), ended(pod)
 
+    uid = _created(cluster, pods, wanted)
+    started = time.monotonic()
     try:
         return _wait(judge, scope.timeout)
     finally:
-        cluster.delete("%s/%s" % (pods, name))
+        cluster.delete("%s/%s" % (pods, name), uid)
+
+
+def _created(cluster: Client, pods: str, wanted: Dict[str, Any]) -> str:
+    """The uid of the new pod. Nobody else has its name: where it is there already, the answer of a request was lost."""
+    try:
+        made = cluster.create(pods, wanted, repetition=ALWAYS)
+    except ApiError as error:
+        if error.status != CONFLICT:
+            raise
+        made = cluster.get("%s/%s" % (pods, wanted["metadata"]["name"]))
+    return str(made["metadata"]["uid"])
 
 
 def _wait(judge: Callable[[], Tuple[Check, bool]], timeout: float) -> Check:

@@ -35,6 +35,8 @@ VARIABLES = {
 NAMING = ("kubeconfig", "context", "host")
 # What may not be shown where hosts disagree on it
 SECRET = ("api_key",)
+# What the environment says of the server that it names, and of who we are there
+OF_SERVER = ("api_key", "username", "password", "client_cert", "client_key", "ca_cert", "validate_certs")
 # Where these name no cluster, and no host of the play does, the usual search for a kubeconfig counts
 OF_ENVIRONMENT = ("K8S_AUTH_KUBECONFIG", "K8S_AUTH_HOST")
 
@@ -129,15 +131,16 @@ def connection(value: Callable[[str], Any]) -> Dict[str, Any]:
     """The options of a connection that a host's variables give. value: of a variable, None where there is none.
 
     What the environment says of another cluster is none of them, said as None: a host that names its kubeconfig is not
-    led elsewhere, and no credential goes where it does not belong.
+    led elsewhere, no credential goes where it does not belong, and no authority vouches for another's server.
     """
     told = {option: value(name) for name, option in VARIABLES.items()}
     given = {option: each for option, each in told.items() if each not in (None, "", {})}
+    server = os.environ.get("K8S_AUTH_HOST", "").rstrip("/")
     others: Tuple[str, ...] = ()
     if "host" in given:
-        others = ("kubeconfig", "context")
+        others = ("kubeconfig", "context", *(OF_SERVER if server not in ("", str(given["host"]).rstrip("/")) else ()))
     elif "kubeconfig" in given:
-        others = ("host", *(("api_key", "username", "password") if os.environ.get("K8S_AUTH_HOST") else ()))
+        others = ("host", *(OF_SERVER if server else ()))
     return {**dict.fromkeys(others), **given}
 
 

@@ -3,7 +3,7 @@
 """The objects of components as files, for a GitOps controller (Argo CD, Flux) or kubectl to apply."""
 from __future__ import annotations
 
-from typing import AbstractSet, Any, Dict, List, Mapping, Sequence, Tuple
+from typing import AbstractSet, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..module_utils.cluster.components.common import Object, shared_of
 from ..module_utils.cluster.components.fields import document
@@ -49,6 +49,23 @@ def one_directory(named: AbstractSet[str]) -> str:
             option="directory",
         )
     return next(iter(named), "")
+
+
+def refuse_files_of_others(different: Mapping[str, Tuple[Optional[str], Optional[str]]]) -> None:
+    """Raises GpuOpsError where a file that is to be written is there and was made by somebody else.
+
+    different: {path: (text now, text then)}.
+    """
+    found = sorted(path for path, (before, after) in different.items()
+                   if after is not None and (before or "").strip() and not str(before).startswith(HEAD))
+    if found:
+        raise GpuOpsError(
+            "cluster.file_of_another",
+            found="files that gpu_manifests has not made: %s" % ", ".join(found),
+            wanted="a directory for its files alone, or none of their names in it",
+            remedy="name another `directory`, or move these files; a kustomization of yours can name the directory",
+            option="directory",
+        )
 
 
 def names_of(components: Sequence[Component]) -> List[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
@@ -36,6 +37,8 @@ FIELD_MANAGER = "gpuops"
 # Of each object of a list only its metadata; a server that cannot answers with whole objects.
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 GONE = 410
+# Of what a user of a kubeconfig has: token, password, client-key-data, id-token, client-secret, AWS_SECRET_ACCESS_KEY
+_SECRET = re.compile(r"token$|passw|secret|key-data|access_?key|api_?key|credential", re.IGNORECASE)
 
 
 class ApiError(GpuOpsError):
@@ -82,21 +85,29 @@ class Connection:
 
 
 def secrets(access: Connection) -> Tuple[str, ...]:
-    """What may never be shown: token and passwords, that in a proxy's URL and a kubeconfig's users included."""
+    """What may never be shown: token and passwords, that in a proxy's URL and a kubeconfig's users included.
+
+    And nothing else: each is taken out of every text of a result, where the name of a region or a profile is a part of
+    names that are needed.
+    """
     headers = access.proxy_headers or {}
     found = [access.api_key, access.password, headers.get("proxy_basic_auth"), headers.get("basic_auth"),
              urlsplit(access.proxy or "").password]
     if isinstance(access.kubeconfig, dict):
-        found += _texts([entry.get("user") for entry in access.kubeconfig.get("users") or ()])
+        found += _hidden([entry.get("user") for entry in access.kubeconfig.get("users") or ()])
     return tuple(each for each in found if each)
 
 
-def _texts(value: Any) -> List[str]:
-    """Every text in nested lists and dictionaries."""
-    if isinstance(value, str):
-        return [value]
-    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for part in parts for text in _texts(part)]
+def _hidden(value: Any) -> List[str]:
+    """The texts in nested lists and dictionaries that stand under a name of a secret, as {password: x} has it or
+    {name: PASSWORD, value: x}, the form of a program's environment."""
+    if isinstance(value, list):
+        return [text for part in value for text in _hidden(part)]
+    if not isinstance(value, dict):
+        return []
+    called = {value["name"]: value["value"]} if {"name", "value"} <= set(value) else value
+    return [text for name, part in called.items()
+            for text in ([part] if isinstance(part, str) and _SECRET.search(str(name)) else _hidden(part))]
 
 
 def auth_argument_spec(env_fallback: Any) -> Dict[str, Dict[str, Any]]:
@@ -302,9 +313,13 @@ class Client:
             query["continue"] = following
 
     def patch(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
-        """A JSON merge patch; a null removes a key."""
+        """A JSON merge patch; a null removes a key.
+
+        One that names the version that it is of may be sent again: done already, it is answered as a conflict.
+        """
+        only_once = dry_run or bool((body.get("metadata") or {}).get("resourceVersion"))
         return self._request("PATCH", path, _dry_run(dry_run), body, MERGE_PATCH,
-                             repetition=ALWAYS if dry_run else UNDONE)
+                             repetition=ALWAYS if only_once else UNDONE)
 
     def apply(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
         """Server-side apply: the object as it is then. What the body says becomes ours, whoever had it; what an
@@ -312,9 +327,10 @@ class Client:
         query = {"fieldManager": FIELD_MANAGER, "force": "true", **(_dry_run(dry_run) or {})}
         return self._request("PATCH", path, query, body, SERVER_SIDE_APPLY, repetition=MERGED)
 
-    def create(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
-        """A new object or subresource. Not sent again: of an eviction, 429 is a disruption budget's answer."""
-        return self._request("POST", path, _dry_run(dry_run), body)
+    def create(self, path: str, body: Dict[str, Any], dry_run: bool = False,
+               repetition: Optional[Repetition] = None) -> Dict[str, Any]:
+        """A new object or subresource, once unless the caller knows that a second one does no harm."""
+        return self._request("POST", path, _dry_run(dry_run), body, repetition=repetition)
 
     def ask(self, path: str, body: Dict[str, Any]) -> Dict[str, Any]:
         """A question that is posted and leaves nothing behind, as a review of rights."""

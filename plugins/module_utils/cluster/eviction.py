@@ -10,6 +10,7 @@ from ..core.errors import GpuOpsError
 from ..core.waiting import wait_for
 from .client import ApiError, Client
 from .pods import FINISHED, EvictionPlan, GpuPod, gpu_pods, plan_eviction, uncounted
+from .repeating import CONFLICT, EVICTED
 
 BUDGET_BLOCKS = 429
 GONE = 404
@@ -73,12 +74,15 @@ class Eviction:
         if self._grace_period is not None:
             body["deleteOptions"]["gracePeriodSeconds"] = self._grace_period
         try:
-            self._cluster.create("%s/eviction" % _path(pod), body, dry_run)
+            self._cluster.create("%s/eviction" % _path(pod), body, dry_run, EVICTED)
         except ApiError as error:
             if error.status == GONE:
                 return ""
             if error.status == BUDGET_BLOCKS:
                 return error.message
+            if error.status == CONFLICT:
+                # Another pod may have the name by now, as one of a StatefulSet has that came back elsewhere
+                return error.message if self._there(pod) else ""
             raise
         return ""
 

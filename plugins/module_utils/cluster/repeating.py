@@ -3,7 +3,8 @@
 """When a request to the API server is sent once more, and after how long. Pure but for the clock.
 
 A server that is busy (429), restarts (a closed connection, 503) or has lost its etcd for a moment (500, 504) answers
-the next request. Sent again is only what may be done twice: reading, server-side apply, deletion of one uid, dry runs.
+the next request. Sent again is only what may be done twice: reading, server-side apply, deletion and eviction of one
+uid, a patch of one version, dry runs.
 """
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ class Repetition:
 ALWAYS = Repetition(PASSING, lost=True)
 # A server-side apply that met another writer: the server would merge it with what is there now.
 MERGED = Repetition(PASSING | {CONFLICT}, lost=True)
+# An eviction of one uid. 429 is a disruption budget's answer, which its caller asks for again in his own time.
+EVICTED = Repetition(PASSING - BUSY, lost=True)
 # Turned away at the door, so that nothing of it was done.
 UNDONE = Repetition(BUSY)
 

@@ -124,7 +124,12 @@ def _handler(state: State) -> type:
         def log_message(self, *arguments: Any) -> None:
             """Tests read state.requests instead."""
 
+        # Whether what is done now is not told
+        unanswered = False
+
         def answer(self, status: int, content: Dict[str, Any], retry_after: str = "") -> None:
+            if self.unanswered:
+                return
             data = json.dumps(content).encode()
             self.send_response(status)
             if retry_after:
@@ -160,6 +165,9 @@ def _handler(state: State) -> type:
             kind = state.fault.kind
             if kind == "lost" and state.store is not None:
                 state.store.answer(request.method, request.path, request.query, request.body)
+            elif kind == "lost":
+                self.unanswered = True
+                getattr(self, "do_" + request.method.lower())(request)
             if kind in ("reset", "lost"):
                 self.hang_up()
             else:
@@ -237,6 +245,8 @@ def _handler(state: State) -> type:
             pod = self.one(path)
             if action != "eviction" or pod is None:
                 self.fail(404, "not found")
+            elif request.body["deleteOptions"]["preconditions"]["uid"] != pod["metadata"]["uid"]:
+                self.fail(409, "Precondition failed: UID in precondition")
             elif state.budget_blocks.get(pod["metadata"]["name"], 0) > 0:
                 state.budget_blocks[pod["metadata"]["name"]] -= 1
                 self.fail(429, "Cannot evict pod as it would violate the pod's disruption budget.",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, List, Optional
 
 import pytest
-from cluster_api import Api
+from cluster_api import Api, Fault
 from cluster_objects import h100_node, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client, Connection
@@ -65,6 +65,18 @@ class TestNode:
         assert change_node(cluster, "gpu-1", NodePolicy(cordoned=True), dry_run=False)["changed"]
         assert api.count("PATCH", NODE) == 3
 
+    @pytest.mark.parametrize("kind", ["500", "503", "504", "reset", "lost"])
+    def test_a_server_that_is_out_of_order_for_a_moment_has_the_change_all_the_same(
+        self, api: Api, client: Client, kind: str
+    ) -> None:
+        api.state.store = None
+        api.state.nodes = [h100_node()]
+        client.find(NODE)
+        api.state.fault = Fault(kind, 3)
+        done = change_node(client, "gpu-1", NodePolicy(cordoned=True), dry_run=False)
+        assert api.state.nodes[0]["spec"]["unschedulable"]
+        assert done["changed"] and not done["diff"]["before"]["unschedulable"]
+
     def test_endless_conflicts_end(self, api: Api, cluster: Client) -> None:
         api.state.nodes = [h100_node()]
         api.state.conflicts = 99
@@ -121,6 +133,27 @@ class TestEviction:
             Eviction(cluster, None, time.clock, time.sleep).run(self.plan(cluster), timeout=30)
         assert "team/a" in refused.value.found and "budget a needs 1 healthy pods" in refused.value.found
         assert len(api.state.pods) == 1
+
+    @pytest.mark.parametrize("kind", ["500", "503", "504", "reset", "lost"])
+    def test_a_server_that_is_out_of_order_for_a_moment_keeps_no_pod(
+        self, api: Api, client: Client, kind: str
+    ) -> None:
+        api.state.store = None
+        api.state.pods = [pod("a")]
+        plan = self.plan(client)
+        api.state.fault = Fault(kind, len(api.state.requests) + 1)
+        assert Eviction(client).run(plan, timeout=10)["changed"]
+        assert api.state.pods == []
+
+    def test_another_pod_of_the_same_name_is_left_alone(self, api: Api, cluster: Client) -> None:
+        """Those of a StatefulSet come back elsewhere under their names."""
+        api.state.pods = [pod("db-0", owner="StatefulSet"), pod("a")]
+        plan = self.plan(cluster)
+        api.state.pods[0] = pod("db-0", owner="StatefulSet", node_name="gpu-2")
+        api.state.pods[0]["metadata"]["uid"] = "uid-of-the-next"
+        assert Eviction(cluster).preview(plan)["blocked"] == []
+        assert Eviction(cluster).run(plan, timeout=10)["changed"]
+        assert [each["metadata"]["uid"] for each in api.state.pods] == ["uid-of-the-next"]
 
     def test_a_pod_that_does_not_end_is_named(self, api: Api, cluster: Client) -> None:
         time = Time()

@@ -115,6 +115,18 @@ def test_secrets_are_those_of_every_way_in() -> None:
     assert secrets(Connection(kubeconfig="/etc/kubernetes/admin.conf", proxy="http://192.0.2.2:3128")) == ()
 
 
+def test_of_a_kubeconfigs_user_only_secrets_are_hidden() -> None:
+    """What is hidden is taken out of every text: the name of a pod's namespace must not be."""
+    config = kubeconfig("https://192.0.2.1:6443")
+    config["users"] = [{"name": "exec", "user": {"username": "admin", "client-key-data": "a-key", "exec": {
+        "apiVersion": "client.authentication.k8s.io/v1", "command": "aws", "interactiveMode": "Never",
+        "args": ["--region", "us-west-2", "eks", "get-token", "--cluster-name", "prod"],
+        "env": [{"name": "AWS_PROFILE", "value": "default"}, {"name": "AWS_SECRET_ACCESS_KEY", "value": "a-secret"}],
+    }}}, {"name": "oidc", "user": {"auth-provider": {"name": "oidc", "config": {
+        "client-id": "kubernetes", "client-secret": "b-secret", "id-token": "c-secret", "refresh-token": "d-secret"}}}}]
+    assert sorted(secrets(Connection(kubeconfig=config))) == ["a-key", "a-secret", "b-secret", "c-secret", "d-secret"]
+
+
 # Sent again
 
 NAMESPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}}

@@ -9,7 +9,11 @@ import pytest
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.clusters import PlayVariables, clusters_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.clusters import (
+    OF_SERVER,
+    PlayVariables,
+    clusters_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import trust_as_template
 
 
@@ -98,8 +102,12 @@ def test_hosts_that_come_to_one_cluster_as_different_users_are_refused() -> None
 
 @pytest.mark.parametrize("own, environment, none", [
     ({"gpu_cluster_kubeconfig": "/a"}, {}, {"host"}),
-    ({"gpu_cluster_kubeconfig": "/a"}, {"K8S_AUTH_HOST": "https://b"}, {"host", "api_key", "username", "password"}),
+    ({"gpu_cluster_kubeconfig": "/a"}, {"K8S_AUTH_HOST": "https://b"}, {"host", *OF_SERVER}),
     ({"gpu_cluster_host": "https://a"}, {"K8S_AUTH_KUBECONFIG": "/b"}, {"kubeconfig", "context"}),
+    ({"gpu_cluster_host": "https://a"}, {"K8S_AUTH_HOST": "https://b"}, {"kubeconfig", "context", *OF_SERVER}),
+    ({"gpu_cluster_host": "https://a"}, {"K8S_AUTH_HOST": "https://a/"}, {"kubeconfig", "context"}),
+    ({"gpu_cluster_host": "https://a", "gpu_cluster_ca_cert": "/ca"}, {"K8S_AUTH_HOST": "https://b"},
+     {"kubeconfig", "context", *OF_SERVER} - {"ca_cert"}),
     ({"gpu_cluster_context": "c"}, {"K8S_AUTH_KUBECONFIG": "/b"}, set()),
 ])
 def test_a_host_that_names_its_cluster_is_not_led_elsewhere_by_the_environment(

@@ -87,6 +87,15 @@ class TestSeveralClusters:
             environment={"K8S_AUTH_HOST": other.url, "K8S_AUTH_API_KEY": "of another cluster"})
         assert told["changed"] and other.state.requests == [], told
 
+    def test_no_credential_of_the_environments_server_goes_to_another(
+        self, controller: Controller, api: Api, other: Api
+    ) -> None:
+        (told,) = answers(
+            controller, TASK, hosts=("gpu-1",), variables={"gpu_cluster_host": api.url},
+            environment={"K8S_AUTH_HOST": other.url, "K8S_AUTH_API_KEY": "of another cluster"})
+        assert told["failed"] and other.state.requests == []
+        assert not any(request.header("Authorization") for request in api.state.requests)
+
     def test_a_token_is_on_no_screen_and_in_no_result(self, controller: Controller, api: Api, other: Api) -> None:
         secret = "eyJhbGciOiJub25lIn0.of.gpu-3"
         play = controller.directory / "play.json"

@@ -65,6 +65,15 @@ def test_a_component_that_is_left_out_leaves_and_what_others_wrote_stays(
     assert (made / "gpu_monitoring.yaml").read_text() == "# mine\n"
 
 
+def test_a_file_of_somebody_else_is_not_written_over(controller: Controller, made: Path) -> None:
+    made.mkdir()
+    (made / "kustomization.yaml").write_text("resources: [mine.yaml]\n")
+    told = written(controller, directory=str(made))
+    assert told["failed"] and told["code"] == "cluster.file_of_another" and "kustomization.yaml" in told["found"]
+    assert [path.name for path in made.iterdir()] == ["kustomization.yaml"]
+    assert (made / "kustomization.yaml").read_text() == "resources: [mine.yaml]\n"
+
+
 def test_two_clusters_that_want_different_files_in_one_place_are_refused(
     controller: Controller, made: Path
 ) -> None:

@@ -21,7 +21,7 @@ from ..readiness import rolled_out
 from .common import Object, Parameters
 from .kinds import BY_NAME, CRD, WORKLOADS, Key, key_of
 from .model import Component, objects
-from .observation import NAMESPACE, Live, provider
+from .observation import NAMESPACE, Live, namespaces_among, provider
 from .occupants import others_in, others_of
 from .rights import require_rights
 from .steps import REPLACE, RUN, TAKES_AWAY, key_of_step, uid_of_step
@@ -80,13 +80,14 @@ class _Work:
     def do(self, steps: Sequence[Step]) -> None:
         definitions: List[Key] = []
         leaving: List[_Leaving] = []
+        unwanted = [key_of_step(step) for step in steps if step.action in TAKES_AWAY]
         for step in steps:
             key = key_of_step(step)
             if step.action in TAKES_AWAY:
                 # Each Namespace is looked at once more, when what was in it is gone.
                 if leaving and key.kind in (NAMESPACE, CRD.name):
                     leaving = self._await_gone(leaving)
-                self._refuse_company(key)
+                self._refuse_company(key, unwanted)
                 leaving.append(self._begin_removal(key, uid_of_step(step)))
                 continue
             leaving = self._await_gone(leaving)
@@ -128,13 +129,16 @@ class _Work:
         self.client.delete(key.path, uid, "Foreground" if key.kind in _FOREGROUND else "Background")
         return key, uid
 
-    def _refuse_company(self, key: Key) -> None:
-        """What others have put into a namespace, or made of a kind, since the plan was made, would go with it."""
+    def _refuse_company(self, key: Key, gone: Sequence[Key]) -> None:
+        """What others have put into a namespace, or made of a kind, since the plan was made, would go with it.
+
+        gone: what this run takes away, and has by now.
+        """
         if key.kind == NAMESPACE:
-            others = others_in(self.client, key.name, ())
+            others = others_in(self.client, key.name, (), gone)
         elif key.kind == CRD.name:
             definition = self.client.find(key.path)
-            others = others_of(self.client, definition, ()) if definition else ()
+            others = others_of(self.client, definition, (), namespaces_among(gone)) if definition else ()
         else:
             return
         if others:
@@ -165,10 +169,14 @@ class _Work:
     def _stays(self, key: Key, there: Mapping[str, Any]) -> GpuOpsError:
         metadata = there["metadata"]
         held = ", ".join(metadata.get("finalizers") or ()) or "none"
+        # Of a namespace what holds it, such as a kind that cannot be listed, stands in its conditions alone
+        said = [str(each.get("message")) for each in (there.get("status") or {}).get("conditions") or ()
+                if each.get("status") == "True" and each.get("message")] if key.kind == NAMESPACE else []
         return GpuOpsError(
             "cluster.object_stays",
-            found="%s is still there after %d s; its deletion began at %s, its finalizers: %s"
-            % (key, self.timeout, metadata.get("deletionTimestamp") or "no time", held),
+            found="%s is still there after %d s; its deletion began at %s, its finalizers: %s%s"
+            % (key, self.timeout, metadata.get("deletionTimestamp") or "no time", held,
+               "; " + "; ".join(said) if said else ""),
             wanted="it to be gone",
             remedy="see what holds it with `kubectl describe`, and its pods; run again then, or raise `wait_timeout`",
             option="wait_timeout",
@@ -194,12 +202,15 @@ class _Work:
         self._clear(key)
         self._apply(key, job)
         ended = self._waited(lambda: self.client.find(key.path),
-                             lambda found: _has(found, "Complete") or _has(found, "Failed"), self.timeout)
+                             lambda found: found is None or _has(found, "Complete") or _has(found, "Failed"),
+                             self.timeout)
         if not _has(ended, "Complete"):
+            became = "has failed" if _has(ended, "Failed") else "is not complete after %d s" % self.timeout
             raise GpuOpsError(
                 "cluster.job_not_done",
-                found="%s %s" % (key, "has failed" if _has(ended, "Failed")
-                                 else "is not complete after %d s" % self.timeout),
+                # As another run takes it away that does the same at the same time
+                found="%s %s" % (key, "was taken away by others before it was seen complete" if ended is None
+                                 else became),
                 wanted="its work done before the rights that it needs are removed",
                 remedy="see `kubectl --namespace %s logs job/%s` and its pods, and run again; what it is for is still "
                 "there" % (key.namespace, key.name),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional
 
+from ..startup_taint import tolerations
 from .common import (
     GPU_TOLERATION,
     UNPRIVILEGED,
@@ -45,6 +46,8 @@ LEASE = "nfd-master.nfd.kubernetes.io"
 LINUX = {"kubernetes.io/os": "linux"}
 CONTROL_PLANE: Dict[str, Any] = {
     "key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}
+UNSCHEDULABLE: Dict[str, Any] = {
+    "key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 PROBES: Mapping[str, Dict[str, Any]] = {
     "grpc": {"grpc": {"port": 8082}}, "http": {"httpGet": {"path": "/healthz", "port": 8080}}}
 # Of the node, for nfd-worker to read
@@ -117,8 +120,10 @@ def before_removal(parameters: Parameters) -> List[Object]:
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
         "enableServiceLinks": False,
-        # Of a cluster that is being taken apart any node will do
-        "tolerations": [{"operator": "Exists"}],
+        "nodeSelector": dict(LINUX),
+        # Wherever a master may be, and on nodes that are taken out of service already. Not on every node: on one that
+        # does not answer the pod would never start, and never be gone
+        "tolerations": [*parameters["tolerations"], *tolerations(parameters["startup_taint"]), UNSCHEDULABLE],
         "containers": [container],
         **({"imagePullSecrets": secrets} if secrets else {}),
     }

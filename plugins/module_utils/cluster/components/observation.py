@@ -169,6 +169,11 @@ def namespaces_of(component: Component, parameters: Parameters) -> Set[str]:
         return named
 
 
+def namespaces_among(keys: Iterable[Key]) -> FrozenSet[str]:
+    """The namespaces that these objects are, or are in."""
+    return frozenset(key.name if key.kind == NAMESPACE else key.namespace for key in keys) - {""}
+
+
 def namespaces_of_others(wanted: Iterable[Key]) -> List[Key]:
     """The namespaces that these objects are in and that are not among them: they have to be there."""
     keys = frozenset(wanted)
@@ -211,7 +216,8 @@ def _instances(client: Client, components: Sequence[Component], wanted: Mapping[
                live: Live) -> Dict[str, Tuple[str, ...]]:
     """Of each CustomResourceDefinition of ours that a component does not want any more."""
     ours = [key for key in live.objects if live.ours(key)]
-    return {key.name: others_of(client, live.objects[key], ours) for component in components for key in ours
+    places = namespaces_among(ours)
+    return {key.name: others_of(client, live.objects[key], ours, places) for component in components for key in ours
             if key.kind == CRD.name and key not in wanted[component.name] and belongs(component, live.objects[key])}
 
 

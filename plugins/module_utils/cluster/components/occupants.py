@@ -6,7 +6,7 @@ The API's own discovery says which kinds there are: what is of a kind that nobod
 """
 from __future__ import annotations
 
-from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Collection, Dict, FrozenSet, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ..client import ApiError, Client
 from .common import Object
@@ -20,8 +20,9 @@ _DISCOVERY = "APIGroupDiscoveryList"
 _DERIVED = (("", "events"), ("events.k8s.io", "events"), ("packages.operators.coreos.com", "packagemanifests"))
 _VIRTUAL_GROUPS = ("metrics.k8s.io", "authorization.openshift.io")
 _OF_EVERY_NAMESPACE = {
-    "ConfigMap": ("kube-root-ca.crt", "openshift-service-ca.crt"),
+    "ConfigMap": ("kube-root-ca.crt", "openshift-service-ca.crt", "istio-ca-root-cert"),
     "ServiceAccount": ("default", "builder", "deployer"),
+    "RoleBinding": ("system:image-pullers", "system:image-builders", "system:deployers"),
 }
 _SERVICE_OF_SLICE = "kubernetes.io/service-name"
 _ACCOUNT_OF_TOKEN = "kubernetes.io/service-account.name"
@@ -42,13 +43,17 @@ class Resource(NamedTuple):
         return "%s%s/namespaces/%s/%s" % (root, self.version, namespace, self.plural)
 
 
-def others_in(client: Client, namespace: str, ours: Collection[Key]) -> Tuple[str, ...]:
+def others_in(client: Client, namespace: str, ours: Collection[Key], gone: Collection[Key] = ()) -> Tuple[str, ...]:
     """'Kind name' of everything in a namespace that is not ours and that somebody would miss.
 
     A kind that cannot be listed is named as well: nobody knows what there is of it.
+    gone: what was ours a moment ago, so that what Kubernetes made for it may be there yet.
     """
     found: List[str] = []
-    for resource in _resources(client):
+    resources = _resources(client)
+    # What owns something in a namespace is in it too, and told by itself, or is of the whole cluster, and stays
+    kinds = frozenset(resource.kind for resource in resources)
+    for resource in resources:
         try:
             items = client.items(resource.path(namespace), metadata_only=True)
         except ApiError as error:
@@ -57,12 +62,17 @@ def others_in(client: Client, namespace: str, ours: Collection[Key]) -> Tuple[st
             found.append("%s, which cannot be listed (HTTP %d)" % (resource.plural, error.status))
             continue
         found += ["%s %s" % (resource.kind, item["metadata"]["name"]) for item in items
-                  if not _passing(resource, item, namespace, ours)]
+                  if not (_is_leaving(item) or _owners(item) & kinds
+                          or _passing(resource, item, namespace, ours, gone))]
     return tuple(sorted(set(found)))
 
 
-def others_of(client: Client, definition: Object, ours: Collection[Key]) -> Tuple[str, ...]:
-    """Names of the objects of a CustomResourceDefinition that are neither ours nor somebody's by-product."""
+def others_of(client: Client, definition: Object, ours: Collection[Key],
+              namespaces: Collection[str]) -> Tuple[str, ...]:
+    """Names of the objects of a CustomResourceDefinition that are neither ours nor a by-product of ours.
+
+    namespaces: where we are: what has an owner there, or one of these as its owner, is what our programs have found.
+    """
     spec = definition["spec"]
     version = next((each["name"] for each in spec["versions"] if each.get("served")), None)
     if version is None:
@@ -75,30 +85,42 @@ def others_of(client: Client, definition: Object, ours: Collection[Key]) -> Tupl
         raise
     known = {(key.namespace, key.name) for key in ours if key.kind == spec["names"]["kind"]}
     places = [(str(item["metadata"].get("namespace") or ""), str(item["metadata"]["name"])) for item in items
-              if not _has_owner(item)]
+              if not (_is_leaving(item) or _is_found(item, namespaces))]
     return tuple(sorted("/".join(filter(None, place)) for place in places if place not in known))
 
 
-def _has_owner(item: Object) -> bool:
-    """It goes with its owner, or is going."""
+def _is_leaving(item: Object) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def _owners(item: Object) -> FrozenSet[str]:
+    """The kinds of what it goes with."""
+    return frozenset(str(owner.get("kind")) for owner in item["metadata"].get("ownerReferences") or ())
+
+
+def _is_found(item: Object, namespaces: Collection[str]) -> bool:
+    """Whether it goes with something in one of these namespaces, or with one of them."""
     metadata = item["metadata"]
-    return bool(metadata.get("ownerReferences") or metadata.get("deletionTimestamp"))
+    owners = metadata.get("ownerReferences") or ()
+    if metadata.get("namespace"):
+        return bool(owners) and metadata["namespace"] in namespaces
+    return any(owner.get("kind") == "Namespace" and owner.get("name") in namespaces for owner in owners)
 
 
-def _passing(resource: Resource, item: Object, namespace: str, ours: Collection[Key]) -> bool:
+def _passing(resource: Resource, item: Object, namespace: str, ours: Collection[Key], gone: Collection[Key]) -> bool:
     metadata = item["metadata"]
     name = str(metadata["name"])
-    if _has_owner(item) or name in _OF_EVERY_NAMESPACE.get(resource.kind, ()):
+    if name in _OF_EVERY_NAMESPACE.get(resource.kind, ()):
         return True
     if Key(resource.kind, namespace, name) in ours:
         return True
     if resource.kind in ("Endpoints", "EndpointSlice"):
         service = (metadata.get("labels") or {}).get(_SERVICE_OF_SLICE, name)
-        return Key("Service", namespace, service) in ours
+        return Key("Service", namespace, service) in (*ours, *gone)
     if resource.kind == "Secret":
         account = (metadata.get("annotations") or {}).get(_ACCOUNT_OF_TOKEN)
         return account in _OF_EVERY_NAMESPACE["ServiceAccount"] or (
-            account is not None and Key("ServiceAccount", namespace, account) in ours)
+            account is not None and Key("ServiceAccount", namespace, account) in (*ours, *gone))
     return resource.kind == "Lease" and name.endswith(_LEASES_OF_NFD)
 
 

@@ -21,31 +21,45 @@ from .steps import ADOPT, CHANGE, CREATE, PRUNE, REMOVE, REPLACE, RUN, key_of_st
 # that it lets somebody create. {action: verbs}
 _VERBS: Mapping[str, Tuple[str, ...]] = {
     CREATE: ("get", "create", "patch"),
-    CHANGE: ("patch",),
-    ADOPT: ("patch",),
+    # Read again until it is rolled out, or established
+    CHANGE: ("get", "patch"),
+    ADOPT: ("get", "patch"),
     REPLACE: ("get", "delete", "create", "patch"),
     PRUNE: ("get", "delete"),
     REMOVE: ("get", "delete"),
     RUN: ("get", "create", "patch", "delete"),
 }
 _ROLES = ("Role", "ClusterRole")
+_BINDINGS = ("RoleBinding", "ClusterRoleBinding")
 
 
 def require_rights(client: Client, plan: Plan) -> None:
     """Refuse a plan that would stop half-way for the lack of a right (cluster.rights_missing)."""
     needed = []
+    made = {key_of_step(step): step.parameters["object"] for step in plan.steps if "object" in step.parameters}
     for step in plan.steps:
         key = key_of_step(step)
         needed.append(_rule(key.kind, _VERBS[step.action], key.namespace, [key.name]))
-        if key.kind in _ROLES and "object" in step.parameters:
-            needed += _to_grant(client, key, step.parameters["object"])
+        if key in made and key.kind in _ROLES:
+            needed += _to_grant(client, "escalate", key, made[key])
+        elif key in made and key.kind in _BINDINGS:
+            role = _role_of(key, made[key])
+            # Of one that is there already, the server's dry run has told
+            needed += _to_grant(client, "bind", role, made[role]) if role in made else []
     require(client, _by_target(needed))
 
 
-def _to_grant(client: Client, key: Key, role: Object) -> List[Rule]:
-    """Nobody makes a role that grants what he has not, unless he may escalate."""
+def _role_of(binding: Key, item: Object) -> Key:
+    """The role that a binding is of."""
+    kind = str(item["roleRef"]["kind"])
+    return Key(kind, binding.namespace if BY_NAME[kind].namespaced else "", str(item["roleRef"]["name"]))
+
+
+def _to_grant(client: Client, verb: str, key: Key, role: Object) -> List[Rule]:
+    """Nobody makes a role that grants what he has not, unless he may escalate, nor gives it to another, unless he may
+    bind."""
     kind = BY_NAME[key.kind]
-    if may(client, "escalate", kind.group, kind.plural, key.namespace, key.name, default=True):
+    if may(client, verb, kind.group, kind.plural, key.namespace, key.name, default=True):
         return []
     return granted_by(role)
 

@@ -7,6 +7,7 @@ The run that is disturbed installs, changes and removes; what counts is that its
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, Optional, Tuple
 
@@ -23,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.c
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import complete
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.observation import Live
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 
 THEIRS = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": "other"}}
 
@@ -159,6 +161,37 @@ def test_what_does_not_go_is_named_with_its_finalizers(client: Client, store: St
     assert stays.value.code == "cluster.object_stays" and "example.com/held" in stays.value.found
 
 
+def test_a_namespace_that_does_not_go_is_named_with_its_conditions(client: Client, store: Store) -> None:
+    run(client, [PLUGIN])
+    there = store.get("Namespace", "", "gpuops")
+    assert there
+    there["status"] = {"conditions": [
+        {"type": "NamespaceDeletionDiscoveryFailure", "status": "True", "message": "unable to retrieve metrics.k8s.io"},
+        {"type": "NamespaceContentRemaining", "status": "False", "message": "All content successfully removed"}]}
+    store.lingers["Namespace"] = 10 ** 6
+    times = iter(range(10 ** 6))
+    plan = plans(client, [PLUGIN], state="absent")[0]
+    with pytest.raises(GpuOpsError) as stays:
+        apply(client, plan, 5, clock=lambda: float(next(times)), sleep=lambda seconds: None)
+    assert stays.value.found.endswith("its finalizers: none; unable to retrieve metrics.k8s.io")
+
+
+def test_a_job_that_another_run_takes_away_is_not_waited_for(client: Client, store: Store) -> None:
+    run(client, [FINDER])
+    plan = plans(client, [FINDER], state="absent")[0]
+    find = store._find
+
+    def without_job(path: str) -> Any:
+        return (404, {"message": "not found"}) if path.endswith("/jobs/prune") else find(path)
+
+    store._find = without_job  # type: ignore[method-assign]
+    times = iter(range(10 ** 6))
+    with pytest.raises(GpuOpsError) as gone:
+        apply(client, plan, 10 ** 5, clock=lambda: float(next(times)), sleep=lambda seconds: None)
+    assert gone.value.code == "cluster.job_not_done" and "taken away by others" in gone.value.found
+    assert next(times) < 100
+
+
 def test_an_object_of_that_name_that_came_since_stays(client: Client, store: Store) -> None:
     run(client)
     plan = plans(client, [PLUGIN], state="absent")[0]
@@ -208,6 +241,25 @@ def test_a_kind_is_there_before_its_objects(api: Api, client: Client, store: Sto
     applied = paths.index(definition, paths.index("/apis/node.k8s.io/v1/runtimeclasses/nvidia", 20))
     assert definition in paths[applied + 1:] and paths.index(
         "/apis/nfd.k8s-sigs.io/v1alpha1/nodefeaturerules/gpuops-gds") > applied
+
+
+def test_what_kubernetes_made_for_what_is_gone_keeps_no_namespace(client: Client, store: Store) -> None:
+    """Controllers take the endpoints of a Service and the token of an account away in their own time."""
+    namespace = run(client)[0]
+    made, = (step for step in namespace.steps if step.subject == "Namespace gpuops")
+    there = store.get("Namespace", "", "gpuops")
+    assert there
+    steps = [replace(made, action="object.remove", parameters={
+        "kind": kind, "namespace": place, "name": name, "uid": there["metadata"]["uid"]})
+        for kind, place, name in (("ServiceAccount", "gpuops", "gone"), ("Namespace", "", "gpuops"))]
+    removed(client, [PLUGIN])
+    for path in [path for path, item in store.objects.items() if item["metadata"].get("namespace") == "gpuops"]:
+        del store.objects[path]
+    account = {"kubernetes.io/service-account.name": "gone"}
+    store.put({"apiVersion": "v1", "kind": "Secret", "metadata": {
+        "name": "token", "namespace": "gpuops", "annotations": account}})
+    apply(client, Plan(steps=tuple(steps)), 5, sleep=lambda seconds: None)
+    assert store.get("Namespace", "", "gpuops") is None
 
 
 # The rollout

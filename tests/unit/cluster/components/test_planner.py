@@ -300,7 +300,7 @@ def test_what_others_put_there_keeps_the_namespace_and_the_kind(client: Client, 
     run(client)
     store.put({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": "gpuops"}})
     store.put({"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeatureRule", "metadata": {"name": "mine"}})
-    for passing in ({"name": "kube-root-ca.crt"}, {"name": "made", "ownerReferences": [{"kind": "x"}]}):
+    for passing in ({"name": "kube-root-ca.crt"}, {"name": "made", "ownerReferences": [{"kind": "Deployment"}]}):
         store.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {**passing, "namespace": "gpuops"}})
     kept = [str(kept) for plan in removed(client) for kept in plan.kept]
     assert any("mine" in each for each in kept) and any("Secret theirs" in each for each in kept)
@@ -309,11 +309,43 @@ def test_what_others_put_there_keeps_the_namespace_and_the_kind(client: Client, 
     assert told(removed(client)) == []
 
 
+def test_what_others_have_made_belongs_to_them_whatever_owns_it(client: Client, store: Store) -> None:
+    """An operator's operands are owned by an object of the cluster, and its rules by itself."""
+    run(client)
+    owned = {"ownerReferences": [{"kind": "NicClusterPolicy", "name": "theirs"}]}
+    store.put({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {
+        "name": "operand", "namespace": "gpuops", **owned}})
+    store.put({"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeatureRule",
+               "metadata": {"name": "rule", **owned}})
+    removed(client)
+    assert {item["metadata"]["name"] for item in store.objects.values()} == {"gpuops", "operand", "rule", RULES}
+
+
 def test_a_list_that_may_not_be_read_names_verb_and_resource(client: Client, store: Store) -> None:
     store.denied = {("list", "daemonsets")}
     with pytest.raises(ApiError) as refused:
         run(client)
     assert refused.value.code == "cluster.right_missing" and "list daemonsets.apps" in refused.value.wanted
+    assert store.writes == []
+
+
+def test_a_change_that_could_not_be_seen_through_is_not_begun(client: Client, store: Store) -> None:
+    run(client)
+    store.writes.clear()
+    store.denied = {("get", "daemonsets")}
+    with pytest.raises(GpuOpsError) as refused:
+        run(client, [PLUGIN], container={"image": "plugin:2"})
+    assert refused.value.code == "cluster.rights_missing" and "get daemonsets.apps" in refused.value.found
+    assert store.writes == []
+
+
+@pytest.mark.parametrize("verb", ["bind", "escalate"])
+def test_who_may_not_give_a_role_to_others_makes_none(client: Client, store: Store, verb: str) -> None:
+    """The server refuses a binding when its role is there: that is after the first write."""
+    store.denied = {(verb, "clusterroles"), ("watch", "pods")}
+    with pytest.raises(GpuOpsError) as refused:
+        run(client, [COMPONENTS["dcgm_exporter"]], pod_labels_in_metrics=True)
+    assert refused.value.code == "cluster.rights_missing" and "watch pods" in refused.value.found
     assert store.writes == []
 
 
