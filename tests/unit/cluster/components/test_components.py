@@ -239,6 +239,15 @@ def test_labels_are_taken_off_with_the_master_s_own_rights() -> None:
     assert [each for name, each in COMPONENTS.items() if model.removal_jobs(each, {}) and each is not component] == []
 
 
+def test_labels_are_taken_off_on_a_node_that_runs_pods() -> None:
+    """A node that is NotReady has few pods, so that it is where a scheduler would put one that tolerates everything."""
+    job, = model.removal_jobs(COMPONENTS["node_feature_discovery"], {
+        "tolerations": [{"key": "ours", "operator": "Exists"}], "startup_taint": "example.com/new"})
+    keys = [each["key"] for each in pod(job)["tolerations"]]
+    assert keys == ["ours", "example.com/new", "node.kubernetes.io/unschedulable"]
+    assert pod(job)["nodeSelector"] == {"kubernetes.io/os": "linux"}
+
+
 def test_custom_resources_have_schemas_that_a_server_takes() -> None:
     """Structural, as apiextensions.k8s.io/v1 wants it: every level says its type."""
     def check(schema: Dict[str, Any]) -> None:
