@@ -234,6 +234,19 @@ def test_a_job_that_takes_longer_than_a_run_goes_on_in_the_next(client: Client, 
     assert store.objects == {}
 
 
+def test_a_job_of_a_removal_ends_before_the_component_comes_back(client: Client, store: Store) -> None:
+    """It would take off the labels that the component sets."""
+    run(client, [FINDER])
+    plan = plans(client, [FINDER], state="absent")[0]
+    job = next(step for step in plan.steps if step.action == "job.run").parameters["object"]
+    client.apply("/apis/batch/v1/namespaces/gpuops/jobs/prune", job)
+    workload = store.get("DaemonSet", "gpuops", "finder")
+    assert workload is not None
+    client.delete("/apis/apps/v1/namespaces/gpuops/daemonsets/finder", workload["metadata"]["uid"], "Foreground")
+    steps = told(run(client, [FINDER]))
+    assert steps.index("object.prune Job gpuops/prune") < steps.index("object.create DaemonSet gpuops/finder")
+
+
 def test_a_kind_is_there_before_its_objects(api: Api, client: Client, store: Store) -> None:
     run(client, [FINDER])
     paths = [request.path for request in api.state.requests if request.query.get("dryRun") != "All"]
