@@ -17,8 +17,11 @@ Check = Callable[[str, Any, List[str]], None]
 
 LIST_STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri")
 DURATION = re.compile(r"^(infinite|([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+)$")
-RESOURCE_NAME = re.compile(r"^(nvidia\.com/)?[a-z0-9]([a-z0-9._-]*[a-z0-9])?$")
+_PART = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+# A subdomain of DNS behind the prefix, or the plugin does not read the file
+RESOURCE_NAME = re.compile(r"(nvidia\.com/)?%s(\.%s)*" % (_PART, _PART))
 RESOURCE_NAME_LENGTH = 63
+GPU = "nvidia.com/gpu"
 # The MPS server's own limits: 48 clients from compute capability 7.5 on, 16 before.
 MPS_CLIENTS = 48
 
@@ -50,6 +53,12 @@ def _whole(config: Mapping[str, Any], faults: List[str]) -> None:
             faults.append("sharing.mps needs flags.mpsRoot")
         if flags.get("migStrategy") == "mixed":
             faults.append("sharing.mps does not work with flags.migStrategy=mixed")
+        named = [_prefixed(resource["name"]) for resource in sharing["mps"]["resources"]]
+        if GPU not in named:
+            # Whatever else there is, the plugin waits for the daemon of each resource that it has devices of, and MIG
+            # devices it never shares so.
+            faults.append("sharing.mps names %s and not %s, so that the plugin would wait for ever" % (
+                ", ".join(named), GPU))
         for resource in sharing["mps"]["resources"]:
             if resource["replicas"] > MPS_CLIENTS:
                 faults.append("sharing.mps: replicas=%d, at most %d" % (resource["replicas"], MPS_CLIENTS))
@@ -128,7 +137,7 @@ def _replicas(path: str, value: Any, faults: List[str]) -> None:
 
 
 def _resource_name(path: str, value: Any, faults: List[str]) -> None:
-    if not isinstance(value, str) or not RESOURCE_NAME.match(value) or len(_prefixed(value)) > RESOURCE_NAME_LENGTH:
+    if not isinstance(value, str) or not RESOURCE_NAME.fullmatch(value) or len(_prefixed(value)) > RESOURCE_NAME_LENGTH:
         faults.append("%s=%s, not a resource name such as nvidia.com/gpu or nvidia.com/mig-1g.10gb" % (path, value))
 
 

@@ -215,7 +215,8 @@ def _count_mismatch(facts: Mapping[str, Any]) -> List[Refusal]:
         "cluster.count_mismatch",
         "node %s offers %d GPUs and its labels count %d" % (facts["name"], offered, expected),
         "as many GPUs offered as GPU feature discovery counts (nvidia.com/gpu.count x nvidia.com/gpu.replicas)",
-        "compare `nvidia-smi -L` on the node with the device plugin's log; restart both after a change")]
+        "compare `nvidia-smi -L` on the node with the device plugin's log; restart both after a change. Of GPUs of "
+        "several products the labels count those of one alone")]
 
 
 def _addresses(status: Mapping[str, Any]) -> Dict[str, List[str]]:

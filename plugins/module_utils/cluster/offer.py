@@ -39,7 +39,8 @@ def offered(devices: Mapping[str, Any], config: Mapping[str, Any], version: str 
     # With both, the plugin takes this one
     block = sharing.get("mps") or sharing.get("timeSlicing") or {}
     shared = _replicas(block)
-    if sharing.get("mps") and strategy == SINGLE and devices["divided"] and GPU in shared:
+    if sharing.get("mps") and devices["divided"]:
+        # Where MIG is on, feature discovery ends under every strategy, so that no daemon of MPS runs to wait for
         raise _impossible(strategy, devices, "GPUs that are not divided: MPS does not share MIG devices",
                           "share by timeSlicing, or divide no GPU")
     renamed = SHARED if block.get("renameByDefault") else ""

@@ -48,6 +48,8 @@ def test_what_the_plugin_reads_as_it_is_meant(config: Dict[str, Any]) -> None:
     ({"sharing": {"timeSlicing": {}}}, "lacks resources"),
     ({"sharing": {"timeSlicing": {"resources": []}}}, "leave the sharing block out"),
     ({"sharing": {"timeSlicing": slicing(name="amd.com/gpu")}}, "amd.com/gpu"),
+    *(({"sharing": {"timeSlicing": slicing(name=name)}}, name) for name in (
+        "nvidia.com/mig_1g.10gb", "mig-1g..10gb", "mig-1g.-10gb", "gpu\n")),
     ({"sharing": {"timeSlicing": slicing(devices=[0])}}, "whole node"),
     ({"sharing": {"timeSlicing": slicing(rename="gpu.mine")}}, "cannot be renamed"),
     ({"sharing": {"timeSlicing": {"resources": [{"name": "gpu", "replicas": 2},
@@ -55,6 +57,7 @@ def test_what_the_plugin_reads_as_it_is_meant(config: Dict[str, Any]) -> None:
     ({"sharing": {"mps": slicing()}}, "mpsRoot"),
     ({"flags": {"mpsRoot": "/mps", "migStrategy": "mixed"}, "sharing": {"mps": slicing()}}, "mixed"),
     ({"flags": {"mpsRoot": "/mps"}, "sharing": {"mps": slicing(replicas=49)}}, "at most 48"),
+    ({"flags": {"mpsRoot": "/mps"}, "sharing": {"mps": slicing(name="nvidia.com/gpus")}}, "names nvidia.com/gpus"),
     ({"flags": {"mpsRoot": "/mps"}, "sharing": {"mps": slicing(), "timeSlicing": slicing()}}, "both"),
     ({"resources": {"gpus": [{"pattern": "*", "name": "gpu"}]}}, "cannot be renamed"),
     ({"imex": {"channelIDs": [1]}}, "channelIDs"),

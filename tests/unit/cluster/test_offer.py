@@ -98,16 +98,17 @@ def test_shared_devices_are_counted_as_often_as_they_are_offered(
 def test_of_two_ways_to_share_the_plugin_takes_mps() -> None:
     sharing = {"timeSlicing": {"resources": [{"name": "nvidia.com/mig-1g.10gb", "replicas": 3}]},
                "mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}
-    assert offered(devices(6, {"1g.10gb": 7}), by("mixed", sharing=sharing)) == {
-        "nvidia.com/gpu": 12, "nvidia.com/mig-1g.10gb": 7}
+    assert offered(devices(6), by("none", sharing=sharing)) == {"nvidia.com/gpu": 12}
     assert offered(devices(6), by("mixed", sharing={"timeSlicing": None})) == {"nvidia.com/gpu": 6}
 
 
 def test_mps_shares_no_mig_device() -> None:
     sharing = {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}
     assert offered(devices(2), by("single", sharing=sharing)) == {"nvidia.com/gpu": 4}
-    with pytest.raises(GpuOpsError, match="MPS does not share MIG devices"):
-        offered(devices(0, {"1g.10gb": 7}), by("single", sharing=sharing))
+    for strategy, there in (("single", devices(0, {"1g.10gb": 7})), ("none", devices(0, {"1g.10gb": 7})),
+                            ("none", devices(3, empty=1))):
+        with pytest.raises(GpuOpsError, match="MPS does not share MIG devices"):
+            offered(there, by(strategy, sharing=sharing))
 
 
 def test_a_strategy_that_there_is_not_is_refused() -> None:

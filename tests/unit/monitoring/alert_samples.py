@@ -167,6 +167,13 @@ CASES: Tuple[Case, ...] = (
           of_node("kube_node_labels", "node-b", "1x90", label_nvidia_com_gpu_count="8"),
           of_node("kube_node_labels", "node-c", "1x90", label_nvidia_com_gpu_count="1"),
           of_node("kube_node_labels", "node-d", "1x90", label_zone="here")), "20m"),
+    Case("GpuCountDiffers", "the label counts the GPUs of one of two products, beside one that counts those of none",
+         tuple(series for node in ("node-a", "node-b") for gpus, model in ((1, "NVIDIA A100"), (2, "NVIDIA L4"))
+               for series in (*(of_gpu("DCGM_FI_DEV_GPU_TEMP", gpu, "50x90", Hostname=node, modelName=model,
+                                       UUID="GPU-%s-%d" % (model, gpu)) for gpu in range(gpus)),))
+         + (of_node("kube_node_labels", "node-a", "1x90", label_nvidia_com_gpu_count="2"),
+            of_node("kube_node_labels", "node-b", "1x90", label_nvidia_com_gpu_count="3")),
+         "20m", ({"node": "node-b"},), "14m"),
     Case("GpuHeldBack", "seven of eight, an instance of MIG, beside all of them and other resources",
          (resource("capacity", "node-a", "8x30"), resource("allocatable", "node-a", "7x30"),
           resource("capacity", "node-b", "7x30", "nvidia_com_mig_1g_10gb"),

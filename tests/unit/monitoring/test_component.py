@@ -225,6 +225,8 @@ class TestObjects:
     ({"cluster_label": ""}, "'' is no name of a label"),
     ({"workload_label_prefix": "exported-"}, "workload_label_prefix is 'exported-'"),
     ({"exporter_job": "(dcgm"}, "exporter_job is no regular expression"),
+    ({"exporter_job": "(?!test).*dcgm.*"}, "exporter_job has (?!"),
+    ({"exporter_job": r"(a|b)-dcgm-\1"}, r"exporter_job has \1"),
 ])
 def test_what_prometheus_would_not_take_is_refused(parameters: Dict[str, Any], told: str) -> None:
     with pytest.raises(GpuOpsError) as refused:

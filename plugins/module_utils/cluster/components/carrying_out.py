@@ -19,6 +19,7 @@ from ..client import ApiError, Client
 from ..observation import wait_for_rollout
 from ..readiness import rolled_out
 from .common import Object, Parameters
+from .fields import differences
 from .kinds import BY_NAME, CRD, WORKLOADS, Key, key_of
 from .model import Component, objects
 from .observation import NAMESPACE, Live, namespaces_among, provider
@@ -198,9 +199,14 @@ class _Work:
         return []
 
     def _run(self, key: Key, job: Object) -> None:
-        """An earlier attempt goes first: what it did is done again."""
-        self._clear(key)
-        self._apply(key, job)
+        """An earlier attempt that has ended goes first: what it did is done again. One that is still at work goes on:
+        what takes longer than the time limit would else begin anew with every run, and never end."""
+        there = self.client.find(key.path)
+        if there is not None and not _is_at_work(there, job):
+            self._remove(key, str(there["metadata"].get("uid")))
+            there = None
+        if there is None:
+            self._apply(key, job)
         ended = self._waited(lambda: self.client.find(key.path),
                              lambda found: found is None or _has(found, "Complete") or _has(found, "Failed"),
                              self.timeout)
@@ -213,7 +219,9 @@ class _Work:
                                  else became),
                 wanted="its work done before the rights that it needs are removed",
                 remedy="see `kubectl --namespace %s logs job/%s` and its pods, and run again; what it is for is still "
-                "there" % (key.namespace, key.name),
+                "there, and a job that only needs longer goes on: raise `wait_timeout` for it"
+                % (key.namespace, key.name),
+                option="wait_timeout",
             )
         self._clear(key)
 
@@ -225,6 +233,12 @@ class _Work:
     def _waited(self, ask: Callable[[], Any], judge: Callable[[Any], bool], limit: float) -> Any:
         answer, _taken = wait_for(ask, judge, limit, PAUSE_SECONDS, self.clock, self.sleep)
         return answer
+
+
+def _is_at_work(there: Object, job: Object) -> bool:
+    """Whether it is this job, as it is wanted now, and has not ended."""
+    return not (there["metadata"].get("deletionTimestamp") or _has(there, "Complete") or _has(there, "Failed")
+                or differences(job, there))
 
 
 def _has(item: Optional[Mapping[str, Any]], condition: str) -> bool:

@@ -186,6 +186,9 @@ def _fault(metric: Any, fields: Sequence[str]) -> str:
         return "%s has type %s" % (metric["field"], metric["type"])
     if not isinstance(metric["help"], str) or not metric["help"].strip() or "\n" in metric["help"]:
         return "%s has no help text of one line" % metric["field"]
+    if '"' in metric["help"]:
+        # Go's reader of CSV takes none inside of a field, and the exporter ends over it
+        return "%s has a quotation mark in its help text" % metric["field"]
     return ""
 
 

@@ -46,8 +46,7 @@ LEASE = "nfd-master.nfd.kubernetes.io"
 LINUX = {"kubernetes.io/os": "linux"}
 CONTROL_PLANE: Dict[str, Any] = {
     "key": "node-role.kubernetes.io/control-plane", "operator": "Exists", "effect": "NoSchedule"}
-UNSCHEDULABLE: Dict[str, Any] = {
-    "key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
+CORDONED: Dict[str, Any] = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}
 PROBES: Mapping[str, Dict[str, Any]] = {
     "grpc": {"grpc": {"port": 8082}}, "http": {"httpGet": {"path": "/healthz", "port": 8080}}}
 # Of the node, for nfd-worker to read
@@ -120,15 +119,15 @@ def before_removal(parameters: Parameters) -> List[Object]:
         "automountServiceAccountToken": True,
         "restartPolicy": "Never",
         "enableServiceLinks": False,
-        "nodeSelector": dict(LINUX),
-        # Wherever a master may be, and on nodes that are taken out of service already. Not on every node: on one that
-        # does not answer the pod would never start, and never be gone
-        "tolerations": [*parameters["tolerations"], *tolerations(parameters["startup_taint"]), UNSCHEDULABLE],
+        # Of a cluster that is being taken apart a cordoned node will do; one that is NotReady, which it would be on if
+        # it tolerated everything, would never begin it, and hold the removal for ever.
+        "nodeSelector": LINUX,
+        "tolerations": [*parameters["tolerations"], *tolerations(parameters["startup_taint"]), CORDONED],
         "containers": [container],
         **({"imagePullSecrets": secrets} if secrets else {}),
     }
     return [namespaced("batch/v1", "Job", PRUNE, PRUNE, parameters, spec={
-        "backoffLimit": 2, "template": {"metadata": {"labels": labels(PRUNE)}, "spec": pod}})]
+        "template": {"metadata": {"labels": labels(PRUNE)}, "spec": pod}})]
 
 
 def _custom_resource(definition: Dict[str, Any]) -> Object:

@@ -28,7 +28,7 @@ from .fields import (
     unsaid,
     without_nulls,
 )
-from .kinds import BY_NAME, CRD, KINDS, WORKLOADS, Key, key_of
+from .kinds import BY_NAME, CRD, JOB, KINDS, WORKLOADS, Key, key_of
 from .model import Component, removal_jobs
 from .observation import (
     NAMESPACE,
@@ -129,11 +129,13 @@ class _Draft:
         for key, item in wanted.items():
             if key.kind not in WORKLOADS:
                 self._bring_one(key, item, kinds)
-        self._take_away([key for key in leftovers if key.kind in WORKLOADS], PRUNE, "is no longer wanted")
+        # A Job of a removal that was not finished would go on to undo what the workloads do
+        running = [key for key in leftovers if key.kind in (*WORKLOADS, JOB.name)]
+        self._take_away(running, PRUNE, "is no longer wanted")
         for key, item in wanted.items():
             if key.kind in WORKLOADS:
                 self._bring_one(key, item, kinds)
-        self._take_away([key for key in leftovers if key.kind not in WORKLOADS], PRUNE, "is no longer wanted")
+        self._take_away([key for key in leftovers if key not in running], PRUNE, "is no longer wanted")
         self._leave_shared(frozenset(wanted), PRUNE)
 
     def _check_namespaces(self, wanted: Mapping[Key, Object]) -> None:

@@ -234,6 +234,52 @@ def test_a_job_that_fails_keeps_what_it_needs(client: Client, store: Store) -> N
     assert store.objects == {}
 
 
+def test_a_job_that_takes_longer_than_a_run_goes_on_in_the_next(client: Client, store: Store) -> None:
+    """Begun anew with every run it would never end. One that is wanted otherwise by now is begun anew."""
+    run(client, [FINDER])
+    find, ends = store._find, [False]
+
+    def at_work(path: str) -> Any:
+        answer = find(path)
+        if answer[1].get("kind") == "Job" and not ends[0]:
+            store.objects[path].pop("status", None)
+            answer[1].pop("status", None)
+        return answer
+
+    def seen() -> str:
+        job = store.get("Job", "gpuops", "prune")
+        assert job is not None
+        return str(job["metadata"]["uid"])
+
+    store._find = at_work  # type: ignore[method-assign]
+    uids = []
+    for image in ("x:1", "x:1", "x:2"):
+        plan = plans(client, [FINDER], state="absent")[0]
+        step, = (step for step in plan.steps if step.action == "job.run")
+        step.parameters["object"]["spec"]["template"]["spec"]["containers"][0]["image"] = image
+        with pytest.raises(GpuOpsError) as unfinished:
+            apply(client, plan, 0.2)
+        assert "is not complete after" in unfinished.value.found and "wait_timeout" in unfinished.value.remedy
+        uids.append(seen())
+    assert uids[0] == uids[1] != uids[2]
+    ends[0] = True
+    removed(client, [FINDER])
+    assert store.objects == {}
+
+
+def test_a_job_of_a_removal_ends_before_the_component_comes_back(client: Client, store: Store) -> None:
+    """It would take off the labels that the component sets."""
+    run(client, [FINDER])
+    plan = plans(client, [FINDER], state="absent")[0]
+    job = next(step for step in plan.steps if step.action == "job.run").parameters["object"]
+    client.apply("/apis/batch/v1/namespaces/gpuops/jobs/prune", job)
+    workload = store.get("DaemonSet", "gpuops", "finder")
+    assert workload is not None
+    client.delete("/apis/apps/v1/namespaces/gpuops/daemonsets/finder", workload["metadata"]["uid"], "Foreground")
+    steps = told(run(client, [FINDER]))
+    assert steps.index("object.prune Job gpuops/prune") < steps.index("object.create DaemonSet gpuops/finder")
+
+
 def test_a_kind_is_there_before_its_objects(api: Api, client: Client, store: Store) -> None:
     run(client, [FINDER])
     paths = [request.path for request in api.state.requests if request.query.get("dryRun") != "All"]

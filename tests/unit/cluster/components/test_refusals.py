@@ -49,6 +49,8 @@ TEMPERATURE = {"field": "DCGM_FI_DEV_GPU_TEMP", "type": "gauge", "help": "temper
     ("dcgm_exporter", {"metric_sets": {"a": [{**TEMPERATURE, "field": "gpu temp"}]}}, "cluster.metric_malformed",
      "metric_sets"),
     ("dcgm_exporter", {"metrics": [{**TEMPERATURE, "help": "two\nlines"}]}, "cluster.metric_malformed", "metrics"),
+    ("dcgm_exporter", {"metrics": [{**TEMPERATURE, "help": 'of the "hot spot"'}]}, "cluster.metric_malformed",
+     "metrics"),
 ])
 def test_contradictions_are_refused(name: str, parameters: Dict[str, Any], code: str, option: str) -> None:
     with pytest.raises(GpuOpsError) as refused:

@@ -94,11 +94,11 @@ def _increase(settings: Settings, counter: str, window: str) -> str:
     return "(max by (%s) (increase(%s[%s])) < %s)" % (_labels(settings), counter, window, HIGHEST)
 
 
-def _by_node(settings: Settings, series: str) -> str:
+def _by_node(settings: Settings, series: str, *more: str) -> str:
     """A series of the exporter for each node, under the label that kube-state-metrics has for it."""
     renamed = 'label_replace(%s, "node", "$1", "Hostname", "(.+)")' % series
     renamed = 'label_replace(%s, "node", "$1", "hostname", "(.+)")' % renamed
-    return "count by (%s, node) (%s)" % (settings.cluster, renamed)
+    return "count by (%s) (%s)" % (", ".join((settings.cluster, "node", *more)), renamed)
 
 
 def _codes(numbers: Tuple[int, ...]) -> str:
@@ -149,8 +149,9 @@ def _lost(settings: Settings) -> str:
 
 def _differs_from_label(settings: Settings) -> str:
     # A label cannot be compared as a number, so what is counted becomes a label. With the strategy `single` the label
-    # counts instances.
-    gpus = _by_node(settings, "count by (%s, Hostname, hostname, UUID) (%s)" % (settings.cluster, TEMPERATURE))
+    # counts instances. On a node with GPUs of several products it counts those of one, whichever that is.
+    gpus = _by_node(settings, "count by (%s, Hostname, hostname, UUID, modelName) (%s)" % (
+        settings.cluster, TEMPERATURE), "modelName")
     counted = 'count_values by (%s, node) ("label_nvidia_com_gpu_count", %s)' % (settings.cluster, gpus)
     labelled = ("max by (%s, node, label_nvidia_com_gpu_count) "
                 '(kube_node_labels{label_nvidia_com_gpu_count!="", label_nvidia_com_mig_strategy!="single"})')

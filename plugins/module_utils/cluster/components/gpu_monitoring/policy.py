@@ -17,6 +17,9 @@ RUNBOOK = "https://github.com/gpuops/gpuops.nvidia/blob/main/docs/monitoring.md"
 DURATION = re.compile(r"^(0|([0-9]+(ms|s|m|h|d|w|y))+)$")
 LABEL = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
 PREFIX = re.compile(r"^([a-zA-Z_][a-zA-Z0-9_]*)?$")
+# Of Python's regular expressions, what RE2 has not: looking around, groups that are matched whole or on a condition,
+# and what refers back
+NOT_OF_RE2 = re.compile(r"\(\?(?:<?[=!]|>|\(|P=|#)|\\[1-9]")
 RESERVED = frozenset({"alertname", "severity", "node"})
 
 
@@ -175,3 +178,7 @@ def _label_faults(parameters: Parameters) -> Iterator[str]:
         re.compile(parameters["exporter_job"])
     except re.error as error:
         yield "exporter_job is no regular expression: %s" % error
+    beyond = NOT_OF_RE2.search(parameters["exporter_job"])
+    if beyond:
+        # Prometheus reads no rule of a file in which one is malformed
+        yield "exporter_job has %s, which is nothing to Prometheus' regular expressions" % beyond.group()
