@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Dict, Mapping
 
-from ..plugin_utils.cluster_action import checked
-from ..plugin_utils.component_action import OF_TASK, SEVERAL, ComponentAction
+from ..plugin_utils.component_action import OF_TASK, SEVERAL, SeveralComponents
 
 
-class ActionModule(ComponentAction):
+class ActionModule(SeveralComponents):
     """All components of a list, with one observation of each cluster."""
 
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
@@ -17,7 +16,6 @@ class ActionModule(ComponentAction):
         **OF_TASK,
     }
 
-    def given(self, task: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
-        options = checked(task, self.ARGUMENTS, "gpu_components")
+    def given_to(self, name: str, options: Mapping[str, Any]) -> Dict[str, Any]:
         state = {"state": options["state"]} if options["state"] else {}
-        return {name: {**options[name], **state} for name in options["components"]}
+        return {**options[name], **state}
