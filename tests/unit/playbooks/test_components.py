@@ -252,13 +252,15 @@ def test_the_validation_judges_by_the_configuration_that_the_host_has(controller
     api.state.nodes = [node("gpu-1", allocatable=there, capacity=there)]
     task = {"gpuops.nvidia.gpu_validation": {
         "from_variables": True, "scope": ["cluster"], "node_name": "gpu-1", "pod": False, "timeout": 0}}
-    common = {"gpu_cluster_kubeconfig": str(api.kubeconfig), "device_plugin_configs": {"shared": sharing},
+    common = {"gpu_cluster_kubeconfig": str(api.kubeconfig),
+              "device_plugin_configs": {"shared": sharing, "empty": None},
               "gpu_validation_devices": {"whole": 2, "divided": 1, "empty": 0, "mig": {"1g.10gb": 7}}}
     told = [answers(controller, task, hosts=("gpu-1",), variables={**common, **more})[0] for more in (
         {"device_plugin_config": sharing}, {"device_plugin_config_name": "shared"}, {},
-        {"device_plugin_config_name": "shraed"})]
-    assert [each.get("code", "passed") for each in told] == [
-        "passed", "passed", "validation.check_failed", "cluster.unknown_choice"], told
+        {"device_plugin_config_name": "shraed"},
+        {"device_plugin_config": sharing, "device_plugin_config_name": "empty"})]
+    assert [each.get("code", "broken" if each.get("failed") else "passed") for each in told] == [
+        "passed", "passed", "validation.check_failed", "cluster.unknown_choice", "passed"], told
 
 
 class TestPlaybooks:
