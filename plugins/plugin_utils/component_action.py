@@ -177,8 +177,7 @@ class ComponentAction(ClusterAction):
             apply(client, whole, max(each.parameters["wait_timeout"] for each in wanted))
         self._await(client, wanted, None if whole.steps else live, told)
 
-    @staticmethod
-    def _await(client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
+    def _await(self, client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
         """Wait until everything runs. seen: what was observed, where nothing was written since."""
         not_ready: Set[str] = set()
         for each in wanted:
