@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, FrozenSet, List, Mapping, Optional
+from typing import Any, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
@@ -17,6 +17,7 @@ from ..plugin_utils.clusters import PlayCluster, PlayVariables, clusters_of
 
 EVERY_CLUSTER = "every_cluster"
 NODE_NAME = "gpu_cluster_node_name"
+POD_NAMESPACE = "gpu_validation_pod_namespace"
 
 
 class ActionModule(ClusterAction):
@@ -36,6 +37,8 @@ class ActionModule(ClusterAction):
 
     # The nodes whose facts are wanted, where that is not all of them
     _only: Optional[FrozenSet[str]] = None
+    # Where the hosts of this cluster have the validation run its pod; () where the task says it
+    _probed: Sequence[str] = ()
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         if not boolean(self._task.args.get(EVERY_CLUSTER, False)):
@@ -46,6 +49,9 @@ class ActionModule(ClusterAction):
         refusals: List[Refusal] = []
         for cluster in clusters_of(variables):
             names = {host: str(variables.value(host, NODE_NAME) or host) for host in cluster.hosts}
+            if "pod_namespace" not in self._task.args:
+                self._probed = sorted({str(variables.value(hosts[0], POD_NAMESPACE) or PROBES)
+                                       for hosts in variables.alike(cluster.hosts, [POD_NAMESPACE])})
             found = self._read(cluster, frozenset(names.values()))
             del found["changed"]
             nodes = found.pop("of_nodes", {})
@@ -66,7 +72,8 @@ class ActionModule(ClusterAction):
             return dict(error.result(), failed=True, changed=False)
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        require(cluster, rights_of(options["rights"], options["pod_namespace"]))
+        require(cluster, [rule for namespace in self._probed or [options["pod_namespace"]]
+                          for rule in rights_of(options["rights"], namespace)])
         if options["rolled_out"]:
             wait_for_rollout(cluster, options["namespace"], options["rolled_out"], options["wait_timeout"])
         if options["expected_allocatable"]:

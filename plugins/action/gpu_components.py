@@ -2,22 +2,37 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Mapping
+from typing import Any, ClassVar, Dict, Mapping, Optional, Sequence
 
-from ..plugin_utils.cluster_action import checked
-from ..plugin_utils.component_action import OF_TASK, SEVERAL, ComponentAction
+from ansible.module_utils.parsing.convert_bool import boolean
+
+from ..module_utils.cluster.client import Client
+from ..module_utils.cluster.components.gpu_feature_discovery import GPU_FEATURE_DISCOVERY
+from ..module_utils.cluster.components.observation import Live
+from ..plugin_utils.component_action import OF_TASK, SEVERAL, SeveralComponents, Wanted
 
 
-class ActionModule(ComponentAction):
+class ActionModule(SeveralComponents):
     """All components of a list, with one observation of each cluster."""
 
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
         **SEVERAL,
         "state": {"type": "str", "choices": ["present", "absent"]},
+        "labels_to_come": {"type": "bool", "default": False},
         **OF_TASK,
     }
 
-    def given(self, task: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
-        options = checked(task, self.ARGUMENTS, "gpu_components")
+    def given_to(self, name: str, options: Mapping[str, Any]) -> Dict[str, Any]:
         state = {"state": options["state"]} if options["state"] else {}
-        return {name: {**options[name], **state} for name in options["components"]}
+        return {**options[name], **state}
+
+    def _await(self, client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
+        """Where the task after this one makes labels of features, what may wait for those is not waited for here."""
+        to_come = boolean(self._task.args.get("labels_to_come") or False)
+        writers = [each for each in wanted if _writes_files(each)] if to_come else []
+        super()._await(client, writers or wanted, seen, told)
+
+
+def _writes_files(wanted: Wanted) -> bool:
+    return (wanted.component is GPU_FEATURE_DISCOVERY and not wanted.is_absent
+            and not wanted.parameters["use_node_feature_api"])

@@ -10,8 +10,7 @@ from ansible.utils.path import unfrackpath
 from ..module_utils.cluster.client import Connection
 from ..module_utils.cluster.components.model import images
 from ..module_utils.cluster.components.registry import COMPONENTS
-from ..plugin_utils.cluster_action import checked
-from ..plugin_utils.component_action import SEVERAL, ComponentAction, Wanted
+from ..plugin_utils.component_action import SEVERAL, SeveralComponents, Wanted
 from ..plugin_utils.manifest_files import (
     DIRECTORY,
     HEAD,
@@ -23,16 +22,15 @@ from ..plugin_utils.manifest_files import (
 from ..plugin_utils.text_files import Files, carry_out, changes, claim, diff_of
 
 
-class ActionModule(ComponentAction):
+class ActionModule(SeveralComponents):
     """Writes what gpu_components would apply; no cluster is asked."""
 
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {**SEVERAL, "directory": {"type": "path"}}
 
     def given(self, task: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
-        options = checked(task, self.ARGUMENTS, "gpu_manifests")
-        self._directory = options["directory"]
+        self._directory = task.get("directory")
         self._files: Files = {}
-        return {name: options[name] for name in options["components"]}
+        return super().given(task)
 
     def _carry(self, _access: Connection, wanted: Sequence[Wanted], told: Dict[str, Any]) -> None:
         brought = [(each.component, each.parameters) for each in wanted if not each.is_absent]

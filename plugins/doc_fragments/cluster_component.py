@@ -138,7 +138,9 @@ options:
     SEVERAL = r"""
 options:
   components:
-    description: Which components, in the order in which they are brought; those that go leave in the reverse order.
+    description:
+      - Which components, in the order in which they are brought; those that go leave in the reverse order.
+      - With O(from_variables) and without this option the hosts of each cluster say it by C(gpu_components).
     type: list
     elements: str
     choices: [node_feature_discovery, gpu_feature_discovery, device_plugin, dcgm_exporter, gpu_monitoring]

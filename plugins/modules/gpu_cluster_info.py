@@ -63,7 +63,9 @@ options:
     choices: [nodes, pods, probe]
     default: []
   pod_namespace:
-    description: Namespace of the pod of V(probe).
+    description:
+      - Namespace of the pod of V(probe). With O(every_cluster) and without this option the hosts of each cluster say it
+        by C(gpu_validation_pod_namespace).
     type: str
     default: default
 """

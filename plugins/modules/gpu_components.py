@@ -25,6 +25,13 @@ options:
     description: The state of all of them. Without it each has its own.
     type: str
     choices: [present, absent]
+  labels_to_come:
+    description:
+      - Whether the role node_maintenance is yet to make labels of what GPU feature discovery writes on the hosts. In a
+        cluster where it writes there, O(gpuops.nvidia.gpu_feature_discovery#module:use_node_feature_api=false), this
+        task waits for its pods alone then, as others may wait for those labels; call it once more when they are there.
+    type: bool
+    default: false
 """
 
 EXAMPLES = r"""

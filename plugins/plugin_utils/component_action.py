@@ -42,8 +42,9 @@ OF_TASK: Dict[str, Any] = {
     "approved_from": {"type": "path"},
 }
 # Of a task of several components, each with its own options
+CHOSEN = "components"
 SEVERAL: Dict[str, Any] = {
-    "components": {"type": "list", "elements": "str", "choices": list(COMPONENTS), "default": list(BY_DEFAULT)},
+    CHOSEN: {"type": "list", "elements": "str", "choices": list(COMPONENTS), "default": list(BY_DEFAULT)},
     **{name: {"type": "dict", "default": {}} for name in COMPONENTS},
 }
 # A cluster is the one whose namespace kube-system has this uid, whatever its kubeconfig is called: no other object
@@ -113,11 +114,17 @@ class ComponentAction(ClusterAction):
         """Have one cluster as it is wanted. told: takes up what is known by then. Raises GpuOpsError."""
         self._serve(Client(access), wanted, told, secrets(access))
 
+    def chosen(self, word: Optional[ClusterWord]) -> Optional[Sequence[str]]:
+        """Which components a cluster is to have, where that is not all that the task gives options for."""
+        return None
+
     def _wanted(self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]]) -> List[Wanted]:
         """The components as this cluster is to have them: those that come in order, then those that go in reverse."""
         word = ClusterWord(cluster, self.variables) if self.variables else None
+        chosen = self.chosen(word)
         wanted: List[Wanted] = []
-        for name, own in given.items():
+        for name in given if chosen is None else chosen:
+            own = given[name]
             component, behind = COMPONENTS[name], variables_behind(name, own) if word else {}
             options = word.options(name, own) if word else own
             with_access = checked(options, argument_spec(component), name)
@@ -170,8 +177,7 @@ class ComponentAction(ClusterAction):
             apply(client, whole, max(each.parameters["wait_timeout"] for each in wanted))
         self._await(client, wanted, None if whole.steps else live, told)
 
-    @staticmethod
-    def _await(client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
+    def _await(self, client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
         """Wait until everything runs. seen: what was observed, where nothing was written since."""
         not_ready: Set[str] = set()
         for each in wanted:
@@ -193,6 +199,26 @@ class ComponentAction(ClusterAction):
         refusals = [_of(cluster, Refusal.from_dict(refusal), len(clusters) > 1) for cluster in clusters
                     for refusal in cluster.get("refusals", ())]
         return {**result, **as_result(refusals), "failed": True} if refusals else result
+
+
+class SeveralComponents(ComponentAction):
+    """Base of those that have all of them. Which, the task says, else the hosts of each cluster."""
+
+    def given(self, task: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
+        options = checked(task, self.ARGUMENTS, self._name())
+        self._components = options[CHOSEN]
+        self._said = task.get(CHOSEN) is not None
+        return {name: self.given_to(name, options) for name in COMPONENTS}
+
+    def given_to(self, name: str, options: Mapping[str, Any]) -> Dict[str, Any]:
+        """The options that the task gives a component. options: of the task, checked."""
+        return dict(options[name])
+
+    def chosen(self, word: Optional[ClusterWord]) -> Sequence[str]:
+        if self._said or word is None:
+            return list(self._components)
+        said = word.components(self._components)
+        return list(checked({CHOSEN: said}, {CHOSEN: SEVERAL[CHOSEN]}, self._name())[CHOSEN])
 
 
 def _planned(client: Client, wanted: Sequence[Wanted], dry_run: ServerDryRun) -> Tuple[Live, List[Plan]]:

@@ -23,8 +23,8 @@ CHOICES = {
     "gpu_feature_discovery": ("configs", "device_plugin_config_name"),
     "dcgm_exporter": ("metric_sets", "dcgm_exporter_metric_set_name"),
 }
-
-
+# The variable that says which components a cluster has
+COMPONENTS_NAMED = "gpu_components"
 # A role's variables as these hosts have them
 Said = Tuple[RoleVariables, Tuple[str, ...]]
 
@@ -52,6 +52,15 @@ class ClusterWord:
                     for refusal in self._disagreements(variable, said)}
         _raise(list(refusals.values()))
         return {**said[0][0].options(module), **given}
+
+    def components(self, default: Any) -> Any:
+        """Which components the cluster is to have. Raises GpuOpsError where hosts disagree on it."""
+        found = [(self._variables.value(hosts[0], COMPONENTS_NAMED), hosts)
+                 for hosts in self._variables.alike(self._cluster.hosts, [COMPONENTS_NAMED])]
+        said = [Opinion(default if value is None else value, hosts) for value, hosts in found]
+        refusal = disagreement(str(self._cluster), COMPONENTS_NAMED, said)
+        _raise([refusal] if refusal else [])
+        return said[0].value if said else default
 
     def _disagreements(self, variable: str, said: Sequence[Said]) -> List[Refusal]:
         """Why hosts do not agree on a variable: of one that nobody sets, those that its default follows."""

@@ -26,7 +26,7 @@ def configuration_of(task_vars: Mapping[str, Any], templar: Any) -> Dict[str, An
     if name not in (configs or {}):
         raise GpuOpsError.because([unknown_choice(
             CHOSEN, str(name), [str(task_vars["inventory_hostname"])], CONFIGS, configs or {})])
-    return completed(configs[name], base)
+    return completed(configs[name] or {}, base)
 
 
 def unknown_choice(variable: str, name: str, hosts: Sequence[str], choices: str, known: Mapping[str, Any]) -> Refusal:

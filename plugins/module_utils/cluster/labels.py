@@ -19,6 +19,8 @@ from .startup_taint import Taint, with_taint, without_taint
 CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
 CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
 OUR_LABELS = "gpuops.nvidia.com/labels"
+# In which Node Feature Discovery keeps the names of the labels that it has set; before it, the name of its instance
+NFD_LABELS = "nfd.node.kubernetes.io/feature-labels"
 
 
 @dataclass(frozen=True)
@@ -86,13 +88,23 @@ def plan_node_change(node: Mapping[str, Any], policy: NodePolicy) -> NodeChange:
     unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
     taints: Sequence[Taint] = (node.get("spec") or {}).get("taints") or []
     before = _snapshot(unschedulable, labels, annotations, taints)
-    labels, ours = _labels_after(_name(node), labels, our_labels(node), policy, notes)
+    recorded = our_labels(node)
+    for key in _published(annotations):
+        recorded.pop(key, None)
+    labels, ours = _labels_after(_name(node), labels, recorded, policy, notes)
     unschedulable, annotations = _cordon_after(_name(node), unschedulable, annotations, policy, notes)
     annotations.pop(OUR_LABELS, None)
     if ours:
         annotations[OUR_LABELS] = json.dumps(ours, sort_keys=True, separators=(",", ":"))
     after = _snapshot(unschedulable, labels, annotations, _taints_after(taints, policy))
     return NodeChange(before, after, _patch(before, after, node), tuple(notes))
+
+
+def _published(annotations: Mapping[str, str]) -> List[str]:
+    """Features that Node Feature Discovery has set, or found as we had set them: where we took them away, it would not
+    set them again before its next round, which is an hour later."""
+    return [key for name, keys in annotations.items() if name == NFD_LABELS or name.endswith("." + NFD_LABELS)
+            for key in keys.split(",") if is_feature(key)]
 
 
 def _labels_after(

@@ -107,6 +107,11 @@ class HostFailed(GpuOpsError):
         self.number = number
         self.reason = reason or found
 
+    @property
+    def is_denial(self) -> bool:
+        """Whether somebody with more rights could have done it."""
+        return self.number in (errno.EACCES, errno.EPERM)
+
     @classmethod
     def of(cls, error: OSError, path: str, tried: str, mount: str = "/") -> HostFailed:
         """The failure behind an OSError. tried: what could not be done, as a participle ('read', 'written')."""

@@ -8,7 +8,6 @@ change of /etc/default/grub has no effect until grub-mkconfig ran.
 """
 from __future__ import annotations
 
-import errno
 import fnmatch
 import re
 import shlex
@@ -142,7 +141,7 @@ def kernels(host: Host) -> Tuple[str, ...]:
 
 def _denied(failure: HostFailed) -> str:
     """What was for root alone; any other failure is raised again."""
-    if failure.number not in (errno.EACCES, errno.EPERM):
+    if not failure.is_denial:
         raise failure
     return failure.found
 

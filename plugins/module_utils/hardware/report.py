@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
+from ..core.errors import HostFailed
 from ..core.features import FEATURE_FILE, parse_features
 from ..core.host import Host
 from .boot import kernels
@@ -42,9 +43,19 @@ def read_host(host: Host) -> Dict[str, Any]:
         "devices": devices_of(len(bus.gpus), nvml),
         "layouts": layouts_of(nvml),
         "services": {name: service_state(host, name) for name in SERVICES},
-        "features": parse_features(host.read(FEATURE_FILE) or ""),
+        "features": _features(host),
         "modules": {name: _module(host, name) for name in host.list("/sys/module") if name.startswith("nvidia")},
     }
+
+
+def _features(host: Host) -> Dict[str, str]:
+    """None for a user who may not look there: of all that is read, only the node's labels are made of them."""
+    try:
+        return parse_features(host.read(FEATURE_FILE) or "")
+    except HostFailed as failure:
+        if failure.is_denial:
+            return {}
+        raise
 
 
 def compact(reading: Dict[str, Any]) -> Dict[str, Any]:

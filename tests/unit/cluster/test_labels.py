@@ -162,6 +162,16 @@ def test_a_feature_that_others_published_stays_theirs() -> None:
     assert plan_node_change(theirs, NodePolicy(features={})).patch == {}
 
 
+@pytest.mark.parametrize("instance", ["", "gpu."])
+def test_a_feature_that_nfd_has_taken_over_is_its_own(instance: str) -> None:
+    labelled = after(node(), NodePolicy(features={"nvidia.com/gpu.count": "8", "nvidia.com/gpu.family": "hopper"}))
+    labelled["metadata"]["annotations"][instance + "nfd.node.kubernetes.io/feature-labels"] = (
+        "cpu-cpuid.AVX,nvidia.com/gpu.count")
+    change = plan_node_change(labelled, NodePolicy(features={}))
+    assert change.after["labels"] == {**node()["metadata"]["labels"], "nvidia.com/gpu.count": "8"}
+    assert OUR_LABELS not in change.after["annotations"]
+
+
 def test_a_file_can_say_nothing_but_features() -> None:
     change = plan_node_change(node(), NodePolicy(features={
         PLUGIN: "true", "node-role.kubernetes.io/control-plane": "", "nvidia.com/mig.config": "all-balanced"}))

@@ -3,13 +3,16 @@
 """Which GPUs of the PCI bus the host's driver is for."""
 from __future__ import annotations
 
+import errno
 from pathlib import Path
-from typing import List
+from typing import List, Optional
 
 import pytest
 from pci_tree import Tree
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import HostFailed
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.node import host_facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.report import compact, read_host
@@ -128,3 +131,20 @@ def test_the_reading_has_what_feature_discovery_has_written(tree: Tree) -> None:
     file.parent.mkdir(parents=True)
     file.write_text("nvidia.com/gpu.count=2\nelse=x\n")
     assert read_host(tree.host)["features"] == {"nvidia.com/gpu.count": "2"}
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_who_may_not_look_at_features_reads_the_rest(tree: Tree, number: int) -> None:
+    class Unprivileged(Host):
+        """Tests run as root, whom no mode keeps out."""
+
+        def read(self, name: str) -> Optional[str]:
+            if name.startswith("/etc/kubernetes/"):
+                raise HostFailed.of(OSError(number, ""), name, "read")
+            return super().read(name)
+
+    if number == errno.EACCES:
+        assert read_host(Unprivileged(tree.root))["features"] == {}
+    else:
+        with pytest.raises(HostFailed):
+            read_host(Unprivileged(tree.root))

@@ -13,6 +13,7 @@ from cluster_objects import node
 from controller import Controller
 from documentation import returned, undocumented
 from object_store import Store
+from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 
@@ -260,13 +261,15 @@ def test_the_validation_judges_by_the_configuration_that_the_host_has(controller
     api.state.nodes = [node("gpu-1", allocatable=there, capacity=there)]
     task = {"gpuops.nvidia.gpu_validation": {
         "from_variables": True, "scope": ["cluster"], "node_name": "gpu-1", "pod": False, "timeout": 0}}
-    common = {"gpu_cluster_kubeconfig": str(api.kubeconfig), "device_plugin_configs": {"shared": sharing},
+    common = {"gpu_cluster_kubeconfig": str(api.kubeconfig),
+              "device_plugin_configs": {"shared": sharing, "empty": None},
               "gpu_validation_devices": {"whole": 2, "divided": 1, "empty": 0, "mig": {"1g.10gb": 7}}}
     told = [answers(controller, task, hosts=("gpu-1",), variables={**common, **more})[0] for more in (
         {"device_plugin_config": sharing}, {"device_plugin_config_name": "shared"}, {},
-        {"device_plugin_config_name": "shraed"})]
-    assert [each.get("code", "passed") for each in told] == [
-        "passed", "passed", "validation.check_failed", "cluster.unknown_choice"], told
+        {"device_plugin_config_name": "shraed"},
+        {"device_plugin_config": sharing, "device_plugin_config_name": "empty"})]
+    assert [each.get("code", "broken" if each.get("failed") else "passed") for each in told] == [
+        "passed", "passed", "validation.check_failed", "cluster.unknown_choice", "passed"], told
 
 
 class TestPlaybooks:
@@ -303,3 +306,34 @@ class TestPlaybooks:
         assert "Tell the hosts that come after" not in told and in_words.calls("gpu_driver") == 0
         told = self.told(in_words, "site", "--tags", "hosts", steps=(step,))
         assert "Tell the hosts that come after" in told, told
+
+
+class TestWhichComponents:
+    """As the playbooks ask for them."""
+
+    def told(self, controller: Controller, **variables: Any) -> Any:
+        task = {"ansible.builtin.include_tasks": str(REPOSITORY / "playbooks/tasks/components.yml"),
+                "vars": {"gpu_cluster_brought": {}}}
+        return controller.tasks([task], hosts=HOSTS, variables=variables)
+
+    def sets(self, server: Api) -> List[str]:
+        return [item["metadata"]["name"] for item in server.state.store.objects.values()
+                if item["kind"] == "DaemonSet"]
+
+    def test_each_cluster_has_those_that_its_own_hosts_name(
+        self, controller: Controller, api: Api, other: Api
+    ) -> None:
+        told = self.told(controller, **two_clusters(api, other), gpu_components=by_host(
+            {"gpu-3": ["device_plugin"]}, ["gpu_feature_discovery"]))
+        assert (self.sets(api), self.sets(other)) == (["gpu-feature-discovery"], ["nvidia-device-plugin"]), told
+
+    def test_hosts_of_one_that_name_different_ones_are_refused(self, controller: Controller, api: Api) -> None:
+        told = self.told(controller, gpu_cluster_kubeconfig=str(api.kubeconfig), gpu_components=by_host(
+            {"gpu-1": ["device_plugin"]}, ["gpu_feature_discovery"]))
+        answer = told[1][0]
+        assert (answer["code"], answer["option"]) == ("cluster.hosts_disagree", "gpu_components"), answer
+        assert api.state.store.writes == []
+
+    def test_one_that_there_is_not_is_refused(self, controller: Controller, api: Api) -> None:
+        told = self.told(controller, gpu_cluster_kubeconfig=str(api.kubeconfig), gpu_components=["device_plugni"])
+        assert "device_plugni" in told[1][0]["msg"] and api.state.store.writes == [], told

@@ -4,16 +4,20 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import pytest
 import yaml
-from canned import Hosts
+from canned import Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
 from controller import Controller
+from object_store import Answer, Store
 from workspace import REPOSITORY
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+
+MPS = "nvidia.com/mps.capable"
 FOUND = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
 
 
@@ -78,3 +82,34 @@ def test_site_knows_whose_they_are(
           "vars": {**yaml.safe_load((REPOSITORY / "playbooks/vars/site.yml").read_text()),
                    "gpu_node": {"labels": labels, "annotations": ours}}}], hosts=("gpu-1",), variables=variables)
     assert told["msg"] == list(expected)
+
+
+class WaitingForTheDaemon(Store):
+    """The device plugin's pod waits for that of the MPS daemon, which runs where the label is."""
+
+    def __init__(self, api: Api) -> None:
+        super().__init__(has_controllers=True)
+        self.api = api
+
+    def answer(self, method: str, path: str, query: Mapping[str, str], body: Any) -> Optional[Answer]:
+        code, item = answer = super().answer(method, path, query, body) or (0, {})
+        if (code, method) == (200, "GET") and path.endswith("/daemonsets/nvidia-device-plugin"):
+            ready = int(MPS in self.api.state.nodes[0]["metadata"]["labels"])
+            item["status"] = {"desiredNumberScheduled": 1, "updatedNumberScheduled": 1, "numberReady": ready}
+        return answer if code else None
+
+
+def test_pods_that_wait_for_a_label_are_waited_for_once_the_node_has_it(in_words: Hosts, api: Api) -> None:
+    api.state.nodes = [node("gpu-1")]
+    api.state.store = WaitingForTheDaemon(api)
+    told = in_words.controller.play(
+        "gpuops.nvidia.site", hosts=("gpu-1",), environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)},
+        variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), "node_maintenance_timeout": 1,
+            "gpu_feature_discovery_use_node_feature_api": False, "node_feature_discovery_state": "absent",
+            "device_plugin_wait_timeout": 3, "device_plugin_config": {
+                "flags": {"migStrategy": "none"},
+                "sharing": {"mps": {"resources": [{"name": "nvidia.com/gpu", "replicas": 2}]}}},
+            "canned": {"gpu_plan": planned(Plan()), "gpu_info": {"observation": {
+                "features": {**FOUND, MPS: "true"}}}}})
+    assert labels_of(api).get(MPS) == "true" and "failed=0" in told.stdout, told.stdout

@@ -14,6 +14,7 @@ from cluster_api import Api
 from cluster_objects import h100_node, node
 from controller import Controller
 from documentation import returned, undocumented
+from object_store import Store
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.model import argument_spec
@@ -146,3 +147,26 @@ def test_every_cluster_of_a_play_is_read_once(controller: Controller, api: Api, 
         "host-1": None, "host-2": None, "host-3": "other"}
     assert told["of_hosts"]["host-2"] == {} and told["of_hosts"]["host-1"]["name"] == "host-1"
     assert api.count("GET", "/api/v1/nodes") == other.count("GET", "/api/v1/nodes") == 1
+
+
+def test_rights_to_a_probe_are_asked_for_where_the_hosts_of_the_cluster_have_it(
+    controller: Controller, api: Api, tmp_path_factory: Any
+) -> None:
+    other = Api(tmp_path_factory.mktemp("other"))
+    servers = {"gpu-1": api, "gpu-2": other}
+    for name, server in servers.items():
+        server.state.nodes, server.state.store = [node(name)], Store()
+    try:
+        told = controller.tasks(
+            [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "check"}}],
+            hosts=tuple(servers), variables={
+                "gpu_cluster_kubeconfig": "{{ %r[inventory_hostname] }}" % {
+                    name: str(server.kubeconfig) for name, server in servers.items()},
+                "gpu_validation_pod_namespace": "probes-of-{{ inventory_hostname }}",
+                "node_maintenance_rights": ["probe"]})
+    finally:
+        other.close()
+    asked = {name: {request.body["spec"]["resourceAttributes"].get("namespace") or "" for request in
+                    server.state.requests if request.path.endswith("/selfsubjectaccessreviews")}
+             for name, server in servers.items()}
+    assert asked == {name: {"", "probes-of-" + name} for name in servers}, told
