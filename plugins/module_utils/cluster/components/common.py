@@ -56,11 +56,11 @@ SHARED_ARGUMENTS: Dict[str, Any] = {
 }
 
 GPU_TOLERATION: Dict[str, Any] = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+# Of programs that write nothing but what is mounted for them
+CONFINED: Dict[str, Any] = {
+    "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True}
 # Of programs that need nothing of their node but files to read
-UNPRIVILEGED: Dict[str, Any] = {
-    "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "readOnlyRootFilesystem": True,
-    "runAsNonRoot": True,
-}
+UNPRIVILEGED: Dict[str, Any] = {**CONFINED, "runAsNonRoot": True}
 # The parts of an object that two components can say otherwise: {field: option}
 _SHARED_FIELDS = {"handler": "runtime_handler", "scheduling": "runtime_class_scheduling"}
 # A host, a port, a path, as in the name of an image
@@ -265,6 +265,12 @@ def _no_image(found: str) -> GpuOpsError:
         "cluster.image_malformed", found="in `image`: %s" % found,
         wanted="a repository, and a tag or a digest such as sha256:0123... of 64 digits",
         remedy="correct `image`", option="image")
+
+
+def container(name: str, image: str, parameters: Parameters, **more: Any) -> Dict[str, Any]:
+    """A container with what every one has. image: its reference, as image_of() says it."""
+    return {"name": name, "image": image, "imagePullPolicy": parameters["image_pull_policy"],
+            "resources": parameters["resources"], **more}
 
 
 def environment(ours: Mapping[str, Any], given: Optional[Mapping[str, Any]] = None) -> List[Dict[str, Any]]:

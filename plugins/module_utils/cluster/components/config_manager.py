@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 from ...core.errors import GpuOpsError
 from ..plugin_config import CONFIG_LABEL
 from .common import (
+    CONFINED,
     Object,
     Parameters,
     as_yaml,
@@ -21,6 +22,7 @@ from .common import (
     cluster_role,
     config_map,
     config_volume,
+    container,
     environment,
     field,
     mount,
@@ -74,13 +76,7 @@ def by_config_manager(app: str, image: str, parameters: Parameters, groups: Sequ
     """
     links = mount("config", DIRECTORY)
     files = mount("available-configs", AVAILABLE, read_only=True)
-    helper = {
-        "image": image,
-        "imagePullPolicy": parameters["image_pull_policy"],
-        "command": [PROGRAM],
-        "resources": parameters["resources"],
-        "volumeMounts": [files, links],
-    }
+    helper = container(PROGRAM, image, parameters, command=[PROGRAM], volumeMounts=[files, links])
     told: Dict[str, Any] = {
         "NODE_NAME": field("spec.nodeName"), "NODE_LABEL": CONFIG_LABEL, "CONFIG_FILE_SRCDIR": AVAILABLE,
         "CONFIG_FILE_DST": "%s/%s" % (DIRECTORY, FILE), "DEFAULT_CONFIG": DEFAULT_NAME,
@@ -88,11 +84,10 @@ def by_config_manager(app: str, image: str, parameters: Parameters, groups: Sequ
     first = {
         **helper, "name": PROGRAM + "-init",
         "env": environment({**told, "ONESHOT": "true", "SEND_SIGNAL": "false"}),
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
-                            "readOnlyRootFilesystem": True},
+        "securityContext": CONFINED,
     }
     beside = {
-        **helper, "name": PROGRAM,
+        **helper,
         "env": environment({**told, "ONESHOT": "false", "SEND_SIGNAL": "true", "SIGNAL": SIGHUP,
                             "PROCESS_TO_SIGNAL": app}),
         # AppArmor's and SELinux' profiles of containers let none that they confine signal a privileged one

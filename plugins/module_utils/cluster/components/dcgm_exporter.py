@@ -19,6 +19,7 @@ from .common import (
     cluster_role,
     config_map,
     config_volume,
+    container,
     daemon_set,
     environment,
     field,
@@ -260,22 +261,17 @@ def _daemon_set(each: Group, parameters: Parameters, lines: str) -> Object:
         volumes.append({"name": "web", "secret": {"secretName": web}})
     # The profiling counters are for holders of this capability.
     profiling = any(metric["field"].startswith(PROFILING) for metric in each.value)
-    container = {
-        "name": APP,
-        "image": image_of(parameters, ARGUMENTS),
-        "imagePullPolicy": parameters["image_pull_policy"],
-        "env": environment(_variables(parameters), parameters["env"]),
-        "ports": [{"name": "metrics", "containerPort": parameters["port"], "protocol": "TCP"}],
-        "readinessProbe": {**_probe(parameters), "initialDelaySeconds": 5, "periodSeconds": 5, "failureThreshold": 12},
-        "livenessProbe": {**_probe(parameters), "initialDelaySeconds": 45, "periodSeconds": 15},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {
+    exporter = container(
+        APP, image_of(parameters, ARGUMENTS), parameters,
+        env=environment(_variables(parameters), parameters["env"]),
+        ports=[{"name": "metrics", "containerPort": parameters["port"], "protocol": "TCP"}],
+        readinessProbe={**_probe(parameters), "initialDelaySeconds": 5, "periodSeconds": 5, "failureThreshold": 12},
+        livenessProbe={**_probe(parameters), "initialDelaySeconds": 45, "periodSeconds": 15},
+        securityContext={"allowPrivilegeEscalation": False, "capabilities": {
             "drop": ["ALL"], **({"add": ["SYS_ADMIN"]} if profiling else {})}},
-        "resources": parameters["resources"],
-        "volumeMounts": mounts,
-    }
+        volumeMounts=mounts)
     spec = pod_spec(
-        parameters, APP, [container], volumes, token=_reads_pods(parameters),
-        node_selector=each.node_selector(parameters["node_selector"]), affinity=each.affinity(parameters["affinity"]),
+        parameters, APP, [exporter], volumes, token=_reads_pods(parameters), **each.placement(parameters),
         runtimeClassName=parameters["runtime_class"])
     return daemon_set(name, parameters, pod_template(name, parameters, spec, {
         **checksum(lines), **_scraping(parameters)}))

@@ -14,12 +14,14 @@ from ...core.errors import GpuOpsError
 from ...core.quantities import PREFIX, whole
 from ..plugin_config import CONFIG_LABEL, DEFAULT, IMAGE, MPS_ROOT, VERSION, completed
 from .common import (
+    CONFINED,
     GPU_TOLERATION,
     Object,
     Parameters,
     checksum,
     cluster_object,
     config_volume,
+    container,
     daemon_set,
     environment,
     field,
@@ -200,23 +202,16 @@ def _plugin(group: Group, parameters: Parameters, source: ConfigSource) -> Objec
         variables = DRIVER_PROGRAMS
         runtime_class = parameters["runtime_class"]
         before.append(_wait_for_mps(parameters))
-    container = {
-        "name": APP,
-        "image": image_of(parameters, ARGUMENTS),
-        "imagePullPolicy": parameters["image_pull_policy"],
-        "command": [APP],
-        "env": environment({"CONFIG_FILE": "/config/config.yaml", "KUBELET_SOCKET": SOCKETS + "/kubelet.sock",
-                            "NVIDIA_MIG_MONITOR_DEVICES": "all", **variables}, parameters["env"]),
+    plugin = container(
+        APP, image_of(parameters, ARGUMENTS), parameters, command=[APP],
+        env=environment({"CONFIG_FILE": "/config/config.yaml", "KUBELET_SOCKET": SOCKETS + "/kubelet.sock",
+                         "NVIDIA_MIG_MONITOR_DEVICES": "all", **variables}, parameters["env"]),
         # NVML opens the device node of every GPU of the node, and the CDI specification is made from the driver's
         # files, so the container needs the host's devices; nothing else of the host is writable but the two sockets'
         # directories.
-        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
-        "resources": parameters["resources"],
-        "volumeMounts": mounts,
-    }
-    spec = pod_spec(parameters, APP, [container, *source.sidecars], volumes, token=source.token,
-                    node_selector=group.node_selector(parameters["node_selector"]),
-                    affinity=group.affinity(parameters["affinity"]), runtimeClassName=runtime_class,
+        securityContext={"privileged": True, "readOnlyRootFilesystem": True}, volumeMounts=mounts)
+    spec = pod_spec(parameters, APP, [plugin, *source.sidecars], volumes, token=source.token,
+                    **group.placement(parameters), runtimeClassName=runtime_class,
                     initContainers=before, shareProcessNamespace=source.shares_processes)
     return daemon_set(name, parameters, pod_template(name, parameters, spec, source.annotations))
 
@@ -224,45 +219,28 @@ def _plugin(group: Group, parameters: Parameters, source: ConfigSource) -> Objec
 def _wait_for_mps(parameters: Parameters) -> Dict[str, Any]:
     """The plugin would offer GPUs whose limits the daemon has yet to set (NVIDIA/k8s-device-plugin#1946), and keep the
     directory over which the daemon mounts the memory that it shares with its clients."""
-    return {
-        "name": "mps-control-daemon-ready",
-        "image": image_of(parameters, ARGUMENTS),
-        "imagePullPolicy": parameters["image_pull_policy"],
-        "command": ["/bin/sh", "-c", MPS_READY],
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]},
-                            "readOnlyRootFilesystem": True},
-        "resources": parameters["resources"],
-        "volumeMounts": [mount("mps-root", "/mps", read_only=True, propagation="HostToContainer")],
-    }
+    return container(
+        "mps-control-daemon-ready", image_of(parameters, ARGUMENTS), parameters, command=["/bin/sh", "-c", MPS_READY],
+        securityContext=CONFINED,
+        volumeMounts=[mount("mps-root", "/mps", read_only=True, propagation="HostToContainer")])
 
 
 def _mps(group: Group, parameters: Parameters) -> Object:
     """The daemon sets GPUs to the compute mode EXCLUSIVE_PROCESS, and back to DEFAULT when it is ended in order."""
     name, config = group.called(MPS_APP), group.value
-    image, policy = image_of(parameters, ARGUMENTS), parameters["image_pull_policy"]
-    mounts = {
-        "name": "mps-control-daemon-mounts",
-        "image": image,
-        "imagePullPolicy": policy,
-        "command": ["/usr/bin/mps-control-daemon", "mount-shm"],
-        "securityContext": {"privileged": True},
-        "resources": parameters["resources"],
-        "volumeMounts": [mount("mps-root", "/mps", propagation="Bidirectional")],
-    }
-    daemon = {
-        "name": "mps-control-daemon",
-        "image": image,
-        "imagePullPolicy": policy,
+    image = image_of(parameters, ARGUMENTS)
+    mounts = container(
+        "mps-control-daemon-mounts", image, parameters, command=["/usr/bin/mps-control-daemon", "mount-shm"],
+        securityContext={"privileged": True}, volumeMounts=[mount("mps-root", "/mps", propagation="Bidirectional")])
+    daemon = container(
         # Whole, because NVIDIA's config-manager finds a process by exactly what it was started as
-        "command": ["/usr/bin/mps-control-daemon"],
-        "env": environment({
+        "mps-control-daemon", image, parameters, command=["/usr/bin/mps-control-daemon"],
+        env=environment({
             "CONFIG_FILE": "/config/config.yaml", "NODE_NAME": field("spec.nodeName"),
             "NVIDIA_MIG_MONITOR_DEVICES": "all", **DRIVER_PROGRAMS}),
-        "securityContext": {"privileged": True},
-        "resources": parameters["resources"],
-        "volumeMounts": [mount("config", "/config", read_only=True), mount("mps-root", "/mps"),
-                         mount("mps-shm", "/dev/shm")],
-    }
+        securityContext={"privileged": True},
+        volumeMounts=[mount("config", "/config", read_only=True), mount("mps-root", "/mps"),
+                      mount("mps-shm", "/dev/shm")])
     spec = pod_spec(
         parameters, APP, [daemon], [config_volume("config", group.called(APP)),
                                     *_mps_volumes(config["flags"]["mpsRoot"])],

@@ -13,6 +13,7 @@ from .common import (
     GPU_TOLERATION,
     Object,
     Parameters,
+    container,
     daemon_set,
     environment,
     field,
@@ -100,22 +101,14 @@ def _discovery(group: Group, parameters: Parameters, source: ConfigSource) -> Ob
     else:
         mounts.append(mount("features", posixpath.dirname(FEATURE_FILE)))
         volumes.append(host_path("features", posixpath.dirname(FEATURE_FILE), "DirectoryOrCreate"))
-    container = {
-        "name": APP,
-        "image": image_of(parameters, ARGUMENTS),
-        "imagePullPolicy": parameters["image_pull_policy"],
-        "command": [APP],
-        "env": environment({
-            "CONFIG_FILE": "/config/config.yaml", "NVIDIA_MIG_MONITOR_DEVICES": "all", **published}),
+    discovery = container(
+        APP, image_of(parameters, ARGUMENTS), parameters, command=[APP],
+        env=environment({"CONFIG_FILE": "/config/config.yaml", "NVIDIA_MIG_MONITOR_DEVICES": "all", **published}),
         # The PCI configuration space beyond its first 64 bytes, where a vGPU shows itself, is for privileged readers.
-        "securityContext": {"privileged": True, "readOnlyRootFilesystem": True},
-        "resources": parameters["resources"],
-        "volumeMounts": mounts,
-    }
+        securityContext={"privileged": True, "readOnlyRootFilesystem": True}, volumeMounts=mounts)
     spec = pod_spec(
-        parameters, APP, [container, *source.sidecars], volumes, token=api or source.token,
-        node_selector=group.node_selector(parameters["node_selector"]),
-        affinity=group.affinity(parameters["affinity"]), runtimeClassName=parameters["runtime_class"],
+        parameters, APP, [discovery, *source.sidecars], volumes, token=api or source.token,
+        **group.placement(parameters), runtimeClassName=parameters["runtime_class"],
         initContainers=list(source.init_containers), shareProcessNamespace=source.shares_processes)
     return daemon_set(name, parameters, pod_template(name, parameters, spec, source.annotations))
 

@@ -40,6 +40,11 @@ class Group:
         """The group's own object of that name."""
         return "%s-%s" % (name, self.name) if self.name else name
 
+    def placement(self, parameters: Mapping[str, Any]) -> Dict[str, Any]:
+        """Where its pods go, as pod_spec() takes it."""
+        return {"node_selector": self.node_selector(parameters["node_selector"]),
+                "affinity": self.affinity(parameters["affinity"])}
+
     def node_selector(self, given: Mapping[str, str]) -> Dict[str, str]:
         return {**given, self.label: self.name} if self.name else dict(given)
 

@@ -17,6 +17,7 @@ from .common import (
     cluster_role,
     config_map,
     config_volume,
+    container,
     daemon_set,
     deployment,
     environment,
@@ -238,16 +239,11 @@ def _controller(name: str, container: Dict[str, Any], parameters: Parameters,
 
 
 def _container(name: str, part: str, parameters: Parameters, command: List[str]) -> Dict[str, Any]:
-    return {
-        "name": name,
-        "image": image_of(parameters, ARGUMENTS),
-        "imagePullPolicy": parameters["image_pull_policy"],
-        "command": command,
-        "env": environment({"NODE_NAME": field("spec.nodeName"), "POD_NAME": field("metadata.name"),
-                            "POD_UID": field("metadata.uid"), "KUBERNETES_NAMESPACE": field("metadata.namespace")}),
-        "securityContext": UNPRIVILEGED,
-        "resources": parameters["resources"].get(part) or {},
-    }
+    return container(
+        name, image_of(parameters, ARGUMENTS), parameters, command=command,
+        env=environment({"NODE_NAME": field("spec.nodeName"), "POD_NAME": field("metadata.name"),
+                         "POD_UID": field("metadata.uid"), "KUBERNETES_NAMESPACE": field("metadata.namespace")}),
+        securityContext=UNPRIVILEGED, resources=parameters["resources"].get(part) or {})
 
 
 def _probes(parameters: Parameters) -> Dict[str, Any]:
