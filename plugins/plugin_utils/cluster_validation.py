@@ -29,6 +29,8 @@ from ..module_utils.validation.on_cluster import (
 from ..module_utils.validation.verdict import raise_if_unhealthy
 
 POLL_S = 1.0
+# How much longer than it is waited for a pod lives that nobody has taken away
+LEFT_BEHIND_S = 60
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ def _probe(cluster: Client, scope: ClusterScope, resource: str) -> Check:
     name = "gpuops-validation-%s" % secrets.token_hex(4)
     pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
     wanted = probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image, runtime_class,
-                       tolerations(scope.startup_taint))
+                       int(scope.timeout) + LEFT_BEHIND_S, tolerations(scope.startup_taint))
     divided = scope.divided or resource.startswith(MIG)
 
     def judge() -> Tuple[Check, bool]:

@@ -52,12 +52,17 @@ def _counts(node: Mapping[str, Any]) -> Dict[str, int]:
 
 
 def probe_pod(
-    name: str, namespace: str, node: str, resource: str, image: str, runtime_class: Optional[str],
+    name: str, namespace: str, node: str, resource: str, image: str, runtime_class: Optional[str], seconds: int,
     tolerations: Sequence[Mapping[str, Any]] = ()
 ) -> Dict[str, Any]:
-    """A pod that asks for one device on one node and says which it got. tolerations: beside those of its own."""
+    """A pod that asks for one device on one node and says which it got.
+
+    seconds: after which the kubelet ends it, so that it gives its device back also where nobody lives to delete it.
+    tolerations: beside those of its own.
+    """
     spec: Dict[str, Any] = {
         "restartPolicy": "Never",
+        "activeDeadlineSeconds": seconds,
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": False,
         "nodeSelector": {"kubernetes.io/hostname": node},

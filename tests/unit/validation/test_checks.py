@@ -176,14 +176,15 @@ def test_the_pod_must_see_exactly_one_gpu(phase: str, code: Any, message: str, s
 
 
 def test_the_probe_asks_for_one_device_without_privileges() -> None:
-    pod = probe_pod("p", "default", "n", "nvidia.com/gpu", "busybox:1", "nvidia")
+    pod = probe_pod("p", "default", "n", "nvidia.com/gpu", "busybox:1", "nvidia", 90)
     container = pod["spec"]["containers"][0]
     assert container["resources"] == {"limits": {"nvidia.com/gpu": "1"}}
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert pod["spec"]["runtimeClassName"] == "nvidia"
-    assert "runtimeClassName" not in probe_pod("p", "d", "n", "r", "i", None)["spec"]
+    assert pod["spec"]["activeDeadlineSeconds"] == 90
+    assert "runtimeClassName" not in probe_pod("p", "d", "n", "r", "i", None, 90)["spec"]
     startup = {"key": "gpuops.nvidia.com/not-ready", "operator": "Exists"}
-    assert probe_pod("p", "d", "n", "r", "i", None, [startup])["spec"]["tolerations"][-1] == startup
+    assert probe_pod("p", "d", "n", "r", "i", None, 90, [startup])["spec"]["tolerations"][-1] == startup
 
 
 def test_only_status_files_of_ours_are_withdrawn(tmp_path: Any) -> None:

@@ -219,8 +219,9 @@ class _Work:
                                  else became),
                 wanted="its work done before the rights that it needs are removed",
                 remedy="see `kubectl --namespace %s logs job/%s` and its pods, and run again; what it is for is still "
-                "there, and a job that only needs longer goes on: raise `wait_timeout` for it"
-                % (key.namespace, key.name),
+                "there, and a job that only needs longer goes on: raise `wait_timeout` for it. Where it can never run, "
+                "as its image is not to be had, delete ServiceAccount %s: the rest goes without it"
+                % (key.namespace, key.name, job["spec"]["template"]["spec"].get("serviceAccountName")),
                 option="wait_timeout",
             )
         self._clear(key)

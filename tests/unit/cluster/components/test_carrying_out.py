@@ -228,6 +228,7 @@ def test_a_job_that_fails_keeps_what_it_needs(client: Client, store: Store) -> N
     with pytest.raises(GpuOpsError) as failed:
         apply(client, plan, 0.2)
     assert failed.value.code == "cluster.job_not_done" and "Job gpuops/prune" in failed.value.found
+    assert "delete ServiceAccount finder" in failed.value.remedy
     assert store.get("ServiceAccount", "gpuops", "finder") is not None
     store._find = find  # type: ignore[method-assign]
     assert told(removed(client, [FINDER]))[0] == "job.run Job gpuops/prune"
