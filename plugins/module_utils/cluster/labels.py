@@ -19,6 +19,8 @@ from .startup_taint import Taint, with_taint, without_taint
 CORDONED_BY = "gpuops.nvidia.com/cordoned-by"
 CORDON_REASON = "gpuops.nvidia.com/cordon-reason"
 OUR_LABELS = "gpuops.nvidia.com/labels"
+# The key of a taint that was not there before
+TAINTED = "gpuops.nvidia.com/tainted"
 # In which Node Feature Discovery keeps the names of the labels that it has set; before it, the name of its instance
 NFD_LABELS = "nfd.node.kubernetes.io/feature-labels"
 
@@ -96,7 +98,8 @@ def plan_node_change(node: Mapping[str, Any], policy: NodePolicy) -> NodeChange:
     annotations.pop(OUR_LABELS, None)
     if ours:
         annotations[OUR_LABELS] = json.dumps(ours, sort_keys=True, separators=(",", ":"))
-    after = _snapshot(unschedulable, labels, annotations, _taints_after(taints, policy))
+    tainted, annotations = _taints_after(taints, annotations, policy)
+    after = _snapshot(unschedulable, labels, annotations, tainted)
     return NodeChange(before, after, _patch(before, after, node), tuple(notes))
 
 
@@ -152,10 +155,20 @@ def _cordon_after(
     return unschedulable, annotations
 
 
-def _taints_after(taints: Sequence[Taint], policy: NodePolicy) -> Sequence[Taint]:
-    if not policy.startup_taint or policy.tainted is None:
-        return taints
-    return (with_taint if policy.tainted else without_taint)(taints, policy.startup_taint)
+def _taints_after(
+    taints: Sequence[Taint], annotations: Dict[str, str], policy: NodePolicy
+) -> Tuple[Sequence[Taint], Dict[str, str]]:
+    key, annotations = policy.startup_taint, dict(annotations)
+    if not key or policy.tainted is None:
+        return taints, annotations
+    if not policy.tainted:
+        if annotations.get(TAINTED) == key:
+            del annotations[TAINTED]
+        return without_taint(taints, key), annotations
+    after = with_taint(taints, key)
+    if len(after) > len(taints):
+        annotations[TAINTED] = key
+    return after, annotations
 
 
 def _snapshot(
@@ -165,7 +178,7 @@ def _snapshot(
         "unschedulable": unschedulable,
         "labels": dict(labels),
         "annotations": {
-            key: annotations[key] for key in (CORDONED_BY, CORDON_REASON, OUR_LABELS) if key in annotations
+            key: annotations[key] for key in (CORDONED_BY, CORDON_REASON, OUR_LABELS, TAINTED) if key in annotations
         },
         "taints": [dict(taint) for taint in taints],
     }

@@ -87,9 +87,22 @@ def test_a_startup_taint_goes_with_every_effect_and_no_other_taint_does() -> Non
 
 def test_a_startup_taint_is_set_once_in_whatever_form_it_is_there() -> None:
     policy = NodePolicy(startup_taint=NOT_READY, tainted=True)
-    assert after(node(taints=[THEIRS]), policy)["spec"]["taints"] == [
-        THEIRS, {"key": NOT_READY, "effect": "NoSchedule"}]
+    tainted = after(node(taints=[THEIRS]), policy)
+    assert tainted["spec"]["taints"] == [THEIRS, {"key": NOT_READY, "effect": "NoSchedule"}]
     assert plan_node_change(node(taints=[JOINED]), policy).patch == {}
+    assert plan_node_change(tainted, policy).patch == {}
+
+
+def test_whose_a_startup_taint_is_stays_on_record_while_it_is_there() -> None:
+    ours = after(node(), NodePolicy(startup_taint=NOT_READY, tainted=True))
+    assert ours["metadata"]["annotations"] == {"gpuops.nvidia.com/tainted": NOT_READY}
+    assert after(ours, NodePolicy(cordoned=True))["metadata"]["annotations"]["gpuops.nvidia.com/tainted"] == NOT_READY
+    other = after(ours, NodePolicy(startup_taint="example.com/other", tainted=False))
+    assert other["metadata"]["annotations"] == {"gpuops.nvidia.com/tainted": NOT_READY}
+    gone = after(ours, NodePolicy(startup_taint=NOT_READY, tainted=False))
+    assert gone["metadata"]["annotations"] == {} and "taints" not in gone["spec"]
+    assert after(node(taints=[JOINED]), NodePolicy(startup_taint=NOT_READY, tainted=True))["metadata"].get(
+        "annotations", {}) == {}
 
 
 @pytest.mark.parametrize("policy", [
