@@ -252,11 +252,6 @@ class TestTheNode:
         self.play(controller, api, "label")
         (told,) = self.play(controller, api, "pause")[-1]
         assert told["code"] == "cluster.components_stay" and "on node gpu-1: gpuops/slow." in told["msg"], told
-        # By now there is no label to take away
-        (told,) = self.play(controller, api, "pause")[-1]
-        assert told["code"] == "cluster.components_stay", told
-        api.state.nodes[0]["metadata"]["labels"]["nvidia.com/gpu.deploy.device-plugin"] = "true"
-        assert not any(result.get("failed") for task in self.play(controller, api, "pause") for result in task)
 
 
 def test_the_validation_judges_by_the_configuration_that_the_host_has(controller: Controller, api: Api) -> None:
