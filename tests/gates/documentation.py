@@ -199,7 +199,7 @@ def variables_page() -> str:
 
 def used_in(names: Iterable[str]) -> Dict[str, str]:
     """{variable: the playbooks and roles whose files name it}."""
-    sources = {"`%s`" % path.stem: path.read_text() for path in sorted((REPOSITORY / "playbooks").glob("*.yml"))}
+    sources = {"`%s`" % path.stem: _with_variables(path) for path in sorted((REPOSITORY / "playbooks").glob("*.yml"))}
     shared = "\n".join(path.read_text() for path in sorted((REPOSITORY / "playbooks" / "tasks").glob("*.yml")))
     every_role = {"role `%s`" % role: _code(role) for role in roles()}
     users = {}
@@ -210,6 +210,12 @@ def used_in(names: Iterable[str]) -> Dict[str, str]:
             found.insert(0, "playbooks")
         users[name] = ", ".join(found) if len(found) < 6 else _many(found)
     return users
+
+
+def _with_variables(playbook: Path) -> str:
+    """The text of a playbook, and of the file of variables that bears its name."""
+    texts = (playbook, playbook.parent / "vars" / playbook.name)
+    return "\n".join(path.read_text() for path in texts if path.is_file())
 
 
 def _many(found: Sequence[str]) -> str:

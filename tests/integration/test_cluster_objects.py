@@ -50,6 +50,11 @@ SERVICE_MONITORS = {
              "names": {"kind": "ServiceMonitor", "plural": "servicemonitors"},
              "versions": [{"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": {
                  "type": "object", "x-kubernetes-preserve-unknown-fields": True}}}]}}
+# A kind that nobody here has heard of
+THINGS = {
+    **SERVICE_MONITORS, "metadata": {"name": "things.example.com"}, "spec": {
+        **SERVICE_MONITORS["spec"], "group": "example.com",  # type: ignore[dict-item]
+        "names": {"kind": "Thing", "plural": "things"}}}
 
 
 @dataclass
@@ -228,10 +233,7 @@ def test_from_the_release_before_to_now_to_nothing_others_keep_every_byte(lab: L
             cluster.kubectl("apply", "--server-side", "--field-manager=gpuops", "--filename=-", feed=old)
             if old["kind"] == "CustomResourceDefinition":
                 cluster.kubectl("wait", "--for=condition=Established", "crd/" + old["metadata"]["name"])
-    things = {**SERVICE_MONITORS, "metadata": {"name": "things.example.com"}, "spec": {
-        **SERVICE_MONITORS["spec"], "group": "example.com",  # type: ignore[dict-item]
-        "names": {"kind": "Thing", "plural": "things"}}}
-    cluster.create(SERVICE_MONITORS, things)
+    cluster.create(SERVICE_MONITORS, THINGS)
     cluster.kubectl("wait", "--for=condition=Established", "crd/things.example.com",
                     "crd/servicemonitors.monitoring.coreos.com")
     theirs = {"name": "theirs", "namespace": "gpuops"}
@@ -298,9 +300,7 @@ def test_what_others_have_put_there_survives(cluster: Cluster) -> None:
         {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "theirs", "namespace": "gpuops"}},
         {"apiVersion": "nfd.k8s-sigs.io/v1alpha1", "kind": "NodeFeatureRule", "metadata": {"name": "theirs"},
          "spec": {"rules": []}},
-        {**SERVICE_MONITORS, "metadata": {"name": "things.example.com"}, "spec": {
-            **SERVICE_MONITORS["spec"], "group": "example.com",  # type: ignore[dict-item]
-            "names": {"kind": "Thing", "plural": "things"}}})
+        THINGS)
     cluster.kubectl("wait", "--for=condition=Established", "crd/things.example.com")
     cluster.create({"apiVersion": "example.com/v1", "kind": "Thing",
                     "metadata": {"name": "theirs", "namespace": "gpuops"}})

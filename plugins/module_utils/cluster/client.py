@@ -317,9 +317,9 @@ class Client:
 
         One that names the version that it is of may be sent again: done already, it is answered as a conflict.
         """
-        only_once = dry_run or bool((body.get("metadata") or {}).get("resourceVersion"))
+        harmless = dry_run or bool((body.get("metadata") or {}).get("resourceVersion"))
         return self._request("PATCH", path, _dry_run(dry_run), body, MERGE_PATCH,
-                             repetition=ALWAYS if only_once else UNDONE)
+                             repetition=ALWAYS if harmless else UNDONE)
 
     def apply(self, path: str, body: Dict[str, Any], dry_run: bool = False) -> Dict[str, Any]:
         """Server-side apply: the object as it is then. What the body says becomes ours, whoever had it; what an

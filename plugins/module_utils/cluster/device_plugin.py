@@ -12,6 +12,7 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from ..core.errors import GpuOpsError
+from ..core.quantities import GPU
 
 Check = Callable[[str, Any, List[str]], None]
 
@@ -21,7 +22,6 @@ _PART = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 # A subdomain of DNS behind the prefix, or the plugin does not read the file
 RESOURCE_NAME = re.compile(r"(nvidia\.com/)?%s(\.%s)*" % (_PART, _PART))
 RESOURCE_NAME_LENGTH = 63
-GPU = "nvidia.com/gpu"
 # The MPS server's own limits: 48 clients from compute capability 7.5 on, 16 before.
 MPS_CLIENTS = 48
 

@@ -11,9 +11,8 @@ import re
 from typing import Any, Dict, Mapping
 
 from ..core.errors import GpuOpsError
-from ..core.quantities import PREFIX
+from ..core.quantities import GPU, PREFIX
 
-GPU = PREFIX + "gpu"
 MIG = PREFIX + "mig-"
 SHARED = ".shared"
 _PLAIN = re.compile(r"(?:\d+c\.)?(\d+g\.\d+gb).*")

@@ -11,6 +11,7 @@ import re
 from typing import Any, Dict, Mapping, Optional
 
 PREFIX = "nvidia.com/"
+GPU = PREFIX + "gpu"
 _QUANTITY = re.compile(r"(\d+)(?:[eE](\d+)|(k|Ki|[MGTPE]i?))?")
 
 

@@ -59,6 +59,19 @@ class ConfigSource:
     shares_processes: bool = False
 
 
+def configured(app: str, image: str, parameters: Parameters, groups: Sequence[Group]
+               ) -> Tuple[List[Object], List[Tuple[Group, ConfigSource]]]:
+    """(the objects that hold the configurations, each DaemonSet's nodes with where its pods have theirs from).
+
+    Raises GpuOpsError as objects_of_config_manager() does.
+    """
+    if parameters["config_manager"]:
+        return objects_of_config_manager(app, parameters, groups), [
+            (groups[0].everywhere(), by_config_manager(app, image, parameters, groups))]
+    return [own_config_map(group, app, parameters) for group in groups], [
+        (group, own_config(group, app)) for group in groups]
+
+
 def own_config(group: Group, app: str) -> ConfigSource:
     """Of pods that all have one configuration, from the ConfigMap of their group."""
     return ConfigSource(checksum(group.value), (config_volume("config", group.called(app)),),

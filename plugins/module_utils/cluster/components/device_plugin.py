@@ -36,13 +36,7 @@ from .common import (
     scheduling,
     service_account,
 )
-from .config_manager import (
-    ConfigSource,
-    by_config_manager,
-    objects_of_config_manager,
-    own_config,
-    own_config_map,
-)
+from .config_manager import ConfigSource, configured
 from .groups import Group, groups_of
 from .model import Component
 
@@ -100,11 +94,10 @@ def make(parameters: Parameters) -> List[Object]:
     groups = _groups(parameters)
     if parameters["config_manager"]:
         _refuse_pods_that_differ(groups)
-        source = by_config_manager(APP, image_of(parameters, ARGUMENTS), parameters, groups)
-        made += [*objects_of_config_manager(APP, parameters, groups),
-                 _plugin(groups[0].everywhere(), parameters, source)]
-    for group in () if parameters["config_manager"] else groups:
-        made += [own_config_map(group, APP, parameters), _plugin(group, parameters, own_config(group, APP))]
+    held, placed = configured(APP, image_of(parameters, ARGUMENTS), parameters, groups)
+    made += held
+    for group, source in placed:
+        made.append(_plugin(group, parameters, source))
         if _shares_by_mps(group.value):
             made.append(_mps(group, parameters))
     return made + [_namespace_quota(name, hard, parameters) for name, hard in parameters["namespace_quotas"].items()]

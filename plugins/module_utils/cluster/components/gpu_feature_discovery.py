@@ -28,13 +28,7 @@ from .common import (
     rule,
     service_account,
 )
-from .config_manager import (
-    ConfigSource,
-    by_config_manager,
-    objects_of_config_manager,
-    own_config,
-    own_config_map,
-)
+from .config_manager import ConfigSource, configured
 from .groups import Group, groups_of
 from .model import Component
 
@@ -67,13 +61,8 @@ def make(parameters: Parameters) -> List[Object]:
     groups = groups_of("configs", CONFIG_LABEL, completed(parameters["config"], {}), named,
                        parameters["node_selector"])
     _refuse_two_places(groups, parameters["use_node_feature_api"])
-    if parameters["config_manager"]:
-        source = by_config_manager(APP, image_of(parameters, ARGUMENTS), parameters, groups)
-        return [*made, *objects_of_config_manager(APP, parameters, groups),
-                _discovery(groups[0].everywhere(), parameters, source)]
-    for group in groups:
-        made += [own_config_map(group, APP, parameters), _discovery(group, parameters, own_config(group, APP))]
-    return made
+    held, placed = configured(APP, image_of(parameters, ARGUMENTS), parameters, groups)
+    return [*made, *held, *(_discovery(group, parameters, source) for group, source in placed)]
 
 
 def _refuse_two_places(groups: Sequence[Group], api: bool) -> None:
