@@ -13,10 +13,9 @@ from ..module_utils.cluster.rights import require
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..plugin_utils.cluster_action import ClusterAction
-from ..plugin_utils.clusters import PlayCluster, PlayVariables, clusters_of
+from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
 
 EVERY_CLUSTER = "every_cluster"
-NODE_NAME = "gpu_cluster_node_name"
 POD_NAMESPACE = "gpu_validation_pod_namespace"
 
 

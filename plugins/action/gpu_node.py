@@ -7,18 +7,29 @@ from typing import Any, ClassVar, Dict, Mapping
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.labels import NodePolicy
 from ..module_utils.cluster.node_changes import change_node
-from ..plugin_utils.cluster_action import ClusterAction
+from ..module_utils.core.errors import GpuOpsError
+from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
+from ..plugin_utils.clusters import PlayVariables
+from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
+from ..plugin_utils.role_variables import Source
+
+ROLE = "node_maintenance"
+NODE_NAME = "node_maintenance_node_name"
+# Options of many hosts, each of which has its own; the rest is what a task is for, and said by it
+OF_HOST = ("owner", "reason", "labels", "choices", "purge_labels", "keep_labels", "take_over", "startup_taint")
 
 
 class ActionModule(ClusterAction):
-    """Changes a Node."""
+    """Changes a Node, or those of many hosts."""
 
     ARGUMENTS: ClassVar[Mapping[str, Any]] = {
-        "name": {"type": "str", "required": True},
+        "name": {"type": "str"},
+        HOSTS: {"type": "list", "elements": "str"},
         "cordoned": {"type": "bool"},
         "owner": {"type": "str", "default": "gpuops"},
         "reason": {"type": "str", "default": ""},
         "labels": {"type": "dict", "default": {}},
+        "choices": {"type": "dict", "default": {}},
         "unset_labels": {"type": "list", "elements": "str", "default": []},
         "purge_labels": {"type": "bool", "default": False},
         "keep_labels": {"type": "list", "elements": "str", "default": []},
@@ -28,9 +39,39 @@ class ActionModule(ClusterAction):
         "tainted": {"type": "bool"},
     }
 
+    def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
+        hosts = checked(given, self.ARGUMENTS, self._name())[HOSTS]
+        if (hosts is None) == (given.get("name") is None):
+            raise GpuOpsError(
+                "cluster.options_malformed",
+                found="neither `name` nor `hosts`" if hosts is None else "both `name` and `hosts`",
+                wanted="one Node, or the hosts whose Nodes are meant",
+                remedy="set one of the two",
+            )
+        if hosts is None:
+            return super().answer(task_vars)
+        del given[HOSTS]
+        sources = {ROLE: Source("", ROLE, ROLE + "_", {name: self.ARGUMENTS[name] for name in OF_HOST})}
+        variables, clients = PlayVariables(task_vars, self._templar), Clients()
+        result = for_hosts(
+            variables, hosts, ROLE, (), lambda host: {**variables.of_role(host, ROLE, sources).options(ROLE), **given},
+            NODE_NAME, lambda options, node: self.ask({**options, "name": node}, clients))
+        told = result["of_hosts"].values()
+        result["warnings"] = [note for each in told for note in each.pop("warnings", ())]
+        result["diff"] = [each.pop("diff") for each in told if "diff" in each]
+        return result
+
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        wanted = {name: options[name] for name in self.ARGUMENTS if name != "name"}
-        # YAML's true is meant as the label value "true".
-        wanted["labels"] = {key: str(value).lower() if isinstance(value, bool) else str(value)
-                            for key, value in wanted["labels"].items()}
+        chosen = {key: _text(value) for key, value in options["choices"].items()}
+        wanted = {name: options[name] for name in NodePolicy.__dataclass_fields__}
+        wanted["labels"] = {**{key: _text(value) for key, value in options["labels"].items()},
+                            **{key: value for key, value in chosen.items() if value}}
+        # A host that chooses no longer has what the others have
+        wanted["unset_labels"] = [*options["unset_labels"], *(key for key, value in chosen.items() if not value)]
         return change_node(cluster, options["name"], NodePolicy(**wanted), check_mode)
+
+
+def _text(value: Any) -> str:
+    """YAML's true is meant as the label value "true", and nothing as none."""
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

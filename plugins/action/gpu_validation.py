@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping
 
 from ansible.module_utils.basic import env_fallback
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -15,11 +15,13 @@ from ..module_utils.validation.arguments import ARGUMENTS, OF_HOST
 from ..plugin_utils.capability_action import CapabilityAction
 from ..plugin_utils.cluster_action import FROM_VARIABLES, environment, environment_of
 from ..plugin_utils.cluster_validation import ClusterScope, validate_cluster
-from ..plugin_utils.clusters import connection
-from ..plugin_utils.plugin_configuration import configuration_of
-from ..plugin_utils.role_variables import worked_out
+from ..plugin_utils.clusters import NODE_NAME, PlayVariables, connection
+from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
+from ..plugin_utils.plugin_configuration import CHOSEN, CONFIG, CONFIGS, configuration_of
+from ..plugin_utils.role_variables import SOURCES, VALIDATION, worked_out
 
 PLUGIN_CONFIG = "device_plugin_config"
+OF_CONFIGURATION = (CONFIG, CONFIGS, CHOSEN)
 
 
 class ActionModule(CapabilityAction):
@@ -33,6 +35,8 @@ class ActionModule(CapabilityAction):
             return super().run(tmp, task_vars)
 
     def _given(self, task_vars: Any) -> Dict[str, Any]:
+        if self._task.args.get(HOSTS) is not None:
+            return _checked(self._task.args)
         given = super()._given(task_vars)
         if boolean(self._task.args.get(FROM_VARIABLES) or False):
             of_host = connection(lambda name: worked_out(name, task_vars.get(name), self._templar))
@@ -43,30 +47,60 @@ class ActionModule(CapabilityAction):
         return _checked(given)
 
     def _run(self, task_vars: Any) -> Dict[str, Any]:
+        if self._options[HOSTS] is not None:
+            return self._of_hosts(task_vars)
         result: Dict[str, Any] = {"changed": False, "checks": []}
         if "host" in self._options["scope"]:
             result = super()._run(task_vars)
             if result.get("failed"):
                 return result
         if "cluster" in self._options["scope"]:
-            return self._with_cluster(result, controller_only="host" not in self._options["scope"])
+            return self._with_cluster(self._options, result, Clients())
         return result
 
     def for_host(self) -> Dict[str, Any]:
         return {name: self._options[name] for name in OF_HOST if self._options[name] is not None}
 
-    def _with_cluster(self, result: Dict[str, Any], controller_only: bool) -> Dict[str, Any]:
-        checks: List[Dict[str, Any]] = list(result.get("checks", []))
-        failure: Dict[str, Any] = {}
+    def _of_hosts(self, task_vars: Any) -> Dict[str, Any]:
+        """What the clusters offer of many hosts."""
+        if self._options["scope"] != ["cluster"]:
+            raise GpuOpsError(
+                "validation.options_malformed",
+                found="`hosts` with the scope %s" % ", ".join(self._options["scope"]),
+                wanted="the scope `cluster`, which is checked from the controller",
+                remedy="set `scope: [cluster]`, or leave `hosts` out",
+            )
+        given = {name: value for name, value in self._task.args.items() if name not in (HOSTS, FROM_VARIABLES)}
+        variables, clients = PlayVariables(task_vars, self._templar), Clients()
+
+        def options_of(host: str) -> Dict[str, Any]:
+            options = {**variables.of_role(host, VALIDATION, SOURCES).options(VALIDATION), **given}
+            if PLUGIN_CONFIG not in options:
+                options[PLUGIN_CONFIG] = configuration_of(variables.of(host), self._templar)
+            return options
+
+        def validated(options: Dict[str, Any], node: str) -> Dict[str, Any]:
+            return self._with_cluster(_checked({**options, "node_name": node}), {"changed": False}, clients)
+
+        return {**for_hosts(variables, self._options[HOSTS], VALIDATION, OF_CONFIGURATION, options_of, NODE_NAME,
+                            validated), "controller_only": True}
+
+    def _with_cluster(self, options: Mapping[str, Any], of_host: Mapping[str, Any], clients: Clients) -> Dict[str, Any]:
+        """The result with what the cluster shows. of_host: that of the scope 'host', where that is asked for too."""
+        checks: List[Dict[str, Any]] = list(of_host.get("checks", []))
+        more: Dict[str, Any] = {}
         try:
-            devices = self._options["devices"] or result.get("devices")
-            scope = ClusterScope.from_options(dict(self._options, devices=devices))
-            checks += [check.to_dict() for check in validate_cluster(scope, self._task.check_mode)]
+            scope = ClusterScope.from_options(dict(options, devices=options["devices"] or of_host.get("devices"),
+                                                   proof=options["proof"] or of_host.get("proof") or {}))
+            found, proof = validate_cluster(clients.to(scope.access), scope, self._task.check_mode)
+            more["proof"] = proof
+            checks += [check.to_dict() for check in found]
         except GpuOpsError as error:
-            failure = dict(error.result(), failed=True)
-            checks += failure.pop("checks", [])
-        told: Dict[str, Any] = remove_values(dict(result, checks=checks, controller_only=controller_only, **failure),
-                                             secrets(Connection.from_options(self._options)))
+            more = dict(error.result(), failed=True)
+            checks += more.pop("checks", [])
+        told: Dict[str, Any] = remove_values(
+            {**of_host, **more, "checks": checks, "controller_only": "host" not in options["scope"]},
+            secrets(Connection.from_options(options)))
         return told
 
 

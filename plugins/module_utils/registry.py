@@ -35,6 +35,7 @@ from .toolkit.capability import CAPABILITY as TOOLKIT
 from .validation.arguments import ARGUMENTS, OF_HOST
 from .validation.checks import FAILED
 from .validation.on_host import examine
+from .validation.proof import kept_proof
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (
     NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, FABRIC, IMEX, MIG, RUNTIME, CDI)
@@ -160,9 +161,9 @@ def _validation(host: Host, given: Optional[Mapping[str, Any]], is_done: bool) -
     """Keys of the result that say how a host stands that needs nothing. Options are checked in any case."""
     options = _checked("validation", {name: ARGUMENTS[name] for name in OF_HOST}, given or {})
     if given is None or not is_done:
-        return {"checks": [], "validated": False}
+        return {"checks": [], "validated": False, "proof": {}}
     checks, is_current = examine(host, options)
-    return {"checks": [check.to_dict() for check in checks],
+    return {"checks": [check.to_dict() for check in checks], "proof": kept_proof(host),
             "validated": is_current and all(check.status != FAILED for check in checks)}
 
 

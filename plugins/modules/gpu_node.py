@@ -19,9 +19,19 @@ extends_documentation_fragment:
   - gpuops.nvidia.kubernetes_auth.changes
 options:
   name:
-    description: Name of the node.
+    description: Name of the node. This or O(hosts) is needed.
     type: str
-    required: true
+  hosts:
+    description:
+      - Hosts of the inventory whose Nodes are to be changed, all of them by one task, which wants C(run_once). A fleet
+        does not pay for a process a host then. RV(of_hosts) says what became of each, and a host that failed does not
+        fail the task.
+      - The Node, its cluster, O(owner), O(reason), O(labels), O(choices), O(purge_labels), O(keep_labels), O(take_over)
+        and O(startup_taint) are, where the task does not say them, what each host's variables
+        C(node_maintenance_*) and C(gpu_cluster_*) say, or the defaults of the role C(gpuops.nvidia.node_maintenance).
+        Hosts that have no cluster are left out.
+    type: list
+    elements: str
   cordoned:
     description:
       - Whether no new pods may be scheduled. Unset leaves the cordon as it is.
@@ -37,6 +47,10 @@ options:
     default: ""
   labels:
     description: Labels to set. Those that we set are recorded in annotation C(gpuops.nvidia.com/labels).
+    type: dict
+    default: {}
+  choices:
+    description: Labels to set, as O(labels), but that one without a value is taken away if we set it.
     type: dict
     default: {}
   unset_labels:
@@ -93,6 +107,12 @@ EXAMPLES = r"""
     startup_taint: gpuops.nvidia.com/not-ready
     tainted: false
 
+- name: Take the cordons away that we have set, from all nodes of the play
+  gpuops.nvidia.gpu_node:
+    hosts: "{{ ansible_play_hosts }}"
+    cordoned: false
+  run_once: true
+
 - name: Admit the device plugin
   gpuops.nvidia.gpu_node:
     name: "{{ inventory_hostname }}"
@@ -101,9 +121,16 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+of_hosts:
+  description:
+    - What became of the Node of each host of O(hosts), by the host's name in the inventory. Each has C(failed) and
+      C(changed), with RV(node) and RV(notes), or C(msg) and what else a failure has.
+  returned: success, with O(hosts)
+  type: dict
+  sample: {"gpu-1": {"failed": false, "changed": true, "notes": []}}
 node:
   description: Cordon, labels, our annotations and taints of the node after the change.
-  returned: success
+  returned: success, with O(name)
   type: dict
   contains:
     unschedulable:
@@ -125,7 +152,7 @@ node:
       returned: success
 notes:
   description: What was left alone because others set it.
-  returned: success
+  returned: success, with O(name)
   type: list
   elements: str
 # From docs/results.yml

@@ -339,6 +339,10 @@ validated:
   description: Whether all of RV(checks) passed, and the status files, if they are wanted, say so.
   returned: success
   type: bool
+proof:
+  description: What a pod has proved of the node and the host keeps, as RV(gpuops.nvidia.gpu_validation#module:proof).
+  returned: success
+  type: dict
 kept_as:
   description: The file on the host that holds the plan; its name is RV(digest).
   returned: when O(keep) was given, the plan has something to do and no refusal, and it was not check mode

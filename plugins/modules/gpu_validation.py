@@ -22,9 +22,10 @@ options:
   state:
     description:
       - V(present) checks.
-      - V(absent) checks nothing; it removes the status files that V(present) left on the host.
+      - V(absent) checks nothing; it removes the status files that V(present) left on the host, and what V(proved) did.
+      - V(proved) checks nothing; it has the host keep O(proof), or forget what it keeps where that is empty.
     type: str
-    choices: [present, absent]
+    choices: [present, absent, proved]
     default: present
   scope:
     description: Where to check.
@@ -73,8 +74,17 @@ options:
     description: Whether to keep the status files under C(/run/nvidia/validations) that NVIDIA's components wait for.
     type: bool
     default: true
+  hosts:
+    description:
+      - Hosts of the inventory that are to be checked, with the scope V(cluster) alone, all of them by one task, which
+        wants C(run_once). A fleet does not pay for a process a host then, and sixteen pods are waited for at a time.
+        RV(of_hosts) says what was found of each, and a host that is not well does not fail the task.
+      - The Node, its cluster and all options that the task does not say are what each host's variables say, as
+        O(from_variables) has them. Hosts that have no cluster are left out.
+    type: list
+    elements: str
   node_name:
-    description: Name of the Node object. Needed for the scope V(cluster).
+    description: Name of the Node object. Needed for the scope V(cluster), unless O(hosts) says them.
     type: str
   resource:
     description: Extended resource that O(expected_gpus) is about on the node.
@@ -92,6 +102,22 @@ options:
     description: Namespace of that pod.
     type: str
     default: default
+  pod_trusted_for:
+    description:
+      - For how many seconds a pod that got its device counts, so that none is run again, as long as nothing has changed.
+        That is what O(proof) says, where the Node is in the same boot, with the same kernel, kubelet, container runtime
+        and devices, and what offers these runs in the same containers.
+      - With V(0) a pod is run every time.
+    type: int
+    default: 0
+  proof:
+    description:
+      - What an earlier pod has proved, as RV(proof) of M(gpuops.nvidia.gpu_plan) or of the scope V(host) says. The scope
+        V(host) has it by itself, where both are checked.
+      - With O(state=proved), what the host is to keep. It forgets it by itself with the next step that a module of the
+        collection begins there, and at the next boot.
+    type: dict
+    default: {}
   startup_taint:
     description:
       - Key of the taint that nodes join with and keep until they are validated, which the probe pod tolerates. Where it
@@ -136,6 +162,24 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+of_hosts:
+  description:
+    - What was found of each host of O(hosts), by the host's name in the inventory. Each has C(failed) and RV(checks),
+      with RV(proof), or with C(msg) and what else a failure has.
+  returned: success, with O(hosts)
+  type: dict
+  sample: {"gpu-1": {"failed": false, "changed": false, "checks": [], "proof": {}}}
+proof:
+  description:
+    - What a pod has proved. Of the scope V(host), what the host keeps and what still counts there; of the scope
+      V(cluster), that of a pod that was run now, or O(proof) where that was enough. Empty where there is none.
+  returned: success, with the state V(present)
+  type: dict
+  sample: {"of": "8ab51fd4f3b8d4c2", "at": 1767225600, "evidence": "a pod that asked for one device got /dev/nvidia0"}
+  contains:
+    of: {description: A digest of all in the cluster that it depends on., type: str, returned: where there is one}
+    at: {description: "When, in seconds since the epoch.", type: int, returned: where there is one}
+    evidence: {description: What was seen., type: str, returned: where there is one}
 devices:
   description: What of the host can be given to containers.
   returned: success, with the scope V(host) and the state V(present)
@@ -147,7 +191,7 @@ devices:
     empty: {description: Those of them without a MIG device., type: int, returned: success}
     mig: {description: How many MIG devices there are of each name., type: dict, returned: success}
 checks:
-  description: Every check in order, also when the module fails.
+  description: Every check in order, also when the module fails. With O(hosts) each host has its own.
   returned: always
   type: list
   elements: dict

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Any, ClassVar, Dict, Iterator, Mapping
+from typing import Any, ClassVar, Dict, Iterator, Mapping, Optional
 
 from ansible.module_utils.basic import env_fallback
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -22,6 +22,7 @@ from ansible.utils.display import Display
 from ..module_utils.cluster.client import Client, Connection, auth_argument_spec, secrets
 from ..module_utils.core.errors import GpuOpsError
 from .clusters import connection
+from .many_hosts import Clients, failed
 from .role_variables import worked_out
 
 FROM_VARIABLES = "from_variables"
@@ -43,7 +44,7 @@ class ClusterAction(ActionBase):
             try:
                 result = self.answer(task_vars)
             except GpuOpsError as error:
-                result = dict(error.result(), failed=True, changed=False)
+                result = failed(error)
         for note in result.pop("warnings", ()):
             Display().warning(note)
         if not self._task.diff:
@@ -54,14 +55,14 @@ class ClusterAction(ActionBase):
         """The task's result, of the one cluster that it is about unless a subclass asks others. Raises GpuOpsError."""
         return self.ask(self._given(task_vars))
 
-    def ask(self, given: Mapping[str, Any]) -> Dict[str, Any]:
+    def ask(self, given: Mapping[str, Any], clients: Optional[Clients] = None) -> Dict[str, Any]:
         """What a cluster makes of these options, without the secrets that are among them. Raises GpuOpsError."""
         options = checked(given, self.ARGUMENTS, self._name())
         access = Connection.from_options(options)
         try:
-            result = self.work(Client(access), options, bool(self._task.check_mode))
+            result = self.work((clients or Clients()).to(access), options, bool(self._task.check_mode))
         except GpuOpsError as error:
-            result = dict(error.result(), failed=True, changed=False)
+            result = failed(error)
         told: Dict[str, Any] = remove_values(result, secrets(access))
         return told
 

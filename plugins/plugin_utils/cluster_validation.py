@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ..module_utils.cluster.client import ApiError, Client, Connection
-from ..module_utils.cluster.eviction import read_gpu_pods
+from ..module_utils.cluster.eviction import read_pods
 from ..module_utils.cluster.offer import MIG, SINGLE, offered, strategy_of
 from ..module_utils.cluster.playbook_rights import probe_rights
+from ..module_utils.cluster.pods import gpu_pods
 from ..module_utils.cluster.repeating import ALWAYS, CONFLICT
 from ..module_utils.cluster.rights import require
 from ..module_utils.cluster.startup_taint import tolerations
@@ -25,9 +26,13 @@ from ..module_utils.validation.on_cluster import (
     free_resource,
     pod_got_its_device,
     probe_pod,
+    proof_of,
+    proved,
+    state_of,
 )
 from ..module_utils.validation.verdict import raise_if_unhealthy
 
+Proof = Dict[str, Any]
 POLL_S = 1.0
 # How much longer than it is waited for a pod lives that nobody has taken away
 LEFT_BEHIND_S = 60
@@ -39,6 +44,7 @@ class ClusterScope:
 
     expected: {extended resource: devices}; only: whether the node must offer no other resource of the device plugin.
     divided:  whether what is offered by the name of GPUs are MIG devices.
+    proof:    what a pod has proved earlier; pod_trusted_for: for how many seconds that counts while nothing changes.
     """
 
     node: str
@@ -49,6 +55,8 @@ class ClusterScope:
     pod: bool
     pod_image: str
     pod_namespace: str
+    pod_trusted_for: int
+    proof: Mapping[str, Any]
     startup_taint: str
     timeout: float
     access: Connection
@@ -71,6 +79,8 @@ class ClusterScope:
             pod=options["pod"],
             pod_image=options["pod_image"],
             pod_namespace=options["pod_namespace"],
+            pod_trusted_for=options["pod_trusted_for"],
+            proof=options["proof"],
             startup_taint=options["startup_taint"],
             timeout=float(options["timeout"]),
             access=Connection.from_options(options),
@@ -98,15 +108,19 @@ def _missing(name: str) -> GpuOpsError:
     )
 
 
-def validate_cluster(scope: ClusterScope, check_mode: bool) -> Tuple[Check, ...]:
-    """Wait for the devices to be on offer, then run the probe pod. Raises GpuOpsError naming what fails."""
-    cluster = Client(scope.access)
+def validate_cluster(cluster: Client, scope: ClusterScope, check_mode: bool) -> Tuple[Tuple[Check, ...], Proof]:
+    """Wait for the devices to be on offer, then run the probe pod, unless what one has proved earlier still counts.
+
+    (the checks, what is proved now). Raises GpuOpsError naming what fails.
+    """
     checks: List[Check] = [_wait_for_devices(cluster, scope)]
+    proof: Proof = {}
     raise_if_unhealthy(checks, "node %s" % scope.node)
     if scope.pod and not check_mode and sum(scope.expected.values()) > 0:
-        checks.append(_pod(cluster, scope))
+        check, proof = _pod(cluster, scope)
+        checks.append(check)
         raise_if_unhealthy(checks, "node %s" % scope.node)
-    return tuple(checks)
+    return tuple(checks), proof
 
 
 def _wait_for_devices(cluster: Client, scope: ClusterScope) -> Check:
@@ -117,18 +131,26 @@ def _wait_for_devices(cluster: Client, scope: ClusterScope) -> Check:
     return _wait(judge, scope.timeout)
 
 
-def _pod(cluster: Client, scope: ClusterScope) -> Check:
+def _pod(cluster: Client, scope: ClusterScope) -> Tuple[Check, Proof]:
     """A node whose devices are all at work is well: a probe would wait until its time is over."""
-    pods = read_gpu_pods(cluster, scope.node)
+    there = read_pods(cluster, scope.node)
+    node = cluster.get("/api/v1/nodes/%s" % scope.node)
+    state = state_of(node, there, {
+        "expected": scope.expected, "divided": scope.divided, "image": scope.pod_image,
+        "namespace": scope.pod_namespace, "runtime_class": scope.runtime_class})
+    known = proved(scope.proof, state, int(time.time()), scope.pod_trusted_for)
+    if known is not None:
+        return known, dict(scope.proof)
     taken: Dict[str, int] = {}
+    pods = gpu_pods(there)
     for pod in pods:
         for resource, count in pod.resources.items():
             taken[resource] = taken.get(resource, 0) + count
-    node = cluster.get("/api/v1/nodes/%s" % scope.node)
     free = free_resource(node, taken, scope.expected)
     if free is None:
-        return all_in_use(node, scope.expected, [str(pod) for pod in pods])
-    return _probe(cluster, scope, free)
+        return all_in_use(node, scope.expected, [str(pod) for pod in pods]), {}
+    check = _probe(cluster, scope, free)
+    return check, proof_of(check, state, int(time.time()))
 
 
 def _probe(cluster: Client, scope: ClusterScope, resource: str) -> Check:

@@ -31,6 +31,8 @@ VARIABLES = {
     "gpu_cluster_client_key": "client_key",
     "gpu_cluster_impersonate_user": "impersonate_user",
 }
+# That which names a host's Node; without it, it is the host's own name
+NODE_NAME = "gpu_cluster_node_name"
 # Those that say which cluster it is; the others say who we are there
 NAMING = ("kubeconfig", "context", "host")
 # What may not be shown where hosts disagree on it
@@ -89,9 +91,11 @@ class PlayVariables:
             self._known[host] = {**self._own(host), **self._of_play}
         return self._known[host]
 
-    def value(self, host: str, name: str) -> Any:
-        """One variable, worked out; None where the host has none."""
+    def value(self, host: str, name: str, defaults: Optional[Mapping[str, Any]] = None) -> Any:
+        """One variable, worked out; where the host has none, that of the defaults, else None."""
         variables = self.of(host)
+        if name not in variables:
+            variables = {**(defaults or {}), **variables}
         if name not in variables:
             return None
         return worked_out(name, variables[name], self._templar.copy_with_new_env(available_variables=variables))

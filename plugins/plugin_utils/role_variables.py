@@ -94,17 +94,24 @@ SOURCES: Dict[str, Source] = {
 
 @functools.lru_cache(maxsize=None)
 def specified(role: str) -> Mapping[str, Any]:
-    """{variable: its specification} of a role."""
+    """{variable: its specification} of a role, whichever of its entry points it is of."""
     points = yaml_load((ROLES / role / "meta" / "argument_specs.yml").read_text())["argument_specs"]
-    found: Mapping[str, Any] = points["main"]["options"]
-    return found
+    return {name: option for point in points.values() for name, option in point["options"].items()}
 
 
 @functools.lru_cache(maxsize=None)
 def defaults(role: str) -> Mapping[str, Any]:
     """{variable: its default} of a role, templates as they are written."""
-    return {name: trust_as_template(value) if isinstance(value, str) else value for name, value
-            in yaml_load((ROLES / role / "defaults" / "main.yml").read_text()).items()}
+    found: Mapping[str, Any] = _trusted(yaml_load((ROLES / role / "defaults" / "main.yml").read_text()))
+    return found
+
+
+def _trusted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _trusted(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_trusted(each) for each in value]
+    return trust_as_template(value) if isinstance(value, str) else value
 
 
 class RoleVariables:

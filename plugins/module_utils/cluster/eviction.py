@@ -19,10 +19,11 @@ PATIENCE_S = 5.0
 
 def read_gpu_pods(cluster: Client, node: str) -> List[GpuPod]:
     """The pods that hold GPUs on a node, or in the whole cluster for an empty name."""
-    return gpu_pods(_read_pods(cluster, node))
+    return gpu_pods(read_pods(cluster, node))
 
 
-def _read_pods(cluster: Client, node: str) -> List[Dict[str, Any]]:
+def read_pods(cluster: Client, node: str) -> List[Dict[str, Any]]:
+    """All pods of a node, or of the whole cluster for an empty name."""
     return list(cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node if node else None))
 
 
@@ -97,7 +98,7 @@ def evict_gpu_pods(
 ) -> Dict[str, Any]:
     """Evict the GPU pods of a node, all or those named ('namespace/name' or UID); those of DaemonSets and static ones
     stay and are told, and so are those of the named ones that hold no GPU as the cluster counts them."""
-    there = _read_pods(cluster, node)
+    there = read_pods(cluster, node)
     found = [pod for pod in gpu_pods(there) if pods is None or {str(pod), pod.uid}.intersection(pods)]
     plan = plan_eviction(found, force, delete_emptydir_data)
     eviction = Eviction(cluster, grace_period)

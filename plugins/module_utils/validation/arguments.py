@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 ARGUMENTS: Dict[str, Any] = {
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "state": {"type": "str", "choices": ["present", "absent", "proved"], "default": "present"},
     "scope": {"type": "list", "elements": "str", "choices": ["host", "cluster"], "default": ["host"]},
     "expected_gpus": {"type": "int"},
     "expected_resources": {"type": "dict", "default": {}},
@@ -16,14 +16,17 @@ ARGUMENTS: Dict[str, Any] = {
     "handler": {"type": "str", "default": "nvidia"},
     "runtime_class": {"type": "str"},
     "status_files": {"type": "bool", "default": True},
+    "hosts": {"type": "list", "elements": "str"},
     "node_name": {"type": "str"},
     "resource": {"type": "str", "default": "nvidia.com/gpu"},
     "pod": {"type": "bool", "default": True},
     "pod_image": {"type": "str", "default": "docker.io/library/busybox:1.37.0"},
     "pod_namespace": {"type": "str", "default": "default"},
+    "pod_trusted_for": {"type": "int", "default": 0},
+    "proof": {"type": "dict", "default": {}},
     "startup_taint": {"type": "str", "default": ""},
     "timeout": {"type": "int", "default": 120},
     "from_variables": {"type": "bool", "default": False},
 }
 # All that the host gets to know. A credential for the API server is not among it.
-OF_HOST = ("state", "expected_gpus", "handler", "status_files")
+OF_HOST = ("state", "expected_gpus", "handler", "proof", "status_files")

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
+from ..core.plan import digest
 from ..core.quantities import nvidia_resources
 from .checks import FAILED, PASSED, SKIPPED, Check
 
@@ -45,6 +46,46 @@ def all_in_use(node: Mapping[str, Any], expected: Mapping[str, int], pods: Seque
     offered = _counts(node)
     return Check("pod", SKIPPED, "not probed: all %d in use by %s" % (
         sum(offered.get(resource, 0) for resource in expected), ", ".join(pods)))
+
+
+def state_of(node: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
+    """A digest of all in the cluster that the success of a probe depends on, the same while that is the same.
+
+    pods: those of the node; asked: the probe itself, and what the node is expected to offer.
+    """
+    system = (node.get("status") or {}).get("nodeInfo") or {}
+    return digest({
+        "asked": asked,
+        "node": (node.get("metadata") or {}).get("uid"),
+        "system": {key: system.get(key) for key in (
+            "bootID", "kernelVersion", "kubeletVersion", "containerRuntimeVersion")},
+        "offered": _counts(node),
+        "offered_by": sorted(_offerers(pods)),
+    })
+
+
+def _offerers(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The containers, as they run now, of pods that see the kubelet's directory of device plugins, whoever's they are."""
+    for pod in pods:
+        paths = [(volume.get("hostPath") or {}).get("path") or "" for volume in pod["spec"].get("volumes") or ()]
+        if any(path.rstrip("/").endswith("/device-plugins") for path in paths):
+            yield str(pod["metadata"].get("uid"))
+            yield from (str(container.get("containerID"))
+                        for container in (pod.get("status") or {}).get("containerStatuses") or ())
+
+
+def proof_of(check: Check, state: str, at: int) -> Dict[str, Any]:
+    """What a probe that has passed proves. at: when, in seconds since the epoch."""
+    return {"of": state, "at": at, "evidence": check.evidence}
+
+
+def proved(proof: Mapping[str, Any], state: str, now: int, trusted_for: int) -> Optional[Check]:
+    """That no probe is needed, as one has passed under the same state and not longer ago, in seconds; else None."""
+    at = proof.get("at")
+    if proof.get("of") != state or not isinstance(at, int) or not 0 <= now - at < trusted_for:
+        return None
+    return Check("pod", SKIPPED, "not probed again: %d minutes ago %s, and the node has been the same since" % (
+        (now - at) // 60, proof.get("evidence")))
 
 
 def _counts(node: Mapping[str, Any]) -> Dict[str, int]:

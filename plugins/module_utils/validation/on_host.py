@@ -19,21 +19,25 @@ from ..runtime.backends.known import BACKENDS
 from ..runtime.observation import observe
 from ..runtime.policy import ARGUMENTS, policy_of
 from .checks import Check, Evidence, run_chain
+from .proof import keep_proof, kept_proof
 from .verdict import raise_if_unhealthy, remove_status_files, status_changes, write_status_files
 
 
 def validate_host(parameters: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-    """Run the chain; {'changed', 'checks', 'devices'}. Raises GpuOpsError naming what failed."""
+    """Run the chain; {'changed', 'checks', 'devices', 'proof'}. Raises GpuOpsError naming what failed."""
     host = Host()
     if parameters["state"] == "absent":
-        return {"changed": bool(remove_status_files(host, check_mode)), "checks": []}
+        forgotten = keep_proof(host, {}, check_mode)
+        return {"changed": bool(remove_status_files(host, check_mode)) or forgotten, "checks": []}
+    if parameters["state"] == "proved":
+        return {"changed": keep_proof(host, parameters["proof"], check_mode), "checks": []}
     await_startup(host)
     evidence = gather(host, parameters)
     checks = run_chain(evidence)
     changed = bool(parameters["status_files"]) and not check_mode and bool(write_status_files(host, checks))
     raise_if_unhealthy(checks, "host %s" % evidence.facts.hostname)
     return {"changed": changed, "checks": [check.to_dict() for check in checks],
-            "devices": devices_of(len(evidence.facts.gpus), evidence.nvml)}
+            "devices": devices_of(len(evidence.facts.gpus), evidence.nvml), "proof": kept_proof(host)}
 
 
 def examine(host: Host, parameters: Mapping[str, Any]) -> Tuple[Tuple[Check, ...], bool]:
