@@ -331,6 +331,20 @@ class TestPlaybooks:
         assert "Tell the hosts that come after" in told, told
 
 
+    def test_a_right_to_the_probe_is_missed_whichever_host_has_it(self, in_words: Hosts) -> None:
+        in_words.api.state.nodes = [node("gpu-1"), node("gpu-2")]
+        in_words.api.state.store.denied.add(("delete", "pods"))
+
+        def told(pods: Mapping[str, bool]) -> str:
+            return in_words.controller.play(
+                "gpuops.nvidia.site", hosts=("gpu-1", "gpu-2"),
+                environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
+                    "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_validation_pod": by_host(pods, True),
+                    "canned": {"gpu_plan": planned(Plan())}}).stdout
+        assert "[cluster.rights_missing]" in told({"gpu-1": False})
+        assert "[cluster.rights_missing]" not in told({"gpu-1": False, "gpu-2": False})
+
+
 class TestWhichComponents:
     """As the playbooks ask for them."""
 
