@@ -331,6 +331,13 @@ class TestPlaybooks:
         assert "Tell the hosts that come after" in told, told
 
 
+    def test_a_quota_of_a_namespace_that_is_not_there_keeps_nothing_back_and_is_named(self, in_words: Hosts) -> None:
+        store = in_words.api.state.store
+        told = self.told(in_words, "site", device_plugin_namespace_quotas={"team-a": {"nvidia.com/gpu": 8}})
+        assert "failed=0" in told and store.get("DaemonSet", "gpuops", "nvidia-dcgm-exporter"), told
+        words = " ".join(told.split())
+        assert "there is no namespace team-a: ResourceQuota team-a/nvidia-gpu waits for it" in words, told
+
     def test_a_right_to_the_probe_is_missed_whichever_host_has_it(self, in_words: Hosts) -> None:
         in_words.api.state.nodes = [node("gpu-1"), node("gpu-2")]
         in_words.api.state.store.denied.add(("delete", "pods"))
