@@ -330,7 +330,6 @@ class TestPlaybooks:
         told = self.told(in_words, "site", "--tags", "hosts", steps=(step,))
         assert "Tell the hosts that come after" in told, told
 
-
     def test_a_quota_of_a_namespace_that_is_not_there_keeps_nothing_back_and_is_named(self, in_words: Hosts) -> None:
         store = in_words.api.state.store
         told = self.told(in_words, "site", device_plugin_namespace_quotas={"team-a": {"nvidia.com/gpu": 8}})
