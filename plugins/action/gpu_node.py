@@ -48,6 +48,8 @@ class ActionModule(ClusterAction):
         wanted["labels"] = {key: str(value).lower() if isinstance(value, bool) else str(value)
                             for key, value in wanted["labels"].items()}
         told = change_node(cluster, options["name"], NodePolicy(**wanted), check_mode)
-        node = {"metadata": {"name": options["name"], "labels": told["node"]["labels"]}}
-        return {**told, "admitted": [name for name in options[ADMITTED] if any(
-            admits(node, pod) for pod in pods_on_nodes(name, self._variables, self._templar))]}
+        if options[ADMITTED]:
+            node = {"metadata": {"name": options["name"], "labels": told["node"]["labels"]}}
+            told["admitted"] = [name for name in options[ADMITTED] if any(
+                admits(node, pod) for pod in pods_on_nodes(name, self._variables, self._templar))]
+        return told

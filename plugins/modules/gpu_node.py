@@ -140,7 +140,7 @@ admitted:
   description:
     - Those of O(components) that have a DaemonSet whose node selector and node affinity fit the labels of the node,
       as they are after the change. Taints, and whether the DaemonSet is there, are no part of it.
-  returned: success
+  returned: with O(components)
   type: list
   elements: str
 notes:

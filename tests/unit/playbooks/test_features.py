@@ -12,6 +12,7 @@ from canned import Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
 from controller import Controller
+from documentation import returned, undocumented
 from object_store import Answer, Store
 from workspace import REPOSITORY
 
@@ -95,6 +96,19 @@ def test_a_node_that_a_selector_of_the_users_names_is_waited_for(in_words: Hosts
     told = play(in_words, {}, FOUND, gpu_feature_discovery_node_selector={
         "example.com/pool": "training", DEPLOYED: None})
     assert labels_of(api) == FOUND and in_words.calls("gpu_info") == 2, told
+
+
+def test_a_node_is_told_which_components_it_admits(controller: Controller, api: Api) -> None:
+    api.state.nodes = [admitted()]
+    task = {"gpuops.nvidia.gpu_node": {"name": "gpu-1", "from_variables": True, "components": [
+        "gpu_feature_discovery", "device_plugin", "gpu_monitoring"]}}
+    common = {"gpu_cluster_kubeconfig": str(api.kubeconfig)}
+    told = [controller.tasks([task], hosts=("gpu-1",), variables={**common, **more})[0][0] for more in (
+        {}, {"device_plugin_node_selector": {"nvidia.com/gpu.deploy.device-plugin": None}},
+        {"gpu_feature_discovery_state": "absent"})]
+    assert [each["admitted"] for each in told] == [
+        ["gpu_feature_discovery"], ["gpu_feature_discovery", "device_plugin"], []]
+    assert not any(each["changed"] for each in told) and list(undocumented(told[0], returned("gpu_node"))) == []
 
 
 def test_check_mode_takes_no_node_for_left_out_that_has_yet_to_get_its_labels(in_words: Hosts, api: Api) -> None:
