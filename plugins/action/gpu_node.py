@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any, ClassVar, Dict, Mapping
 
 from ..module_utils.cluster.client import Client
+from ..module_utils.cluster.components.registry import COMPONENTS
 from ..module_utils.cluster.labels import NodePolicy
 from ..module_utils.cluster.node_changes import change_node
+from ..module_utils.cluster.placement import admits
 from ..module_utils.core.errors import GpuOpsError
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import PlayVariables
+from ..plugin_utils.component_variables import pods_on_nodes
 from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
 from ..plugin_utils.role_variables import Source
 
@@ -17,6 +20,8 @@ ROLE = "node_maintenance"
 NODE_NAME = "node_maintenance_node_name"
 # Options of many hosts, each of which has its own; the rest is what a task is for, and said by it
 OF_HOST = ("owner", "reason", "labels", "choices", "purge_labels", "keep_labels", "take_over", "startup_taint")
+# Of those on nodes it is told whether this one admits them; the rest is the policy
+ADMITTED = "components"
 
 
 class ActionModule(ClusterAction):
@@ -37,16 +42,21 @@ class ActionModule(ClusterAction):
         "features": {"type": "dict"},
         "startup_taint": {"type": "str", "default": ""},
         "tainted": {"type": "bool"},
+        ADMITTED: {"type": "list", "elements": "str", "choices": list(COMPONENTS), "default": []},
     }
 
+    # Of the task's host
+    _variables: Mapping[str, Any] = {}
+
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+        self._variables = task_vars
         given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
         hosts = checked(given, self.ARGUMENTS, self._name())[HOSTS]
-        if (hosts is None) == (given.get("name") is None):
+        if (hosts is None) == (given.get("name") is None) or (hosts is not None and given.get(ADMITTED)):
             raise GpuOpsError(
                 "cluster.options_malformed",
-                found="neither `name` nor `hosts`" if hosts is None else "both `name` and `hosts`",
-                wanted="one Node, or the hosts whose Nodes are meant",
+                found=", ".join("`%s`" % name for name in ("name", HOSTS, ADMITTED) if given.get(name)) or "nothing",
+                wanted="`name`, for one Node, or `hosts`, without `components`, for those of many hosts",
                 remedy="set one of the two",
             )
         if hosts is None:
@@ -69,7 +79,12 @@ class ActionModule(ClusterAction):
                             **{key: value for key, value in chosen.items() if value}}
         # A host that chooses no longer has what the others have
         wanted["unset_labels"] = [*options["unset_labels"], *(key for key, value in chosen.items() if not value)]
-        return change_node(cluster, options["name"], NodePolicy(**wanted), check_mode)
+        told = change_node(cluster, options["name"], NodePolicy(**wanted), check_mode)
+        if options[ADMITTED]:
+            node = {"metadata": {"name": options["name"], "labels": told["node"]["labels"]}}
+            told["admitted"] = [name for name in options[ADMITTED] if any(
+                admits(node, pod) for pod in pods_on_nodes(name, self._variables, self._templar))]
+        return told
 
 
 def _text(value: Any) -> str:

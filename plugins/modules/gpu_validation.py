@@ -104,7 +104,7 @@ options:
     default: default
   pod_trusted_for:
     description:
-      - For how many seconds a pod that got its device counts, so that none is run again, as long as nothing has changed.
+      - For how many seconds a pod that got its device counts, so that none is run again while nothing changes.
         That is what O(proof) says, where the Node is in the same boot, with the same kernel, kubelet, container runtime
         and devices, and what offers these runs in the same containers.
       - With V(0) a pod is run every time.
@@ -112,8 +112,8 @@ options:
     default: 0
   proof:
     description:
-      - What an earlier pod has proved, as RV(proof) of M(gpuops.nvidia.gpu_plan) or of the scope V(host) says. The scope
-        V(host) has it by itself, where both are checked.
+      - What an earlier pod has proved, as RV(proof) of M(gpuops.nvidia.gpu_plan) or of the scope V(host) says. Where
+        both scopes are checked, the host says it.
       - With O(state=proved), what the host is to keep. It forgets it by itself with the next step that a module of the
         collection begins there, and at the next boot.
     type: dict

@@ -34,7 +34,8 @@ class Clients(threading.local):
 
 def for_hosts(
     variables: PlayVariables, hosts: Collection[str], role: str, more: Iterable[str],
-    options_of: Callable[[str], Mapping[str, Any]], node_variable: str, do: Callable[[Dict[str, Any], str], Dict[str, Any]]
+    options_of: Callable[[str], Mapping[str, Any]], node_variable: str,
+    do: Callable[[Dict[str, Any], str], Dict[str, Any]]
 ) -> Dict[str, Any]:
     """{'changed', 'of_hosts': {host: what became of it}} of those hosts that have a cluster.
 

@@ -65,7 +65,7 @@ def state_of(node: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], asked: 
 
 
 def _offerers(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """The containers, as they run now, of pods that see the kubelet's directory of device plugins, whoever's they are."""
+    """The containers, as they run now, of pods that see the kubelet's directory of device plugins."""
     for pod in pods:
         paths = [(volume.get("hostPath") or {}).get("path") or "" for volume in pod["spec"].get("volumes") or ()]
         if any(path.rstrip("/").endswith("/device-plugins") for path in paths):
