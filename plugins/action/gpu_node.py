@@ -54,7 +54,7 @@ class ActionModule(ClusterAction):
         hosts = checked(given, self.ARGUMENTS, self._name())[HOSTS]
         if (hosts is None) == (given.get("name") is None) or (hosts is not None and given.get(ADMITTED)):
             raise GpuOpsError(
-                "cluster.options_malformed",
+                "cluster.one_node_or_hosts",
                 found=", ".join("`%s`" % name for name in ("name", HOSTS, ADMITTED) if given.get(name)) or "nothing",
                 wanted="`name`, for one Node, or `hosts`, without `components`, for those of many hosts",
                 remedy="set one of the two",

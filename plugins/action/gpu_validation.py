@@ -65,7 +65,7 @@ class ActionModule(CapabilityAction):
         """What the clusters offer of many hosts."""
         if self._options["scope"] != ["cluster"]:
             raise GpuOpsError(
-                "validation.options_malformed",
+                "validation.hosts_from_controller",
                 found="`hosts` with the scope %s" % ", ".join(self._options["scope"]),
                 wanted="the scope `cluster`, which is checked from the controller",
                 remedy="set `scope: [cluster]`, or leave `hosts` out",

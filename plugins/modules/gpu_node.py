@@ -138,7 +138,7 @@ of_hosts:
   description:
     - What became of the Node of each host of O(hosts), by the host's name in the inventory. Each has C(failed) and
       C(changed), with RV(node) and RV(notes), or C(msg) and what else a failure has.
-  returned: success, with O(hosts)
+  returned: with O(hosts)
   type: dict
   sample: {"gpu-1": {"failed": false, "changed": true, "notes": []}}
 node:

@@ -166,7 +166,7 @@ of_hosts:
   description:
     - What was found of each host of O(hosts), by the host's name in the inventory. Each has C(failed) and RV(checks),
       with RV(proof), or with C(msg) and what else a failure has.
-  returned: success, with O(hosts)
+  returned: with O(hosts)
   type: dict
   sample: {"gpu-1": {"failed": false, "changed": false, "checks": [], "proof": {}}}
 proof:

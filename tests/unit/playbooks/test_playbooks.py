@@ -166,9 +166,10 @@ class TestAStartupTaint:
         """After what the cluster offers is checked, which nothing else is between."""
         plays = yaml.safe_load((REPOSITORY / "playbooks" / "site.yml").read_text())
         tasks = next(play["tasks"] for play in plays if play["name"] == "Bring up the cluster components")
-        validate, untaint = tasks[-2:]
-        assert validate["block"][0]["ansible.builtin.include_role"]["tasks_from"] == "cluster"
-        assert "ansible.builtin.fail" in validate["rescue"][-1]
+        validate, taint, stop, untaint = tasks[-4:]
+        assert validate["ansible.builtin.import_tasks"] == "tasks/validate_clusters.yml"
+        assert taint["ansible.builtin.import_tasks"] == "tasks/taint.yml" and "ansible.builtin.fail" in stop
+        assert taint["when"] == stop["when"] == "gpu_offer.failed"
         assert untaint["ansible.builtin.include_role"]["tasks_from"] == "untaint"
         assert (REPOSITORY / "playbooks" / "site.yml").read_text().count("tasks_from: untaint") == 1
 
@@ -271,14 +272,14 @@ class TestUninstall:
 class TestTags:
     def test_the_components_alone_change_no_host(self, controller: Controller) -> None:
         text = listed(controller, "site", "--tags", "components")
-        assert "Deploy them" in text and "Plan the host" in text
+        assert "bring them" in text and "Plan the host" in text
         assert "Take the node out of service" not in text and "Apply the plan" not in text
 
     def test_the_hosts_alone_deploy_nothing(self, controller: Controller) -> None:
         text = listed(controller, "site", "--tags", "hosts")
-        assert "Deploy them" not in text
+        assert not re.search("bring them.*TAGS: .components", text)
         assert all(task in text for task in (
-            "Refuse nodes that another manager has", "Plan the host", "Apply the plan", "Give the node back"))
+            "Read who manages the nodes", "Plan the host", "Apply the plan", "Give the node back"))
 
     def test_an_uninstall_is_whole_whatever_the_tags(self, controller: Controller) -> None:
         assert listed(controller, "uninstall", "--tags", "hosts") == listed(controller, "uninstall")
