@@ -47,21 +47,39 @@ PEAK_MIB, CPU_SECONDS_A_HOST, FULL_LISTS = 300.0, 0.05, 1
 MEASURED = {"seconds": "the wall time", "cpu_seconds": "the processor time", "peak_mib": "the memory"}
 
 # The tasks of site that are the cluster's; its hosts are not asked for anything
-HEAD = """
+PLAY = """
 - hosts: all
   gather_facts: false
   vars_files: ["{tree}/playbooks/vars/site.yml"]
   tasks:
-    - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/cluster.yml"
+"""
+HEAD = PLAY + """
+    - ansible.builtin.import_role:
+        name: gpuops.nvidia.node_maintenance
+        tasks_from: check
+        rolespec_validate: false
 """
 COMPONENTS = """
-    - ansible.builtin.include_tasks: "{tree}/playbooks/tasks/components.yml"
+    - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/components.yml"
 """
 OFFER = """
+    - gpuops.nvidia.gpu_node:
+        hosts: "{{{{ ansible_play_hosts }}}}"
+        cordoned: false
+      register: gpu_nodes_offered
+      run_once: true
+
+    - ansible.builtin.meta: end_host
+      when: not gpu_nodes_offered.of_hosts[inventory_hostname].failed
+"""
+# As site had them when each host labelled its own Node
+BEFORE_THAT = PLAY + """
+    - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/cluster.yml"
+
     - ansible.builtin.include_role:
         name: gpuops.nvidia.node_maintenance
         tasks_from: "{{{{ item }}}}"
-      loop: [%s]
+      loop: [label, uncordon]
 """
 
 
@@ -105,9 +123,9 @@ class Bench:
 
     def ways(self, hosts: int) -> Dict[str, Way]:
         """Each release labels nodes of its own. The components are those of one release, which alone counts them."""
-        found = {NOW: self._play(NOW, HEAD + COMPONENTS + OFFER % "offer", range(hosts))}
+        found = {NOW: self._play(NOW, HEAD + COMPONENTS + OFFER, range(hosts))}
         if BEFORE in self.trees:
-            found[BEFORE] = self._play(BEFORE, HEAD + OFFER % "label, uncordon", range(self.hosts, self.hosts + hosts))
+            found[BEFORE] = self._play(BEFORE, BEFORE_THAT, range(self.hosts, self.hosts + hosts))
         return found
 
     def _play(self, release: str, text: str, hosts: Sequence[int]) -> Way:

@@ -1,0 +1,121 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""One task for the Nodes of many hosts: each as its own variables say, whatever befalls the others."""
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, Dict, List, Mapping
+
+import pytest
+from cluster_api import Api
+from cluster_objects import node
+from controller import Controller
+from documentation import returned, undocumented
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import state_of
+
+HOSTS = ("host-1", "host-2", "host-3")
+NODE, VALIDATION = "gpuops.nvidia.gpu_node", "gpuops.nvidia.gpu_validation"
+EVERY = {"hosts": "{{ ansible_play_hosts }}"}
+CHOICE = "nvidia.com/device-plugin.config"
+
+
+def told(
+    controller: Controller, module: str, options: Mapping[str, Any], *words: str, **variables: Any
+) -> Dict[str, Any]:
+    [[result, *_same]] = controller.tasks([{module: {**EVERY, **options}, "run_once": True}], *words, hosts=HOSTS,
+                                          variables=variables)
+    assert list(undocumented(result, returned(module.rpartition(".")[2]))) == [], result
+    return result
+
+
+def test_each_has_what_its_own_variables_say(controller: Controller, api: Api) -> None:
+    api.state.nodes = [node("host-1"), node("gpu-2"), node("host-3", unschedulable=True)]
+    variables = {
+        "gpu_cluster_kubeconfig": str(api.kubeconfig),
+        "gpu_cluster_node_name": "{{ 'gpu-2' if inventory_hostname == 'host-2' else inventory_hostname }}",
+        "device_plugin_config_name": "{{ {'host-1': 'shared'}.get(inventory_hostname, '') }}",
+        "node_maintenance_labels": {"of": "{{ inventory_hostname }}", "on": True}}
+    result = told(controller, NODE, {"cordoned": False}, **variables)
+    assert not result.get("failed") and result["changed"], result
+    labels = {each["metadata"]["name"]: each["metadata"]["labels"] for each in api.state.nodes}
+    assert {name: (found["of"], found["on"], found.get(CHOICE)) for name, found in labels.items()} == {
+        "host-1": ("host-1", "true", "shared"), "gpu-2": ("host-2", "true", None), "host-3": ("host-3", "true", None)}
+    assert result["of_hosts"]["host-3"]["notes"] == ["node host-3 was cordoned by others and stays so"]
+    assert not told(controller, NODE, {"cordoned": False}, **variables)["changed"]
+
+
+def test_one_that_fails_keeps_nobody_back(controller: Controller, api: Api) -> None:
+    """Be it its Node, its cluster or its variables."""
+    api.state.nodes = [node("host-1"), node("host-3")]
+    result = told(
+        controller, NODE, {"labels": {"on": "x"}}, gpu_cluster_kubeconfig=str(api.kubeconfig),
+        node_maintenance_take_over="{{ 'perhaps' if inventory_hostname == 'host-3' else false }}")
+    assert {host: (found["failed"], found.get("code")) for host, found in result["of_hosts"].items()} == {
+        "host-1": (False, None), "host-2": (True, "cluster.no_such_node"), "host-3": (True, "variables.malformed")}
+    elsewhere = told(controller, NODE, {"labels": {"on": "x"}}, gpu_cluster_kubeconfig=(
+        "{{ '/nowhere' if inventory_hostname == 'host-3' else '%s' }}" % api.kubeconfig))
+    assert [found["failed"] for found in elsewhere["of_hosts"].values()] == [False, True, True]
+
+
+@pytest.mark.parametrize("options", [{}, {"name": "host-1", **EVERY}, {"components": ["device_plugin"], **EVERY}])
+def test_one_node_or_those_of_hosts(controller: Controller, options: Dict[str, Any]) -> None:
+    [[result]] = controller.tasks([{NODE: options}])
+    assert result["failed"] and result["code"] == "cluster.one_node_or_hosts"
+
+
+def test_check_mode_and_diff_tell_of_every_node(controller: Controller, api: Api) -> None:
+    api.state.nodes = [node(name) for name in HOSTS]
+    before = json.dumps(api.state.nodes)
+    result = told(controller, NODE, {"labels": {"on": "x"}}, "--check", "--diff",
+                  gpu_cluster_kubeconfig=str(api.kubeconfig))
+    assert len(result["diff"]) == 3 and result["changed"] and all(
+        each["after"]["labels"]["on"] == "x" for each in result["diff"])
+    assert json.dumps(api.state.nodes) == before
+
+
+def offers(count: int) -> Dict[str, Any]:
+    return {"allocatable": {"nvidia.com/gpu": str(count)}, "capacity": {"nvidia.com/gpu": str(count)}}
+
+
+def test_what_the_cluster_offers_is_judged_host_by_host(controller: Controller, api: Api) -> None:
+    api.state.nodes = [node("host-1", **offers(2)), node("host-2", **offers(1)), node("host-3", **offers(4))]
+    result = told(
+        controller, VALIDATION, {"scope": ["cluster"], "timeout": 0}, gpu_cluster_kubeconfig=str(api.kubeconfig),
+        gpu_validation_pod=False, gpu_validation_expected_gpus="{{ {'host-3': 1}.get(inventory_hostname, 2) }}",
+        device_plugin_config="{{ {'sharing': {'timeSlicing': {'resources': [{'name': 'nvidia.com/gpu', "
+                             "'replicas': 4}]}}} if inventory_hostname == 'host-3' else {} }}",
+        gpu_validation_devices="{{ {'whole': 1, 'divided': 0, 'empty': 0, 'mig': {}} "
+                               "if inventory_hostname == 'host-3' else {} }}")
+    assert {host: (found["failed"], [check["status"] for check in found["checks"]])
+            for host, found in result["of_hosts"].items()} == {
+        "host-1": (False, ["passed"]), "host-2": (True, ["failed"]), "host-3": (False, ["passed"])}
+    assert "host-2 offers nvidia.com/gpu: 1 allocatable, 2 expected" in result["of_hosts"]["host-2"]["msg"]
+
+
+def test_a_host_itself_is_not_checked_by_a_task_for_many(controller: Controller) -> None:
+    [[result]] = controller.tasks([{VALIDATION: EVERY}])
+    assert result["failed"] and result["code"] == "validation.hosts_from_controller"
+
+
+@pytest.mark.parametrize("trusted_for, changes, probed", [
+    (3600, {}, []), (0, {}, ["host-1"]), (3600, {"at": 1}, ["host-1"]), (3600, {"of": "another"}, ["host-1"])])
+def test_what_a_pod_has_proved_is_not_proved_again(
+    controller: Controller, api: Api, trusted_for: int, changes: Dict[str, Any], probed: List[str]
+) -> None:
+    api.state.nodes = [node("host-1", **offers(2))]
+    state = state_of(api.state.nodes[0], [], {
+        "expected": {"nvidia.com/gpu": 2}, "divided": False, "image": "docker.io/library/busybox:1.37.0",
+        "namespace": "default", "runtime_class": "nvidia"})
+    proof = {"of": state, "at": int(time.time()) - 60, "evidence": "a pod got /dev/nvidia0", **changes}
+    [[result]] = controller.tasks(
+        [{VALIDATION: {**EVERY, "scope": ["cluster"], "timeout": 0, "pod_trusted_for": trusted_for}, "run_once": True}],
+        hosts=HOSTS[:1], variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_validation_proof": proof,
+            "gpu_validation_expected_gpus": 2})
+    found = result["of_hosts"]["host-1"]
+    assert api.count("POST", "/api/v1/namespaces/default/pods") == len(probed)
+    assert found["failed"] == bool(probed)
+    if not probed:
+        assert found["proof"] == proof and "1 minutes ago a pod got" in found["checks"][-1]["evidence"]
