@@ -6,10 +6,12 @@ from __future__ import annotations
 import contextlib
 from argparse import Namespace
 from pathlib import Path
-from typing import Iterator, List
+from typing import Any, Dict, Iterator, List
 
+import api_proxy
 import host_cuts
 import pytest
+import request_faults
 import soak
 from campaigns import Campaign
 
@@ -78,3 +80,58 @@ def test_a_seed_draws_the_same_cut_again_and_seeds_reach_every_event() -> None:
     assert {cut.kind for cut in cuts} == set(host_cuts.KINDS)
     for cut in cuts:
         assert 0 <= cut.seconds <= (2.0, 0.5, 37.5)[cut.events]
+
+
+READS = [("GET", "/api/v1/nodes?limit=500"), ("GET", "/api/v1/nodes/a"), ("GET", "/api/v1/nodes/a"),
+         ("POST", "/reviews"), ("POST", "/reviews")]
+REQUESTS = [*READS, ("PATCH", "/api/v1/nodes/a"), ("DELETE", "/api/v1/namespaces/gpuops"), *READS * 30]
+ASKED_AGAIN = {number + 1 for number in range(1, len(REQUESTS)) if REQUESTS[number] == REQUESTS[number - 1]}
+
+
+def test_the_cases_of_requests_together_reach_every_request_by_every_kind() -> None:
+    """But those that only ask again, conflicts for who writes nothing, and 410 for who does not list."""
+    everything = set(range(1, len(REQUESTS) + 1)) - {number for number in ASKED_AGAIN if REQUESTS[number - 1][0] == "GET"}
+    met = {"409": {6, 7}, "410": {number for number in everything if "limit" in REQUESTS[number - 1][1]}}
+    for kind in request_faults.KINDS:
+        for shared in (True, False):
+            cases = [case for case in request_faults.CASES if (case.kind, case.shared) == (kind, shared)]
+            found = [number for case in cases for number in case.numbers(REQUESTS)]
+            assert sorted(found) == sorted(met.get(kind.name, everything)), kind.name
+    assert len(set(map(str, request_faults.CASES))) == len(request_faults.CASES)
+
+
+@pytest.mark.parametrize("kind, number, lasting, spoiled", [
+    ("", 1, False, []), ("503", 2, False, [2]), ("503", 6, True, [*range(6, len(REQUESTS) + 1)]),
+    ("409", 2, False, []), ("409", 6, False, [6]), ("410", 1, False, [1]), ("410", 2, False, []),
+    ("lost", 7, False, [7]), ("500", 0, False, [number for number in range(1, len(REQUESTS) + 1) if number not in ASKED_AGAIN]),
+])
+def test_a_proxy_spoils_what_it_is_told(kind: str, number: int, lasting: bool, spoiled: List[int]) -> None:
+    proxy = api_proxy.Proxy(None)  # type: ignore[arg-type]
+    proxy.spoil(kind, number, lasting)
+    found = [each for each, request in enumerate(REQUESTS, 1) if proxy.takes(*request)]
+    assert (found, proxy.met) == (spoiled, bool(spoiled))
+    proxy.spoil("")
+    assert (proxy.takes(*REQUESTS[0]), proxy.met, len(proxy.seen)) == (False, False, 1)
+
+
+def test_objects_are_compared_without_what_is_new_each_time() -> None:
+    def made(time: str, manager: str = "gpuops", label: str = "a") -> Dict[str, Any]:
+        return {"kind": "configmaps", "data": {"a": "b"}, "status": {"seen": time}, "metadata": {
+            "name": "x", "namespace": "y", "uid": time, "resourceVersion": time, "creationTimestamp": time,
+            "labels": {"l": label}, "managedFields": [
+                {"manager": "kubectl", "operation": "Update", "time": time},
+                {"manager": manager, "operation": "Apply", "time": time},
+                {"manager": "kubelet", "operation": "Update", "subresource": "status", "time": time}]}}
+
+    def apart(*arguments: str) -> List[str]:
+        return list(request_faults.differences({"x": request_faults.steady(made("1"))},
+                                               {"x": request_faults.steady(made(*arguments))}))
+
+    assert (apart("2"), apart("2", "other"), apart("2", "gpuops", "b")) == ([], ["x"], ["x"])
+    assert list(request_faults.differences({"a": 1}, {"b": 1})) == ["a", "b"]
+
+
+def test_what_a_run_says_at_its_end_names_what_to_do() -> None:
+    well = request_faults.WELL_TOLD
+    assert well.search("Found: no answer. Wanted: one. Do: look. [cluster.no_answer]")
+    assert not well.search("HTTPError 503") and not well.search("Found: x. Wanted: y. [cluster.no_answer]")
