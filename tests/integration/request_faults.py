@@ -12,7 +12,6 @@ import json
 import random
 import re
 import threading
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
@@ -28,10 +27,12 @@ NODES = ("node-1", "node-2")
 NAMESPACE = "gpuops"
 # Those that need no node to be rolled out
 COMPONENTS = ("gpu_feature_discovery", "device_plugin", "dcgm_exporter")
-# What is done: the tasks of site and of uninstall that are the cluster's, in their order
-PHASES: Dict[str, Tuple[str, ...]] = {
-    "bring": ("cluster", "taint", "cordon", "offer", "components", "untaint"),
-    "remove": ("cluster", "cordon", "pause", "drain", "components", "uncordon"),
+NEW, OURS_THERE = "not gpu_node_has_ours | bool", "gpu_node_has_ours | bool"
+# What is done: the tasks of site and of uninstall that are the cluster's, in their order, and which Nodes they are for
+PHASES: Dict[str, Tuple[Tuple[str, str], ...]] = {
+    "bring": (("cluster", ""), ("taint", NEW), ("cordon", NEW), ("offer", ""), ("components", ""), ("untaint", "")),
+    "remove": (("cluster", ""), ("cordon", OURS_THERE), ("pause", OURS_THERE), ("drain", OURS_THERE),
+               ("components", ""), ("uncordon", OURS_THERE)),
 }
 Request = Tuple[str, str]
 OURS = "app.kubernetes.io/managed-by=gpuops"
@@ -260,15 +261,16 @@ class Bed:
         return self.fleet.scratch / (phase + ".json")
 
 
-def play(steps: Tuple[str, ...]) -> List[Dict[str, Any]]:
-    """A play of tasks of the playbooks and of entries of node_maintenance."""
+def play(steps: Sequence[Tuple[str, str]]) -> List[Dict[str, Any]]:
+    """A play of tasks of the playbooks and of entries of node_maintenance. steps: names, and conditions."""
     playbooks = collections_root() / "ansible_collections" / "gpuops" / "nvidia" / "playbooks"
     shared = {name: {"ansible.builtin.include_tasks": "%s/tasks/%s.yml" % (playbooks, name)}
               for name in ("cluster", "components")}
+    tasks = [{**(shared.get(step) or {"ansible.builtin.include_role": {
+        "name": "gpuops.nvidia.node_maintenance", "tasks_from": step}}), **({"when": condition} if condition else {})}
+        for step, condition in steps]
     return [{"hosts": ",".join(NODES), "gather_facts": False, "vars_files": ["%s/vars/site.yml" % playbooks],
-             "vars": {"node_maintenance_rights": ["nodes", "pods"]},
-             "tasks": [shared.get(step) or {"ansible.builtin.include_role": {
-                 "name": "gpuops.nvidia.node_maintenance", "tasks_from": step}} for step in steps]}]
+             "vars": {"node_maintenance_rights": ["nodes", "pods"]}, "tasks": tasks}]
 
 
 def node(name: str) -> Dict[str, Any]:
@@ -279,14 +281,16 @@ def node(name: str) -> Dict[str, Any]:
 
 
 def steady(item: Mapping[str, Any]) -> Dict[str, Any]:
-    """An object without what is another each time it is made, and without its status."""
+    """An object without what is another each time it is made, addresses of services too, and without its status."""
     kept = {name: value for name, value in item["metadata"].items()
             if name not in ("resourceVersion", "uid", "creationTimestamp", "managedFields")}
     managed = [{name: value for name, value in each.items() if name != "time"}
                for each in item["metadata"].get("managedFields", ()) if each.get("subresource") != "status"]
     managed.sort(key=lambda each: (each["manager"], each["operation"]))
-    return {**{name: value for name, value in item.items() if name != "status"},
-            "metadata": {**kept, "managedFields": managed}}
+    told = {name: value for name, value in item.items() if name != "status"}
+    if item["kind"] == "services":
+        told["spec"] = {name: value for name, value in item["spec"].items() if name not in ("clusterIP", "clusterIPs")}
+    return {**told, "metadata": {**kept, "managedFields": managed}}
 
 
 def nodes_of(state: Mapping[str, Any]) -> Dict[str, Any]:
@@ -295,10 +299,16 @@ def nodes_of(state: Mapping[str, Any]) -> Dict[str, Any]:
             for name, item in state.items() if item["kind"] == "nodes"}
 
 
-def differences(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> Dict[str, Tuple[Any, Any]]:
-    """{object: (as it should be, as it is)}."""
-    return {name: (wanted.get(name), found.get(name)) for name in sorted({*wanted, *found})
-            if wanted.get(name) != found.get(name)}
+def differences(wanted: Mapping[str, Any], found: Mapping[str, Any], place: str = "") -> Dict[str, Tuple[Any, Any]]:
+    """{place in nested dictionaries: (as it should be, as it is)}."""
+    told: Dict[str, Tuple[Any, Any]] = {}
+    for name in sorted({*wanted, *found}):
+        before, after = wanted.get(name), found.get(name)
+        if isinstance(before, dict) and isinstance(after, dict):
+            told.update(differences(before, after, place + name + ": "))
+        elif before != after:
+            told[place + name] = (before, after)
+    return told
 
 
 def messages(played: Played) -> List[str]:
