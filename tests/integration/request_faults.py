@@ -252,9 +252,10 @@ class Bed:
         return played
 
     def start(self, phase: str) -> Running:
+        """Node after node, so that a number is the same request in every run."""
         return self.fleet.start(
-            str(self._playbook(phase)), "--inventory", str(self.inventory), gpu_cluster_kubeconfig=str(self.kubeconfig),
-            gpu_components=list(COMPONENTS), gpu_startup_taint=TAINT,
+            str(self._playbook(phase)), "--inventory", str(self.inventory), "--forks=1",
+            gpu_cluster_kubeconfig=str(self.kubeconfig), gpu_components=list(COMPONENTS), gpu_startup_taint=TAINT,
             **({"gpu_state": "absent"} if phase == "remove" else {}))
 
     def _playbook(self, phase: str) -> Path:
