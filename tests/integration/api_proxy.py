@@ -33,10 +33,12 @@ class Proxy:
     """Passes requests on to the API server, as its administrator, but for those that it spoils.
 
     kind:      a status, 'reset' (not passed on), 'lost' (passed on, and its answer is not).
-    spoils:    the number of the one that is spoiled; 0 for the first of every request.
+    spoils:    the number of the one that is spoiled; 0 for the first of every request. Who waits for something asks
+               the same again and again, not equally often in each run: that counts as one.
     lasting:   all are spoiled from that one on.
     meanwhile: done before the connection of a request that is reset or lost is closed.
     met:       whether one has been spoiled.
+    seen:      the requests that count; last is the one before, whether it counts or not.
     """
 
     lab: Lab
@@ -46,6 +48,7 @@ class Proxy:
     meanwhile: Callable[[], None] = _nothing
     met: bool = False
     seen: List[Tuple[str, str]] = field(default_factory=list)
+    last: Tuple[str, str] = ("", "")
     server: Optional[ThreadingHTTPServer] = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -81,22 +84,26 @@ class Proxy:
         """Count anew, and spoil this request; '' for none."""
         with self.lock:
             self.kind, self.spoils, self.lasting, self.meanwhile = kind, number, lasting, meanwhile
-            self.met = False
+            self.met, self.last = False, ("", "")
             self.seen.clear()
 
     def takes(self, method: str, path: str) -> bool:
         """Count a request, and say whether it is spoiled."""
         with self.lock:
-            self.seen.append((method, path))
+            again, self.last = (method, path) == self.last, (method, path)
+            counts = not again or method != "GET"
+            if counts:
+                self.seen.append((method, path))
             number = len(self.seen)
             if not answers(self.kind, method, path):
                 return False
             if not self.spoils:
                 # A deletion is asked for again with a look between, and would never be let through.
-                repeated = number > 1 and self.seen[-1] == self.seen[-2]
-                spoiled = not repeated and (self.kind, method) != ("409", "DELETE")
+                spoiled = not again and (self.kind, method) != ("409", "DELETE")
+            elif self.lasting:
+                spoiled = number >= self.spoils
             else:
-                spoiled = number >= self.spoils if self.lasting else number == self.spoils
+                spoiled = counts and number == self.spoils
             self.met |= spoiled
             return spoiled
 

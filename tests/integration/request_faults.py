@@ -86,9 +86,8 @@ class Case:
             self.kind.name, self.part + 1, self.kind.parts, "shared" if self.shared else "ours")
 
     def numbers(self, requests: Sequence[Request]) -> List[int]:
-        """Which of a run's requests meet the fault: not those that only ask again what the one before has asked."""
-        return [number for number, (before, request) in enumerate(zip((None, *requests), requests), 1)
-                if number % self.kind.parts == self.part and not (request == before and request[0] == "GET")
+        """Which of a run's requests meet the fault."""
+        return [number for number, request in enumerate(requests, 1) if number % self.kind.parts == self.part
                 and any(answers(fault, *request) for fault in self.kind.faults)]
 
 
