@@ -5,13 +5,12 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Sequence
 
 import pytest
-import urllib3
+from api_proxy import TOKEN, Proxy
 from laboratory import new_lab
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
@@ -327,81 +326,6 @@ def test_a_kind_that_is_missing_is_refused_until_somebody_brings_it(cluster: Clu
     cluster.kubectl("delete", "crd/" + str(SERVICE_MONITORS["metadata"]["name"]))  # type: ignore[index]
 
 
-# A proxy that spoils one request
-
-@dataclass
-class Proxy:
-    """Passes requests on to the API server, but for the one that it spoils.
-
-    kind: a status, 'reset' (not passed on), 'lost' (passed on, and its answer is not). spoils: 0 for the first of
-    every request.
-    """
-
-    lab: Lab
-    kind: str = ""
-    spoils: int = 0
-    seen: List[Tuple[str, str]] = field(default_factory=list)
-    server: Optional[ThreadingHTTPServer] = None
-
-    def __enter__(self) -> Proxy:
-        pki = self.lab.control_plane.authority.directory  # type: ignore[union-attr]
-        self.pool = urllib3.PoolManager(ca_certs=str(pki / "ca.crt"), cert_file=str(pki / "admin.crt"),
-                                        key_file=str(pki / "admin.key"))
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), _proxy_handler(self))
-        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
-        return self
-
-    def __exit__(self, *reason: Any) -> None:
-        assert self.server is not None
-        self.server.shutdown()
-        self.server.server_close()
-
-    def client(self) -> Client:
-        assert self.server is not None
-        url = "http://127.0.0.1:%d" % self.server.server_address[1]
-        return Client(Connection(host=url, api_key="none"), sleep=lambda seconds: None)
-
-    def spoiled(self, method: str) -> bool:
-        if not self.kind or (self.kind == "409" and method != "PATCH"):
-            return False
-        if self.spoils:
-            return len(self.seen) == self.spoils
-        return len(self.seen) < 2 or self.seen[-1] != self.seen[-2]
-
-
-def _proxy_handler(proxy: Proxy) -> type:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        wbufsize = -1
-
-        def log_message(self, *arguments: Any) -> None:
-            """Nobody reads it."""
-
-        def pass_on(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length) if length else None
-            proxy.seen.append((self.command, self.path))
-            spoiled = proxy.spoiled(self.command)
-            status, data = int(proxy.kind) if spoiled and proxy.kind.isdigit() else 0, b"{}"
-            if not status and not (spoiled and proxy.kind == "reset"):
-                headers = {name: self.headers[name] for name in ("Accept", "Content-Type") if self.headers[name]}
-                answer = proxy.pool.request(self.command, proxy.lab.network.api_url + self.path, body=body,
-                                            headers=headers, retries=False)
-                status, data = answer.status, answer.data
-            if spoiled and not proxy.kind.isdigit():
-                self.close_connection = True
-                return
-            self.send_response(status)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-        do_GET = do_PATCH = do_POST = do_DELETE = pass_on
-
-    return Handler
-
-
 def test_through_a_proxy_that_spoils_requests(cluster: Cluster, lab: Lab, tmp_path: Path) -> None:
     """Every request once by each kind of fault; and each writing one alone. The end is always the same."""
     only = ["gpu_feature_discovery", "device_plugin"]
@@ -410,19 +334,19 @@ def test_through_a_proxy_that_spoils_requests(cluster: Cluster, lab: Lab, tmp_pa
     end = cluster.names()
     cluster.removed(only)
     with Proxy(lab) as proxy:
-        ours = Cluster(lab, proxy.client())
+        ours = Cluster(lab, Client(Connection(host=proxy.url, api_key=TOKEN), sleep=lambda seconds: None))
         ours.run(only, namespace="spoiled")
         writers = [number for number, (method, path) in enumerate(proxy.seen, 1)
                    if method == "PATCH" and "dryRun" not in path]
         ours.removed(only)
         faults = [(kind, 0) for kind in ("429", "409", "500", "503", "reset", "lost")]
         faults += [(("lost", "reset", "500", "409")[number % 4], number) for number in writers]
-        for proxy.kind, proxy.spoils in faults:
-            proxy.seen.clear()
+        for kind, number in faults:
+            proxy.spoil(kind, number)
             ours.run(only, namespace="spoiled")
-            assert cluster.names() == end, (proxy.kind, proxy.spoils)
+            assert cluster.names() == end, (kind, number)
             assert told(cluster.plans(only, namespace="spoiled")) == []
-            proxy.seen.clear()
+            proxy.spoil(kind, number)
             ours.removed(only)
-            assert cluster.names() == [], (proxy.kind, proxy.spoils)
+            assert cluster.names() == [], (kind, number)
     cluster.kubectl("delete", "--wait=false", "namespace", "spoiled")

@@ -16,7 +16,9 @@ import cores
 import host_cuts
 import host_life
 import plugin_matrix
+import request_faults
 import workspace
+from api_proxy import Proxy
 from laboratory import Fleet, new_lab
 
 HOST = "gpu"
@@ -164,6 +166,22 @@ def configuration(bed: plugin_matrix.Bed, seed: int) -> List[str]:
         raise
 
 
+@contextlib.contextmanager
+def proxied_cluster(scratch: Path) -> Iterator[request_faults.Bed]:
+    lab = new_lab("soakrequests")
+    try:
+        lab.up(request_faults.topology())
+        with Proxy(lab) as proxy:
+            yield request_faults.Bed(Fleet(lab, scratch), proxy)
+    finally:
+        lab.down()
+
+
+def spoiled_requests(bed: request_faults.Bed, seed: int) -> List[str]:
+    """The seed chooses the case, and draws what its faults leave open."""
+    return bed.attack(request_faults.CASES[seed % len(request_faults.CASES)], seed)
+
+
 def unit_tests(path: str, **environment: str) -> str:
     """Run tests with these variables; the last line of what they say."""
     words = [str(workspace.venv() / "bin" / "pytest"), "-q", "-p", "no:cacheprovider", path]
@@ -186,6 +204,8 @@ ALL: Dict[str, Campaign] = {
                       whole_way),
     "matrix": Campaign("each way to offer GPUs, on two boards: brought, validated, repeated, and with all in use",
                        len(plugin_matrix.CASES), two_boards, configuration),
+    "requests": Campaign("the API server misbehaving, or the controller killed, at each request of a run",
+                         len(request_faults.CASES), proxied_cluster, spoiled_requests),
     "mig": Campaign("%s changes of MIG layout on each board, many with a failing call" % MIG_STEPS, 1, directory,
                     layouts),
 }

@@ -103,6 +103,13 @@ class ControlPlane:
         wait_for("service account default", lambda: _succeeds(account), READY_SECONDS,
                  str(self.daemons["kube-controller-manager"].log_file), pause=0.3)
 
+    def leave_nodes_alone(self) -> None:
+        """Nobody writes into Nodes that have no kubelet any more, and no pod is scheduled."""
+        for name in ("kube-scheduler", "kube-controller-manager"):
+            self.daemons[name].stop()
+        self.daemons["kube-controller-manager"].start(
+            [*self._controller_manager(), "--controllers=*,-node-lifecycle-controller,-ttl-controller"])
+
     def stop(self) -> None:
         """Nothing of it is kept, so nobody is asked to finish first."""
         for name in reversed(COMPONENTS):
