@@ -17,6 +17,8 @@ from ..plugin_utils.clusters import PlayCluster, PlayVariables, clusters_of
 
 EVERY_CLUSTER = "every_cluster"
 NODE_NAME = "gpu_cluster_node_name"
+# Whether a host has the validation run a pod, as it does where nothing is said, and where
+POD = "gpu_validation_pod"
 POD_NAMESPACE = "gpu_validation_pod_namespace"
 
 
@@ -37,8 +39,8 @@ class ActionModule(ClusterAction):
 
     # The nodes whose facts are wanted, where that is not all of them
     _only: Optional[FrozenSet[str]] = None
-    # Where the hosts of this cluster have the validation run its pod; () where the task says it
-    _probed: Sequence[str] = ()
+    # The namespaces in which the hosts of this cluster have the validation run its pod; None where the task says it
+    _probed: Optional[Sequence[str]] = None
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         if not boolean(self._task.args.get(EVERY_CLUSTER, False)):
@@ -49,9 +51,7 @@ class ActionModule(ClusterAction):
         refusals: List[Refusal] = []
         for cluster in clusters_of(variables):
             names = {host: str(variables.value(host, NODE_NAME) or host) for host in cluster.hosts}
-            if "pod_namespace" not in self._task.args:
-                self._probed = sorted({str(variables.value(hosts[0], POD_NAMESPACE) or PROBES)
-                                       for hosts in variables.alike(cluster.hosts, [POD_NAMESPACE])})
+            self._probed = self._places_of_probes(variables, cluster)
             found = self._read(cluster, frozenset(names.values()))
             del found["changed"]
             nodes = found.pop("of_nodes", {})
@@ -60,6 +60,12 @@ class ActionModule(ClusterAction):
             refusals += map(Refusal.from_dict, found.get("refusals", ()))
         result = {"changed": False, "clusters": told, "of_hosts": of_hosts}
         return {**result, **as_result(refusals), "failed": True} if refusals else result
+
+    def _places_of_probes(self, variables: PlayVariables, cluster: PlayCluster) -> List[str]:
+        said = [hosts[0] for hosts in variables.alike(cluster.hosts, [POD, POD_NAMESPACE])]
+        given = self._task.args.get("pod_namespace")
+        return sorted({str(given or variables.value(host, POD_NAMESPACE) or PROBES) for host in said
+                       if _is_on(variables.value(host, POD))})
 
     def _read(self, cluster: PlayCluster, nodes: FrozenSet[str]) -> Dict[str, Any]:
         """One cluster; what goes wrong with it does not keep the others back."""
@@ -72,8 +78,8 @@ class ActionModule(ClusterAction):
             return dict(error.result(), failed=True, changed=False)
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        require(cluster, [rule for namespace in self._probed or [options["pod_namespace"]]
-                          for rule in rights_of(options["rights"], namespace)])
+        probed = [options["pod_namespace"]] if self._probed is None else self._probed
+        require(cluster, rights_of(options["rights"], probed))
         if options["rolled_out"]:
             wait_for_rollout(cluster, options["namespace"], options["rolled_out"], options["wait_timeout"])
         if options["expected_allocatable"]:
@@ -81,3 +87,7 @@ class ActionModule(ClusterAction):
         found = observe(cluster, options["label_selector"], options["namespace"], options["runtime_class"],
                         self._only)
         return dict(found, changed=False)
+
+
+def _is_on(said: Any) -> bool:
+    return said is None or boolean(said, strict=False)

@@ -147,7 +147,8 @@ options:
         that namespace, with C(requests.nvidia.com/gpu).
       - Names are those that the plugin offers, as C(nvidia.com/gpu.shared) or C(nvidia.com/mig-1g.10gb), each counted
         for itself. 0 keeps GPUs from a namespace; one that is not named here asks for as many as there are.
-      - The namespaces are their users'. Where one is not there, nothing is changed.
+      - The namespaces are their users', and none is made. Where one is not there, or is being deleted, its quota waits;
+        a warning names it, the rest is brought, and the quota comes with a run after the namespace is there.
     type: dict
     default: {}
   expected_allocatable:

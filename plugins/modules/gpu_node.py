@@ -78,6 +78,19 @@ options:
         labels of the node where there is no Node Feature Discovery. Those that we set of an earlier reading go with it;
         an empty dictionary takes all away. Other labels than those of GPU feature discovery are left out.
     type: dict
+  components:
+    description:
+      - Components of which RV(admitted) tells whether the node is one of theirs. Where their pods go, the host's
+        variables say, as C(gpu_feature_discovery_node_selector) and C(gpu_feature_discovery_affinity).
+    type: list
+    elements: str
+    choices:
+      - node_feature_discovery
+      - gpu_feature_discovery
+      - device_plugin
+      - dcgm_exporter
+      - gpu_monitoring
+    default: []
 """
 
 EXAMPLES = r"""
@@ -123,6 +136,13 @@ node:
       type: list
       elements: dict
       returned: success
+admitted:
+  description:
+    - Those of O(components) that have a DaemonSet whose node selector and node affinity fit the labels of the node,
+      as they are after the change. Taints, and whether the DaemonSet is there, are no part of it.
+  returned: with O(components)
+  type: list
+  elements: str
 notes:
   description: What was left alone because others set it.
   returned: success

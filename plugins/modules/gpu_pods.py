@@ -24,6 +24,8 @@ options:
     description:
       - Seconds to wait first until those cluster components of this collection that hold the driver are off O(node), as
         they go once it has lost the labels that admit them. With 0 nothing is waited for.
+      - One that the labels of O(node) admit all the same, as its node selector is another than the default or others
+        have set such a label, stays and is not waited for.
     type: int
     default: 0
 """

@@ -153,8 +153,12 @@ class ComponentAction(ClusterAction):
         whole = replace(whole, host=told["name"], notes=(*whole.notes, *(
             "the server would refuse: %s" % error.message for error in dry_run.forbidden)))
         told.update(plan=whole.to_dict(), text=render(whole), diff=whole.diff())
-        if self._show and not self._task.no_log and people_read():
+        is_shown = self._show and not self._task.no_log and people_read()
+        if is_shown:
             Display().display(remove_values(told["text"], hidden))
+        elif not whole.complete:
+            for note in whole.notes:
+                Display().warning(remove_values("%s: %s" % (whole.host, note), hidden))
         if self._save_to:
             told["saved_as"] = _file(self._save_to, client)
             save(told["plan"], told["saved_as"])

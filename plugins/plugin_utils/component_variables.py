@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
-from ..module_utils.cluster.components.model import argument_spec
+from ..module_utils.cluster.components.model import argument_spec, objects
 from ..module_utils.cluster.components.registry import COMPONENTS
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal
 from .agreement import Opinion, disagreement, named_in
+from .cluster_action import checked
 from .clusters import PlayCluster, PlayVariables
 from .plugin_configuration import unknown_choice
 from .role_variables import RoleVariables, Source, defaults, specified
@@ -88,6 +89,16 @@ class ClusterWord:
                 chosen.setdefault(name, []).extend(hosts)
         _raise([unknown_choice(variable, name, hosts, "%s_%s" % (module, option), parameters[option])
                 for name, hosts in chosen.items()])
+
+
+def pods_on_nodes(module: str, task_vars: Mapping[str, Any], templar: Any) -> List[Mapping[str, Any]]:
+    """The specs of the pods that a component's DaemonSets have, as one host's variables make them; none of a component
+    that is absent. Raises GpuOpsError where it cannot be made of them."""
+    options = RoleVariables(SOURCES[module].role, task_vars, templar, SOURCES).options(module)
+    component = COMPONENTS[module]
+    parameters = checked(options, argument_spec(component), module)
+    made = [] if parameters["state"] == "absent" else objects(component, parameters)
+    return [each["spec"]["template"]["spec"] for each in made if each["kind"] == "DaemonSet"]
 
 
 def variables_behind(module: str, given: Mapping[str, Any]) -> Dict[str, str]:

@@ -23,6 +23,7 @@ from .nodes import (
     resource_shortfall,
     skew_findings,
 )
+from .placement import admits
 from .readiness import left_out, pod_troubles, rolled_out
 
 PAUSE_SECONDS = 2.0
@@ -166,12 +167,20 @@ def wait_for_components_gone(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Return once none of our pods that hold the driver is on the node; refuse when the time is up."""
+    """Return once none of our pods that hold the driver is about to leave the node; refuse when the time is up.
+
+    About to leave is what is being deleted, and what the node's labels admit no more. A pod that they admit all the
+    same, by a node selector of the user's or a label that others have set, stays, and is not waited for.
+    """
     # Node Feature Discovery has nothing to do with the driver, and runs on every node
     selector = "%s=%s,%s notin (%s)" % (PART_OF, OURS, NAME, ",".join(NODE_FEATURE_DISCOVERY.apps))
-    pods, gone = wait_for(
-        lambda: cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector),
-        lambda pods: not pods, timeout, PAUSE_SECONDS, clock, sleep)
+
+    def leaving() -> List[Dict[str, Any]]:
+        pods = cluster.items("/api/v1/pods", fieldSelector="spec.nodeName=%s" % node, labelSelector=selector)
+        there = (cluster.find("%s/%s" % (NODES, node)) or {}) if pods else {}
+        return [pod for pod in pods if pod["metadata"].get("deletionTimestamp") or not admits(there, pod["spec"])]
+
+    pods, gone = wait_for(leaving, lambda pods: not pods, timeout, PAUSE_SECONDS, clock, sleep)
     if not gone:
         raise GpuOpsError(
             "cluster.components_stay",

@@ -39,20 +39,23 @@ _PROBE = (
     Rule(("get",), "node.k8s.io", "runtimeclasses", "run a probe as other pods with GPUs run", (_RUNTIME_CLASS,)),
 )
 _PROBE_POD = Rule(("get", "create", "delete"), "", "pods", "run a pod that gets a GPU, and take it away", (), PROBES)
+PROBE = "probe"
 # What somebody may ask about before he begins. {word: rules}
 ACTS: Mapping[str, Tuple[Rule, ...]] = {
     "nodes": _NODES,
     "pods": _PODS,
     # Nothing else depends on whether the RuntimeClass is seen, and it may have another name
-    "probe": (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
+    PROBE: (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
 }
 SAVED_PLANS = (Rule(("get",), "", "namespaces", "know the cluster of a saved plan again", ("kube-system",)),)
 ROLLOUT = (Rule(("list",), "", "nodes", "tell nodes that are not ready from pods that do not start"),)
 
 
-def rights_of(acts: Collection[str], probes: str = PROBES) -> List[Rule]:
-    """The rules of these acts. probes: the namespace of the validation's pod."""
-    return [replace(rule, place=probes) if rule.place == PROBES else rule for act in acts for rule in ACTS[act]]
+def rights_of(acts: Collection[str], probes: Collection[str] = (PROBES,)) -> List[Rule]:
+    """The rules of these acts. probes: the namespaces of the validation's pods; where there are none, none is run."""
+    rules = [rule for act in acts if act != PROBE or probes for rule in ACTS[act]]
+    return [each for rule in rules for each in (
+        [replace(rule, place=place) for place in probes] if rule.place == PROBES else [rule])]
 
 
 def probe_rights(probes: str) -> List[Rule]:

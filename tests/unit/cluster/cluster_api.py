@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Set, Tuple
 from urllib.parse import parse_qs, urlsplit
 
+from list_selectors import Unreadable, selector
 from object_store import Store
 
 TOKEN = "a-token"
@@ -197,14 +198,19 @@ def _handler(state: State) -> type:
 
         def do_get(self, request: Request) -> None:
             if request.path == "/api/v1/nodes":
-                self.page(request, [node for node in state.nodes if _selected(node, request.query)])
+                self.page(request, "Node", state.nodes)
             elif request.path == "/api/v1/pods":
-                self.page(request, [pod for pod in state.pods if _on_node(pod, request.query)])
+                self.page(request, "Pod", state.pods)
             else:
                 found = self.one(request.path)
                 self.answer(200, found) if found else self.fail(404, "%s not found" % request.path)
 
-        def page(self, request: Request, items: List[Dict[str, Any]]) -> None:
+        def page(self, request: Request, kind: str, there: List[Dict[str, Any]]) -> None:
+            try:
+                items = list(filter(selector(kind, request.query), there))
+            except Unreadable as error:
+                self.fail(400, str(error))
+                return
             start = int(request.query.get("continue") or 0)
             end = start + min(state.page, int(request.query.get("limit") or state.page))
             metadata = {"continue": str(end)} if end < len(items) else {}
@@ -257,17 +263,6 @@ def _handler(state: State) -> type:
                 self.answer(201, {"kind": "Status", "status": "Success"})
 
     return Handler
-
-
-def _selected(node: Dict[str, Any], query: Dict[str, str]) -> bool:
-    key, separator, value = query.get("labelSelector", "").partition("=")
-    labels = node["metadata"].get("labels") or {}
-    return not key or (labels.get(key) == value if separator else key in labels)
-
-
-def _on_node(pod: Dict[str, Any], query: Dict[str, str]) -> bool:
-    wanted = query.get("fieldSelector", "").partition("=")[2]
-    return not wanted or pod["spec"].get("nodeName") == wanted
 
 
 def _merge(target: Dict[str, Any], patch: Dict[str, Any]) -> Dict[str, Any]:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Set, Tuple
+
+from list_selectors import Unreadable, selector
 
 Object = Dict[str, Any]
 Answer = Tuple[int, Dict[str, Any]]
@@ -37,8 +38,6 @@ KINDS: Dict[str, Tuple[str, str, bool]] = {
     "Job": ("batch/v1", "jobs", True),
 }
 KEYS = {"containers": ("name",), "env": ("name",), "volumes": ("name",), "volumeMounts": ("mountPath",)}
-# A part of a label selector: a key, and its value or those that it must not have
-SELECTED = re.compile(r"([\w./-]+)(?:=([^,]*)| notin \(([^)]*)\))")
 # Fields that never change: {kind: path}
 IMMUTABLE = {"DaemonSet": ("spec", "selector"), "Deployment": ("spec", "selector"), "RoleBinding": ("roleRef",),
              "ClusterRoleBinding": ("roleRef",), "RuntimeClass": ("handler",), "Job": ("spec", "template")}
@@ -175,11 +174,13 @@ class Store:
         return 200, answer
 
     def _list(self, kind: str, namespace: str, query: Mapping[str, str]) -> Answer:
-        place = query.get("fieldSelector", "").partition("spec.nodeName=")[2]
+        try:
+            is_selected = selector(kind, query)
+        except Unreadable as error:
+            return status(400, str(error))
         items = [copy.deepcopy(item) for item in self.objects.values()
                  if item["kind"] == kind and namespace in ("", item["metadata"].get("namespace", ""))
-                 and _selected(item, query.get("labelSelector", ""))
-                 and place in ("", item.get("spec", {}).get("nodeName"))]
+                 and is_selected(item)]
         for item in items:
             del item["kind"], item["apiVersion"]
         start = int(query.get("continue") or 0)
@@ -385,10 +386,3 @@ def _merged(there: Any, said: Any, name: str = "") -> Any:
             known[_key(name, element)] = _merged(known.get(_key(name, element)), element)
         return list(known.values())
     return copy.deepcopy(said)
-
-
-def _selected(item: Object, selector: str) -> bool:
-    """Whether the labels are as 'key=value' and 'key notin (value,value)' say."""
-    labels = item["metadata"].get("labels") or {}
-    return all(labels.get(key) not in others.split(",") if others else labels.get(key) == value
-               for key, value, others in SELECTED.findall(selector))

@@ -19,6 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.node_changes import change_node
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.observation import (
     observe,
+    wait_for_components_gone,
     wait_for_resources,
     wait_for_rollout,
 )
@@ -229,3 +230,47 @@ class TestOverview:
         assert "pod plugin-x on node gpu-1: StartError, exit code 128, no such hook" in refused.value.found
         status["numberReady"] = 1
         wait_for_rollout(cluster, "gpuops", ["DaemonSet/plugin"], 10, time.clock, time.sleep)
+
+
+class TestComponentsLeave:
+    """A node has lost our labels; its components' pods are what a DaemonSet makes."""
+
+    def component(self, name: str, leaves: bool = False, **spec: Any) -> Any:
+        made = pod(name, owner="DaemonSet", gpus=0)
+        made["metadata"]["labels"] = {"app.kubernetes.io/part-of": "gpuops", "app.kubernetes.io/name": name}
+        if leaves:
+            made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        made["spec"].update(spec)
+        return made
+
+    def test_one_is_waited_for_until_it_is_gone(self, api: Api, cluster: Client) -> None:
+        api.state.nodes = [h100_node()]
+        api.state.pods = [self.component("gpu-feature-discovery", nodeSelector={"gone": "true"}), pod()]
+        time = Time()
+
+        def sleep(seconds: float) -> None:
+            time.sleep(seconds)
+            del api.state.pods[0]
+        wait_for_components_gone(cluster, "gpu-1", 60, time.clock, sleep)
+        assert 0 < time.now < 60 and len(api.state.pods) == 1
+
+    def test_one_that_is_being_deleted_is_waited_for_wherever_it_might_run(self, api: Api, cluster: Client) -> None:
+        api.state.nodes = [h100_node()]
+        api.state.pods = [self.component("nvidia-device-plugin", leaves=True)]
+        time = Time()
+        with pytest.raises(GpuOpsError) as error:
+            wait_for_components_gone(cluster, "gpu-1", 60, time.clock, time.sleep)
+        assert error.value.code == "cluster.components_stay" and "team/nvidia-device-plugin" in error.value.found
+
+    def test_one_that_the_node_admits_all_the_same_is_not(self, api: Api, cluster: Client) -> None:
+        api.state.nodes = [h100_node()]
+        api.state.pods = [self.component("nvidia-device-plugin", nodeSelector={"nvidia.com/gpu.present": "true"}),
+                          self.component("nvidia-dcgm-exporter")]
+        time = Time()
+        wait_for_components_gone(cluster, "gpu-1", 60, time.clock, time.sleep)
+        assert time.now == 0
+
+    def test_a_node_without_components_is_not_asked_about_its_labels(self, api: Api, cluster: Client) -> None:
+        api.state.pods = [pod()]
+        wait_for_components_gone(cluster, "gpu-1", 60)
+        assert api.count("GET", NODE) == 0

@@ -190,7 +190,7 @@ class TestAsking:
     def test_all_that_is_missing_is_named_at_once(self, client: Client, store: Store) -> None:
         store.denied = {("patch", "nodes"), ("create", "pods"), ("delete", "pods")}
         with pytest.raises(GpuOpsError) as refused:
-            require(client, rights_of(ACTS, "probes"))
+            require(client, rights_of(ACTS, ["probes"]))
         assert refused.value.code == "cluster.rights_missing"
         assert "patch nodes" in refused.value.found
         assert "create, delete pods in namespace probes" in refused.value.found

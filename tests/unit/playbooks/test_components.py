@@ -234,24 +234,47 @@ class TestTheNode:
         self.play(controller, api, "label")
         assert self.labels(api) == {"gpuops.nvidia.com/dcgm-exporter.metrics": "theirs"}
 
+    def pod(self, api: Api, name: str, app: str, place: str = "gpu-1", part_of: str = "gpuops",
+            selects: str = "nvidia.com/gpu.deploy.device-plugin") -> None:
+        api.state.store.put({"apiVersion": "v1", "kind": "Pod", "metadata": {
+            "name": name, "namespace": "gpuops", "labels": {
+                "app.kubernetes.io/name": app, "app.kubernetes.io/part-of": part_of}},
+            "spec": {"nodeName": place, "nodeSelector": {selects: "true"}}})
+
     def test_components_of_every_group_are_waited_for_and_nothing_else(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("gpu-1")]
-
-        def pod(name: str, app: str, place: str = "gpu-1", part_of: str = "gpuops") -> None:
-            api.state.store.put({"apiVersion": "v1", "kind": "Pod", "spec": {"nodeName": place}, "metadata": {
-                "name": name, "namespace": "gpuops", "labels": {
-                    "app.kubernetes.io/name": app, "app.kubernetes.io/part-of": part_of}}})
-
-        pod("worker", "node-feature-discovery")
-        pod("elsewhere", "nvidia-device-plugin", "gpu-2")
-        pod("mine", "nvidia-device-plugin", part_of="mine")
+        self.pod(api, "worker", "node-feature-discovery")
+        self.pod(api, "elsewhere", "nvidia-device-plugin", place="gpu-2")
+        self.pod(api, "mine", "nvidia-device-plugin", part_of="mine")
         self.play(controller, api, "label")
         waited = self.play(controller, api, "pause")
         assert not any(result.get("failed") for task in waited for result in task), waited
-        pod("slow", "nvidia-device-plugin-mps-shared")
+        self.pod(api, "slow", "nvidia-device-plugin-mps-shared")
         self.play(controller, api, "label")
         (told,) = self.play(controller, api, "pause")[-1]
         assert told["code"] == "cluster.components_stay" and "on node gpu-1: gpuops/slow." in told["msg"], told
+
+    def test_they_are_waited_for_too_where_an_earlier_run_has_taken_the_labels(
+        self, controller: Controller, api: Api
+    ) -> None:
+        api.state.nodes = [node("gpu-1")]
+        self.pod(api, "slow", "nvidia-device-plugin")
+        (told,) = self.play(controller, api, "pause")[-1]
+        assert told["code"] == "cluster.components_stay", told
+        foretold = controller.tasks(
+            [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "pause"}}],
+            "--check", hosts=("gpu-1",), variables={"gpu_cluster_kubeconfig": str(api.kubeconfig)})
+        assert not any(result.get("failed") for task in foretold for result in task), foretold
+
+    @pytest.mark.parametrize("selects", ["nvidia.com/gpu.deploy.device-plugin", "example.com/gpus"])
+    def test_what_a_label_of_others_admits_is_not_waited_for(
+        self, controller: Controller, api: Api, selects: str
+    ) -> None:
+        api.state.nodes = [node("gpu-1", labels={selects: "true"})]
+        self.pod(api, "stays", "nvidia-device-plugin", selects=selects)
+        self.play(controller, api, "label")
+        paused = self.play(controller, api, "pause")
+        assert not any(result.get("failed") for task in paused for result in task), paused
 
 
 def test_the_validation_judges_by_the_configuration_that_the_host_has(controller: Controller, api: Api) -> None:
@@ -306,6 +329,26 @@ class TestPlaybooks:
         assert "Tell the hosts that come after" not in told and in_words.calls("gpu_driver") == 0
         told = self.told(in_words, "site", "--tags", "hosts", steps=(step,))
         assert "Tell the hosts that come after" in told, told
+
+    def test_a_quota_of_a_namespace_that_is_not_there_keeps_nothing_back_and_is_named(self, in_words: Hosts) -> None:
+        store = in_words.api.state.store
+        told = self.told(in_words, "site", device_plugin_namespace_quotas={"team-a": {"nvidia.com/gpu": 8}})
+        assert "failed=0" in told and store.get("DaemonSet", "gpuops", "nvidia-dcgm-exporter"), told
+        words = " ".join(told.split())
+        assert "there is no namespace team-a: ResourceQuota team-a/nvidia-gpu waits for it" in words, told
+
+    def test_a_right_to_the_probe_is_missed_whichever_host_has_it(self, in_words: Hosts) -> None:
+        in_words.api.state.nodes = [node("gpu-1"), node("gpu-2")]
+        in_words.api.state.store.denied.add(("delete", "pods"))
+
+        def told(pods: Mapping[str, bool]) -> str:
+            return in_words.controller.play(
+                "gpuops.nvidia.site", hosts=("gpu-1", "gpu-2"),
+                environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
+                    "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_validation_pod": by_host(pods, True),
+                    "canned": {"gpu_plan": planned(Plan())}}).stdout
+        assert "[cluster.rights_missing]" in told({"gpu-1": False})
+        assert "[cluster.rights_missing]" not in told({"gpu-1": False, "gpu-2": False})
 
 
 class TestWhichComponents:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 import pytest
 import yaml
@@ -12,16 +12,18 @@ from canned import Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
 from controller import Controller
+from documentation import returned, undocumented
 from object_store import Answer, Store
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 
 MPS = "nvidia.com/mps.capable"
+DEPLOYED = "nvidia.com/gpu.deploy.gpu-feature-discovery"
 FOUND = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}
 
 
-def play(hosts: Hosts, *readings: Dict[str, str], **variables: Any) -> str:
+def play(hosts: Hosts, *readings: Dict[str, str], options: Sequence[str] = (), **variables: Any) -> str:
     """What is told of the entry point. readings: what is found, one time after the other."""
     path = hosts.controller.directory / "play.json"
     path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
@@ -29,7 +31,7 @@ def play(hosts: Hosts, *readings: Dict[str, str], **variables: Any) -> str:
     for calls in hosts.actions.glob("*.gpu_info"):
         calls.unlink()
     done = hosts.controller.play(
-        str(path), hosts=("gpu-1",), environment={"ANSIBLE_COLLECTIONS_PATH": str(hosts.root)}, variables={
+        str(path), *options, hosts=("gpu-1",), environment={"ANSIBLE_COLLECTIONS_PATH": str(hosts.root)}, variables={
             "gpu_cluster_kubeconfig": str(hosts.api.kubeconfig), "node_maintenance_timeout": 1, "canned": {
                 "gpu_info": [{"observation": {"features": each}} for each in readings]}, **variables})
     return done.stdout
@@ -37,28 +39,82 @@ def play(hosts: Hosts, *readings: Dict[str, str], **variables: Any) -> str:
 
 def labels_of(api: Api) -> Dict[str, str]:
     return {name: value for name, value in api.state.nodes[0]["metadata"]["labels"].items()
-            if name.startswith("nvidia.com/")}
+            if name.startswith("nvidia.com/") and name != DEPLOYED}
+
+
+def admitted(**labels: str) -> Dict[str, Any]:
+    return node("gpu-1", labels={DEPLOYED: "true", **labels})
 
 
 def test_they_are_waited_for_and_become_labels(in_words: Hosts, api: Api) -> None:
-    api.state.nodes = [node("gpu-1")]
+    api.state.nodes = [admitted()]
     told = play(in_words, {"nvidia.com/vgpu.present": "false"}, FOUND)
     assert labels_of(api) == FOUND, told
     assert "changed=0" in play(in_words, FOUND)
 
 
 def test_they_go_with_their_component(in_words: Hosts, api: Api) -> None:
-    api.state.nodes = [node("gpu-1", labels={"nvidia.com/gpu.family": "hopper"})]
+    api.state.nodes = [admitted(**{"nvidia.com/gpu.family": "hopper"})]
     play(in_words, FOUND)
     told = play(in_words, node_maintenance_features=False)
     assert labels_of(api) == {"nvidia.com/gpu.family": "hopper"}, told
 
 
 def test_what_never_comes_is_said_and_changes_no_label(in_words: Hosts, api: Api) -> None:
-    api.state.nodes = [node("gpu-1")]
+    api.state.nodes = [admitted()]
     play(in_words, FOUND)
     told = play(in_words, {})
     assert "[cluster.no_features]" in told and labels_of(api) == FOUND, told
+
+
+APART = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+    {"matchExpressions": [{"key": "example.com/pool", "operator": "NotIn", "values": ["edge"]}]}]}}}
+
+
+@pytest.mark.parametrize("variables", [
+    {"gpu_feature_discovery_node_selector": {"example.com/pool": "training"}},
+    {"gpu_feature_discovery_affinity": APART},
+    {"gpu_feature_discovery_affinity": APART, "gpu_feature_discovery_configs": {"shared": {}},
+     "device_plugin_config_name": "shared"},
+    {"gpu_feature_discovery_patches": [{"kind": "DaemonSet", "name": "gpu-feature-discovery", "patch": {
+        "spec": {"template": {"spec": {"nodeSelector": {"example.com/pool": "training"}}}}}}]},
+])
+def test_a_node_that_is_left_out_of_it_is_named_and_not_waited_for(
+    in_words: Hosts, api: Api, variables: Dict[str, Any]
+) -> None:
+    """And what it had of these labels before goes; the file that is still on the host is nobody's word any more."""
+    api.state.nodes = [admitted(**{"example.com/pool": "edge"})]
+    play(in_words, FOUND)
+    assert labels_of(api) == FOUND
+    told = play(in_words, FOUND, **variables)
+    assert "failed=0" in told and "Node gpu-1 are not those" in " ".join(told.split()), told
+    assert labels_of(api) == {} and in_words.calls("gpu_info") == 0, told
+
+
+def test_a_node_that_a_selector_of_the_users_names_is_waited_for(in_words: Hosts, api: Api) -> None:
+    api.state.nodes = [node("gpu-1", labels={"example.com/pool": "training"})]
+    told = play(in_words, {}, FOUND, gpu_feature_discovery_node_selector={
+        "example.com/pool": "training", DEPLOYED: None})
+    assert labels_of(api) == FOUND and in_words.calls("gpu_info") == 2, told
+
+
+def test_a_node_is_told_which_components_it_admits(controller: Controller, api: Api) -> None:
+    api.state.nodes = [admitted()]
+    task = {"gpuops.nvidia.gpu_node": {"name": "gpu-1", "from_variables": True, "components": [
+        "gpu_feature_discovery", "device_plugin", "gpu_monitoring"]}}
+    common = {"gpu_cluster_kubeconfig": str(api.kubeconfig)}
+    told = [controller.tasks([task], hosts=("gpu-1",), variables={**common, **more})[0][0] for more in (
+        {}, {"device_plugin_node_selector": {"nvidia.com/gpu.deploy.device-plugin": None}},
+        {"gpu_feature_discovery_state": "absent"})]
+    assert [each["admitted"] for each in told] == [
+        ["gpu_feature_discovery"], ["gpu_feature_discovery", "device_plugin"], []]
+    assert not any(each["changed"] for each in told) and list(undocumented(told[0], returned("gpu_node"))) == []
+
+
+def test_check_mode_takes_no_node_for_left_out_that_has_yet_to_get_its_labels(in_words: Hosts, api: Api) -> None:
+    api.state.nodes = [node("gpu-1")]
+    told = play(in_words, FOUND, options=("--check",))
+    assert "failed=0" in told and "are not those" not in told and in_words.calls("gpu_info") == 1, told
 
 
 @pytest.mark.parametrize(("variables", "labels", "expected"), [

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from typing import Any, Dict, Iterator, Mapping
+from typing import Any, Dict, Iterator, Mapping, Set
 
 import pytest
 import role_files
@@ -149,24 +149,32 @@ def test_every_cluster_of_a_play_is_read_once(controller: Controller, api: Api, 
     assert api.count("GET", "/api/v1/nodes") == other.count("GET", "/api/v1/nodes") == 1
 
 
+@pytest.mark.parametrize("pods, expected", [
+    ({}, {"gpu-1": {"", "probes-of-gpu-1"}, "gpu-2": {"", "probes-of-gpu-2", "probes-of-gpu-3"}}),
+    ({"gpu-1": False}, {"gpu-1": set(), "gpu-2": {"", "probes-of-gpu-2", "probes-of-gpu-3"}}),
+    ({"gpu-2": "no"}, {"gpu-1": {"", "probes-of-gpu-1"}, "gpu-2": {"", "probes-of-gpu-3"}}),
+    ({"gpu-2": False, "gpu-3": False}, {"gpu-1": {"", "probes-of-gpu-1"}, "gpu-2": set()}),
+])
 def test_rights_to_a_probe_are_asked_for_where_the_hosts_of_the_cluster_have_it(
-    controller: Controller, api: Api, tmp_path_factory: Any
+    controller: Controller, api: Api, tmp_path_factory: Any, pods: Dict[str, Any], expected: Dict[str, Set[str]]
 ) -> None:
+    """Each in its cluster and its namespace, whatever the first host of the play says."""
     other = Api(tmp_path_factory.mktemp("other"))
-    servers = {"gpu-1": api, "gpu-2": other}
+    servers = {"gpu-1": api, "gpu-2": other, "gpu-3": other}
     for name, server in servers.items():
-        server.state.nodes, server.state.store = [node(name)], Store()
+        server.state.nodes, server.state.store = [*server.state.nodes, node(name)], Store()
     try:
         told = controller.tasks(
             [{"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "check"}}],
             hosts=tuple(servers), variables={
                 "gpu_cluster_kubeconfig": "{{ %r[inventory_hostname] }}" % {
                     name: str(server.kubeconfig) for name, server in servers.items()},
+                "gpu_validation_pod": "{{ %r.get(inventory_hostname, true) }}" % pods,
                 "gpu_validation_pod_namespace": "probes-of-{{ inventory_hostname }}",
                 "node_maintenance_rights": ["probe"]})
     finally:
         other.close()
     asked = {name: {request.body["spec"]["resourceAttributes"].get("namespace") or "" for request in
-                    server.state.requests if request.path.endswith("/selfsubjectaccessreviews")}
-             for name, server in servers.items()}
-    assert asked == {name: {"", "probes-of-" + name} for name in servers}, told
+                    servers[name].state.requests if request.path.endswith("/selfsubjectaccessreviews")}
+             for name in expected}
+    assert asked == expected, told

@@ -73,6 +73,7 @@ def plan_component(component: Component, parameters: Parameters, live: Live, dry
             plan = plan_component(component, parameters[component.name], live, ServerDryRun(client))
             live = live.after(plan)
 
+    What waits for a namespace of users is told in a note, and the plan is not complete then; the rest is planned.
     What we refuse is in plan.refusals. What the server refuses, as a value that is not valid, is the ApiError of the
     dry run. Where this user may not try, a note says so, and the plan is what it would be without the server's word.
     """
@@ -87,7 +88,8 @@ def plan_component(component: Component, parameters: Parameters, live: Live, dry
     policy = digest(dict(parameters))
     return Plan(policy=policy, policies={component.name: policy}, observation=_observation(component, live),
                 steps=tuple(draft.steps), refusals=tuple(draft.refusals), kept=tuple(draft.kept),
-                notes=tuple(draft.notes))
+                notes=tuple(draft.notes), complete=not draft.waiting,
+                waiting=(component.name,) if draft.waiting else ())
 
 
 def _observation(component: Component, live: Live) -> str:
@@ -110,6 +112,8 @@ class _Draft:
     notes: List[str] = field(default_factory=list)
     # What this user may not have the server try
     untried: List[Key] = field(default_factory=list)
+    # What is wanted in a namespace of users that takes nothing now
+    waiting: FrozenSet[Key] = frozenset()
 
     # What is wanted
 
@@ -127,7 +131,7 @@ class _Draft:
         kinds = _kinds_of(wanted)
         leftovers = self._leftovers(frozenset(wanted))
         for key, item in wanted.items():
-            if key.kind not in WORKLOADS:
+            if key.kind not in WORKLOADS and key not in self.waiting:
                 self._bring_one(key, item, kinds)
         # A Job of a removal that was not finished would go on to undo what the workloads do
         running = [key for key in leftovers if key.kind in (*WORKLOADS, JOB.name)]
@@ -158,11 +162,22 @@ class _Draft:
                     "namespace"))
 
     def _check_namespaces_of_others(self, wanted: Mapping[Key, Object]) -> None:
-        """What belongs in a namespace of somebody else waits for its owner to make it."""
-        named = namespaces_of_others(wanted)
-        missing = [key.name for key in named if key not in self.live.objects]
-        leaving = [key.name for key in named if key in self.live.objects
-                   and self.live.objects[key]["metadata"].get("deletionTimestamp")]
+        """What belongs in a namespace of somebody else waits for its owner to make it.
+
+        Users' namespaces come and go, and what is in them is nothing that the component needs: the rest does not wait.
+        Another namespace that is not there is one that the component's options name wrongly, or too early.
+        """
+        there = {key.name: self.live.objects.get(key) for key in namespaces_of_others(wanted)}
+        missing = [name for name, item in there.items() if item is None]
+        leaving = [name for name, item in there.items()
+                   if item is not None and item["metadata"].get("deletionTimestamp")]
+        self.waiting = frozenset(key for key in wanted if key.namespace in (*missing, *leaving)
+                                 and BY_NAME[key.kind].scattered)
+        self.notes += ["%s: %s waits for it, and comes with a run after it is made" % (
+            "there is no namespace %s" % key.namespace if key.namespace in missing
+            else "namespace %s is being deleted" % key.namespace, key) for key in sorted(self.waiting)]
+        held = {key.namespace for key in wanted if key not in self.waiting}
+        missing, leaving = ([name for name in names if name in held] for names in (missing, leaving))
         if missing:
             objects = sorted({"%s %s" % (key.kind, key.name) for key in wanted if key.namespace in missing})
             self.refusals.append(Refusal(

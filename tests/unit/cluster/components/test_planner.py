@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.d
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.kinds import KINDS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.components.registry import COMPONENTS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import render
 
 FOREIGN = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "plugin", "namespace": "gpuops"},
            "data": {"config.yaml": "theirs\n"}}
@@ -202,16 +203,21 @@ def namespace(name: str, **metadata: object) -> Dict[str, Any]:
 def test_quotas_of_users_are_in_their_namespaces_which_are_never_made(client: Client, store: Store) -> None:
     quotas = {"team-a": {"nvidia.com/gpu": 8}, "team-b": {"nvidia.com/gpu": 2}, "team-c": {"nvidia.com/gpu": 0}}
     store.put(namespace("team-b"))
-    (plan,) = plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas)
-    (refusal,) = plan.refusals
-    assert refusal.code == "cluster.namespace_missing" and plan.steps == () and "team-b" not in refusal.found
-    assert "no namespace team-a, team-c, where ResourceQuota nvidia-gpu" in refusal.found
+    (plan,) = run(client, [DEVICE_PLUGIN], namespace_quotas=quotas)
+    assert [step for step in told([plan]) if "team-" in step] == ["object.create ResourceQuota team-b/nvidia-gpu"]
+    assert store.get("DaemonSet", "gpuops", "nvidia-device-plugin") and not store.get("Namespace", "", "team-a")
+    assert plan.notes == tuple(
+        "there is no namespace %s: ResourceQuota %s/nvidia-gpu waits for it, and comes with a run after it is made"
+        % (name, name) for name in ("team-a", "team-c"))
+    assert not plan.complete and plan.waiting == ("device_plugin",)
+    (again,) = plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas)
+    assert told([again]) == [] and "nothing to do yet" in render(again)
     for name in ("team-a", "team-c"):
         store.put(namespace(name))
-    steps = told(run(client, [DEVICE_PLUGIN], namespace_quotas=quotas))
-    assert [step for step in steps if "team-" in step] == [
-        "object.create ResourceQuota team-%s/nvidia-gpu" % each for each in "abc"]
-    assert told(plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas)) == []
+    assert told(run(client, [DEVICE_PLUGIN], namespace_quotas=quotas)) == [
+        "object.create ResourceQuota team-%s/nvidia-gpu" % each for each in "ac"]
+    (again,) = plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas)
+    assert told([again]) == [] and again.notes == () and again.complete
     quotas = {"team-a": {"nvidia.com/gpu": 4}}
     assert told(run(client, [DEVICE_PLUGIN], namespace_quotas=quotas)) == [
         "object.change ResourceQuota team-a/nvidia-gpu", "object.prune ResourceQuota team-b/nvidia-gpu",
@@ -220,7 +226,7 @@ def test_quotas_of_users_are_in_their_namespaces_which_are_never_made(client: Cl
     assert [item["metadata"]["name"] for item in store.objects.values()] == ["team-b", "team-a", "team-c"]
 
 
-def test_a_quota_of_others_is_refused_and_a_namespace_that_is_going_too(client: Client, store: Store) -> None:
+def test_a_quota_of_others_is_refused(client: Client, store: Store) -> None:
     store.put(namespace("team-a"))
     store.put({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "nvidia-gpu", "namespace": "team-a"},
                "spec": {"hard": {"requests.nvidia.com/gpu": "1"}}})
@@ -228,9 +234,47 @@ def test_a_quota_of_others_is_refused_and_a_namespace_that_is_going_too(client: 
     assert codes(plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas)) == ["cluster.object_of_another"]
     assert "object.adopt ResourceQuota team-a/nvidia-gpu" in told(
         plans(client, [DEVICE_PLUGIN], namespace_quotas=quotas, adopt=True))
-    store.put(namespace("team-b", deletionTimestamp="2026-01-01T00:00:00Z"))
-    assert codes(plans(client, [DEVICE_PLUGIN], namespace_quotas={"team-b": {"nvidia.com/gpu": 8}})) == [
-        "cluster.namespace_is_leaving"]
+
+
+def test_a_quota_waits_until_a_namespace_that_is_going_is_there_again(client: Client, store: Store) -> None:
+    quotas = {"team-a": {"nvidia.com/gpu": 8}, "team-b": {"nvidia.com/gpu": 8}}
+    for name in quotas:
+        store.put(namespace(name))
+    run(client, [DEVICE_PLUGIN], namespace_quotas={"team-a": {"nvidia.com/gpu": 8}})
+    for name in quotas:
+        store.edit("Namespace", "", name, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    (plan,) = run(client, [DEVICE_PLUGIN], namespace_quotas={**quotas, "team-a": {"nvidia.com/gpu": 4}})
+    assert told([plan]) == [] and plan.refusals == () and not plan.complete, "nothing of it is taken away either"
+    assert [note.partition(":")[0] for note in plan.notes] == [
+        "namespace team-a is being deleted", "namespace team-b is being deleted"]
+
+
+@pytest.mark.parametrize("leave", ["prune", "remove"])
+def test_a_quota_that_went_with_its_namespace_keeps_nothing_back(client: Client, store: Store, leave: str) -> None:
+    quotas = {"team-a": {"nvidia.com/gpu": 8}, "team-b": {"nvidia.com/gpu": 8}}
+    for name in quotas:
+        store.put(namespace(name))
+    run(client, [DEVICE_PLUGIN], namespace_quotas=quotas)
+    store.answer("DELETE", "/api/v1/namespaces/team-a", {}, None)
+    if leave == "prune":
+        assert told(run(client, [DEVICE_PLUGIN])) == ["object.prune ResourceQuota team-b/nvidia-gpu"]
+    else:
+        removed(client, [DEVICE_PLUGIN], namespace_quotas=quotas)
+        assert [item["metadata"]["name"] for item in store.objects.values()] == ["team-b"]
+
+
+@pytest.mark.parametrize("metadata, code", [
+    (None, "cluster.namespace_missing"),
+    ({"deletionTimestamp": "2026-01-01T00:00:00Z"}, "cluster.namespace_is_leaving"),
+])
+def test_a_namespace_of_others_that_a_component_needs_has_to_be_there(
+    client: Client, store: Store, metadata: Any, code: str
+) -> None:
+    if metadata is not None:
+        store.put(namespace("grafana", **metadata))
+    (plan,) = plans(client, [COMPONENTS["gpu_monitoring"]], dashboard_namespace="grafana", rules="none")
+    (refusal,) = plan.refusals
+    assert refusal.code == code and "namespace grafana" in refusal.found and plan.steps == plan.notes == ()
 
 
 def test_a_kind_that_the_api_lacks_is_refused_by_name(client: Client, store: Store) -> None:
