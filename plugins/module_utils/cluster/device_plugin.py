@@ -12,7 +12,7 @@ import re
 from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from ..core.errors import GpuOpsError
-from ..core.quantities import GPU
+from ..core.quantities import GPU, prefixed
 
 Check = Callable[[str, Any, List[str]], None]
 
@@ -53,7 +53,7 @@ def _whole(config: Mapping[str, Any], faults: List[str]) -> None:
             faults.append("sharing.mps needs flags.mpsRoot")
         if flags.get("migStrategy") == "mixed":
             faults.append("sharing.mps does not work with flags.migStrategy=mixed")
-        named = [_prefixed(resource["name"]) for resource in sharing["mps"]["resources"]]
+        named = [prefixed(resource["name"]) for resource in sharing["mps"]["resources"]]
         if GPU not in named:
             # Whatever else there is, the plugin waits for the daemon of each resource that it has devices of, and MIG
             # devices it never shares so.
@@ -63,13 +63,9 @@ def _whole(config: Mapping[str, Any], faults: List[str]) -> None:
             if resource["replicas"] > MPS_CLIENTS:
                 faults.append("sharing.mps: replicas=%d, at most %d" % (resource["replicas"], MPS_CLIENTS))
     for kind, block in sharing.items():
-        names = [_prefixed(resource["name"]) for resource in block["resources"]]
+        names = [prefixed(resource["name"]) for resource in block["resources"]]
         for name in sorted({name for name in names if names.count(name) > 1}):
             faults.append("sharing.%s names %s more than once" % (kind, name))
-
-
-def _prefixed(name: str) -> str:
-    return name if name.startswith("nvidia.com/") else "nvidia.com/" + name
 
 
 def _mapping(
@@ -137,7 +133,7 @@ def _replicas(path: str, value: Any, faults: List[str]) -> None:
 
 
 def _resource_name(path: str, value: Any, faults: List[str]) -> None:
-    if not isinstance(value, str) or not RESOURCE_NAME.fullmatch(value) or len(_prefixed(value)) > RESOURCE_NAME_LENGTH:
+    if not isinstance(value, str) or not RESOURCE_NAME.fullmatch(value) or len(prefixed(value)) > RESOURCE_NAME_LENGTH:
         faults.append("%s=%s, not a resource name such as nvidia.com/gpu or nvidia.com/mig-1g.10gb" % (path, value))
 
 

@@ -11,7 +11,7 @@ import re
 from typing import Any, Dict, Mapping
 
 from ..core.errors import GpuOpsError
-from ..core.quantities import GPU, PREFIX
+from ..core.quantities import GPU, PREFIX, prefixed
 
 MIG = PREFIX + "mig-"
 SHARED = ".shared"
@@ -51,7 +51,7 @@ def _replicas(block: Mapping[str, Any]) -> Dict[str, int]:
     """{resource: how often each device of it is offered}; what else an entry says, the plugin does not heed."""
     found: Dict[str, int] = {}
     for entry in block.get("resources") or ():
-        name = entry["name"] if entry["name"].startswith(PREFIX) else PREFIX + entry["name"]
+        name = prefixed(entry["name"])
         found[name] = max(found.get(name, 1), int(entry["replicas"]))
     return found
 

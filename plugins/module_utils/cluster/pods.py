@@ -11,7 +11,6 @@ from ..core.quantities import nvidia_resources
 from ..core.refusal import Refusal
 from .components.common import OURS, PART_OF
 
-RESOURCE_PREFIX = "nvidia.com/"
 WITHOUT_LOSS = "GPU pods that can be evicted without loss"
 MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 FINISHED = ("Succeeded", "Failed")

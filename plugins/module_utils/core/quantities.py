@@ -15,6 +15,11 @@ GPU = PREFIX + "gpu"
 _QUANTITY = re.compile(r"(\d+)(?:[eE](\d+)|(k|Ki|[MGTPE]i?))?")
 
 
+def prefixed(name: str) -> str:
+    """A resource's whole name, of which the device plugin's configuration may leave out the prefix."""
+    return name if name.startswith(PREFIX) else PREFIX + name
+
+
 def whole(quantity: Any) -> Optional[int]:
     """The number; None for what is no whole number of anything."""
     found = _QUANTITY.fullmatch(str(quantity).strip())

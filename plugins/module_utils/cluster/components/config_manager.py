@@ -63,26 +63,26 @@ def configured(app: str, image: str, parameters: Parameters, groups: Sequence[Gr
                ) -> Tuple[List[Object], List[Tuple[Group, ConfigSource]]]:
     """(the objects that hold the configurations, each DaemonSet's nodes with where its pods have theirs from).
 
-    Raises GpuOpsError as objects_of_config_manager() does.
+    Raises GpuOpsError where, with the config-manager, a group has the name under which its file would be the base's.
     """
     if parameters["config_manager"]:
-        return objects_of_config_manager(app, parameters, groups), [
-            (groups[0].everywhere(), by_config_manager(app, image, parameters, groups))]
-    return [own_config_map(group, app, parameters) for group in groups], [
-        (group, own_config(group, app)) for group in groups]
+        return _objects_of_config_manager(app, parameters, groups), [
+            (groups[0].everywhere(), _by_config_manager(app, image, parameters, groups))]
+    return [_own_config_map(group, app, parameters) for group in groups], [
+        (group, _own_config(group, app)) for group in groups]
 
 
-def own_config(group: Group, app: str) -> ConfigSource:
+def _own_config(group: Group, app: str) -> ConfigSource:
     """Of pods that all have one configuration, from the ConfigMap of their group."""
     return ConfigSource(checksum(group.value), (config_volume("config", group.called(app)),),
                         (mount("config", DIRECTORY, read_only=True),))
 
 
-def own_config_map(group: Group, app: str, parameters: Parameters) -> Object:
+def _own_config_map(group: Group, app: str, parameters: Parameters) -> Object:
     return config_map(group.called(app), parameters, {FILE: as_yaml(group.value)})
 
 
-def by_config_manager(app: str, image: str, parameters: Parameters, groups: Sequence[Group]) -> ConfigSource:
+def _by_config_manager(app: str, image: str, parameters: Parameters, groups: Sequence[Group]) -> ConfigSource:
     """Of pods whose Node's label names which of the groups' configurations they have.
 
     app: the program, as its container starts it: config-manager finds a process by exactly that.
@@ -112,7 +112,7 @@ def by_config_manager(app: str, image: str, parameters: Parameters, groups: Sequ
         (files, {**links, "readOnly": True}), (first,), (beside,), token=True, shares_processes=True)
 
 
-def objects_of_config_manager(app: str, parameters: Parameters, groups: Sequence[Group]) -> List[Object]:
+def _objects_of_config_manager(app: str, parameters: Parameters, groups: Sequence[Group]) -> List[Object]:
     """The ConfigMap with the configurations of all groups, and the right to see Nodes.
 
     Raises GpuOpsError where a group has the name under which its file would be the base's.

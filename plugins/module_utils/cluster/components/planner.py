@@ -168,16 +168,15 @@ class _Draft:
         Another namespace that is not there is one that the component's options name wrongly, or too early.
         """
         there = {key.name: self.live.objects.get(key) for key in namespaces_of_others(wanted)}
-        missing = [name for name, item in there.items() if item is None]
-        leaving = [name for name, item in there.items()
-                   if item is not None and item["metadata"].get("deletionTimestamp")]
-        self.waiting = frozenset(key for key in wanted if key.namespace in (*missing, *leaving)
-                                 and BY_NAME[key.kind].scattered)
+        closed = {name: item for name, item in there.items()
+                  if item is None or item["metadata"].get("deletionTimestamp")}
+        self.waiting = frozenset(key for key in wanted if key.namespace in closed and BY_NAME[key.kind].scattered)
         self.notes += ["%s: %s waits for it, and comes with a run after it is made" % (
-            "there is no namespace %s" % key.namespace if key.namespace in missing
+            "there is no namespace %s" % key.namespace if closed[key.namespace] is None
             else "namespace %s is being deleted" % key.namespace, key) for key in sorted(self.waiting)]
-        held = {key.namespace for key in wanted if key not in self.waiting}
-        missing, leaving = ([name for name in names if name in held] for names in (missing, leaving))
+        needed = {key.namespace for key in wanted if key not in self.waiting}
+        missing = [name for name, item in closed.items() if item is None and name in needed]
+        leaving = [name for name, item in closed.items() if item is not None and name in needed]
         if missing:
             objects = sorted({"%s %s" % (key.kind, key.name) for key in wanted if key.namespace in missing})
             self.refusals.append(Refusal(
