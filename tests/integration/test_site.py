@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from pathlib import Path
 from typing import Any, Iterator
 
@@ -46,6 +48,31 @@ def test_nodes_offer_their_gpus_and_are_schedulable(demo: Fleet, installed: Play
         assert "unschedulable" not in node["spec"]
         assert node["metadata"]["labels"]["nvidia.com/gpu.count"] == "8"
         assert node["metadata"]["labels"]["nvidia.com/cuda.driver-version.full"] == "580.178.04"
+
+
+def _probed(fleet: Fleet) -> Counter[str]:
+    """{host: how many pods of the validation have been sent to it}."""
+    told = fleet.lab.kubectl(["get", "events", "--namespace=default", "-o", "jsonpath={.items[*].message}",
+                              "--field-selector=reason=Scheduled,involvedObject.kind=Pod"]).stdout
+    return Counter(re.findall(r"default/gpuops-validation-[0-9a-f]+ to (\S+)", told))
+
+
+def test_a_pod_is_sent_only_where_something_has_changed(demo: Fleet, installed: Played) -> None:
+    demo.play("gpuops.nvidia.site")
+    before = _probed(demo)
+    assert set(before) == set(DEMO_HOSTS)
+    again = demo.play("gpuops.nvidia.site")
+    assert _probed(demo) == before
+    (told,) = [result["of_hosts"] for result in again.results(DEMO_HOSTS[0], "gpu_validation")
+               + again.results(DEMO_HOSTS[1], "gpu_validation") if "of_hosts" in result]
+    assert all("not probed again" in told[host]["checks"][-1]["evidence"] for host in DEMO_HOSTS)
+    demo.lab.kubectl(["delete", "pod", "--namespace=gpuops", "--selector=app.kubernetes.io/name=nvidia-device-plugin",
+                      "--field-selector=spec.nodeName=h100"])
+    demo.play("gpuops.nvidia.site")
+    assert _probed(demo) - before == Counter(h100=1)
+    demo.play("gpuops.nvidia.validate")
+    # Nobody but the playbook `site` trusts what was proved, unless it is told to
+    assert _probed(demo) - before == Counter(h100=2, a100=1)
 
 
 def test_what_an_older_release_left_behind_goes(demo: Fleet, installed: Played) -> None:
