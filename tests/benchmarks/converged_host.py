@@ -25,7 +25,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / 
 
 import measuring  # noqa: E402
 import yaml  # noqa: E402
-from workspace import collections_root, venv  # noqa: E402
+from workspace import collections_root  # noqa: E402
 
 from gpulab.lab import Lab  # noqa: E402
 from gpulab.topology import parse  # noqa: E402
@@ -106,12 +106,11 @@ class Bench:
         """One run: wall time, the controller's processor time, calls that went to the host, changes."""
         way, calls, output = self.ways[name], self.directory / "calls.json", self.directory / "output"
         environment = dict(
-            os.environ, ANSIBLE_COLLECTIONS_PATH=str(way.collections), ANSIBLE_PIPELINING="true",
+            measuring.environment(self.directory, str(way.collections)), ANSIBLE_PIPELINING="true",
             ANSIBLE_CALLBACK_PLUGINS=str(REPOSITORY / "tests" / "lab" / "callback_plugins"),
             ANSIBLE_CALLBACKS_ENABLED="remote_calls", ANSIBLE_LOAD_CALLBACK_PLUGINS="true",
-            REMOTE_CALLS_FILE=str(calls), ANSIBLE_NOCOLOR="true",
-            ANSIBLE_HOME=str(self.directory / "ansible"), ANSIBLE_DEPRECATION_WARNINGS="false")
-        command = [str(venv() / "bin" / way.command[0]), *way.command[1:], "--inventory", str(self.inventory),
+            REMOTE_CALLS_FILE=str(calls))
+        command = [*way.command, "--inventory", str(self.inventory),
                    "--limit", way.host, "--extra-vars", "@%s" % self.variables(way)]
         # A connection that is kept open is none of the processes that are counted
         spent = measuring.spent(command, environment, self.directory, output)

@@ -24,7 +24,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / 
 
 import measuring  # noqa: E402
 from converged_host import content, worktree  # noqa: E402
-from workspace import collections_root, venv  # noqa: E402
+from workspace import collections_root  # noqa: E402
 
 from gpulab.lab import Lab  # noqa: E402
 from gpulab.topology import parse  # noqa: E402
@@ -139,11 +139,7 @@ class Bench:
 
     def run(self, way: Way) -> Dict[str, Any]:
         """One run, with how often it has listed all nodes."""
-        environment = dict(
-            os.environ, ANSIBLE_COLLECTIONS_PATH="%s:%s" % (way.collections, collections_root()),
-            ANSIBLE_HOME=str(self.directory / "ansible"), ANSIBLE_NOCOLOR="true",
-            ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_DEPRECATION_WARNINGS="false", ANSIBLE_HOST_KEY_CHECKING="false",
-            PATH="%s:%s" % (venv() / "bin", os.environ["PATH"]))
+        environment = measuring.environment(self.directory, "%s:%s" % (way.collections, collections_root()))
         plane = self.lab.control_plane
         assert plane is not None
         known = plane.audit_log.stat().st_size

@@ -14,6 +14,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence
 
+from workspace import venv
+
 LONGEST_RECAP = 1000
 
 
@@ -36,6 +38,13 @@ def circumstances(load_before: float) -> Dict[str, Any]:
         "machine": {"cpus": os.cpu_count(), "load_before": load_before, "load_after": os.getloadavg()[0],
                     "kernel": platform.release(), "python": platform.python_version()},
     }
+
+
+def environment(directory: Path, collections: str) -> Dict[str, str]:
+    """That of Ansible's programs. directory: where it keeps its own; collections: where it finds ours."""
+    return dict(os.environ, ANSIBLE_COLLECTIONS_PATH=collections, ANSIBLE_HOME=str(directory / "ansible"),
+                ANSIBLE_NOCOLOR="true", ANSIBLE_LOCALHOST_WARNING="false", ANSIBLE_DEPRECATION_WARNINGS="false",
+                PATH="%s:%s" % (venv() / "bin", os.environ["PATH"]))
 
 
 def spent(command: Sequence[str], environment: Mapping[str, str], directory: Path, output: Path) -> Dict[str, Any]:

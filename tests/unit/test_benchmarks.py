@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the benchmark of a converged host makes of its runs: ratios of neighbours, and whether promises are kept."""
+"""What the benchmarks of what is converged make of their runs: ratios of neighbours, and whether promises are kept."""
 from __future__ import annotations
 
 import sys
@@ -11,6 +11,7 @@ from workspace import REPOSITORY
 
 sys.path.insert(0, str(REPOSITORY / "tests" / "benchmarks"))
 
+import converged_cluster  # noqa: E402
 import converged_host  # noqa: E402
 from converged_host import BEFORE, NOW, PING, promises, report, summary  # noqa: E402
 
@@ -36,3 +37,10 @@ def test_a_promise_that_is_not_kept_is_said(calls: int, before: float, kept: Lis
 def test_nothing_is_promised_of_an_earlier_commit_that_nobody_names() -> None:
     assert list(promises(summary({NOW: runs(1, 2)}))) == ["1 remote call a host"]
     assert BEFORE not in converged_host.ways("", REPOSITORY)
+
+
+@pytest.mark.parametrize("seconds, kept", [(10.0, True), (10.1, False)])
+def test_the_whole_of_site_is_held_to_so_many_pings(seconds: float, kept: bool) -> None:
+    found = converged_cluster.summary({"site": runs(1, seconds, seconds, 99), "ping": runs(1, 2, 2, 2)})
+    assert list(converged_cluster.promises(found).values()) == [kept]
+    assert ("NOT KEPT" in converged_cluster.report(found)) != kept
