@@ -115,7 +115,8 @@ options:
       - What an earlier pod has proved, as RV(proof) of M(gpuops.nvidia.gpu_plan) or of the scope V(host) says. Where
         both scopes are checked, the host says it.
       - With O(state=proved), what the host is to keep. It forgets it by itself with the next step that a module of the
-        collection begins there, and at the next boot.
+        collection begins there, also where that began after RV(proof) was read and before it is kept, and at the next
+        boot.
     type: dict
     default: {}
   startup_taint:
@@ -172,14 +173,20 @@ of_hosts:
 proof:
   description:
     - What a pod has proved. Of the scope V(host), what the host keeps and what still counts there; of the scope
-      V(cluster), that of a pod that was run now, or O(proof) where that was enough. Empty where there is none.
+      V(cluster), that of a pod that was run now, or O(proof) where that was enough. Where there is none, it has only
+      what one that comes after it has to go with, C(changes).
   returned: success, with the state V(present)
   type: dict
-  sample: {"of": "8ab51fd4f3b8d4c2", "at": 1767225600, "evidence": "a pod that asked for one device got /dev/nvidia0"}
+  sample: {"of": "8ab51fd4f3b8d4c2", "at": 1767225600, "evidence": "a pod that asked for one device got /dev/nvidia0",
+           "changes": "1835023 20480 1767225000000000000"}
   contains:
     of: {description: A digest of all in the cluster that it depends on., type: str, returned: where there is one}
     at: {description: "When, in seconds since the epoch.", type: int, returned: where there is one}
     evidence: {description: What was seen., type: str, returned: where there is one}
+    changes:
+      description: What the journal of our steps on the host was when it was read, before the pod.
+      type: str
+      returned: where the host could read it
 devices:
   description: What of the host can be given to containers.
   returned: success, with the scope V(host) and the state V(present)
