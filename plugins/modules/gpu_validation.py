@@ -115,8 +115,8 @@ options:
       - What an earlier pod has proved, as RV(proof) of M(gpuops.nvidia.gpu_plan) or of the scope V(host) says. Where
         both scopes are checked, the host says it.
       - With O(state=proved), what the host is to keep. It forgets it by itself with the next step that a module of the
-        collection begins there, also where that began after RV(proof) was read and before it is kept, and at the next
-        boot.
+        collection begins there, when the kubelet or the container runtime is started again, and at the next boot; also
+        where that was after RV(proof) was read and before it is kept.
     type: dict
     default: {}
   startup_taint:
@@ -178,13 +178,15 @@ proof:
   returned: success, with the state V(present)
   type: dict
   sample: {"of": "8ab51fd4f3b8d4c2", "at": 1767225600, "evidence": "a pod that asked for one device got /dev/nvidia0",
-           "changes": "1835023 20480 1767225000000000000"}
+           "changes": "5f1d7a84d1a0c3be"}
   contains:
     of: {description: A digest of all in the cluster that it depends on., type: str, returned: where there is one}
     at: {description: "When, in seconds since the epoch.", type: int, returned: where there is one}
     evidence: {description: What was seen., type: str, returned: where there is one}
     changes:
-      description: What the journal of our steps on the host was when it was read, before the pod.
+      description:
+        - A digest of the journal of our steps, and of when the kubelet and the container runtime began, as the host was
+          read, before the pod.
       type: str
       returned: where the host could read it
 devices:

@@ -6,10 +6,12 @@ proof.json, root's alone:
   {'of':       a digest of all that the pod's success depends on in the cluster,
    'at':       when, seconds since the epoch, by the controller's clock,
    'evidence': what was seen,
-   'changes':  what the journal of our steps was before the pod, when the host was read}
-A step of ours ends it, one that was killed too, as each is written down before it begins; and so does the next boot.
-What the journal was goes to the controller and comes back with the proof: a step that begins while the pod runs, or
-before the proof is kept, ends it as well.
+   'changes':  a digest of the journal of our steps, and of the sockets of the kubelet and of the container runtime, as
+               they were before the pod, when the host was read}
+A step of ours ends it, one that was killed too, as each is written down before it begins. So does a start of the
+kubelet or of the container runtime, which may have read another configuration and makes its socket anew; and the next
+boot. What they were goes to the controller and comes back with the proof: what happens while the pod runs, or before
+the proof is kept, ends it as well.
 """
 from __future__ import annotations
 
@@ -20,8 +22,12 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import JOURNAL
 from ..core.lock import DIRECTORY, GUARD
+from ..core.plan import digest
+from ..core.runtimes import KNOWN_RUNTIMES
 
 PATH = DIRECTORY + "/proof.json"
+KUBELET = "/var/lib/kubelet/device-plugins/kubelet.sock"
+WATCHED = (JOURNAL, KUBELET, *(socket for runtime in KNOWN_RUNTIMES for socket in runtime.sockets))
 
 
 def kept_proof(host: Host) -> Dict[str, Any]:
@@ -59,5 +65,6 @@ def keep_proof(host: Host, proof: Mapping[str, Any], check_mode: bool) -> bool:
 
 
 def _changes(host: Host) -> str:
-    there = host.stat(JOURNAL)
-    return "" if there is None else "%d %d %d" % (there.st_ino, there.st_size, there.st_mtime_ns)
+    there = [(path, host.stat(path)) for path in WATCHED]
+    return digest({path: [found.st_ino, found.st_size, found.st_mtime_ns]
+                   for path, found in there if found is not None})

@@ -62,6 +62,17 @@ class TestOnTheHost:
         assert keep_proof(host, late, check_mode=False) and not host.exists(PATH)
         assert "of" not in kept_proof(host)
 
+    @pytest.mark.parametrize("socket", [
+        "/var/lib/kubelet/device-plugins/kubelet.sock", "/run/containerd/containerd.sock", "/run/crio/crio.sock",
+        "/run/k3s/containerd/containerd.sock"])
+    def test_so_does_a_start_of_who_makes_containers(self, host: Host, socket: str) -> None:
+        """It may have another configuration now, and is of the same release."""
+        host.write(socket, "")
+        keep_proof(host, of(host), check_mode=False)
+        assert kept_proof(host)["of"] == PROOF["of"]
+        host.write(socket, "")
+        assert "of" not in kept_proof(host)
+
     def test_one_of_a_host_that_was_not_read_is_not_kept(self, host: Host) -> None:
         assert not keep_proof(host, PROOF, check_mode=False) and not host.exists(PATH)
 
