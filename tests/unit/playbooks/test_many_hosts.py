@@ -232,3 +232,25 @@ def test_a_certificate_is_written_before_another_thread_reads_it(tmp_path: Path,
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(connect, range(4)))
     assert len(read) == 4 and all(read), read
+
+
+@pytest.mark.parametrize("validated, begun, checked, last", [
+    (True, False, None, "plan"), (False, True, "check", "check"),
+    # Converged, and checked once more as others were changed in between
+    (True, True, "check", "check"),
+    # Changed by the site that was imported before this one, which changes nobody
+    (True, False, "check", "plan")])
+def test_what_counts_of_a_host_is_what_was_read_last(
+    controller: Controller, api: Api, validated: bool, begun: bool, checked: Any, last: str
+) -> None:
+    there = {name: {"devices": {"of": name}, "proof": {"changes": name}} for name in ("plan", "check")}
+    path = controller.directory / "last.json"
+    path.write_text(json.dumps([{
+        "hosts": "all", "gather_facts": False, "vars_files": [str(PLAYBOOKS / "vars" / "site.yml")], "tasks": [
+            {"ansible.builtin.assert": {"that": [
+                "gpu_proof == {'changes': '%s'}" % last, "gpu_devices == {'of': '%s'}" % last]}}]}]))
+    done = controller.play(
+        str(path), groups={"gpu_change_begun": ["host-1"]} if begun else {}, variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_planned": {**there["plan"], "validated": validated},
+            **({"gpu_validation_host": there[checked]} if checked else {})})
+    assert done.returncode == 0, done.stdout
