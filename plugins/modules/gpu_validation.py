@@ -126,7 +126,9 @@ options:
     type: str
     default: ""
   timeout:
-    description: Seconds to wait for the allocatable devices, and again for the pod.
+    description:
+      - Seconds to wait for the allocatable devices, and again for the pod.
+      - The devices of all O(hosts) are waited for together. A node whose turn comes after that time has a tenth of it.
     type: int
     default: 120
   from_variables:

@@ -37,6 +37,8 @@ Proof = Dict[str, Any]
 POLL_S = 1.0
 # How much longer than it is waited for a pod lives that nobody has taken away
 LEFT_BEHIND_S = 60
+# What of the time a node has whose turn comes late: its device plugin may be on the way from one pod to the next
+LATE = 0.1
 
 
 @dataclass(frozen=True)
@@ -123,12 +125,17 @@ def _missing(name: str) -> GpuOpsError:
     )
 
 
-def validate_cluster(cluster: Client, scope: ClusterScope, check_mode: bool) -> Tuple[Tuple[Check, ...], Proof]:
+def validate_cluster(
+    cluster: Client, scope: ClusterScope, check_mode: bool, since: Optional[float] = None
+) -> Tuple[Tuple[Check, ...], Proof]:
     """Wait for the devices to be on offer, then run the probe pod, unless what one has proved earlier still counts.
 
     (the checks, what is proved now). Raises GpuOpsError naming what fails.
+    since: when the wait for devices began (time.monotonic()): of many nodes none is waited for anew, as each brings
+           its devices while the others are looked at.
     """
-    checks: List[Check] = [_wait_for_devices(cluster, scope)]
+    waited = 0.0 if since is None else time.monotonic() - since
+    checks: List[Check] = [_wait_for_devices(cluster, scope, max(scope.timeout - waited, scope.timeout * LATE))]
     proof: Proof = unproved(scope.proof)
     raise_if_unhealthy(checks, "node %s" % scope.node)
     if scope.pod and not check_mode and sum(scope.expected.values()) > 0:
@@ -138,12 +145,12 @@ def validate_cluster(cluster: Client, scope: ClusterScope, check_mode: bool) -> 
     return tuple(checks), proof
 
 
-def _wait_for_devices(cluster: Client, scope: ClusterScope) -> Check:
+def _wait_for_devices(cluster: Client, scope: ClusterScope, limit: float) -> Check:
     def judge() -> Tuple[Check, bool]:
         check = allocatable(cluster.get("/api/v1/nodes/%s" % scope.node), scope.expected, scope.only)
         return check, check.status == "passed"
 
-    return _wait(judge, scope.timeout)
+    return _wait(judge, limit)
 
 
 def _pod(cluster: Client, scope: ClusterScope) -> Tuple[Check, Proof]:

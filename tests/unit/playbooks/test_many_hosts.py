@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,7 +23,7 @@ from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import state_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.many_hosts import Clients
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.many_hosts import AT_ONCE, Clients
 
 PLAYBOOKS = REPOSITORY / "playbooks"
 HOSTS = ("host-1", "host-2", "host-3")
@@ -102,6 +103,22 @@ def test_what_the_cluster_offers_is_judged_host_by_host(controller: Controller, 
             for host, found in result["of_hosts"].items()} == {
         "host-1": (False, ["passed"]), "host-2": (True, ["failed"]), "host-3": (False, ["passed"])}
     assert "host-2 offers nvidia.com/gpu: 1 allocatable, 2 expected" in result["of_hosts"]["host-2"]["msg"]
+
+
+def test_nodes_that_offer_nothing_are_waited_for_together(controller: Controller, api: Api) -> None:
+    """A fleet without its device plugin is known for it soon, and one that is a little late is well."""
+    hosts = ["host-%d" % number for number in range(3 * AT_ONCE)]
+    api.state.nodes = [node(name, **offers(0)) for name in hosts]
+    late = threading.Timer(3, lambda: api.state.nodes[AT_ONCE - 1]["status"].update(offers(1)))
+    late.start()
+    [[result]] = controller.tasks(
+        [{VALIDATION: {**EVERY, "scope": ["cluster"], "timeout": 5}, "run_once": True}],
+        hosts=hosts, variables={"gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_validation_pod": False,
+                                "gpu_validation_expected_gpus": 1})
+    late.join()
+    asked = [request.path for request in api.state.requests]
+    assert [host for host, found in result["of_hosts"].items() if not found["failed"]] == [hosts[AT_ONCE - 1]]
+    assert asked.count("/api/v1/nodes/host-0") > 2 * asked.count("/api/v1/nodes/" + hosts[-1])
 
 
 def test_a_host_itself_is_not_checked_by_a_task_for_many(controller: Controller) -> None:
