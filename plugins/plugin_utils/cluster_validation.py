@@ -135,28 +135,33 @@ def validate_cluster(
            its devices while the others are looked at.
     """
     waited = 0.0 if since is None else time.monotonic() - since
-    checks: List[Check] = [_wait_for_devices(cluster, scope, max(scope.timeout - waited, scope.timeout * LATE))]
+    check, node = _wait_for_devices(cluster, scope, max(scope.timeout - waited, scope.timeout * LATE))
+    checks: List[Check] = [check]
     proof: Proof = unproved(scope.proof)
     raise_if_unhealthy(checks, "node %s" % scope.node)
     if scope.pod and not check_mode and sum(scope.expected.values()) > 0:
-        check, proof = _pod(cluster, scope)
+        check, proof = _pod(cluster, scope, node)
         checks.append(check)
         raise_if_unhealthy(checks, "node %s" % scope.node)
     return tuple(checks), proof
 
 
-def _wait_for_devices(cluster: Client, scope: ClusterScope, limit: float) -> Check:
+def _wait_for_devices(cluster: Client, scope: ClusterScope, limit: float) -> Tuple[Check, Dict[str, Any]]:
+    """(the check, the Node that it is of)."""
+    node: Dict[str, Any] = {}
+
     def judge() -> Tuple[Check, bool]:
-        check = allocatable(cluster.get("/api/v1/nodes/%s" % scope.node), scope.expected, scope.only)
+        nonlocal node
+        node = cluster.get("/api/v1/nodes/%s" % scope.node)
+        check = allocatable(node, scope.expected, scope.only)
         return check, check.status == "passed"
 
-    return _wait(judge, limit)
+    return _wait(judge, limit), node
 
 
-def _pod(cluster: Client, scope: ClusterScope) -> Tuple[Check, Proof]:
+def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple[Check, Proof]:
     """A node whose devices are all at work is well: a probe would wait until its time is over."""
     there = read_pods(cluster, scope.node)
-    node = cluster.get("/api/v1/nodes/%s" % scope.node)
     runtime_class = cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class)
     state = state_of(node, there, {
         "expected": scope.expected, "divided": scope.divided, "image": scope.pod_image,
