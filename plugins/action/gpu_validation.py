@@ -2,7 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+import time
+from typing import Any, Dict, List, Mapping, Optional
 
 from ansible.module_utils.basic import env_fallback
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -71,7 +72,7 @@ class ActionModule(CapabilityAction):
                 remedy="set `scope: [cluster]`, or leave `hosts` out",
             )
         given = {name: value for name, value in self._task.args.items() if name not in (HOSTS, FROM_VARIABLES)}
-        variables, clients = PlayVariables(task_vars, self._templar), Clients()
+        variables, clients, began = PlayVariables(task_vars, self._templar), Clients(), time.monotonic()
 
         def options_of(host: str) -> Dict[str, Any]:
             options = {**variables.of_role(host, VALIDATION, SOURCES).options(VALIDATION), **given}
@@ -80,19 +81,24 @@ class ActionModule(CapabilityAction):
             return options
 
         def validated(options: Dict[str, Any], node: str) -> Dict[str, Any]:
-            return self._with_cluster(_checked({**options, "node_name": node}), {"changed": False}, clients)
+            return self._with_cluster(_checked({**options, "node_name": node}), {"changed": False}, clients, began)
 
         return {**for_hosts(variables, self._options[HOSTS], VALIDATION, OF_CONFIGURATION, options_of, NODE_NAME,
                             validated), "controller_only": True}
 
-    def _with_cluster(self, options: Mapping[str, Any], of_host: Mapping[str, Any], clients: Clients) -> Dict[str, Any]:
-        """The result with what the cluster shows. of_host: that of the scope 'host', where that is asked for too."""
+    def _with_cluster(
+        self, options: Mapping[str, Any], of_host: Mapping[str, Any], clients: Clients, since: Optional[float] = None
+    ) -> Dict[str, Any]:
+        """The result with what the cluster shows. of_host: that of the scope 'host', where that is asked for too.
+
+        since: as of validate_cluster().
+        """
         checks: List[Dict[str, Any]] = list(of_host.get("checks", []))
         more: Dict[str, Any] = {}
         try:
             scope = ClusterScope.from_options(dict(options, devices=options["devices"] or of_host.get("devices"),
                                                    proof=options["proof"] or of_host.get("proof") or {}))
-            found, proof = validate_cluster(clients.to(scope.access), scope, self._task.check_mode)
+            found, proof = validate_cluster(clients.to(scope.access), scope, self._task.check_mode, since)
             more["proof"] = proof
             checks += [check.to_dict() for check in found]
         except GpuOpsError as error:

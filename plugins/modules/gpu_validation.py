@@ -115,7 +115,8 @@ options:
       - What an earlier pod has proved, as RV(proof) of M(gpuops.nvidia.gpu_plan) or of the scope V(host) says. Where
         both scopes are checked, the host says it.
       - With O(state=proved), what the host is to keep. It forgets it by itself with the next step that a module of the
-        collection begins there, and at the next boot.
+        collection begins there, when the kubelet or the container runtime is started again, and at the next boot; also
+        where that was after RV(proof) was read and before it is kept.
     type: dict
     default: {}
   startup_taint:
@@ -125,7 +126,9 @@ options:
     type: str
     default: ""
   timeout:
-    description: Seconds to wait for the allocatable devices, and again for the pod.
+    description:
+      - Seconds to wait for the allocatable devices, and again for the pod.
+      - The devices of all O(hosts) are waited for together. A node whose turn comes after that time has a tenth of it.
     type: int
     default: 120
   from_variables:
@@ -172,14 +175,22 @@ of_hosts:
 proof:
   description:
     - What a pod has proved. Of the scope V(host), what the host keeps and what still counts there; of the scope
-      V(cluster), that of a pod that was run now, or O(proof) where that was enough. Empty where there is none.
+      V(cluster), that of a pod that was run now, or O(proof) where that was enough. Where there is none, it has only
+      what one that comes after it has to go with, C(changes).
   returned: success, with the state V(present)
   type: dict
-  sample: {"of": "8ab51fd4f3b8d4c2", "at": 1767225600, "evidence": "a pod that asked for one device got /dev/nvidia0"}
+  sample: {"of": "8ab51fd4f3b8d4c2", "at": 1767225600, "evidence": "a pod that asked for one device got /dev/nvidia0",
+           "changes": "5f1d7a84d1a0c3be"}
   contains:
     of: {description: A digest of all in the cluster that it depends on., type: str, returned: where there is one}
     at: {description: "When, in seconds since the epoch.", type: int, returned: where there is one}
     evidence: {description: What was seen., type: str, returned: where there is one}
+    changes:
+      description:
+        - A digest of the journal of our steps, and of when the kubelet and the container runtime began, as the host was
+          read, before the pod.
+      type: str
+      returned: where the host could read it
 devices:
   description: What of the host can be given to containers.
   returned: success, with the scope V(host) and the state V(present)

@@ -29,6 +29,7 @@ from ..module_utils.validation.on_cluster import (
     proof_of,
     proved,
     state_of,
+    unproved,
 )
 from ..module_utils.validation.verdict import raise_if_unhealthy
 
@@ -36,6 +37,8 @@ Proof = Dict[str, Any]
 POLL_S = 1.0
 # How much longer than it is waited for a pod lives that nobody has taken away
 LEFT_BEHIND_S = 60
+# What of the time a node has whose turn comes late: its device plugin may be on the way from one pod to the next
+LATE = 0.1
 
 
 @dataclass(frozen=True)
@@ -90,12 +93,26 @@ class ClusterScope:
 def _expected(options: Mapping[str, Any]) -> Dict[str, int]:
     """{extended resource: devices that the node must offer}: as told, else what the plugin makes of the devices."""
     if options["expected_resources"]:
-        return dict(options["expected_resources"])
+        return {name: _number(name, count) for name, count in options["expected_resources"].items()}
     if options["devices"]:
         return offered(options["devices"], options["device_plugin_config"], options["device_plugin_version"])
     if options["expected_gpus"] is None:
         raise _missing("expected_gpus")
     return {options["resource"]: options["expected_gpus"]}
+
+
+def _number(resource: str, count: Any) -> int:
+    """A template that has text around it, or is of an Ansible before 2.19, says '8'."""
+    try:
+        return int(count)
+    except (TypeError, ValueError) as error:
+        raise GpuOpsError(
+            "validation.no_number_of_devices",
+            found="`expected_resources` says %r for %s" % (count, resource),
+            wanted="a number of devices",
+            remedy="correct it, as in {%s: 8}" % resource,
+            option="expected_resources",
+        ) from error
 
 
 def _missing(name: str) -> GpuOpsError:
@@ -108,36 +125,47 @@ def _missing(name: str) -> GpuOpsError:
     )
 
 
-def validate_cluster(cluster: Client, scope: ClusterScope, check_mode: bool) -> Tuple[Tuple[Check, ...], Proof]:
+def validate_cluster(
+    cluster: Client, scope: ClusterScope, check_mode: bool, since: Optional[float] = None
+) -> Tuple[Tuple[Check, ...], Proof]:
     """Wait for the devices to be on offer, then run the probe pod, unless what one has proved earlier still counts.
 
     (the checks, what is proved now). Raises GpuOpsError naming what fails.
+    since: when the wait for devices began (time.monotonic()): of many nodes none is waited for anew, as each brings
+           its devices while the others are looked at.
     """
-    checks: List[Check] = [_wait_for_devices(cluster, scope)]
-    proof: Proof = {}
+    waited = 0.0 if since is None else time.monotonic() - since
+    check, node = _wait_for_devices(cluster, scope, max(scope.timeout - waited, scope.timeout * LATE))
+    checks: List[Check] = [check]
+    proof: Proof = unproved(scope.proof)
     raise_if_unhealthy(checks, "node %s" % scope.node)
     if scope.pod and not check_mode and sum(scope.expected.values()) > 0:
-        check, proof = _pod(cluster, scope)
+        check, proof = _pod(cluster, scope, node)
         checks.append(check)
         raise_if_unhealthy(checks, "node %s" % scope.node)
     return tuple(checks), proof
 
 
-def _wait_for_devices(cluster: Client, scope: ClusterScope) -> Check:
+def _wait_for_devices(cluster: Client, scope: ClusterScope, limit: float) -> Tuple[Check, Dict[str, Any]]:
+    """(the check, the Node that it is of)."""
+    node: Dict[str, Any] = {}
+
     def judge() -> Tuple[Check, bool]:
-        check = allocatable(cluster.get("/api/v1/nodes/%s" % scope.node), scope.expected, scope.only)
+        nonlocal node
+        node = cluster.get("/api/v1/nodes/%s" % scope.node)
+        check = allocatable(node, scope.expected, scope.only)
         return check, check.status == "passed"
 
-    return _wait(judge, scope.timeout)
+    return _wait(judge, limit), node
 
 
-def _pod(cluster: Client, scope: ClusterScope) -> Tuple[Check, Proof]:
+def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple[Check, Proof]:
     """A node whose devices are all at work is well: a probe would wait until its time is over."""
     there = read_pods(cluster, scope.node)
-    node = cluster.get("/api/v1/nodes/%s" % scope.node)
+    runtime_class = cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class)
     state = state_of(node, there, {
         "expected": scope.expected, "divided": scope.divided, "image": scope.pod_image,
-        "namespace": scope.pod_namespace, "runtime_class": scope.runtime_class})
+        "namespace": scope.pod_namespace, "runtime_class": scope.runtime_class}, runtime_class)
     known = proved(scope.proof, state, int(time.time()), scope.pod_trusted_for)
     if known is not None:
         return known, dict(scope.proof)
@@ -148,15 +176,14 @@ def _pod(cluster: Client, scope: ClusterScope) -> Tuple[Check, Proof]:
             taken[resource] = taken.get(resource, 0) + count
     free = free_resource(node, taken, scope.expected)
     if free is None:
-        return all_in_use(node, scope.expected, [str(pod) for pod in pods]), {}
-    check = _probe(cluster, scope, free)
-    return check, proof_of(check, state, int(time.time()))
+        return all_in_use(node, scope.expected, [str(pod) for pod in pods]), unproved(scope.proof)
+    check = _probe(cluster, scope, free, runtime_class is not None)
+    return check, proof_of(check, state, int(time.time()), scope.proof)
 
 
-def _probe(cluster: Client, scope: ClusterScope, resource: str) -> Check:
-    runtime_class: Optional[str] = scope.runtime_class
-    if cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class) is None:
-        runtime_class = None
+def _probe(cluster: Client, scope: ClusterScope, resource: str, has_class: bool) -> Check:
+    """has_class: whether the cluster has the RuntimeClass; without it, the pod asks for none."""
+    runtime_class: Optional[str] = scope.runtime_class if has_class else None
     # One that we may make and not take away would stay
     require(cluster, probe_rights(scope.pod_namespace))
     name = "gpuops-validation-%s" % secrets.token_hex(4)

@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Tuple
 
+from ansible.utils.display import Display
+
 from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.secrets import without_passwords
 from .clusters import PlayVariables, clusters_of
 from .role_variables import defaults, specified
 
 HOSTS = "hosts"
 # How many Nodes are asked about, or have a pod that is waited for, at a time
 AT_ONCE = 16
+# The library gives a file of a kubeconfig's certificate to whoever asks next, before it has written it
+_CONNECTING = threading.Lock()
 
 
 class Clients(threading.local):
@@ -28,7 +34,8 @@ class Clients(threading.local):
         for known, client in self._made:
             if known == access:
                 return client
-        self._made.append((access, Client(access)))
+        with _CONNECTING:
+            self._made.append((access, Client(access)))
         return self._made[-1][1]
 
 
@@ -56,19 +63,33 @@ def for_hosts(
                 options = {**cluster.options, **options_of(group[0])}
                 waiting += [(host, options, str(variables.value(host, node_variable, known) or host))
                             for host in group]
-            except GpuOpsError as error:
-                told.update(dict.fromkeys(group, failed(error)))
+            # What is wrong with one host, foreseen or not, is no reason to leave the others undone
+            except Exception as error:
+                told.update({host: _failed(error, host) for host in group})
 
     def done(of_host: Tuple[str, Dict[str, Any], str]) -> Dict[str, Any]:
         try:
             return do(*of_host[1:])
-        except GpuOpsError as error:
-            return failed(error)
+        except Exception as error:
+            return _failed(error, of_host[0])
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         told.update(zip([host for host, *_rest in waiting], pool.map(done, waiting)))
     return {"changed": any(each["changed"] for each in told.values()),
             "of_hosts": {host: {"failed": False, **told[host]} for host in hosts if host in told}}
+
+
+def _failed(error: Exception, host: str) -> Dict[str, Any]:
+    """The same of any error."""
+    if isinstance(error, GpuOpsError):
+        return failed(error)
+    Display().vvv("".join(traceback.format_exception(type(error), error, error.__traceback__)), host=host)
+    return failed(GpuOpsError(
+        "cluster.host_not_understood",
+        found="%s: %s" % (type(error).__name__, without_passwords(str(error))),
+        wanted="variables of the forms that the roles' README.md describe",
+        remedy="see whether one of %s has another form; where none has, report this with what `-vvv` shows" % host,
+    ))
 
 
 def failed(error: GpuOpsError) -> Dict[str, Any]:

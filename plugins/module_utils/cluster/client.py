@@ -400,6 +400,9 @@ class Client:
                 if (self._answered or not _no_connection(error)) and attempts.again_lost():
                     continue
                 raise self._unreachable(error) from error
+            except ValueError:
+                # The library's words show the header, and so does the cause
+                raise self._unsendable() from None
             self._answered = True
             if not attempts.again_after(answer.status, answer.headers):
                 return self._decode(method, path, answer.status, answer.data)
@@ -432,6 +435,15 @@ class Client:
             remedy="check the address, the network and the certificates, or name another cluster with `kubeconfig` "
             "and `context` (or `K8S_AUTH_KUBECONFIG` and `K8S_AUTH_CONTEXT`)",
             option="kubeconfig",
+        )
+
+    def _unsendable(self) -> GpuOpsError:
+        return GpuOpsError(
+            "cluster.credentials_unusable",
+            found="the credentials in %s cannot be sent: they have a line break in them, or letters that HTTP lacks"
+            % describe(self._access),
+            wanted="a token or password of one line of ASCII",
+            remedy="correct it; where it was read from a file or a Secret, take the line break at its end away",
         )
 
     def _refused(self, method: str, path: str, status: int, message: str) -> ApiError:

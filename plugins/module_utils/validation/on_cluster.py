@@ -48,14 +48,20 @@ def all_in_use(node: Mapping[str, Any], expected: Mapping[str, int], pods: Seque
         sum(offered.get(resource, 0) for resource in expected), ", ".join(pods)))
 
 
-def state_of(node: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], asked: Mapping[str, Any]) -> str:
+def state_of(
+    node: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], asked: Mapping[str, Any],
+    runtime_class: Optional[Mapping[str, Any]]
+) -> str:
     """A digest of all in the cluster that the success of a probe depends on, the same while that is the same.
 
-    pods: those of the node; asked: the probe itself, and what the node is expected to offer.
+    pods: those of the node; asked: the probe itself, and what the node is expected to offer; runtime_class: the object
+    that the probe names, None where there is none.
     """
     system = (node.get("status") or {}).get("nodeInfo") or {}
     return digest({
         "asked": asked,
+        "runtime_class": None if runtime_class is None else {
+            key: runtime_class.get(key) for key in ("handler", "overhead", "scheduling")},
         "node": (node.get("metadata") or {}).get("uid"),
         "system": {key: system.get(key) for key in (
             "bootID", "kernelVersion", "kubeletVersion", "containerRuntimeVersion")},
@@ -74,9 +80,14 @@ def _offerers(pods: Sequence[Mapping[str, Any]]) -> Iterator[str]:
                         for container in (pod.get("status") or {}).get("containerStatuses") or ())
 
 
-def proof_of(check: Check, state: str, at: int) -> Dict[str, Any]:
-    """What a probe that has passed proves. at: when, in seconds since the epoch."""
-    return {"of": state, "at": at, "evidence": check.evidence}
+def unproved(proof: Mapping[str, Any]) -> Dict[str, Any]:
+    """What is left of a proof that does not count: what the host was when it was read."""
+    return {name: value for name, value in proof.items() if name == "changes"}
+
+
+def proof_of(check: Check, state: str, at: int, before: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a probe that has passed proves. at: when, in seconds since the epoch; before: what the host said."""
+    return {**unproved(before), "of": state, "at": at, "evidence": check.evidence}
 
 
 def proved(proof: Mapping[str, Any], state: str, now: int, trusted_for: int) -> Optional[Check]:

@@ -3,18 +3,29 @@
 """One task for the Nodes of many hosts: each as its own variables say, whatever befalls the others."""
 from __future__ import annotations
 
+import base64
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Dict, List, Mapping
 
 import pytest
-from cluster_api import Api
+import yaml
+from canned import Hosts
+from cluster_api import Api, kubeconfig
 from cluster_objects import node
 from controller import Controller
 from documentation import returned, undocumented
+from kubernetes.config import kube_config
+from workspace import REPOSITORY
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import state_of
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.many_hosts import AT_ONCE, Clients
 
+PLAYBOOKS = REPOSITORY / "playbooks"
 HOSTS = ("host-1", "host-2", "host-3")
 NODE, VALIDATION = "gpuops.nvidia.gpu_node", "gpuops.nvidia.gpu_validation"
 EVERY = {"hosts": "{{ ansible_play_hosts }}"}
@@ -94,6 +105,22 @@ def test_what_the_cluster_offers_is_judged_host_by_host(controller: Controller, 
     assert "host-2 offers nvidia.com/gpu: 1 allocatable, 2 expected" in result["of_hosts"]["host-2"]["msg"]
 
 
+def test_nodes_that_offer_nothing_are_waited_for_together(controller: Controller, api: Api) -> None:
+    """A fleet without its device plugin is known for it soon, and one that is a little late is well."""
+    hosts = ["host-%d" % number for number in range(3 * AT_ONCE)]
+    api.state.nodes = [node(name, **offers(0)) for name in hosts]
+    late = threading.Timer(3, lambda: api.state.nodes[AT_ONCE - 1]["status"].update(offers(1)))
+    late.start()
+    [[result]] = controller.tasks(
+        [{VALIDATION: {**EVERY, "scope": ["cluster"], "timeout": 5}, "run_once": True}],
+        hosts=hosts, variables={"gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_validation_pod": False,
+                                "gpu_validation_expected_gpus": 1})
+    late.join()
+    asked = [request.path for request in api.state.requests]
+    assert [host for host, found in result["of_hosts"].items() if not found["failed"]] == [hosts[AT_ONCE - 1]]
+    assert asked.count("/api/v1/nodes/host-0") > 2 * asked.count("/api/v1/nodes/" + hosts[-1])
+
+
 def test_a_host_itself_is_not_checked_by_a_task_for_many(controller: Controller) -> None:
     [[result]] = controller.tasks([{VALIDATION: EVERY}])
     assert result["failed"] and result["code"] == "validation.hosts_from_controller"
@@ -107,7 +134,7 @@ def test_what_a_pod_has_proved_is_not_proved_again(
     api.state.nodes = [node("host-1", **offers(2))]
     state = state_of(api.state.nodes[0], [], {
         "expected": {"nvidia.com/gpu": 2}, "divided": False, "image": "docker.io/library/busybox:1.37.0",
-        "namespace": "default", "runtime_class": "nvidia"})
+        "namespace": "default", "runtime_class": "nvidia"}, None)
     proof = {"of": state, "at": int(time.time()) - 60, "evidence": "a pod got /dev/nvidia0", **changes}
     [[result]] = controller.tasks(
         [{VALIDATION: {**EVERY, "scope": ["cluster"], "timeout": 0, "pod_trusted_for": trusted_for}, "run_once": True}],
@@ -119,3 +146,128 @@ def test_what_a_pod_has_proved_is_not_proved_again(
     assert found["failed"] == bool(probed)
     if not probed:
         assert found["proof"] == proof and "1 minutes ago a pod got" in found["checks"][-1]["evidence"]
+
+
+@pytest.mark.parametrize("variable, wrong, code", [
+    ("gpu_validation_expected_resources", {"nvidia.com/gpu": "some"}, "validation.no_number_of_devices"),
+    ("device_plugin_config", "a text", "cluster.host_not_understood")])
+def test_what_nobody_has_foreseen_is_one_hosts_own(
+    controller: Controller, api: Api, variable: str, wrong: Any, code: str
+) -> None:
+    api.state.nodes = [node(name, **offers(2)) for name in HOSTS]
+    result = told(
+        controller, VALIDATION, {"scope": ["cluster"], "timeout": 0}, gpu_cluster_kubeconfig=str(api.kubeconfig),
+        gpu_validation_pod=False, gpu_validation_expected_gpus=2,
+        **{variable: "{{ %r if inventory_hostname == 'host-2' else {} }}" % (wrong,)})
+    assert {host: found.get("code") for host, found in result["of_hosts"].items()} == {
+        "host-1": None, "host-2": code, "host-3": None}
+
+
+def test_a_number_may_be_written_as_a_text(controller: Controller, api: Api) -> None:
+    """As templates make it before ansible-core 2.19."""
+    api.state.nodes = [node(name, **offers(2)) for name in HOSTS]
+    result = told(
+        controller, VALIDATION, {"scope": ["cluster"], "timeout": 0}, gpu_cluster_kubeconfig=str(api.kubeconfig),
+        gpu_validation_pod=False, gpu_validation_expected_resources={"nvidia.com/gpu": "2"})
+    assert not any(found["failed"] for found in result["of_hosts"].values()), result
+
+
+@pytest.mark.parametrize("options", [{"hosts": ["host-1"]}, {"name": "host-1", "from_variables": True}])
+def test_a_token_that_cannot_be_sent_is_not_shown(controller: Controller, api: Api, options: Dict[str, Any]) -> None:
+    """With the line break of the file that it was read from."""
+    [[result]] = controller.tasks([{NODE: {**options, "cordoned": False}}], hosts=HOSTS[:1], variables={
+        "gpu_cluster_host": api.url, "gpu_cluster_api_key": "a-very-secret-token\n"})
+    assert "very-secret" not in json.dumps(result) + controller.told
+    assert result.get("of_hosts", {"host-1": result})["host-1"]["code"] == "cluster.credentials_unusable", result
+
+
+class TestAHostThatCannotBeToldAnyMore:
+    """What is found of its Node counts, and is what is said."""
+
+    TAINT = "gpuops.nvidia.com/not-ready"
+
+    def ran(self, in_words: Hosts, of_host: Dict[str, Any], telling: Dict[str, Any], **spec: Any) -> str:
+        in_words.api.state.nodes = [node("gpu-1", **spec)]
+        of_cluster = {"changed": False, "controller_only": True, "of_hosts": {"gpu-1": of_host}}
+        [play] = [play for play in yaml.safe_load((PLAYBOOKS / "site.yml").read_text())
+                  if play["name"] == "Bring up the cluster components"]
+        path = in_words.controller.directory / "end_of_site.json"
+        path.write_text(json.dumps([{
+            "hosts": "all", "gather_facts": False, "vars_files": [str(PLAYBOOKS / "vars" / "site.yml")],
+            "tasks": [{key: str(PLAYBOOKS / value) if key.endswith("import_tasks") else value
+                       for key, value in task.items()} for task in play["tasks"][-4:]]}]))
+        done = in_words.controller.play(
+            str(path), hosts=("gpu-1",), environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
+                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_startup_taint": self.TAINT,
+                "gpu_startup_taint_on_failure": True, "canned": {"gpu_validation": [of_cluster, telling]},
+                "gpu_planned": {"gpus": 1, "devices": {}, "validated": True, "proof": {"changes": "1 2 3"}}})
+        return done.stdout
+
+    def taints(self, in_words: Hosts) -> List[str]:
+        return [taint["key"] for taint in in_words.api.state.nodes[0]["spec"].get("taints") or ()]
+
+    @pytest.mark.parametrize("telling", [
+        {"unreachable": True, "msg": "no route to host"}, {"failed": True, "msg": "no space left on device"}])
+    def test_its_node_is_tainted_all_the_same(self, in_words: Hosts, telling: Dict[str, Any]) -> None:
+        bad = {"failed": True, "changed": False, "msg": "no GPU is offered", "checks": []}
+        said = self.ran(in_words, bad, telling)
+        assert in_words.calls("gpu_validation") == 2, said
+        assert self.taints(in_words) == [self.TAINT] and '"msg": "no GPU is offered"' in said, said
+
+    @pytest.mark.parametrize("telling", [{"unreachable": True, "msg": "no route"}, {"failed": True, "msg": "no space"}])
+    def test_what_is_well_is_offered(self, in_words: Hosts, telling: Dict[str, Any]) -> None:
+        well = {"failed": False, "changed": False, "checks": [], "proof": {"of": "x", "at": 1, "changes": "1 2 3"}}
+        said = self.ran(in_words, well, telling, taints=[{"key": self.TAINT, "effect": "NoSchedule"}])
+        assert in_words.calls("gpu_validation") == 2, said
+        assert self.taints(in_words) == [] and "failed=0" in said, said
+
+    def test_one_that_nobody_has_read_is_not_told_of_a_proof(self, in_words: Hosts) -> None:
+        """It would take the place of one that still counts."""
+        well = {"failed": False, "changed": False, "checks": [], "proof": {"changes": "1 2 3"}}
+        self.ran(in_words, well, {"failed": True})
+        assert in_words.calls("gpu_validation") == 1
+
+
+def test_a_certificate_is_written_before_another_thread_reads_it(tmp_path: Path, monkeypatch: Any) -> None:
+    """The library names its file to whoever asks next, written or not."""
+    slow = kube_config.__dict__.get("open", open)
+
+    def opened(name: Any, mode: str = "r", *more: Any) -> Any:
+        if "w" in mode:
+            time.sleep(0.2)
+        return slow(name, mode, *more)
+
+    monkeypatch.setattr(kube_config, "open", opened, raising=False)
+    settings = kubeconfig("https://127.0.0.1:1")
+    settings["clusters"][0]["cluster"]["certificate-authority-data"] = base64.b64encode(b"of %d" % time.time()).decode()
+    clients, read = Clients(), []
+
+    def connect(_number: int) -> None:
+        client = clients.to(Connection(kubeconfig=settings))
+        read.append(Path(client._configuration.ssl_ca_cert).read_bytes())
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(connect, range(4)))
+    assert len(read) == 4 and all(read), read
+
+
+@pytest.mark.parametrize("validated, begun, checked, last", [
+    (True, False, None, "plan"), (False, True, "check", "check"),
+    # Converged, and checked once more as others were changed in between
+    (True, True, "check", "check"),
+    # Changed by the site that was imported before this one, which changes nobody
+    (True, False, "check", "plan")])
+def test_what_counts_of_a_host_is_what_was_read_last(
+    controller: Controller, api: Api, validated: bool, begun: bool, checked: Any, last: str
+) -> None:
+    there = {name: {"devices": {"of": name}, "proof": {"changes": name}} for name in ("plan", "check")}
+    path = controller.directory / "last.json"
+    path.write_text(json.dumps([{
+        "hosts": "all", "gather_facts": False, "vars_files": [str(PLAYBOOKS / "vars" / "site.yml")], "tasks": [
+            {"ansible.builtin.assert": {"that": [
+                "gpu_proof == {'changes': '%s'}" % last, "gpu_devices == {'of': '%s'}" % last]}}]}]))
+    done = controller.play(
+        str(path), groups={"gpu_change_begun": ["host-1"]} if begun else {}, variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_planned": {**there["plan"], "validated": validated},
+            **({"gpu_validation_host": there[checked]} if checked else {})})
+    assert done.returncode == 0, done.stdout

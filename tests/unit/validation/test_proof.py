@@ -3,11 +3,14 @@
 """What a pod has proved counts while nothing changes, on the host and in the cluster, and not for ever."""
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 from typing import Any, Dict, List
 
 import pytest
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import JOURNAL
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import PASSED, SKIPPED, Check
@@ -26,28 +29,92 @@ def host(tmp_path: Path) -> Host:
     return Host(str(tmp_path))
 
 
+def of(host: Host, **more: Any) -> Dict[str, Any]:
+    """A proof of a pod that was run after this host was read."""
+    return {**kept_proof(host), **PROOF, **more}
+
+
 class TestOnTheHost:
     def test_it_is_kept_for_root_alone_and_forgotten_on_request(self, host: Host) -> None:
-        assert keep_proof(host, PROOF, check_mode=False) and kept_proof(host) == PROOF
-        assert host.mode(PATH) == 0o600 and not keep_proof(host, PROOF, check_mode=False)
-        assert keep_proof(host, {}, check_mode=False) and kept_proof(host) == {} and not host.exists(PATH)
+        read = kept_proof(host)
+        proof = {**read, **PROOF}
+        assert keep_proof(host, proof, check_mode=False) and kept_proof(host) == proof
+        assert host.mode(PATH) == 0o600 and not keep_proof(host, proof, check_mode=False)
+        assert keep_proof(host, {}, check_mode=False) and kept_proof(host) == read and not host.exists(PATH)
         assert not keep_proof(host, {}, check_mode=False)
 
     def test_check_mode_says_what_would_be_and_does_nothing(self, host: Host) -> None:
-        assert keep_proof(host, PROOF, check_mode=True) and not host.exists(PATH)
-        keep_proof(host, PROOF, check_mode=False)
-        assert keep_proof(host, {}, check_mode=True) and kept_proof(host) == PROOF
+        proof = of(host)
+        assert keep_proof(host, proof, check_mode=True) and not host.exists(PATH)
+        keep_proof(host, proof, check_mode=False)
+        assert keep_proof(host, {}, check_mode=True) and kept_proof(host) == proof
 
     def test_a_step_of_ours_that_began_ends_it(self, host: Host) -> None:
-        keep_proof(host, PROOF, check_mode=False)
+        keep_proof(host, of(host), check_mode=False)
         host.append(JOURNAL, '{"event": "started"}')
-        assert kept_proof(host) == {}
+        assert "of" not in kept_proof(host)
 
-    @pytest.mark.parametrize("text", ["", "{", "[]", '{"proof": 1}', '{"proof": {"of": "x"}, "changes": ""}'])
+    def test_so_does_one_that_began_before_it_was_kept(self, host: Host) -> None:
+        """Another run's, while the pod of this one was waited for."""
+        keep_proof(host, of(host), check_mode=False)
+        late = of(host, at=PROOF["at"] + 60)
+        host.append(JOURNAL, '{"event": "started"}')
+        assert keep_proof(host, late, check_mode=False) and not host.exists(PATH)
+        assert "of" not in kept_proof(host)
+
+    @pytest.mark.parametrize("socket", [
+        "/var/lib/kubelet/device-plugins/kubelet.sock", "/run/containerd/containerd.sock", "/run/crio/crio.sock",
+        "/run/k3s/containerd/containerd.sock"])
+    def test_so_does_a_start_of_who_makes_containers(self, host: Host, socket: str) -> None:
+        """It may have another configuration now, and is of the same release."""
+        host.write(socket, "")
+        keep_proof(host, of(host), check_mode=False)
+        assert kept_proof(host)["of"] == PROOF["of"]
+        host.write(socket, "")
+        assert "of" not in kept_proof(host)
+
+    def test_one_of_a_host_that_was_not_read_is_not_kept(self, host: Host) -> None:
+        assert not keep_proof(host, PROOF, check_mode=False) and not host.exists(PATH)
+
+    def test_who_may_not_look_has_none(self, host: Host, tmp_path: Path) -> None:
+        """Before the first proof too, when only the journal is there."""
+        if os.geteuid() != 0:
+            pytest.skip("needs root, to be nobody")
+        (tmp_path / "var/lib/gpuops").chmod(0o700)
+        reading, writing = os.pipe()
+        if os.fork() == 0:
+            try:
+                os.seteuid(65534)
+                os.write(writing, repr(kept_proof(host)).encode())
+            finally:
+                os._exit(0)
+        os.close(writing)
+        assert os.read(reading, 100) == b"{}"
+        os.close(reading)
+        os.wait()
+
+    def test_two_controllers_may_tell_it_at_once(self, host: Host) -> None:
+        errors: List[BaseException] = []
+
+        def tell(name: str) -> None:
+            try:
+                for number in range(100):
+                    keep_proof(host, of(host, of=name, at=number), check_mode=False)
+            except GpuOpsError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=tell, args=(name,)) for name in ("one", "another")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert errors == [] and kept_proof(host)["at"] == 99
+
+    @pytest.mark.parametrize("text", ["", "{", "[]", "7", '{"of": "x"}', '{"of": "x", "changes": ""}'])
     def test_what_cannot_be_read_proves_nothing(self, host: Host, text: str) -> None:
         host.make_directory("/run/gpuops", 0o700)
         host.write(PATH, text, 0o600)
-        assert kept_proof(host) == {}
+        assert "of" not in kept_proof(host)
 
 
 def node(**system: str) -> Dict[str, Any]:
@@ -64,20 +131,25 @@ def plugin(
             "status": {"containerStatuses": [{"containerID": "containerd://" + container}]}}
 
 
-STATE = state_of(node(), [plugin()], ASKED)
+CLASS = {"metadata": {"resourceVersion": "7"}, "handler": "nvidia"}
+STATE = state_of(node(), [plugin()], ASKED, CLASS)
 
 
 @pytest.mark.parametrize("state", [
-    state_of(node(bootID="next"), [plugin()], ASKED),
-    state_of(node(kubeletVersion="v1.35.0"), [plugin()], ASKED),
-    state_of(node(containerRuntimeVersion="containerd://2.4"), [plugin()], ASKED),
-    state_of(node(kernelVersion="6.12"), [plugin()], ASKED),
-    state_of(node(), [plugin(container="two")], ASKED),
-    state_of(node(), [plugin(uid="another")], ASKED),
-    state_of(node(), [plugin(), plugin(uid="a second")], ASKED),
-    state_of(node(), [], ASKED),
-    state_of(node(), [plugin()], {**ASKED, "image": "alpine"}),
-    state_of({**node(), "status": {**node()["status"], "allocatable": {"nvidia.com/gpu": "1"}}}, [plugin()], ASKED),
+    state_of(node(bootID="next"), [plugin()], ASKED, CLASS),
+    state_of(node(kubeletVersion="v1.35.0"), [plugin()], ASKED, CLASS),
+    state_of(node(containerRuntimeVersion="containerd://2.4"), [plugin()], ASKED, CLASS),
+    state_of(node(kernelVersion="6.12"), [plugin()], ASKED, CLASS),
+    state_of(node(), [plugin(container="two")], ASKED, CLASS),
+    state_of(node(), [plugin(uid="another")], ASKED, CLASS),
+    state_of(node(), [plugin(), plugin(uid="a second")], ASKED, CLASS),
+    state_of(node(), [], ASKED, CLASS),
+    state_of(node(), [plugin()], {**ASKED, "image": "alpine"}, CLASS),
+    state_of({**node(), "status": {**node()["status"], "allocatable": {"nvidia.com/gpu": "1"}}}, [plugin()], ASKED,
+             CLASS),
+    state_of(node(), [plugin()], ASKED, {**CLASS, "handler": "runc"}),
+    state_of(node(), [plugin()], ASKED, {**CLASS, "scheduling": {"nodeSelector": {"gpu": "other"}}}),
+    state_of(node(), [plugin()], ASKED, None),
 ])
 def test_another_state_is_another_one(state: str) -> None:
     assert state != STATE and proved({**PROOF, "of": STATE}, state, PROOF["at"] + 1, 60) is None  # type: ignore[operator]
@@ -87,11 +159,13 @@ def test_another_state_is_another_one(state: str) -> None:
     [plugin(), {"metadata": {"uid": "trainer"}, "spec": {"containers": []}}],
     [plugin(path="/var/lib/kubelet/device-plugins/")]])
 def test_what_does_not_matter_changes_nothing(pods: List[Dict[str, Any]]) -> None:
-    assert state_of(node(), pods, ASKED) == STATE
+    assert state_of(node(), pods, ASKED, {**CLASS, "metadata": {"resourceVersion": "8"}}) == STATE
 
 
 def test_it_counts_for_so_long_and_not_from_the_future() -> None:
-    proof = proof_of(Check("pod", PASSED, "a pod got /dev/nvidia0"), STATE, 1000)
+    read = {"of": "old", "at": 1, "changes": "1 2 3"}
+    proof = proof_of(Check("pod", PASSED, "a pod got /dev/nvidia0"), STATE, 1000, read)
+    assert proof == {"of": STATE, "at": 1000, "evidence": "a pod got /dev/nvidia0", "changes": "1 2 3"}
     told = proved(proof, STATE, 1000 + 600, 601)
     assert told is not None and told.status == SKIPPED
     assert told.evidence.startswith("not probed again: 10 minutes ago a pod got /dev/nvidia0")
