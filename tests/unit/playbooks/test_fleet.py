@@ -1,0 +1,86 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What becomes of each host where one task does something for all of them, and of what is said of it."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Sequence
+
+import pytest
+from canned import Hosts, planned
+from cluster_api import Api
+from cluster_objects import node
+from controller import Controller
+from object_store import Store
+from workspace import REPOSITORY
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+
+TAINT = "gpuops.nvidia.com/not-ready"
+# Of the validation only the cluster's half is real
+VALIDATION = '''
+from ansible_collections.gpuops.nvidia.plugins.action import of_validation
+
+
+class ActionModule(of_validation.ActionModule):
+    def run(self, tmp=None, task_vars=None):
+        if self._task.args.get("scope") == ["cluster"]:
+            return super().run(tmp, task_vars)
+        kept = "proved" if self._task.args.get("state") == "proved" else "checked"
+        return dict(self._templar.template(task_vars["canned"]).get(kept, {"changed": False, "checks": []}))
+'''
+
+
+class Fleet(Hosts):
+    """Hosts in words, nodes of clusters that are asked what they offer."""
+
+    def __init__(self, controller: Controller, api: Api) -> None:
+        super().__init__(controller, api)
+        api.state.store = Store(has_controllers=True)
+        (self.actions / "of_validation.py").symlink_to(REPOSITORY / "plugins" / "action" / "gpu_validation.py")
+        (self.actions / "gpu_validation.py").write_text(VALIDATION)
+
+    def play(self, name: str, *options: str, hosts: Sequence[str], **variables: Any) -> str:
+        environment = {"ANSIBLE_COLLECTIONS_PATH": str(self.root), **variables.pop("environment", {})}
+        done = self.controller.play(name, *options, hosts=hosts, environment=environment, variables={
+            "gpu_cluster_kubeconfig": str(self.api.kubeconfig), "gpu_components": [], "gpu_validation_pod": False,
+            "gpu_validation_timeout": 0, **variables})
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def fleet(controller: Controller, api: Api) -> Fleet:
+    return Fleet(controller, api)
+
+
+def offers(name: str, count: int = 1, **more: Any) -> Dict[str, Any]:
+    there = {"nvidia.com/gpu": str(count)}
+    return node(name, allocatable=there, capacity=there, **more)
+
+
+def taints(api: Api, number: int) -> List[str]:
+    return [taint["key"] for taint in api.state.nodes[number]["spec"].get("taints") or ()]
+
+
+WELL = {"gpu_plan": planned(Plan(), proof={})}
+
+
+@pytest.mark.parametrize("kept", [
+    {"unreachable": True, "msg": "no route"}, {"failed": True, "msg": "nothing can be written"}])
+def test_a_node_that_is_not_well_is_tainted_though_its_host_can_be_told_nothing(
+    fleet: Fleet, kept: Dict[str, Any]
+) -> None:
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2", 0), offers("gpu-3")]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1", "gpu-2", "gpu-3"), canned={**WELL, "proved": kept},
+                      gpu_startup_taint=TAINT, gpu_startup_taint_on_failure=True)
+    assert [taints(fleet.api, number) for number in range(3)] == [[], [TAINT], []], told
+    assert "gpu-2 offers nvidia.com/gpu: 0 allocatable, 1 expected" in told, told
+    assert told.count("failed=1") == 1, told
+
+
+@pytest.mark.parametrize("kept", [
+    {"unreachable": True, "msg": "no route"}, {"failed": True, "msg": "nothing can be written"}])
+def test_a_node_that_is_well_is_so_though_its_host_cannot_remember_it(fleet: Fleet, kept: Dict[str, Any]) -> None:
+    fleet.api.state.nodes = [offers("gpu-1", taints=[{"key": TAINT, "effect": "NoSchedule"}])]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1",), gpu_startup_taint=TAINT, canned={
+        "gpu_plan": planned(Plan(), proof={"of": "earlier", "at": 1}), "proved": kept})
+    assert taints(fleet.api, 0) == [] and "failed=0" in told, told
