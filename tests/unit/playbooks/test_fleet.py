@@ -3,6 +3,8 @@
 """What becomes of each host where one task does something for all of them, and of what is said of it."""
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, Dict, List, Sequence
 
 import pytest
@@ -61,6 +63,7 @@ def taints(api: Api, number: int) -> List[str]:
     return [taint["key"] for taint in api.state.nodes[number]["spec"].get("taints") or ()]
 
 
+CORDONED = {"gpuops.nvidia.com/cordoned-by": "gpuops"}
 WELL = {"gpu_plan": planned(Plan(), proof={})}
 
 
@@ -84,3 +87,52 @@ def test_a_node_that_is_well_is_so_though_its_host_cannot_remember_it(fleet: Fle
     told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1",), gpu_startup_taint=TAINT, canned={
         "gpu_plan": planned(Plan(), proof={"of": "earlier", "at": 1}), "proved": kept})
     assert taints(fleet.api, 0) == [] and "failed=0" in told, told
+
+
+def test_labels_that_a_host_is_to_keep_are_kept(fleet: Fleet) -> None:
+    ours = {"gpuops.nvidia.com/labels": json.dumps({"rack": "a", "old": "x"})}
+    fleet.api.state.nodes = [offers("gpu-1", labels={"rack": "a", "old": "x"}, annotations=ours)]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1",), canned=WELL, node_maintenance_purge_labels=True,
+                      node_maintenance_keep_labels=["rack"])
+    labels = fleet.api.state.nodes[0]["metadata"]["labels"]
+    assert labels.get("rack") == "a" and "old" not in labels, told
+
+
+def test_the_diff_of_many_nodes_names_each(fleet: Fleet) -> None:
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2", unschedulable=True, annotations=CORDONED)]
+    told = fleet.play("gpuops.nvidia.site", "--check", "--diff", hosts=("gpu-1", "gpu-2"), canned=WELL)
+    assert re.search(r"^--- .*gpu-1", told, re.M) and re.search(r"^\+\+\+ .*gpu-2", told, re.M), told
+
+
+def test_it_is_said_of_each_node_whether_it_is_changed(fleet: Fleet) -> None:
+    def changed(*options: str) -> List[str]:
+        told = fleet.play("gpuops.nvidia.site", *options, hosts=("gpu-1", "gpu-2", "gpu-3"), canned=WELL)
+        assert told.count("failed=0") == 3, told
+        return re.findall(r"^(gpu-\d) .* changed=[1-9]", told, re.MULTILINE)
+
+    fleet.api.state.nodes = [offers("gpu-%d" % number) for number in (1, 2, 3)]
+    assert changed() == ["gpu-1", "gpu-2", "gpu-3"]
+    fleet.api.state.nodes[1]["spec"]["unschedulable"] = True
+    fleet.api.state.nodes[1]["metadata"]["annotations"].update(CORDONED)
+    assert changed("--check") == ["gpu-2"] and changed() == ["gpu-2"] and changed() == []
+
+
+def test_what_a_host_says_of_other_tasks_is_not_asked(fleet: Fleet) -> None:
+    """As where the role labels a single Node."""
+    fleet.api.state.nodes = [offers("gpu-1")]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1",), canned=WELL,
+                      node_maintenance_reason="change {{ ticket_of_the_change }}")
+    assert "failed=0" in told, told
+
+
+@pytest.mark.parametrize("variable", ["gpu_cluster_impersonate_user"])
+@pytest.mark.parametrize("playbook", ["site", "validate"])
+def test_a_host_whose_variables_cannot_be_read_keeps_nobody_back(fleet: Fleet, playbook: str, variable: str) -> None:
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2"), offers("gpu-3")]
+    there = {"gpu_cluster_kubeconfig": str(fleet.api.kubeconfig), "gpu_cluster_node_name": "{{ inventory_hostname }}"}
+    told = fleet.play("gpuops.nvidia." + playbook, hosts=("gpu-1", "gpu-2", "gpu-3"), canned={**WELL, "gpu_info": {
+        "observation": {"pci": {"gpus": [1]}, "devices": WELL["gpu_plan"]["devices"]}}}, **{
+            variable: "{%% if inventory_hostname == 'gpu-2' %%}{{ lookup('ansible.builtin.file', '/nowhere/token') }}"
+                      "{%% else %%}%s{%% endif %%}" % there.get(variable, "")})
+    assert re.findall(r"^(gpu-\d) .* failed=0", told, re.MULTILINE) == ["gpu-1", "gpu-3"], told
+    assert "gpu-2]: FAILED" in told and "/nowhere/token" in told, told
