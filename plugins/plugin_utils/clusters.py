@@ -128,11 +128,13 @@ class PlayVariables:
         return found
 
 
-def clusters_of(variables: PlayVariables) -> List[PlayCluster]:
+def clusters_of(variables: PlayVariables, named_only: bool = False) -> List[PlayCluster]:
     """Every cluster of the play's hosts, in the order of its first host.
 
     A host that names none, while another one does and the environment does not, is in none. What a host says of its
     cluster that cannot be worked out keeps no other host back: those that say it have a cluster that is refused.
+
+    named_only: whether there is none where nobody names one.
     """
     named: Dict[str, Dict[str, Any]] = {}
     unknown: List[PlayCluster] = []
@@ -142,7 +144,7 @@ def clusters_of(variables: PlayVariables) -> List[PlayCluster]:
         except GpuOpsError as error:
             unknown.append(PlayCluster({}, group, tuple(error.refusals), is_known=False))
     environment = any(os.environ.get(name) for name in OF_ENVIRONMENT)
-    everywhere = environment or not (unknown or any(map(_names_one, named.values())))
+    everywhere = environment or not (named_only or unknown or any(map(_names_one, named.values())))
     return [*_grouped([(host, named[host]) for host in variables.hosts
                        if host in named and (everywhere or _names_one(named[host]))]), *unknown]
 

@@ -125,7 +125,8 @@ def test_what_a_host_says_of_other_tasks_is_not_asked(fleet: Fleet) -> None:
     assert "failed=0" in told, told
 
 
-@pytest.mark.parametrize("variable", ["gpu_cluster_impersonate_user"])
+@pytest.mark.parametrize("variable", [
+    "gpu_cluster_impersonate_user", "gpu_cluster_kubeconfig", "gpu_cluster_node_name"])
 @pytest.mark.parametrize("playbook", ["site", "validate"])
 def test_a_host_whose_variables_cannot_be_read_keeps_nobody_back(fleet: Fleet, playbook: str, variable: str) -> None:
     fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2"), offers("gpu-3")]
@@ -136,3 +137,14 @@ def test_a_host_whose_variables_cannot_be_read_keeps_nobody_back(fleet: Fleet, p
                       "{%% else %%}%s{%% endif %%}" % there.get(variable, "")})
     assert re.findall(r"^(gpu-\d) .* failed=0", told, re.MULTILINE) == ["gpu-1", "gpu-3"], told
     assert "gpu-2]: FAILED" in told and "/nowhere/token" in told, told
+
+
+@pytest.mark.parametrize("playbook", ["site", "validate"])
+def test_the_first_host_may_be_in_no_cluster_and_all_may(fleet: Fleet, playbook: str) -> None:
+    observed = {"observation": {"pci": {"gpus": [1]}, "devices": WELL["gpu_plan"]["devices"]}}
+    for kubeconfig, reads in (("", 0), ("{{ '' if inventory_hostname == 'gpu-1' else '%s' }}", 1)):
+        fleet.api.state.nodes = [offers("gpu-2")]
+        told = fleet.play("gpuops.nvidia." + playbook, hosts=("gpu-1", "gpu-2"), gpu_cluster_kubeconfig=(
+            kubeconfig and kubeconfig % fleet.api.kubeconfig), canned={**WELL, "gpu_info": observed},
+            environment={"KUBECONFIG": str(fleet.api.kubeconfig)})
+        assert told.count("failed=0") == 2 and bool(fleet.api.state.requests) == bool(reads), told
