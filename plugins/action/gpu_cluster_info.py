@@ -2,6 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence
 
 from ansible.module_utils.parsing.convert_bool import boolean
@@ -16,6 +17,7 @@ from ..plugin_utils.cluster_action import ClusterAction
 from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
 
 EVERY_CLUSTER = "every_cluster"
+NAMED_ONLY = "named_only"
 # Whether a host has the validation run a pod, as it does where nothing is said, and where
 POD = "gpu_validation_pod"
 POD_NAMESPACE = "gpu_validation_pod_namespace"
@@ -32,6 +34,7 @@ class ActionModule(ClusterAction):
         "rolled_out": {"type": "list", "elements": "str", "default": []},
         "wait_timeout": {"type": "int", "default": 120},
         EVERY_CLUSTER: {"type": "bool", "default": False},
+        NAMED_ONLY: {"type": "bool", "default": False},
         "rights": {"type": "list", "elements": "str", "choices": list(ACTS), "default": []},
         "pod_namespace": {"type": "str", "default": PROBES},
     }
@@ -48,8 +51,19 @@ class ActionModule(ClusterAction):
         told: List[Dict[str, Any]] = []
         of_hosts: Dict[str, Any] = {}
         refusals: List[Refusal] = []
-        for cluster in clusters_of(variables):
-            names = {host: str(variables.value(host, NODE_NAME) or host) for host in cluster.hosts}
+        named_only = boolean(self._task.args.get(NAMED_ONLY, False))
+        for cluster in clusters_of(variables, named_only):
+            names: Dict[str, str] = {}
+            for host in cluster.hosts:
+                try:
+                    names[host] = str(variables.value(host, NODE_NAME) or host)
+                except GpuOpsError as error:
+                    told.append({**dict(error.result(), failed=True), "others": [], "name": str(cluster),
+                                 "hosts": [host]})
+                    refusals += error.refusals
+            if not names:
+                continue
+            cluster = replace(cluster, hosts=tuple(names))
             self._probed = self._places_of_probes(variables, cluster)
             found = self._read(cluster, frozenset(names.values()))
             del found["changed"]

@@ -19,7 +19,7 @@ from ..plugin_utils.role_variables import Source
 ROLE = "node_maintenance"
 NODE_NAME = "node_maintenance_node_name"
 # Options of many hosts, each of which has its own; the rest is what a task is for, and said by it
-OF_HOST = ("owner", "reason", "labels", "choices", "purge_labels", "keep_labels", "take_over", "startup_taint")
+OF_HOST = ("owner", "labels", "choices", "purge_labels", "keep_labels", "take_over")
 # Of those on nodes it is told whether this one admits them; the rest is the policy
 ADMITTED = "components"
 
@@ -51,7 +51,8 @@ class ActionModule(ClusterAction):
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         self._variables = task_vars
         given = {name: value for name, value in self._task.args.items() if name != FROM_VARIABLES}
-        hosts = checked(given, self.ARGUMENTS, self._name())[HOSTS]
+        task = checked(given, self.ARGUMENTS, self._name())
+        hosts = task[HOSTS]
         if (hosts is None) == (given.get("name") is None) or (hosts is not None and given.get(ADMITTED)):
             raise GpuOpsError(
                 "cluster.one_node_or_hosts",
@@ -62,14 +63,20 @@ class ActionModule(ClusterAction):
         if hosts is None:
             return super().answer(task_vars)
         del given[HOSTS]
-        sources = {ROLE: Source("", ROLE, ROLE + "_", {name: self.ARGUMENTS[name] for name in OF_HOST})}
+        # A variable that a task has no use for may be one that the host cannot work out now
+        wanted = (*OF_HOST, *(["reason"] if task["cordoned"] else []),
+                  *([] if task["tainted"] is None else ["startup_taint"]))
+        source = Source("", ROLE, ROLE + "_", {name: self.ARGUMENTS[name] for name in wanted if name not in given})
+        names = [ROLE + "_" + name for name in source.options]
         variables, clients = PlayVariables(task_vars, self._templar), Clients()
         result = for_hosts(
-            variables, hosts, ROLE, (), lambda host: {**variables.of_role(host, ROLE, sources).options(ROLE), **given},
+            variables, hosts, ROLE, names,
+            lambda host: {**variables.of_role(host, ROLE, {ROLE: source}, names).options(ROLE), **given},
             NODE_NAME, lambda options, node: self.ask({**options, "name": node}, clients))
-        told = result["of_hosts"].values()
-        result["warnings"] = [note for each in told for note in each.pop("warnings", ())]
-        result["diff"] = [each.pop("diff") for each in told if "diff" in each]
+        told = result["of_hosts"].items()
+        result["warnings"] = [note for _host, each in told for note in each.pop("warnings", ())]
+        result["diff"] = [{"before_header": host, "after_header": host, **each.pop("diff")}
+                          for host, each in told if "diff" in each]
         return result
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:

@@ -19,7 +19,7 @@ from ..plugin_utils.cluster_validation import ClusterScope, validate_cluster
 from ..plugin_utils.clusters import NODE_NAME, PlayVariables, connection
 from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
 from ..plugin_utils.plugin_configuration import CHOSEN, CONFIG, CONFIGS, configuration_of
-from ..plugin_utils.role_variables import SOURCES, VALIDATION, worked_out
+from ..plugin_utils.role_variables import SOURCES, VALIDATION, specified, worked_out
 
 PLUGIN_CONFIG = "device_plugin_config"
 OF_CONFIGURATION = (CONFIG, CONFIGS, CHOSEN)
@@ -83,8 +83,8 @@ class ActionModule(CapabilityAction):
         def validated(options: Dict[str, Any], node: str) -> Dict[str, Any]:
             return self._with_cluster(_checked({**options, "node_name": node}), {"changed": False}, clients, began)
 
-        return {**for_hosts(variables, self._options[HOSTS], VALIDATION, OF_CONFIGURATION, options_of, NODE_NAME,
-                            validated), "controller_only": True}
+        return {**for_hosts(variables, self._options[HOSTS], VALIDATION, [*specified(VALIDATION), *OF_CONFIGURATION],
+                            options_of, NODE_NAME, validated), "controller_only": True}
 
     def _with_cluster(
         self, options: Mapping[str, Any], of_host: Mapping[str, Any], clients: Clients, since: Optional[float] = None

@@ -52,6 +52,12 @@ options:
       - The result has RV(clusters) and RV(of_hosts) then.
     type: bool
     default: false
+  named_only:
+    description:
+      - With O(every_cluster), whether there is no cluster where neither a host of the play nor the environment names
+        one. Otherwise that is the one which the usual search for a kubeconfig finds.
+    type: bool
+    default: false
   rights:
     description:
       - What is to be done in the cluster later. The task fails, and names verbs and resources, where this user lacks a

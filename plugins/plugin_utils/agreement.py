@@ -15,7 +15,7 @@ import jinja2
 import jinja2.meta
 import jinja2.nodes
 
-from ..module_utils.core.plan import canonical
+from ..module_utils.core.plan import canonical, digest
 from ..module_utils.core.refusal import Refusal
 from ..module_utils.core.secrets import without_passwords
 
@@ -29,6 +29,8 @@ OF_PLAY = frozenset((
     "play_hosts", "playbook_dir", "role_path", "undef"))
 # A template that sees all variables of its host may come to something else on each
 ALL_VARIABLES = "vars"
+# What is written where nothing is
+NOTHING = ""
 LONGEST_VALUE = 100
 MOST_HOSTS = 10
 
@@ -49,8 +51,9 @@ def written_alike(
     hosts: {host: its variables as they are written}.
     """
     groups: Dict[str, List[str]] = {}
+    texts = _Texts()
     for host, variables in hosts.items():
-        groups.setdefault(_written(host, variables, names, defaults), []).append(host)
+        groups.setdefault(_written(host, variables, names, defaults, texts), []).append(host)
     return [tuple(members) for members in groups.values()]
 
 
@@ -87,9 +90,26 @@ def _listed(hosts: Sequence[str]) -> str:
                                             if len(hosts) > MOST_HOSTS else "")
 
 
-def _written(host: str, variables: Mapping[str, Any], names: Sequence[str], defaults: Mapping[str, Any]) -> str:
+class _Texts:
+    """What is written in values, read once: what a task has found of all hosts is one object in the variables of each,
+    which each would read whole otherwise."""
+
+    def __init__(self) -> None:
+        # With the value, as what is gone may leave its identity to another
+        self._known: Dict[int, Tuple[Any, str, Set[str]]] = {}
+
+    def read(self, value: Any) -> Tuple[str, Set[str]]:
+        """(one short text for equal values, the variables that it names)"""
+        if id(value) not in self._known:
+            self._known[id(value)] = (value, digest(value), named_in(value))
+        return self._known[id(value)][1:]
+
+
+def _written(
+    host: str, variables: Mapping[str, Any], names: Sequence[str], defaults: Mapping[str, Any], texts: _Texts
+) -> str:
     """What these names come to, as far as that can be told from what is written: one text for what is alike."""
-    found: Dict[str, Any] = {}
+    found: Dict[str, str] = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop()
@@ -99,9 +119,12 @@ def _written(host: str, variables: Mapping[str, Any], names: Sequence[str], defa
             found[name] = host
             continue
         value = variables[name] if name in variables else defaults.get(name)
-        found[name] = value
-        waiting.extend(named_in(value))
-    return canonical({name: value for name, value in found.items() if value is not None})
+        if value is None:
+            found[name] = NOTHING
+            continue
+        found[name], named = texts.read(value)
+        waiting.extend(named)
+    return canonical({name: text for name, text in found.items() if text != NOTHING})
 
 
 def named_in(value: Any) -> Set[str]:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import functools
 import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..module_utils.cluster.client import Connection
+from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import canonical
 from ..module_utils.core.refusal import Refusal
 from .agreement import Opinion, disagreement, written_alike
@@ -48,14 +49,18 @@ class PlayCluster:
     """A cluster, and those of the play's hosts that are its nodes, in the order of the play.
 
     options:  of its Connection, as its hosts' variables give them; what they lack is the environment's.
-    refusals: why it must not be asked: its hosts do not agree on who we are there.
+    refusals: why it must not be asked: its hosts do not agree on who we are there, or cannot say which it is.
+    is_known: whether they can.
     """
 
     options: Mapping[str, Any]
     hosts: Tuple[str, ...]
     refusals: Tuple[Refusal, ...] = ()
+    is_known: bool = True
 
     def __str__(self) -> str:
+        if not self.is_known:
+            return "the cluster of %s" % self.hosts[0]
         access = Connection.from_options(self.options)
         place = access.kubeconfig if isinstance(access.kubeconfig, str) else access.host
         return " ".join(filter(None, (place or "the cluster of the environment", access.context)))
@@ -100,9 +105,14 @@ class PlayVariables:
             return None
         return worked_out(name, variables[name], self._templar.copy_with_new_env(available_variables=variables))
 
-    def of_role(self, host: str, role: str, sources: Mapping[str, Source]) -> RoleVariables:
-        """The variables of a role, worked out for this host. Raises GpuOpsError where one is malformed."""
-        return RoleVariables(role, self.of(host), self._templar, sources)
+    def of_role(
+        self, host: str, role: str, sources: Mapping[str, Source], only: Optional[Collection[str]] = None
+    ) -> RoleVariables:
+        """The variables of a role, or those of them that count, worked out for this host.
+
+        Raises GpuOpsError where one is malformed.
+        """
+        return RoleVariables(role, self.of(host), self._templar, sources, only)
 
     def alike(
         self, hosts: Iterable[str], names: Iterable[str], defaults: Optional[Mapping[str, Any]] = None
@@ -118,17 +128,25 @@ class PlayVariables:
         return found
 
 
-def clusters_of(variables: PlayVariables) -> List[PlayCluster]:
+def clusters_of(variables: PlayVariables, named_only: bool = False) -> List[PlayCluster]:
     """Every cluster of the play's hosts, in the order of its first host.
 
-    A host that names none, while another one does and the environment does not, is in none.
+    A host that names none, while another one does and the environment does not, is in none. What a host says of its
+    cluster that cannot be worked out keeps no other host back: those that say it have a cluster that is refused.
+
+    named_only: whether there is none where nobody names one.
     """
     named: Dict[str, Dict[str, Any]] = {}
+    unknown: List[PlayCluster] = []
     for group in variables.alike(variables.hosts, VARIABLES):
-        named.update(dict.fromkeys(group, connection(functools.partial(variables.value, group[0]))))
+        try:
+            named.update(dict.fromkeys(group, connection(functools.partial(variables.value, group[0]))))
+        except GpuOpsError as error:
+            unknown.append(PlayCluster({}, group, tuple(error.refusals), is_known=False))
     environment = any(os.environ.get(name) for name in OF_ENVIRONMENT)
-    everywhere = environment or not any(map(_names_one, named.values()))
-    return _grouped([(host, named[host]) for host in variables.hosts if everywhere or _names_one(named[host])])
+    everywhere = environment or not (named_only or unknown or any(map(_names_one, named.values())))
+    return [*_grouped([(host, named[host]) for host in variables.hosts
+                       if host in named and (everywhere or _names_one(named[host]))]), *unknown]
 
 
 def connection(value: Callable[[str], Any]) -> Dict[str, Any]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 from ansible.utils.display import Display
 
@@ -14,7 +14,7 @@ from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.secrets import without_passwords
 from .clusters import PlayVariables, clusters_of
-from .role_variables import defaults, specified
+from .role_variables import defaults
 
 HOSTS = "hosts"
 # How many Nodes are asked about, or have a pod that is waited for, at a time
@@ -40,19 +40,19 @@ class Clients(threading.local):
 
 
 def for_hosts(
-    variables: PlayVariables, hosts: Collection[str], role: str, more: Iterable[str],
+    variables: PlayVariables, hosts: Collection[str], role: str, names: Collection[str],
     options_of: Callable[[str], Mapping[str, Any]], node_variable: str,
     do: Callable[[Dict[str, Any], str], Dict[str, Any]]
 ) -> Dict[str, Any]:
     """{'changed', 'of_hosts': {host: what became of it}} of those hosts that have a cluster.
 
-    role:          whose variables say the options, with those that `more` names.
+    role:          whose variables say the options.
+    names:         of the variables that do, those included that are none of the role's.
     options_of:    of a host, but for its connection. It is asked of one of those that have these variables alike.
     node_variable: which of the role's variables names the Node.
     do:            with the options and the Node's name, in a thread. One that fails does not keep the others back.
     """
     known = defaults(role)
-    names = [*(name for name in specified(role) if name != node_variable), *more]
     told: Dict[str, Dict[str, Any]] = {}
     waiting: List[Tuple[str, Dict[str, Any], str]] = []
     for cluster in clusters_of(variables):
@@ -61,11 +61,15 @@ def for_hosts(
                 if cluster.refusals:
                     raise GpuOpsError.because(cluster.refusals)
                 options = {**cluster.options, **options_of(group[0])}
-                waiting += [(host, options, str(variables.value(host, node_variable, known) or host))
-                            for host in group]
             # What is wrong with one host, foreseen or not, is no reason to leave the others undone
             except Exception as error:
                 told.update({host: _failed(error, host) for host in group})
+                continue
+            for host in group:
+                try:
+                    waiting.append((host, options, str(variables.value(host, node_variable, known) or host)))
+                except Exception as error:
+                    told[host] = _failed(error, host)
 
     def done(of_host: Tuple[str, Dict[str, Any], str]) -> Dict[str, Any]:
         try:

@@ -12,7 +12,7 @@ import difflib
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import AbstractSet, Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Any, Collection, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import ansible.errors
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
@@ -118,15 +118,17 @@ class RoleVariables:
     """The variables of one role as a task sees them. Raises GpuOpsError where one is not what the role specifies.
 
     sources: the modules whose options they may be; without them, those of hosts.
+    only:    which of them count; without it, all.
     """
 
     def __init__(
-        self, role: str, task_vars: Mapping[str, Any], templar: Any, sources: Optional[Mapping[str, Source]] = None
+        self, role: str, task_vars: Mapping[str, Any], templar: Any, sources: Optional[Mapping[str, Source]] = None,
+        only: Optional[Collection[str]] = None
     ) -> None:
         self.role = role
         self.task_vars = task_vars
         self.sources = SOURCES if sources is None else sources
-        self.specified = specified(role)
+        self.specified = {name: said for name, said in specified(role).items() if only is None or name in only}
         self.defaults = defaults(role)
         self.templar = templar.copy_with_new_env(available_variables={**self.defaults, **task_vars})
         self.values = dict(self._values())

@@ -66,3 +66,11 @@ def test_values_and_hosts_are_told_most_of_them_first_and_not_at_length() -> Non
 def test_a_password_in_an_address_is_not_told() -> None:
     refusal = disagreement("c", "x", [Opinion("https://user:secret@proxy", ("a",)), Opinion("", ("b",))])
     assert refusal is not None and "secret" not in refusal.found
+
+
+def test_what_was_found_of_all_hosts_is_not_read_anew_for_each() -> None:
+    """1000 hosts that follow the result of a task for all of them took minutes."""
+    found = {str(number): {"labels": {"label-%d" % each: "true" for each in range(20)}} for number in range(1000)}
+    started = time.process_time()
+    assert len(groups({name: {"x": "{{ found[inventory_hostname] }}", "found": found} for name in found})) == 1000
+    assert time.process_time() - started < 5

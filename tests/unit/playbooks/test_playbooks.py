@@ -63,10 +63,14 @@ class TestEveryPlay:
         assert "set_fact" not in text and "cacheable" not in text
 
     def test_what_is_done_once_is_done_once_under_every_strategy(self, name: str) -> None:
-        """Roles of the cluster write with run_once, which another strategy does once a host."""
+        """Roles of the cluster write with run_once, which another strategy does once a host.
+
+        The callback ansible.posix.json knows the short name alone, and takes a play with the long one for a free one:
+        what a task has said of a host is lost then where a condition of `meta` follows.
+        """
         for play in plays(name):
             if "gpu_components" in yaml.safe_dump(play) or "run_once" in yaml.safe_dump(play):
-                assert play["strategy"] == "ansible.builtin.linear", play["name"]
+                assert play["strategy"] == "linear", play["name"]
 
 
 def test_the_modules_that_change_hosts_wait_for_each_other_as_long_as_one_variable_says() -> None:

@@ -1,0 +1,150 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What becomes of each host where one task does something for all of them, and of what is said of it."""
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Dict, List, Sequence
+
+import pytest
+from canned import Hosts, planned
+from cluster_api import Api
+from cluster_objects import node
+from controller import Controller
+from object_store import Store
+from workspace import REPOSITORY
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+
+TAINT = "gpuops.nvidia.com/not-ready"
+# Of the validation only the cluster's half is real
+VALIDATION = '''
+from ansible_collections.gpuops.nvidia.plugins.action import of_validation
+
+
+class ActionModule(of_validation.ActionModule):
+    def run(self, tmp=None, task_vars=None):
+        if self._task.args.get("scope") == ["cluster"]:
+            return super().run(tmp, task_vars)
+        kept = "proved" if self._task.args.get("state") == "proved" else "checked"
+        return dict(self._templar.template(task_vars["canned"]).get(kept, {"changed": False, "checks": []}))
+'''
+
+
+class Fleet(Hosts):
+    """Hosts in words, nodes of clusters that are asked what they offer."""
+
+    def __init__(self, controller: Controller, api: Api) -> None:
+        super().__init__(controller, api)
+        api.state.store = Store(has_controllers=True)
+        (self.actions / "of_validation.py").symlink_to(REPOSITORY / "plugins" / "action" / "gpu_validation.py")
+        (self.actions / "gpu_validation.py").write_text(VALIDATION)
+
+    def play(self, name: str, *options: str, hosts: Sequence[str], **variables: Any) -> str:
+        environment = {"ANSIBLE_COLLECTIONS_PATH": str(self.root), **variables.pop("environment", {})}
+        done = self.controller.play(name, *options, hosts=hosts, environment=environment, variables={
+            "gpu_cluster_kubeconfig": str(self.api.kubeconfig), "gpu_components": [], "gpu_validation_pod": False,
+            "gpu_validation_timeout": 0, **variables})
+        return done.stdout + done.stderr
+
+
+@pytest.fixture
+def fleet(controller: Controller, api: Api) -> Fleet:
+    return Fleet(controller, api)
+
+
+def offers(name: str, count: int = 1, **more: Any) -> Dict[str, Any]:
+    there = {"nvidia.com/gpu": str(count)}
+    return node(name, allocatable=there, capacity=there, **more)
+
+
+def taints(api: Api, number: int) -> List[str]:
+    return [taint["key"] for taint in api.state.nodes[number]["spec"].get("taints") or ()]
+
+
+CORDONED = {"gpuops.nvidia.com/cordoned-by": "gpuops"}
+WELL = {"gpu_plan": planned(Plan(), proof={})}
+
+
+@pytest.mark.parametrize("kept", [
+    {"unreachable": True, "msg": "no route"}, {"failed": True, "msg": "nothing can be written"}])
+def test_a_node_that_is_not_well_is_tainted_though_its_host_can_be_told_nothing(
+    fleet: Fleet, kept: Dict[str, Any]
+) -> None:
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2", 0), offers("gpu-3")]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1", "gpu-2", "gpu-3"), canned={**WELL, "proved": kept},
+                      gpu_startup_taint=TAINT, gpu_startup_taint_on_failure=True)
+    assert [taints(fleet.api, number) for number in range(3)] == [[], [TAINT], []], told
+    assert "gpu-2 offers nvidia.com/gpu: 0 allocatable, 1 expected" in told, told
+    assert told.count("failed=1") == 1, told
+
+
+@pytest.mark.parametrize("kept", [
+    {"unreachable": True, "msg": "no route"}, {"failed": True, "msg": "nothing can be written"}])
+def test_a_node_that_is_well_is_so_though_its_host_cannot_remember_it(fleet: Fleet, kept: Dict[str, Any]) -> None:
+    fleet.api.state.nodes = [offers("gpu-1", taints=[{"key": TAINT, "effect": "NoSchedule"}])]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1",), gpu_startup_taint=TAINT, canned={
+        "gpu_plan": planned(Plan(), proof={"of": "earlier", "at": 1}), "proved": kept})
+    assert taints(fleet.api, 0) == [] and "failed=0" in told, told
+
+
+def test_labels_that_a_host_is_to_keep_are_kept(fleet: Fleet) -> None:
+    ours = {"gpuops.nvidia.com/labels": json.dumps({"rack": "a", "old": "x"})}
+    fleet.api.state.nodes = [offers("gpu-1", labels={"rack": "a", "old": "x"}, annotations=ours)]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1",), canned=WELL, node_maintenance_purge_labels=True,
+                      node_maintenance_keep_labels=["rack"])
+    labels = fleet.api.state.nodes[0]["metadata"]["labels"]
+    assert labels.get("rack") == "a" and "old" not in labels, told
+
+
+def test_the_diff_of_many_nodes_names_each(fleet: Fleet) -> None:
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2", unschedulable=True, annotations=CORDONED)]
+    told = fleet.play("gpuops.nvidia.site", "--check", "--diff", hosts=("gpu-1", "gpu-2"), canned=WELL)
+    assert re.search(r"^--- .*gpu-1", told, re.M) and re.search(r"^\+\+\+ .*gpu-2", told, re.M), told
+
+
+def test_it_is_said_of_each_node_whether_it_is_changed(fleet: Fleet) -> None:
+    def changed(*options: str) -> List[str]:
+        told = fleet.play("gpuops.nvidia.site", *options, hosts=("gpu-1", "gpu-2", "gpu-3"), canned=WELL)
+        assert told.count("failed=0") == 3, told
+        return re.findall(r"^(gpu-\d) .* changed=[1-9]", told, re.MULTILINE)
+
+    fleet.api.state.nodes = [offers("gpu-%d" % number) for number in (1, 2, 3)]
+    assert changed() == ["gpu-1", "gpu-2", "gpu-3"]
+    fleet.api.state.nodes[1]["spec"]["unschedulable"] = True
+    fleet.api.state.nodes[1]["metadata"]["annotations"].update(CORDONED)
+    assert changed("--check") == ["gpu-2"] and changed() == ["gpu-2"] and changed() == []
+
+
+def test_what_a_host_says_of_other_tasks_is_not_asked(fleet: Fleet) -> None:
+    """As where the role labels a single Node."""
+    fleet.api.state.nodes = [offers("gpu-1")]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1",), canned=WELL,
+                      node_maintenance_reason="change {{ ticket_of_the_change }}")
+    assert "failed=0" in told, told
+
+
+@pytest.mark.parametrize("variable", [
+    "gpu_cluster_impersonate_user", "gpu_cluster_kubeconfig", "gpu_cluster_node_name"])
+@pytest.mark.parametrize("playbook", ["site", "validate"])
+def test_a_host_whose_variables_cannot_be_read_keeps_nobody_back(fleet: Fleet, playbook: str, variable: str) -> None:
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2"), offers("gpu-3")]
+    there = {"gpu_cluster_kubeconfig": str(fleet.api.kubeconfig), "gpu_cluster_node_name": "{{ inventory_hostname }}"}
+    told = fleet.play("gpuops.nvidia." + playbook, hosts=("gpu-1", "gpu-2", "gpu-3"), canned={**WELL, "gpu_info": {
+        "observation": {"pci": {"gpus": [1]}, "devices": WELL["gpu_plan"]["devices"]}}}, **{
+            variable: "{%% if inventory_hostname == 'gpu-2' %%}{{ lookup('ansible.builtin.file', '/nowhere/token') }}"
+                      "{%% else %%}%s{%% endif %%}" % there.get(variable, "")})
+    assert re.findall(r"^(gpu-\d) .* failed=0", told, re.MULTILINE) == ["gpu-1", "gpu-3"], told
+    assert "gpu-2]: FAILED" in told and "/nowhere/token" in told, told
+
+
+@pytest.mark.parametrize("playbook", ["site", "validate"])
+def test_the_first_host_may_be_in_no_cluster_and_all_may(fleet: Fleet, playbook: str) -> None:
+    observed = {"observation": {"pci": {"gpus": [1]}, "devices": WELL["gpu_plan"]["devices"]}}
+    for kubeconfig, reads in (("", 0), ("{{ '' if inventory_hostname == 'gpu-1' else '%s' }}", 1)):
+        fleet.api.state.nodes = [offers("gpu-2")]
+        told = fleet.play("gpuops.nvidia." + playbook, hosts=("gpu-1", "gpu-2"), gpu_cluster_kubeconfig=(
+            kubeconfig and kubeconfig % fleet.api.kubeconfig), canned={**WELL, "gpu_info": observed},
+            environment={"KUBECONFIG": str(fleet.api.kubeconfig)})
+        assert told.count("failed=0") == 2 and bool(fleet.api.state.requests) == bool(reads), told
