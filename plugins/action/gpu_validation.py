@@ -99,7 +99,7 @@ class ActionModule(CapabilityAction):
             scope = ClusterScope.from_options(dict(options, devices=options["devices"] or of_host.get("devices"),
                                                    proof=options["proof"] or of_host.get("proof") or {}))
             found, proof = validate_cluster(clients.to(scope.access), scope, self._task.check_mode, since)
-            more["proof"] = proof
+            more.update(proof=proof, proof_is_new=bool(scope.proof) and proof != scope.proof)
             checks += [check.to_dict() for check in found]
         except GpuOpsError as error:
             more = dict(error.result(), failed=True)

@@ -191,6 +191,10 @@ proof:
           read, before the pod.
       type: str
       returned: where the host could read it
+proof_is_new:
+  description: Whether RV(proof) is another than O(proof), so that the host is to be told of it by O(state=proved).
+  returned: success, with the scope V(cluster) and the state V(present)
+  type: bool
 devices:
   description: What of the host can be given to containers.
   returned: success, with the scope V(host) and the state V(present)
