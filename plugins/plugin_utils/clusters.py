@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ..module_utils.cluster.client import Connection
+from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import canonical
 from ..module_utils.core.refusal import Refusal
 from .agreement import Opinion, disagreement, written_alike
-from .role_variables import RoleVariables, Source, worked_out
+from .role_variables import ROLES, RoleVariables, Source, defaults, worked_out
 
 # {variable of a host: the option of a connection that it is}
 VARIABLES = {
@@ -48,7 +49,7 @@ class PlayCluster:
     """A cluster, and those of the play's hosts that are its nodes, in the order of the play.
 
     options:  of its Connection, as its hosts' variables give them; what they lack is the environment's.
-    refusals: why it must not be asked: its hosts do not agree on who we are there.
+    refusals: why it must not be asked: its hosts do not agree on who we are there, or it cannot be told which it is.
     """
 
     options: Mapping[str, Any]
@@ -75,8 +76,12 @@ class PlayVariables:
         # Ansible puts a host's variables together anew each time that it is asked for them
         self._known: Dict[str, Mapping[str, Any]] = {}
         here = self._own(self._here)
-        self._of_play = {name: value for name, value in task_vars.items()
-                         if name not in here or (here[name] is not value and here[name] != value)}
+        beside = {name: value for name, value in task_vars.items()
+                  if name not in here or (here[name] is not value and here[name] != value)}
+        # All that a host says beats the default of a role that the play has
+        known = _defaults_here(task_vars)
+        self._of_roles = {name: value for name, value in beside.items() if name in known and known[name] == value}
+        self._of_play = {name: value for name, value in beside.items() if name not in self._of_roles}
 
     @property
     def hosts(self) -> List[str]:
@@ -88,7 +93,7 @@ class PlayVariables:
         if host == self._here:
             return self._task_vars
         if host not in self._known:
-            self._known[host] = {**self._own(host), **self._of_play}
+            self._known[host] = {**self._of_roles, **self._own(host), **self._of_play}
         return self._known[host]
 
     def value(self, host: str, name: str, defaults: Optional[Mapping[str, Any]] = None) -> Any:
@@ -118,17 +123,32 @@ class PlayVariables:
         return found
 
 
+def _defaults_here(task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+    """The defaults of those of our roles whose defaults a task of this play may see."""
+    names = (*task_vars.get("ansible_play_role_names", ()), *task_vars.get("ansible_parent_role_names", ()),
+             task_vars.get("ansible_role_name", ""))
+    ours = {str(name).rpartition(".")[2] for name in names}
+    return {name: value for role in ours if role and (ROLES / role / "defaults").is_dir()
+            for name, value in defaults(role).items()}
+
+
 def clusters_of(variables: PlayVariables) -> List[PlayCluster]:
     """Every cluster of the play's hosts, in the order of its first host.
 
-    A host that names none, while another one does and the environment does not, is in none.
+    A host that names none, while another one does and the environment does not, is in none. Hosts of which it cannot be
+    told, as one of their variables cannot be worked out, are refused by themselves, after all others.
     """
     named: Dict[str, Dict[str, Any]] = {}
+    unknown: List[PlayCluster] = []
     for group in variables.alike(variables.hosts, VARIABLES):
-        named.update(dict.fromkeys(group, connection(functools.partial(variables.value, group[0]))))
+        try:
+            named.update(dict.fromkeys(group, connection(functools.partial(variables.value, group[0]))))
+        except GpuOpsError as error:
+            unknown.append(PlayCluster({}, group, error.refusals))
     environment = any(os.environ.get(name) for name in OF_ENVIRONMENT)
-    everywhere = environment or not any(map(_names_one, named.values()))
-    return _grouped([(host, named[host]) for host in variables.hosts if everywhere or _names_one(named[host])])
+    everywhere = environment or not (unknown or any(map(_names_one, named.values())))
+    return [*_grouped([(host, named[host]) for host in variables.hosts
+                       if host in named and (everywhere or _names_one(named[host]))]), *unknown]
 
 
 def connection(value: Callable[[str], Any]) -> Dict[str, Any]:

@@ -3,12 +3,14 @@
 """What one task does for the Nodes of many hosts, as a fleet pays for every process that Ansible starts for a host."""
 from __future__ import annotations
 
+import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Tuple
+from typing import Any, Callable, Collection, Dict, Iterable, Iterator, List, Mapping, Tuple
 
 from ..module_utils.cluster.client import Client, Connection
 from ..module_utils.core.errors import GpuOpsError
+from ..module_utils.core.secrets import without_passwords
 from .clusters import PlayVariables, clusters_of
 from .role_variables import defaults, specified
 
@@ -43,7 +45,17 @@ def for_hosts(
     options_of:    of a host, but for its connection. It is asked of one of those that have these variables alike.
     node_variable: which of the role's variables names the Node.
     do:            with the options and the Node's name, in a thread. One that fails does not keep the others back.
+    Raises GpuOpsError where a host is none of the play.
     """
+    strange = [host for host in hosts if host not in variables.hosts]
+    if strange:
+        raise GpuOpsError(
+            "cluster.hosts_not_of_play",
+            found="`hosts` names %s, which the play does not have" % ", ".join(strange),
+            wanted="hosts of the play, whose variables say which Nodes they are",
+            remedy="correct the names, or have the play's own `hosts` name them too",
+            option=HOSTS,
+        )
     known = defaults(role)
     names = [*(name for name in specified(role) if name != node_variable), *more]
     told: Dict[str, Dict[str, Any]] = {}
@@ -53,15 +65,21 @@ def for_hosts(
             try:
                 if cluster.refusals:
                     raise GpuOpsError.because(cluster.refusals)
-                options = {**cluster.options, **options_of(group[0])}
-                waiting += [(host, options, str(variables.value(host, node_variable, known) or host))
-                            for host in group]
+                with _told():
+                    options = {**cluster.options, **options_of(group[0])}
             except GpuOpsError as error:
                 told.update(dict.fromkeys(group, failed(error)))
+                continue
+            for host in group:
+                try:
+                    waiting.append((host, options, str(variables.value(host, node_variable, known) or host)))
+                except GpuOpsError as error:
+                    told[host] = failed(error)
 
     def done(of_host: Tuple[str, Dict[str, Any], str]) -> Dict[str, Any]:
         try:
-            return do(*of_host[1:])
+            with _told():
+                return do(*of_host[1:])
         except GpuOpsError as error:
             return failed(error)
 
@@ -69,6 +87,25 @@ def for_hosts(
         told.update(zip([host for host, *_rest in waiting], pool.map(done, waiting)))
     return {"changed": any(each["changed"] for each in told.values()),
             "of_hosts": {host: {"failed": False, **told[host]} for host in hosts if host in told}}
+
+
+@contextlib.contextmanager
+def _told() -> Iterator[None]:
+    """What would end a host's own task with a traceback ends it here in words: the others' work is done all the same.
+
+    Raises GpuOpsError for every error.
+    """
+    try:
+        yield
+    except GpuOpsError:
+        raise
+    except Exception as error:
+        raise GpuOpsError(
+            "cluster.host_not_done",
+            found="%s: %s" % (type(error).__name__, without_passwords(str(error))),
+            wanted="variables of this host that are of the kind that their roles say",
+            remedy="look for one that is a text in place of a dictionary, or the like; where all are right, report it",
+        ) from error
 
 
 def failed(error: GpuOpsError) -> Dict[str, Any]:
