@@ -50,11 +50,13 @@ class TestOnTheHost:
         assert kept_proof(host) == {}
 
 
-def node(**system: str) -> Dict[str, Any]:
+def node(ready: str = "True", heartbeat: str = "now", deadlock: str = "False", **system: str) -> Dict[str, Any]:
     return {"metadata": {"name": "gpu-1", "uid": "node"}, "status": {
         "allocatable": {"nvidia.com/gpu": "2", "cpu": "64"},
         "nodeInfo": {"bootID": "boot", "kubeletVersion": "v1.34.0", "containerRuntimeVersion": "containerd://2.3",
-                     **system}}}
+                     **system},
+        "conditions": [{"type": "Ready", "status": ready, "lastHeartbeatTime": heartbeat},
+                       {"type": "KernelDeadlock", "status": deadlock}]}}
 
 
 def plugin(
@@ -76,6 +78,8 @@ STATE = state_of(node(), [plugin()], ASKED)
     state_of(node(), [plugin(uid="another")], ASKED),
     state_of(node(), [plugin(), plugin(uid="a second")], ASKED),
     state_of(node(), [], ASKED),
+    # Its kubelet starts no pod any more, and what it offered is on offer still
+    state_of(node(ready="Unknown"), [plugin()], ASKED),
     state_of(node(), [plugin()], {**ASKED, "image": "alpine"}),
     state_of({**node(), "status": {**node()["status"], "allocatable": {"nvidia.com/gpu": "1"}}}, [plugin()], ASKED),
 ])
@@ -87,7 +91,7 @@ def test_another_state_is_another_one(state: str) -> None:
     [plugin(), {"metadata": {"uid": "trainer"}, "spec": {"containers": []}}],
     [plugin(path="/var/lib/kubelet/device-plugins/")]])
 def test_what_does_not_matter_changes_nothing(pods: List[Dict[str, Any]]) -> None:
-    assert state_of(node(), pods, ASKED) == STATE
+    assert state_of(node(heartbeat="later", deadlock="True"), pods, ASKED) == STATE
 
 
 def test_it_counts_for_so_long_and_not_from_the_future() -> None:
