@@ -23,9 +23,9 @@ options:
     type: str
   hosts:
     description:
-      - Hosts of the inventory whose Nodes are to be changed, all of them by one task, which wants C(run_once). A fleet
-        does not pay for a process a host then. RV(of_hosts) says what became of each, and a host that failed does not
-        fail the task.
+      - Hosts of the play whose Nodes are to be changed, all of them by one task, which wants C(run_once). A fleet does
+        not pay for a process a host then. RV(of_hosts) says what became of each, and a host that failed does not fail
+        the task.
       - The Node, its cluster, O(owner), O(reason), O(labels), O(choices), O(purge_labels), O(keep_labels), O(take_over)
         and O(startup_taint) are, where the task does not say them, what each host's variables
         C(node_maintenance_*) and C(gpu_cluster_*) say, or the defaults of the role C(gpuops.nvidia.node_maintenance).
@@ -122,7 +122,7 @@ EXAMPLES = r"""
 
 - name: Take the cordons away that we have set, from all nodes of the play
   gpuops.nvidia.gpu_node:
-    hosts: "{{ ansible_play_hosts }}"
+    hosts: "{{ ansible_play_batch }}"
     cordoned: false
   run_once: true
 

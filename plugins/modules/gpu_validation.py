@@ -76,7 +76,7 @@ options:
     default: true
   hosts:
     description:
-      - Hosts of the inventory that are to be checked, with the scope V(cluster) alone, all of them by one task, which
+      - Hosts of the play that are to be checked, with the scope V(cluster) alone, all of them by one task, which
         wants C(run_once). A fleet does not pay for a process a host then, and sixteen pods are waited for at a time.
         RV(of_hosts) says what was found of each, and a host that is not well does not fail the task.
       - The Node, its cluster and all options that the task does not say are what each host's variables say, as

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 import jinja2
-import jinja2.meta
 import jinja2.nodes
 
 from ..module_utils.core.plan import canonical, digest
@@ -150,7 +149,9 @@ def _named_by(template: str) -> FrozenSet[str]:
         parsed = _parser().parse(template)
     except jinja2.TemplateError:
         return frozenset((ALL_VARIABLES,))
-    names = set(jinja2.meta.find_undeclared_variables(parsed))
+    # Those that a template sets itself are among them, and are none of any host. Jinja2's own list is to be had only
+    # where it knows each filter, and it knows none of Ansible's.
+    names = {name.name for name in parsed.find_all(jinja2.nodes.Name) if name.ctx == "load"}
     if names & LOOKUPS and not all(map(_is_of_controller, parsed.find_all(jinja2.nodes.Call))):
         names.add(ALL_VARIABLES)
     return frozenset(names - LOOKUPS)

@@ -18,7 +18,7 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import canonical
 from ..module_utils.core.refusal import Refusal
 from .agreement import Opinion, disagreement, written_alike
-from .role_variables import RoleVariables, Source, worked_out
+from .role_variables import ROLES, RoleVariables, Source, defaults, worked_out
 
 # {variable of a host: the option of a connection that it is}
 VARIABLES = {
@@ -80,8 +80,12 @@ class PlayVariables:
         # Ansible puts a host's variables together anew each time that it is asked for them
         self._known: Dict[str, Mapping[str, Any]] = {}
         here = self._own(self._here)
-        self._of_play = {name: value for name, value in task_vars.items()
-                         if name not in here or (here[name] is not value and here[name] != value)}
+        beside = {name: value for name, value in task_vars.items()
+                  if name not in here or (here[name] is not value and here[name] != value)}
+        # All that a host says beats the default of a role that the play has
+        known = _defaults_here(task_vars)
+        self._of_roles = {name: value for name, value in beside.items() if name in known and known[name] == value}
+        self._of_play = {name: value for name, value in beside.items() if name not in self._of_roles}
 
     @property
     def hosts(self) -> List[str]:
@@ -93,7 +97,7 @@ class PlayVariables:
         if host == self._here:
             return self._task_vars
         if host not in self._known:
-            self._known[host] = {**self._own(host), **self._of_play}
+            self._known[host] = {**self._of_roles, **self._own(host), **self._of_play}
         return self._known[host]
 
     def value(self, host: str, name: str, defaults: Optional[Mapping[str, Any]] = None) -> Any:
@@ -126,6 +130,15 @@ class PlayVariables:
     def _own(self, host: str) -> Mapping[str, Any]:
         found: Mapping[str, Any] = self._task_vars["hostvars"].raw_get(host)
         return found
+
+
+def _defaults_here(task_vars: Mapping[str, Any]) -> Dict[str, Any]:
+    """The defaults of those of our roles whose defaults a task of this play may see."""
+    names = (*task_vars.get("ansible_play_role_names", ()), *task_vars.get("ansible_parent_role_names", ()),
+             task_vars.get("ansible_role_name", ""))
+    ours = {str(name).rpartition(".")[2] for name in names}
+    return {name: value for role in ours if role and (ROLES / role / "defaults").is_dir()
+            for name, value in defaults(role).items()}
 
 
 def clusters_of(variables: PlayVariables, named_only: bool = False) -> List[PlayCluster]:

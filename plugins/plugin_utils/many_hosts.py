@@ -51,7 +51,18 @@ def for_hosts(
     options_of:    of a host, but for its connection. It is asked of one of those that have these variables alike.
     node_variable: which of the role's variables names the Node.
     do:            with the options and the Node's name, in a thread. One that fails does not keep the others back.
+    Raises GpuOpsError where a host is none of the play.
     """
+    there = frozenset(variables.hosts)
+    strange = [host for host in hosts if host not in there]
+    if strange:
+        raise GpuOpsError(
+            "cluster.hosts_not_of_play",
+            found="`hosts` names %s, which the play does not have" % ", ".join(strange),
+            wanted="hosts of the play, whose variables say which Nodes they are",
+            remedy="correct the names, or have the play's own `hosts` name them too",
+            option=HOSTS,
+        )
     known = defaults(role)
     told: Dict[str, Dict[str, Any]] = {}
     waiting: List[Tuple[str, Dict[str, Any], str]] = []

@@ -12,6 +12,7 @@ import os
 import statistics
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,8 @@ from gpulab.topology import parse  # noqa: E402
 sys.path.insert(0, str(collections_root()))
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection  # noqa: E402
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import state_of  # noqa: E402
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import defaults  # noqa: E402
 
 NOW, BEFORE, KUBECTL = "site", "site before", "kubectl"
 ADMINISTRATOR = "gpulab-admin"
@@ -42,35 +45,58 @@ GPU_NODES_OF = 5
 IMAGES = 50
 # Those that need no node to be rolled out
 BROUGHT = ["gpu_feature_discovery", "device_plugin", "dcgm_exporter"]
+PROBE_IMAGE = defaults("gpu_validation")["gpu_validation_pod_image"]
 # What is promised
 PEAK_MIB, CPU_SECONDS_A_HOST, FULL_LISTS = 300.0, 0.05, 1
 MEASURED = {"seconds": "the wall time", "cpu_seconds": "the processor time", "peak_mib": "the memory"}
 
-# The tasks of site that are the cluster's; its hosts are not asked for anything
+# The cluster's part of site; its hosts are not asked for anything
 PLAY = """
 - hosts: all
   gather_facts: false
   vars_files: ["{tree}/playbooks/vars/site.yml"]
   tasks:
 """
-HEAD = PLAY + """
+GROUPED = """
+    - ansible.builtin.add_host:
+        name: "{{{{ item }}}}"
+        groups: %s
+      loop: "{{{{ %s }}}}"
+      changed_when: false
+"""
+COMPONENTS = PLAY + """
     - ansible.builtin.import_role:
         name: gpuops.nvidia.node_maintenance
-        tasks_from: check
+        tasks_from: read
         rolespec_validate: false
-"""
-COMPONENTS = """
-    - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/components.yml"
-"""
-OFFER = """
+      vars:
+        gpu_clusters_are_named: true
+        node_maintenance_rights: [nodes, pods, probe]
+""" + GROUPED % ("in_question", "gpu_hosts_in_question") + PLAY + """
+    - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/bring.yml"
+""" + GROUPED % ("not_brought", "gpu_hosts_not_brought") + GROUPED % ("with_features", "gpu_hosts_with_features")
+NODES_OF_HOSTS = PLAY + """
     - gpuops.nvidia.gpu_node:
-        hosts: "{{{{ ansible_play_hosts }}}}"
+        hosts: "{{{{ gpu_hosts_still_converged }}}}"
         cordoned: false
       register: gpu_nodes_offered
+      changed_when: gpu_nodes_offered.changed
       run_once: true
-
-    - ansible.builtin.meta: end_host
-      when: not gpu_nodes_offered.of_hosts[inventory_hostname].failed
+""" + GROUPED % ("to_tell", "gpu_hosts_to_tell_of_offers") + PLAY + """
+    - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/validate_clusters.yml"
+      vars:
+        gpu_hosts_asked: "{{{{ gpu_hosts_in_clusters }}}}"
+        gpu_hosts_to_conclude: "{{{{ gpu_hosts_with_startup_taint }}}}"
+        gpu_validation_expected_gpus: "{{{{ gpu_planned.gpus }}}}"
+        gpu_validation_proof: "{{{{ gpu_proof }}}}"
+        gpu_validation_pod_trusted_for: 86400
+- hosts:
+""" + "".join("""    - "{{{{ '%s' if '%s' in groups else '!all' }}}}"
+""" % (group, group) for group in ("in_question", "not_brought", "gpu_offer_to_conclude")) + """\
+  gather_facts: false
+  tasks:
+    - ansible.builtin.fail:
+        msg: This node is not well.
 """
 # As site had them when each host labelled its own Node
 BEFORE_THAT = PLAY + """
@@ -102,7 +128,7 @@ class Bench:
 
     def bring(self) -> None:
         """Bring the components while there is no node: all of them are rolled out then."""
-        self.run(self._play(NOW, HEAD + COMPONENTS, range(1)))
+        self.run(self._play(NOW, COMPONENTS, ()))
 
     def populate(self) -> None:
         """Make the nodes, of which nobody says that they are dead: what would is stopped."""
@@ -123,19 +149,31 @@ class Bench:
 
     def ways(self, hosts: int) -> Dict[str, Way]:
         """Each release labels nodes of its own. The components are those of one release, which alone counts them."""
-        found = {NOW: self._play(NOW, HEAD + COMPONENTS + OFFER, range(hosts))}
+        found = {NOW: self._play(NOW, COMPONENTS + NODES_OF_HOSTS, range(hosts))}
         if BEFORE in self.trees:
             found[BEFORE] = self._play(BEFORE, BEFORE_THAT, range(self.hosts, self.hosts + hosts))
         return found
 
     def _play(self, release: str, text: str, hosts: Sequence[int]) -> Way:
         collections, word = self.trees[release], "%s-%d" % (release.replace(" ", "-"), len(hosts))
-        inventory, playbook = self.directory / (word + ".ini"), self.directory / (word + ".yml")
-        inventory.write_text("".join("%s ansible_connection=local\n" % name(each * GPU_NODES_OF) for each in hosts))
+        inventory, playbook = self.directory / (word + ".json"), self.directory / (word + ".yml")
+        inventory.write_text(json.dumps({"all": {"hosts": {
+            name(each * GPU_NODES_OF): self._host(each * GPU_NODES_OF) for each in hosts} or {"localhost": {}},
+            "vars": {"ansible_connection": "local"}}}))
         playbook.write_text("---" + text.format(tree=content(collections)))
         variables = json.dumps({"gpu_cluster_kubeconfig": str(self.lab.kubeconfig), "gpu_components": BROUGHT})
         return Way(("ansible-playbook", str(playbook), "--inventory", str(inventory), "--extra-vars", variables),
                    collections)
+
+    def _host(self, number: int) -> Dict[str, Any]:
+        """What its plan would have said: nothing is to be done, and a pod has proved its node."""
+        cluster = Client(Connection(kubeconfig=str(self.lab.kubeconfig)))
+        asked = {"expected": {"nvidia.com/gpu": 8}, "divided": False, "image": PROBE_IMAGE, "namespace": "default",
+                 "runtime_class": "nvidia"}
+        state = state_of(cluster.get("%s/%s" % (NODES, name(number))), [], asked,
+                         cluster.find("/apis/node.k8s.io/v1/runtimeclasses/nvidia"))
+        proof = {"of": state, "at": int(time.time()), "evidence": "", "changes": ""}
+        return {"gpu_planned": {"converged": True, "validated": True, "gpus": 8, "devices": {}, "proof": proof}}
 
     def run(self, way: Way) -> Dict[str, Any]:
         """One run, with how often it has listed all nodes."""

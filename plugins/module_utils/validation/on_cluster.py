@@ -17,6 +17,9 @@ PROBE = ("ls /dev /dev/nvidia-caps 2>/dev/null | grep -E '^nvidia(-cap)?[0-9]+$'
 # What the device plugin offers of GPUs, whole or in instances: beside what is expected of these there must be none
 OFFERED = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.*)")
 
+# Conditions under which a kubelet starts no pod, while the node offers what it did
+OF_KUBELET = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
+
 
 def allocatable(node: Mapping[str, Any], expected: Mapping[str, int], only: bool) -> Check:
     """Whether the node offers as many of each resource as were expected. only: and no other of the device plugin's."""
@@ -65,6 +68,8 @@ def state_of(
         "node": (node.get("metadata") or {}).get("uid"),
         "system": {key: system.get(key) for key in (
             "bootID", "kernelVersion", "kubeletVersion", "containerRuntimeVersion")},
+        "kubelet": {condition["type"]: condition.get("status") for condition in (
+            (node.get("status") or {}).get("conditions") or ()) if condition.get("type") in OF_KUBELET},
         "offered": _counts(node),
         "offered_by": sorted(_offerers(pods)),
     })

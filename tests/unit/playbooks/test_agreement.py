@@ -27,7 +27,10 @@ def test_what_is_written_alike_is_one_group(value: Any) -> None:
 @pytest.mark.parametrize("value", [
     "{{ site }}", {"deep": [{"{{ site }}": 1}]}, "{{ middle }}", "{{ inventory_hostname }}",
     "{{ hostvars[inventory_hostname].y }}", "{{ lookup('vars', 'si' + 'te') }}", "{{ vars['site'] }}",
-    "{{ query('ansible.builtin.template', 'x.j2') }}", "{{ not to be read", "{% for i in site %}{{ i }}{% endfor %}"])
+    "{{ query('ansible.builtin.template', 'x.j2') }}", "{{ not to be read",
+    "{{ site | combine({}) }}", "{{ [] | map('extract', site) }}",
+    "{{ 'x' is match(site) }}", "{{ site | ansible.builtin.to_json }}", "{% set site = site | int %}{{ site }}",
+    "{% for i in site %}{{ i }}{% endfor %}"])
 def test_what_may_come_to_something_else_is_not(value: Any) -> None:
     hosts = {"a": {"x": value, "site": 1, "middle": "{{ site }}"}, "b": {"x": value, "site": 2, "middle": "{{ site }}"}}
     assert groups(hosts) == [("a",), ("b",)]

@@ -9,7 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Tuple
 
 import pytest
 import yaml
@@ -68,6 +68,59 @@ def test_one_that_fails_keeps_nobody_back(controller: Controller, api: Api) -> N
     elsewhere = told(controller, NODE, {"labels": {"on": "x"}}, gpu_cluster_kubeconfig=(
         "{{ '/nowhere' if inventory_hostname == 'host-3' else '%s' }}" % api.kubeconfig))
     assert [found["failed"] for found in elsewhere["of_hosts"].values()] == [False, True, True]
+
+
+def of_host(controller: Controller, host: str, **variables: Any) -> Tuple[str, str]:
+    """The words that give one host variables of its own."""
+    path = controller.directory / "of_host.json"
+    path.write_text(json.dumps({"all": {"hosts": {host: variables}}}))
+    return "--inventory", str(path)
+
+
+@pytest.mark.parametrize("broken", [
+    {"gpu_cluster_node_name": "{{ {}['of'] | mandatory }}"}, {"gpu_cluster_kubeconfig": "{{ nobody_says_it }}"},
+    {"node_maintenance_labels": {"on": "{{ nobody_says_it }}"}}])
+def test_a_variable_that_cannot_be_worked_out_is_its_host_s(
+    controller: Controller, api: Api, broken: Dict[str, Any]
+) -> None:
+    api.state.nodes = [node(name) for name in HOSTS]
+    result = told(controller, NODE, {}, *of_host(controller, "host-2", **broken),
+                  gpu_cluster_kubeconfig=str(api.kubeconfig))
+    assert {host: (found["failed"], found.get("code")) for host, found in result["of_hosts"].items()} == {
+        "host-1": (False, None), "host-2": (True, "variables.not_worked_out"), "host-3": (False, None)}
+
+
+@pytest.mark.parametrize("broken", [
+    {"device_plugin_config": "a text"}, {"device_plugin_config_name": ["a list"]},
+    {"gpu_validation_devices": {"mig": 3}}, {"gpu_validation_expected_resources": {"nvidia.com/gpu": "many"}}])
+def test_one_whose_variables_are_of_another_kind_keeps_nobody_back(
+    controller: Controller, api: Api, broken: Dict[str, Any]
+) -> None:
+    api.state.nodes = [node(name, **offers(1)) for name in HOSTS]
+    result = told(
+        controller, VALIDATION, {"scope": ["cluster"], "timeout": 0}, *of_host(controller, "host-2", **broken),
+        gpu_cluster_kubeconfig=str(api.kubeconfig), gpu_validation_pod=False, gpu_validation_expected_gpus=1)
+    assert {host: (found["failed"], found.get("code")) for host, found in result["of_hosts"].items()} == {
+        "host-1": (False, None), "host-2": (True, "cluster.host_not_understood"), "host-3": (False, None)}
+
+
+def test_a_default_of_a_role_in_the_play_is_not_said_by_the_play(controller: Controller, api: Api) -> None:
+    """It has the defaults among the variables of the task, which runs for a host that says nothing else."""
+    api.state.nodes = [node(name) for name in HOSTS]
+    check = {"ansible.builtin.import_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "check"}}
+    controller.tasks([check, {NODE: EVERY, "run_once": True}],
+                     *of_host(controller, "host-2", node_maintenance_labels={"own": "x"}), hosts=HOSTS,
+                     variables={"gpu_cluster_kubeconfig": str(api.kubeconfig)})
+    assert [(found.get("own"), found.get("nvidia.com/gpu.present")) for found in (
+        each["metadata"]["labels"] for each in api.state.nodes)] == [(None, "true"), ("x", None), (None, "true")]
+
+
+def test_a_host_that_the_play_does_not_have_is_no_silent_success(controller: Controller, api: Api) -> None:
+    api.state.nodes = [node(name) for name in HOSTS]
+    [[result]] = controller.tasks([{NODE: {"hosts": ["host-1", "hots-2"]}, "run_once": True}], hosts=HOSTS,
+                                  variables={"gpu_cluster_kubeconfig": str(api.kubeconfig)})
+    assert result["failed"] and result["code"] == "cluster.hosts_not_of_play" and "hots-2" in result["found"]
+    assert api.count("PATCH", "/api/v1/nodes/host-1") == 0
 
 
 @pytest.mark.parametrize("options", [{}, {"name": "host-1", **EVERY}, {"components": ["device_plugin"], **EVERY}])

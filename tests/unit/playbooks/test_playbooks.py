@@ -122,12 +122,62 @@ def test_site_does_not_leave_out_a_host_whose_gpu_fell_off_the_bus(
     assert "left out: cpu-1\"" in done.stdout
 
 
+@pytest.mark.skipif(has_gpu, reason="this machine has an NVIDIA GPU")
+@pytest.mark.parametrize("name", ["site", "validate"])
+def test_a_host_whose_cluster_cannot_be_told_is_not_taken_for_one_of_none(
+    controller: Controller, api: Api, name: str
+) -> None:
+    """It would be changed with the pods of others on it. The others have nothing to do with it."""
+    api.state.nodes = [node("gpu-1"), node("gpu-2")]
+    broken = controller.directory / "broken.json"
+    broken.write_text(json.dumps({"all": {"hosts": {"gpu-2": {"gpu_cluster_kubeconfig": "{{ nobody_says_it }}"}}}}))
+    done = controller.play(
+        "gpuops.nvidia." + name, "--inventory", str(broken), *(("--tags", "components") if name == "validate" else ()),
+        hosts=("gpu-1", "gpu-2"), variables={"gpu_cluster_kubeconfig": str(api.kubeconfig)})
+    assert re.search(r"gpu-2\]: FAILED! => .*variables\.not_worked_out", done.stdout), done.stdout
+    assert not re.search(r"gpu-1\]: FAILED", done.stdout) and done.returncode != 0
+    assert name == "validate" or not re.search("ok: .gpu-2.$", done.stdout.partition("TASK [Plan the host]")[2], re.M)
+
+
+def test_labels_that_are_to_stay_stay_in_site_too(controller: Controller, api: Api) -> None:
+    ours = {"example.com/theirs": "x", "nvidia.com/mig.config.state": "success", "gone": "x"}
+    api.state.nodes = [node("host-1", labels={**ours, "nvidia.com/mig.config": "all-1g.10gb"},
+                            annotations={"gpuops.nvidia.com/labels": json.dumps(ours)})]
+    play = controller.directory / "play.json"
+    play.write_text(json.dumps([{
+        "hosts": "all", "gather_facts": False,
+        "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")], "tasks": [
+            {"ansible.builtin.include_role": {"name": "gpuops.nvidia.node_maintenance", "tasks_from": "check"}},
+            {"gpuops.nvidia.gpu_node": {"hosts": "{{ ansible_play_batch }}"}, "run_once": True}]}]))
+    done = controller.play(str(play), variables={
+        "gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_mig_labels": True, "node_maintenance_purge_labels": True,
+        "node_maintenance_keep_labels": ["example.com/theirs"]})
+    assert done.returncode == 0, done.stdout
+    assert set(ours) & set(api.state.nodes[0]["metadata"]["labels"]) == set(ours) - {"gone"}
+
+
 class TestAStartupTaint:
     """A node keeps it until the host and the cluster have passed; only who asks for it has it set on what failed."""
 
     KEY = "gpuops.nvidia.com/not-ready"
     JOINED = {"key": KEY, "value": "true", "effect": "NoExecute"}
     THEIRS = {"key": "example.com/theirs", "effect": "NoSchedule"}
+
+    def test_is_set_where_the_host_of_a_node_that_is_not_well_is_away(self, controller: Controller, api: Api) -> None:
+        """What ails the one may ail the other, and it is to be read what is wrong with the node."""
+        api.state.nodes = [node("host-1", capacity={"nvidia.com/gpu": "1"})]
+        play, tasks = controller.directory / "play.json", REPOSITORY / "playbooks" / "tasks"
+        play.write_text(json.dumps([{
+            "hosts": "all", "gather_facts": False, "vars_files": [str(tasks.parent / "vars" / "site.yml")], "tasks": [
+                {"ansible.builtin.import_tasks": str(tasks / "validate_clusters.yml")},
+                {"ansible.builtin.import_tasks": str(tasks / "taint.yml"), "when": "gpu_offer.failed"},
+                {"ansible.builtin.fail": {"msg": "{{ gpu_offer.msg }}"}, "when": "gpu_offer.failed"}]}]))
+        done = controller.play(str(play), variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_validation_expected_gpus": 2,
+            "gpu_validation_timeout": 0, "gpu_startup_taint": self.KEY, "gpu_startup_taint_on_failure": True,
+            **NOWHERE})
+        assert api.state.nodes[0]["spec"]["taints"] == [{"key": self.KEY, "effect": "NoSchedule"}], done.stdout
+        assert re.search(r"FAILED! => .*1 allocatable, 2 expected", done.stdout), done.stdout
 
     def ran(self, controller: Controller, api: Api, taints: List[Dict[str, str]], tasks: List[Dict[str, Any]],
             **variables: Any) -> List[Dict[str, str]]:

@@ -117,11 +117,13 @@ class TestOnTheHost:
         assert "of" not in kept_proof(host)
 
 
-def node(**system: str) -> Dict[str, Any]:
+def node(ready: str = "True", heartbeat: str = "now", deadlock: str = "False", **system: str) -> Dict[str, Any]:
     return {"metadata": {"name": "gpu-1", "uid": "node"}, "status": {
         "allocatable": {"nvidia.com/gpu": "2", "cpu": "64"},
         "nodeInfo": {"bootID": "boot", "kubeletVersion": "v1.34.0", "containerRuntimeVersion": "containerd://2.3",
-                     **system}}}
+                     **system},
+        "conditions": [{"type": "Ready", "status": ready, "lastHeartbeatTime": heartbeat},
+                       {"type": "KernelDeadlock", "status": deadlock}]}}
 
 
 def plugin(
@@ -144,6 +146,8 @@ STATE = state_of(node(), [plugin()], ASKED, CLASS)
     state_of(node(), [plugin(uid="another")], ASKED, CLASS),
     state_of(node(), [plugin(), plugin(uid="a second")], ASKED, CLASS),
     state_of(node(), [], ASKED, CLASS),
+    # Its kubelet starts no pod any more, and what it offered is on offer still
+    state_of(node(ready="Unknown"), [plugin()], ASKED, CLASS),
     state_of(node(), [plugin()], {**ASKED, "image": "alpine"}, CLASS),
     state_of({**node(), "status": {**node()["status"], "allocatable": {"nvidia.com/gpu": "1"}}}, [plugin()], ASKED,
              CLASS),
@@ -160,6 +164,7 @@ def test_another_state_is_another_one(state: str) -> None:
     [plugin(path="/var/lib/kubelet/device-plugins/")]])
 def test_what_does_not_matter_changes_nothing(pods: List[Dict[str, Any]]) -> None:
     assert state_of(node(), pods, ASKED, {**CLASS, "metadata": {"resourceVersion": "8"}}) == STATE
+    assert state_of(node(heartbeat="later", deadlock="True"), pods, ASKED, CLASS) == STATE
 
 
 def test_it_counts_for_so_long_and_not_from_the_future() -> None:
