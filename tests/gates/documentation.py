@@ -44,9 +44,10 @@ FROM_RESULTS = "# From docs/results.yml"
 WRITERS = module_files.writers()
 # docs.ansible.com, "Return Values", and what the task and its output plugin add
 OF_ANSIBLE = {
-    "action", "ansible_facts", "ansible_loop_var", "attempts", "changed", "cmd", "deprecations", "diff", "exception",
-    "failed", "failed_when_result", "false_condition", "invocation", "item", "msg", "rc", "results", "skip_reason",
-    "skipped", "stderr", "stderr_lines", "stdout", "stdout_lines", "unreachable", "warnings",
+    "action", "ansible_facts", "ansible_loop_var", "attempts", "changed", "changed_when_result", "cmd", "deprecations",
+    "diff", "exception", "failed", "failed_when_result", "false_condition", "invocation", "item", "msg", "rc",
+    "results", "skip_reason", "skipped", "stderr", "stderr_lines", "stdout", "stdout_lines", "unreachable",
+    "warnings",
 }
 PLANNER = "gpu_plan"
 READERS = ("gpu_info", PLANNER, "gpu_validation")

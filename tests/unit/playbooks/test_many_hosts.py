@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Tuple
 
 import pytest
-import yaml
-from canned import Hosts
 from cluster_api import Api, kubeconfig
 from cluster_objects import node
 from controller import Controller
@@ -88,20 +86,6 @@ def test_a_variable_that_cannot_be_worked_out_is_its_host_s(
                   gpu_cluster_kubeconfig=str(api.kubeconfig))
     assert {host: (found["failed"], found.get("code")) for host, found in result["of_hosts"].items()} == {
         "host-1": (False, None), "host-2": (True, "variables.not_worked_out"), "host-3": (False, None)}
-
-
-@pytest.mark.parametrize("broken", [
-    {"device_plugin_config": "a text"}, {"device_plugin_config_name": ["a list"]},
-    {"gpu_validation_devices": {"mig": 3}}, {"gpu_validation_expected_resources": {"nvidia.com/gpu": "many"}}])
-def test_one_whose_variables_are_of_another_kind_keeps_nobody_back(
-    controller: Controller, api: Api, broken: Dict[str, Any]
-) -> None:
-    api.state.nodes = [node(name, **offers(1)) for name in HOSTS]
-    result = told(
-        controller, VALIDATION, {"scope": ["cluster"], "timeout": 0}, *of_host(controller, "host-2", **broken),
-        gpu_cluster_kubeconfig=str(api.kubeconfig), gpu_validation_pod=False, gpu_validation_expected_gpus=1)
-    assert {host: (found["failed"], found.get("code")) for host, found in result["of_hosts"].items()} == {
-        "host-1": (False, None), "host-2": (True, "cluster.host_not_understood"), "host-3": (False, None)}
 
 
 def test_a_default_of_a_role_in_the_play_is_not_said_by_the_play(controller: Controller, api: Api) -> None:
@@ -203,6 +187,7 @@ def test_what_a_pod_has_proved_is_not_proved_again(
 
 @pytest.mark.parametrize("variable, wrong, code", [
     ("gpu_validation_expected_resources", {"nvidia.com/gpu": "some"}, "validation.no_number_of_devices"),
+    ("gpu_validation_devices", {"mig": 3}, "cluster.host_not_understood"),
     ("device_plugin_config", "a text", "cluster.host_not_understood")])
 def test_what_nobody_has_foreseen_is_one_hosts_own(
     controller: Controller, api: Api, variable: str, wrong: Any, code: str
@@ -232,53 +217,6 @@ def test_a_token_that_cannot_be_sent_is_not_shown(controller: Controller, api: A
         "gpu_cluster_host": api.url, "gpu_cluster_api_key": "a-very-secret-token\n"})
     assert "very-secret" not in json.dumps(result) + controller.told
     assert result.get("of_hosts", {"host-1": result})["host-1"]["code"] == "cluster.credentials_unusable", result
-
-
-class TestAHostThatCannotBeToldAnyMore:
-    """What is found of its Node counts, and is what is said."""
-
-    TAINT = "gpuops.nvidia.com/not-ready"
-
-    def ran(self, in_words: Hosts, of_host: Dict[str, Any], telling: Dict[str, Any], **spec: Any) -> str:
-        in_words.api.state.nodes = [node("gpu-1", **spec)]
-        of_cluster = {"changed": False, "controller_only": True, "of_hosts": {"gpu-1": of_host}}
-        [play] = [play for play in yaml.safe_load((PLAYBOOKS / "site.yml").read_text())
-                  if play["name"] == "Bring up the cluster components"]
-        path = in_words.controller.directory / "end_of_site.json"
-        path.write_text(json.dumps([{
-            "hosts": "all", "gather_facts": False, "vars_files": [str(PLAYBOOKS / "vars" / "site.yml")],
-            "tasks": [{key: str(PLAYBOOKS / value) if key.endswith("import_tasks") else value
-                       for key, value in task.items()} for task in play["tasks"][-4:]]}]))
-        done = in_words.controller.play(
-            str(path), hosts=("gpu-1",), environment={"ANSIBLE_COLLECTIONS_PATH": str(in_words.root)}, variables={
-                "gpu_cluster_kubeconfig": str(in_words.api.kubeconfig), "gpu_startup_taint": self.TAINT,
-                "gpu_startup_taint_on_failure": True, "canned": {"gpu_validation": [of_cluster, telling]},
-                "gpu_planned": {"gpus": 1, "devices": {}, "validated": True, "proof": {"changes": "1 2 3"}}})
-        return done.stdout
-
-    def taints(self, in_words: Hosts) -> List[str]:
-        return [taint["key"] for taint in in_words.api.state.nodes[0]["spec"].get("taints") or ()]
-
-    @pytest.mark.parametrize("telling", [
-        {"unreachable": True, "msg": "no route to host"}, {"failed": True, "msg": "no space left on device"}])
-    def test_its_node_is_tainted_all_the_same(self, in_words: Hosts, telling: Dict[str, Any]) -> None:
-        bad = {"failed": True, "changed": False, "msg": "no GPU is offered", "checks": []}
-        said = self.ran(in_words, bad, telling)
-        assert in_words.calls("gpu_validation") == 2, said
-        assert self.taints(in_words) == [self.TAINT] and '"msg": "no GPU is offered"' in said, said
-
-    @pytest.mark.parametrize("telling", [{"unreachable": True, "msg": "no route"}, {"failed": True, "msg": "no space"}])
-    def test_what_is_well_is_offered(self, in_words: Hosts, telling: Dict[str, Any]) -> None:
-        well = {"failed": False, "changed": False, "checks": [], "proof": {"of": "x", "at": 1, "changes": "1 2 3"}}
-        said = self.ran(in_words, well, telling, taints=[{"key": self.TAINT, "effect": "NoSchedule"}])
-        assert in_words.calls("gpu_validation") == 2, said
-        assert self.taints(in_words) == [] and "failed=0" in said, said
-
-    def test_one_that_nobody_has_read_is_not_told_of_a_proof(self, in_words: Hosts) -> None:
-        """It would take the place of one that still counts."""
-        well = {"failed": False, "changed": False, "checks": [], "proof": {"changes": "1 2 3"}}
-        self.ran(in_words, well, {"failed": True})
-        assert in_words.calls("gpu_validation") == 1
 
 
 def test_a_certificate_is_written_before_another_thread_reads_it(tmp_path: Path, monkeypatch: Any) -> None:

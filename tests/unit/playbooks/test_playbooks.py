@@ -163,22 +163,6 @@ class TestAStartupTaint:
     JOINED = {"key": KEY, "value": "true", "effect": "NoExecute"}
     THEIRS = {"key": "example.com/theirs", "effect": "NoSchedule"}
 
-    def test_is_set_where_the_host_of_a_node_that_is_not_well_is_away(self, controller: Controller, api: Api) -> None:
-        """What ails the one may ail the other, and it is to be read what is wrong with the node."""
-        api.state.nodes = [node("host-1", capacity={"nvidia.com/gpu": "1"})]
-        play, tasks = controller.directory / "play.json", REPOSITORY / "playbooks" / "tasks"
-        play.write_text(json.dumps([{
-            "hosts": "all", "gather_facts": False, "vars_files": [str(tasks.parent / "vars" / "site.yml")], "tasks": [
-                {"ansible.builtin.import_tasks": str(tasks / "validate_clusters.yml")},
-                {"ansible.builtin.import_tasks": str(tasks / "taint.yml"), "when": "gpu_offer.failed"},
-                {"ansible.builtin.fail": {"msg": "{{ gpu_offer.msg }}"}, "when": "gpu_offer.failed"}]}]))
-        done = controller.play(str(play), variables={
-            "gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_validation_expected_gpus": 2,
-            "gpu_validation_timeout": 0, "gpu_startup_taint": self.KEY, "gpu_startup_taint_on_failure": True,
-            **NOWHERE})
-        assert api.state.nodes[0]["spec"]["taints"] == [{"key": self.KEY, "effect": "NoSchedule"}], done.stdout
-        assert re.search(r"FAILED! => .*1 allocatable, 2 expected", done.stdout), done.stdout
-
     def ran(self, controller: Controller, api: Api, taints: List[Dict[str, str]], tasks: List[Dict[str, Any]],
             **variables: Any) -> List[Dict[str, str]]:
         api.state.nodes = [node("host-1", taints=taints)]
