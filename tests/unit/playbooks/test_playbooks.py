@@ -99,7 +99,7 @@ def test_site_leaves_out_hosts_without_a_gpu_and_names_them(controller: Controll
                                "ANSIBLE_STRATEGY": "free", "ANSIBLE_HOST_PATTERN_MISMATCH": "error"})
     assert done.returncode == 0, done.stdout
     assert "left out: plain-1, plain-2\"" in done.stdout
-    assert "Refuse what cannot be done" not in done.stdout and "plain-3" not in done.stdout
+    assert "TASK [Refuse what cannot be done" not in done.stdout and "plain-3" not in done.stdout
     assert "Could not match" not in done.stderr
     assert "changed=0" in done.stdout and "failed=1" not in done.stdout
 
@@ -203,8 +203,9 @@ class TestAStartupTaint:
     def test_goes_last_of_all_that_site_does_to_a_node(self) -> None:
         """After what the cluster offers is checked, which nothing else is between."""
         plays = yaml.safe_load((REPOSITORY / "playbooks" / "site.yml").read_text())
-        tasks = next(play["tasks"] for play in plays if play["name"] == "Bring up the cluster components")
-        validate, taint, stop, untaint = tasks[-4:]
+        names = [play["name"] for play in plays]
+        assert names[-3:-1] == ["Validate what the clusters offer", "Conclude what was found of these nodes"]
+        [validate], [_remember, taint, stop, untaint] = plays[-3]["tasks"], plays[-2]["tasks"]
         assert validate["ansible.builtin.import_tasks"] == "tasks/validate_clusters.yml"
         assert taint["ansible.builtin.import_tasks"] == "tasks/taint.yml" and "ansible.builtin.fail" in stop
         assert taint["when"] == stop["when"] == "gpu_offer.failed"
