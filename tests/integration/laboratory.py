@@ -260,6 +260,14 @@ class Played:
         (result,) = self.results(host, module)
         return result
 
+    def of_many(self, module: str) -> Dict[str, Dict[str, Any]]:
+        """{host: what became of it} of the tasks that did it for many hosts, the later ones' last."""
+        found: Dict[str, Dict[str, Any]] = {}
+        for host in self.report["stats"]:
+            for result in self.results(host, module):
+                found.update(result.get("of_hosts") or {})
+        return found
+
     def changes(self) -> List[Tuple[str, str]]:
         """(host, task) of what changed."""
         return [(host, task["task"]["name"]) for play in self.report["plays"] for task in play["tasks"]

@@ -154,10 +154,9 @@ class Bed:
         return set(self.fleet.say(host, "nvidia-smi", "--query-gpu=compute_mode", "--format=csv,noheader").split())
 
     def validates(self, case: Case, in_use: bool) -> None:
-        played = self.fleet.play("gpuops.nvidia.validate", **case.variables)
+        validated = self.fleet.play("gpuops.nvidia.validate", **case.variables).of_many("gpu_validation")
         for host in HOSTS:
-            checks = {check["name"]: check for result in played.results(host, "gpu_validation")
-                      for check in result["checks"]}
+            checks = {check["name"]: check for check in validated[host]["checks"]}
             assert checks["allocatable"]["status"] == "passed", checks["allocatable"]
             assert checks["pod"]["status"] == ("skipped" if in_use else "passed"), checks["pod"]
             told = "not probed: all %d in use by " % sum(case.offers[host].values())

@@ -26,8 +26,7 @@ def test_a_lost_gpu_fails_the_validation_by_name(demo: Fleet, installed: Played)
         silicon.clear_faults(directory)
     # Until it is restarted, NVIDIA's device plugin offers none of a node's GPUs once one was lost.
     played = demo.run("gpuops.nvidia.validate", gpu_hosts="h100", gpu_validation_timeout=5)
-    found = [each["of_hosts"]["h100"] for each in played.results("h100", "gpu_validation") if "of_hosts" in each]
-    assert "device plugin" in found[0]["remedy"]
+    assert "device plugin" in played.of_many("gpu_validation")["h100"]["remedy"]
     demo.lab.kubectl(["delete", "pod", "-n", "gpuops", "-l", "app.kubernetes.io/name=nvidia-device-plugin",
                       "--field-selector", "spec.nodeName=h100"])
     demo.play("gpuops.nvidia.validate")

@@ -171,9 +171,9 @@ def test_sliced_devices_go_by_another_name_and_no_probe_waits_for_one_in_use(fle
         assert offered(fleet, host) == {"gpu.shared": devices}
         labelled(fleet, host, gpu_sharing__strategy="time-slicing", gpu_replicas="2")
     gpu_pods.run(fleet, [gpu_pods.pod("all-of-" + host, host, devices, "nvidia.com/gpu.shared") for host in HOSTS])
-    validated = fleet.play("gpuops.nvidia.validate", **shared)
+    validated = fleet.play("gpuops.nvidia.validate", **shared).of_many("gpu_validation")
     for host in HOSTS:
-        checks = {each["name"]: each["status"] for each in validated.results(host, "gpu_validation")[-1]["checks"]}
+        checks = {each["name"]: each["status"] for each in validated[host]["checks"]}
         assert checks == {"allocatable": "passed", "pod": "skipped"}
     fleet.lab.kubectl(["delete", "pod", "--now", *("all-of-" + host for host in HOSTS)])
 
