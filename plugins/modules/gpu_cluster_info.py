@@ -144,6 +144,11 @@ nodes:
       name: {description: Name of the Node object., type: str, returned: success}
       labels: {description: All labels., type: dict, returned: success}
       annotations: {description: All annotations., type: dict, returned: success}
+      our_labels:
+        description: Names of those labels that M(gpuops.nvidia.gpu_node) has set, as it keeps them in an annotation.
+        type: list
+        elements: str
+        returned: success
       created: {description: When the Node object was made., type: str, returned: success}
       taints: {description: Taints., type: list, elements: dict, returned: success}
       unschedulable: {description: Whether the node is cordoned., type: bool, returned: success}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..core.errors import GpuOpsError
 from ..core.quantities import PREFIX, nvidia_resources
 from ..core.refusal import Refusal
 from .labels import cordoned_by, our_labels
@@ -35,6 +36,7 @@ def node_facts(node: Mapping[str, Any]) -> Dict[str, Any]:
         "name": metadata.get("name"),
         "labels": labels,
         "annotations": dict(metadata.get("annotations") or {}),
+        "our_labels": _our_labels(node),
         "created": metadata.get("creationTimestamp"),
         "taints": list(spec.get("taints") or []),
         "unschedulable": bool(spec.get("unschedulable")),
@@ -54,6 +56,14 @@ def node_facts(node: Mapping[str, Any]) -> Dict[str, Any]:
     facts["present"] = facts["present_reason"] is not None
     facts["findings"] = [finding.to_dict() for finding in node_findings(facts)]
     return facts
+
+
+def _our_labels(node: Mapping[str, Any]) -> List[str]:
+    """A record that nobody can read is refused where labels are to be changed."""
+    try:
+        return sorted(our_labels(node))
+    except GpuOpsError:
+        return []
 
 
 def node_findings(facts: Mapping[str, Any]) -> List[Refusal]:

@@ -160,3 +160,8 @@ def test_shortfall_is_told_in_words() -> None:
     assert nodes.resource_shortfall({"gpu-1": {"nvidia.com/gpu": 7}, "gpu-9": {"nvidia.com/gpu": 1}}, facts) == [
         "node gpu-1 offers nvidia.com/gpu=8, not 7", "node gpu-9 is not in the cluster",
     ]
+
+
+@pytest.mark.parametrize(("record", "ours"), [('{"b": "1", "a": "2"}', ["a", "b"]), ("{", []), ("", [])])
+def test_which_labels_are_ours_is_what_is_recorded(record: str, ours: List[str]) -> None:
+    assert nodes.node_facts(node("gpu-1", annotations={"gpuops.nvidia.com/labels": record}))["our_labels"] == ours

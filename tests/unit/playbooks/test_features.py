@@ -131,12 +131,12 @@ def test_check_mode_takes_no_node_for_left_out_that_has_yet_to_get_its_labels(in
 def test_site_knows_whose_they_are(
     controller: Controller, variables: Dict[str, Any], labels: Dict[str, str], expected: Tuple[bool, bool]
 ) -> None:
-    ours = {"gpuops.nvidia.com/labels": json.dumps(labels)} if labels == FOUND else {}
+    ours = sorted(labels) if labels == FOUND else []
     (told,), = controller.tasks(
         [{"ansible.builtin.debug": {"msg": [
             "{{ gpu_features_are_ours | bool }}", "{{ gpu_node_has_features | bool }}"]},
           "vars": {**yaml.safe_load((REPOSITORY / "playbooks/vars/site.yml").read_text()),
-                   "gpu_node": {"labels": labels, "annotations": ours}}}], hosts=("gpu-1",), variables=variables)
+                   "gpu_node": {"labels": labels, "our_labels": ours}}}], hosts=("gpu-1",), variables=variables)
     assert told["msg"] == list(expected)
 
 
@@ -169,3 +169,20 @@ def test_pods_that_wait_for_a_label_are_waited_for_once_the_node_has_it(in_words
             "canned": {"gpu_plan": planned(Plan()), "gpu_info": {"observation": {
                 "features": {**FOUND, MPS: "true"}}}}})
     assert labels_of(api).get(MPS) == "true" and "failed=0" in told.stdout, told.stdout
+
+
+def test_site_looks_for_those_that_have_or_want_them_and_at_no_others(controller: Controller) -> None:
+    """Node Feature Discovery names its labels in an annotation too."""
+    theirs = {"nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.product"}
+    inventory = controller.directory / "own.json"
+    inventory.write_text(json.dumps({"all": {"hosts": {
+        "gpu-3": {"gpu_feature_discovery_use_node_feature_api": "no"},
+        "gpu-4": {"gpu_feature_discovery_use_node_feature_api": True}}}}))
+    facts = {"gpu-1": {"annotations": theirs, "our_labels": ["x"]}, "gpu-2": {"our_labels": ["nvidia.com/gpu.product"]}}
+    hosts = ("gpu-1", "gpu-2", "gpu-3", "gpu-4")
+    (told,), = controller.tasks(
+        [{"ansible.builtin.debug": {"msg": "{{ gpu_hosts_with_features }}"}, "run_once": True,
+          "vars": {**yaml.safe_load((REPOSITORY / "playbooks/vars/site.yml").read_text()), "gpu_components_told": {},
+                   "node_maintenance_clusters": {"clusters": [{"hosts": list(hosts)}], "of_hosts": facts}}}],
+        "--inventory", str(inventory), hosts=hosts)
+    assert sorted(told["msg"]) == ["gpu-2", "gpu-3"]
