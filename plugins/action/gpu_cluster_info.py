@@ -15,6 +15,7 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.refusal import Refusal, as_result
 from ..plugin_utils.cluster_action import ClusterAction
 from ..plugin_utils.clusters import NODE_NAME, PlayCluster, PlayVariables, clusters_of
+from ..plugin_utils.many_hosts import failed
 
 EVERY_CLUSTER = "every_cluster"
 NAMED_ONLY = "named_only"
@@ -88,7 +89,7 @@ class ActionModule(ClusterAction):
                 raise GpuOpsError.because(cluster.refusals)
             return self.ask({**self._task.args, **cluster.options})
         except GpuOpsError as error:
-            return dict(error.result(), failed=True, changed=False)
+            return failed(error)
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
         probed = [options["pod_namespace"]] if self._probed is None else self._probed

@@ -21,7 +21,6 @@ from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
 from ..plugin_utils.plugin_configuration import CHOSEN, CONFIG, CONFIGS, configuration_of
 from ..plugin_utils.role_variables import SOURCES, VALIDATION, specified, worked_out
 
-PLUGIN_CONFIG = "device_plugin_config"
 OF_CONFIGURATION = (CONFIG, CONFIGS, CHOSEN)
 
 
@@ -43,8 +42,8 @@ class ActionModule(CapabilityAction):
             of_host = connection(lambda name: worked_out(name, task_vars.get(name), self._templar))
             given = {**of_host, **given}
             # Only what the cluster offers is judged by it
-            if PLUGIN_CONFIG not in given and "cluster" in _checked(given)["scope"]:
-                given[PLUGIN_CONFIG] = configuration_of(task_vars, self._templar)
+            if CONFIG not in given and "cluster" in _checked(given)["scope"]:
+                given[CONFIG] = configuration_of(task_vars, self._templar)
         return _checked(given)
 
     def _run(self, task_vars: Any) -> Dict[str, Any]:
@@ -76,8 +75,8 @@ class ActionModule(CapabilityAction):
 
         def options_of(host: str) -> Dict[str, Any]:
             options = {**variables.of_role(host, VALIDATION, SOURCES).options(VALIDATION), **given}
-            if PLUGIN_CONFIG not in options:
-                options[PLUGIN_CONFIG] = configuration_of(variables.of(host), self._templar)
+            if CONFIG not in options:
+                options[CONFIG] = configuration_of(variables.of(host), self._templar)
             return options
 
         def validated(options: Dict[str, Any], node: str) -> Dict[str, Any]:

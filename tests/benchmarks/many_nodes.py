@@ -58,11 +58,10 @@ PLAY = """
   tasks:
 """
 GROUPED = """
-    - ansible.builtin.add_host:
-        name: "{{{{ item }}}}"
-        groups: %s
-      loop: "{{{{ %s }}}}"
-      changed_when: false
+    - ansible.builtin.import_tasks: "{tree}/playbooks/tasks/group.yml"
+      vars:
+        gpu_group: %s
+        gpu_grouped: "{{{{ %s }}}}"
 """
 COMPONENTS = PLAY + """
     - ansible.builtin.import_role:
