@@ -36,9 +36,10 @@ from .validation.arguments import ARGUMENTS, OF_HOST
 from .validation.checks import FAILED
 from .validation.on_host import examine
 from .validation.proof import kept_proof
+from .vgpu.capability import CAPABILITY as VGPU
 
 CAPABILITIES: Tuple[Capability[Any, Any], ...] = (
-    NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, FABRIC, IMEX, MIG, RUNTIME, CDI)
+    NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, VGPU, FABRIC, IMEX, MIG, RUNTIME, CDI)
 # The option of every writer that says how much of a plan is done
 ALLOWED = "allowed_disruption"
 
@@ -61,7 +62,7 @@ def _facts_and_runtimes(host: Host) -> HostFacts:
 # Who plans with more than host_facts: what the GPUs answer, which takes a minute where one hangs, or what starts
 # containers
 _READERS = {"toolkit": _facts_and_runtimes,
-            **dict.fromkeys(("activation", "fabric", "imex", "mig", "cdi"), host_facts_and_health)}
+            **dict.fromkeys(("activation", "vgpu", "fabric", "imex", "mig", "cdi"), host_facts_and_health)}
 
 
 def write(name: str) -> None:

@@ -77,6 +77,12 @@ observation:
           description: Whether the board is of a rack whose hosts share the memory of their GPUs by IMEX.
           type: bool
           returned: success
+        vgpu_manager:
+          description:
+            - Version of the vGPU manager whose guest this host is, C(unknown) where it does not tell. Empty where GPUs
+              are whole ones.
+          type: str
+          returned: success
         immutable:
           description: Why packages cannot be installed on this system. Empty when they can.
           type: str
@@ -149,6 +155,10 @@ observation:
               sample: nvidia
             numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
             role: {description: C(physical)., type: str, returned: success}
+            manager:
+              description: Version of the vGPU manager below a virtual GPU of a guest. Empty of all others.
+              type: str
+              returned: success
         other_gpus:
           description:
             - GPUs that it is not for, by their C(role). C(virtual_function) belongs to a virtual machine,
@@ -171,6 +181,10 @@ observation:
               sample: nvidia
             numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
             role: {description: What takes it away from the driver., type: str, returned: success}
+            manager:
+              description: Version of the vGPU manager below a virtual GPU of a guest. Empty of all others.
+              type: str
+              returned: success
         nvswitches:
           description: NVSwitches, without those that are passed through.
           type: list
@@ -190,6 +204,10 @@ observation:
               sample: nvidia
             numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
             role: {description: C(physical)., type: str, returned: success}
+            manager:
+              description: Version of the vGPU manager below a virtual GPU of a guest. Empty of all others.
+              type: str
+              returned: success
         nvlink_bridges:
           description: Functions of ConnectX-7 adapters through which the switches of HGX B200 and B300 are managed.
           type: list
@@ -209,6 +227,10 @@ observation:
               sample: nvidia
             numa_node: {description: NUMA node. -1 when the firmware names none., type: int, returned: success}
             role: {description: C(physical)., type: str, returned: success}
+            manager:
+              description: Version of the vGPU manager below a virtual GPU of a guest. Empty of all others.
+              type: str
+              returned: success
     nvml:
       description: What NVML says.
       type: dict
@@ -311,6 +333,12 @@ observation:
             fabric_clique:
               description: Number of the GPU's clique in that cluster, whose GPUs reach each other by NVLink.
               type: int
+              returned: success
+            license:
+              description:
+                - Of a virtual GPU its license, with C(state) (C(licensed) or C(unlicensed)), C(product) and C(expires).
+                  Empty of a GPU that needs none.
+              type: dict
               returned: success
             fabric_health:
               description: Health of the GPU's fabric, field by field. Empty where the driver tells none.

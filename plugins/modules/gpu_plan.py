@@ -36,6 +36,9 @@ options:
   activation:
     description: Options of M(gpuops.nvidia.gpu_driver_activation). Left out, the capability is not planned.
     type: dict
+  vgpu:
+    description: Options of M(gpuops.nvidia.vgpu_license). Left out, the capability is not planned.
+    type: dict
   fabric:
     description: Options of M(gpuops.nvidia.fabric_manager). Left out, the capability is not planned.
     type: dict

@@ -32,6 +32,7 @@ from ..module_utils.nouveau import policy as nouveau
 from ..module_utils.runtime import policy as runtime
 from ..module_utils.toolkit import policy as toolkit
 from ..module_utils.validation import arguments as validation
+from ..module_utils.vgpu import policy as vgpu
 
 try:
     from ansible.template import trust_as_template
@@ -88,6 +89,7 @@ SOURCES: Dict[str, Source] = {
     "mig": Source("mig", "mig", "mig_", mig.ARGUMENTS),
     "container_runtime": Source("runtime", "container_runtime", "container_runtime_", runtime.ARGUMENTS),
     "cdi_spec": Source("cdi", "container_runtime", "container_runtime_cdi_", cdi.ARGUMENTS),
+    "vgpu_license": Source("vgpu", "vgpu_license", "vgpu_license_", vgpu.ARGUMENTS),
     VALIDATION: Source("validation", "gpu_validation", "gpu_validation_", validation.ARGUMENTS),
 }
 

@@ -74,6 +74,7 @@ def test_site_in_check_mode_goes_through_and_changes_nothing(demo: Fleet, bare: 
     ("gpu_driver_activation", {}),
     ("fabric_manager", {}),
     ("imex", {}),
+    ("vgpu_license", {}),
     ("container_runtime", {}),
     ("cdi_spec", {}),
     ("gpu_info", {}),
@@ -83,8 +84,9 @@ def test_each_module_in_check_mode(demo: Fleet, bare: Any, module: str, options:
     played = demo.tasks("a100", [{"gpuops.nvidia." + module: options}], "--check", "--diff")
     assert played.code == 0, played.failures()
     # The activation waits for an installed driver, the fabric for a loaded one, the CDI specification for that and a
-    # toolkit; each says so. IMEX has no rack here.
-    waits = module in ("gpu_info", "gpu_plan", "gpu_driver_activation", "fabric_manager", "imex", "cdi_spec")
+    # toolkit; each says so. IMEX has no rack here, and the license no virtual GPU.
+    waits = module in ("gpu_info", "gpu_plan", "gpu_driver_activation", "fabric_manager", "imex", "vgpu_license",
+                       "cdi_spec")
     assert played.result("a100", module)["changed"] is not waits
     assert_untouched(demo, {"a100": bare.trees["a100"]})
 

@@ -22,7 +22,7 @@ MEMORY = "settings"
 WAS = "was"
 # In place of the value that is there: a plan that is approved before the package brings the file cannot know it
 ANOTHER = "another value"
-_LINE = re.compile(r"^\s*(?P<comment>#\s*)?(?P<key>[A-Z][A-Z0-9_]*)[ \t]*=[ \t]*(?P<value>[^\r\n]*?)\s*$")
+_LINE = re.compile(r"^\s*(?P<comment>#\s*)?(?P<key>[A-Z][A-Za-z0-9_]*)[ \t]*=[ \t]*(?P<value>[^\r\n]*?)\s*$")
 
 
 def values(text: str) -> Dict[str, str]:

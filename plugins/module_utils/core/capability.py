@@ -147,7 +147,8 @@ def plan_of(
     if judged:
         plan = Plan(refusals=judged)
     policy_digest = digest(without_passwords(
-        {name: value for name, value in parameters.items() if name not in capability.assumptions}))
+        {name: value for name, value in parameters.items()
+         if name not in capability.assumptions and not capability.arguments[name].get("no_log")}))
     foretold = facts_foretold(now or facts, facts)
     whole = replace(
         plan,

@@ -64,10 +64,14 @@ def read_daemon(host: Host, unit: str, program: str) -> Daemon:
     path = host.which(program)
     told = host.run([path, "--version"], check=False).stdout if path else ""
     version = _VERSION.search(told)
+    return replace(read_unit(host, unit), version=version.group(1) if version else "")
+
+
+def read_unit(host: Host, unit: str) -> Daemon:
+    """What systemd knows of it, for a program that cannot be asked for its version."""
     state = host.unit(unit)
     enablement = _enablement(host, unit)
     return Daemon(
-        version=version.group(1) if version else "",
         known=state.get("LoadState") in ("loaded", "masked") or enablement in ("enabled", "disabled", "masked"),
         enabled=enablement in _STARTS,
         masked=enablement in ("masked", "masked-runtime"),

@@ -76,6 +76,8 @@ class HostFacts:
                         (with NVIDIA's subnet manager), '' where nothing has to run here.
     imex:               whether the board is of a rack whose hosts share the memory of their GPUs (GB200, GB300): IMEX
                         runs here then.
+    vgpu_manager:       version of the vGPU manager whose guest this is, 'unknown' where it does not tell; '' where
+                        GPUs are whole ones.
     immutable:          why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
     secure_boot:        whether the firmware enforces signed modules.
     driver_installed:   version of the driver's kernel module on disk for the running kernel, '' if none.
@@ -112,6 +114,7 @@ class HostFacts:
     nvswitches: int = 0
     fabric: str = ""
     imex: bool = False
+    vgpu_manager: str = ""
     immutable: str = ""
     secure_boot: bool = False
     driver_installed: str = ""

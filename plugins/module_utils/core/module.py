@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -49,12 +49,23 @@ class Module(AnsibleModule):
         super().fail_json(readable(msg), **readable(result))
 
 
-def run_reader(arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]]) -> None:
+def no_secrets(parameters: Mapping[str, Any]) -> Iterable[str]:
+    """The `hidden` of a module whose secrets are options of its own."""
+    return ()
+
+
+def run_reader(
+    arguments: Dict[str, Any], read: Callable[[Host, Dict[str, Any]], Dict[str, Any]],
+    hidden: Callable[[Mapping[str, Any]], Iterable[str]] = no_secrets,
+) -> None:
     """Main function of a module that changes nothing: read(host, parameters) gives the result's keys.
+
+    hidden: secrets among the parameters, beside those that Ansible hides.
 
     Without root's eyes it is asked with a warning; where the answer would be wrong, it is to refuse (see require_root).
     """
     module = Module(argument_spec=arguments, supports_check_mode=True)
+    module.no_log_values.update(hidden(module.params))
     host = Host()
     if not host.is_root():
         module.warn(str(_not_root(TO_READ)))

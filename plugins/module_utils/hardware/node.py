@@ -55,6 +55,7 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         nvswitches=len(bus.nvswitches),
         fabric=bus.fabric,
         imex=bus.imex,
+        vgpu_manager=bus.vgpu_manager,
         immutable=immutable(host, release),
         secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
         driver_installed=installed.version,

@@ -39,6 +39,8 @@ _UNSTARTED = "no process can be started to call NVML: %s"
 # nvml.h: nvmlGpuFabricState_t
 FABRIC_STATES = ("not_supported", "not_started", "in_progress", "completed")
 COMPLETED = FABRIC_STATES[3]
+# Of a GPU whose use NVIDIA's vGPU software licenses
+LICENSED, UNLICENSED = "licensed", "unlicensed"
 # Seconds between two looks at the registration of GPUs with their fabric
 REGISTRATION_PAUSE = 1.0
 
@@ -52,6 +54,7 @@ class NvmlGpu:
     fabric_state is one of FABRIC_STATES, fabric_status NVML's return code (0 is success), which counts once it is
     completed. fabric_cluster is '' where the GPU's NVLink domain is its own host. fabric_health is {} where the driver
     tells none (see fabric_health.decoded()).
+    license is {} of a GPU that needs none, else {'state': LICENSED or UNLICENSED, 'product', 'expires'}.
     ecc_uncorrected and remap_pending are None where the GPU has no such counter.
     """
 
@@ -70,6 +73,7 @@ class NvmlGpu:
     fabric_clique: int = 0
     fabric_health: Mapping[str, str] = field(default_factory=dict)
     fabric_summary: str = NOT_SUPPORTED
+    license: Mapping[str, str] = field(default_factory=dict)
     ecc_uncorrected: Any = None
     remap_pending: Any = None
     remap_failed: Any = None
@@ -439,6 +443,7 @@ def _answering_gpu(nvml: Any, handle: Any, index: int, pci_address: str) -> Nvml
         mig=mig,
         mig_error=mig_error,
         **_fabric(nvml, handle),
+        license=_license(_optional(nvml, lambda: nvml.nvmlDeviceGetGridLicensableFeatures_v4(handle), None)),
         ecc_uncorrected=_optional(
             nvml,
             lambda: nvml.nvmlDeviceGetTotalEccErrors(
@@ -501,6 +506,23 @@ def _fabric_fields(info: Any) -> Dict[str, Any]:
         "fabric_health": decoded(info.healthMask) if hasattr(info, "healthMask") else {},
         "fabric_summary": summary_of(getattr(info, "healthSummary", 0)),
     }
+
+
+def _license(told: Any) -> Dict[str, str]:
+    """Of the features that a guest may have licensed one has the license, if any."""
+    if told is None or not told.isGridLicenseSupported:
+        return {}
+    features = told.gridLicensableFeatures[:told.licensableFeaturesCount]
+    licensed = next((each for each in features if each.featureState), None)
+    if licensed is None:
+        return {"state": UNLICENSED, "product": "", "expires": ""}
+    ends = licensed.licenseExpiry
+    return {"state": LICENSED, "product": _text(licensed.productName), "expires": "%04d-%02d-%02d %02d:%02d:%02d" % (
+        ends.year, ends.month, ends.day, ends.hour, ends.min, ends.sec) if ends.year else ""}
+
+
+def _text(told: Any) -> str:
+    return told.decode("utf-8", "replace") if isinstance(told, bytes) else str(told)
 
 
 def _optional(nvml: Any, read: Callable[[], Any], fallback: Any) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Tuple
 from ..core.errors import GpuOpsError
 from ..core.facts import PHYSICAL
 from ..core.host import Host
-from . import boards
+from . import boards, vgpu
 
 NVIDIA_VENDOR = "10de"
 MELLANOX_VENDOR = "15b3"
@@ -27,6 +27,7 @@ class PciDevice:
     driver:    bound kernel driver ('nvidia', 'nouveau', 'vfio-pci'), '' when none.
     numa_node: NUMA node, -1 when the firmware names none.
     role:      see core.facts.Gpu; of a device that is no GPU, PHYSICAL.
+    manager:   of a virtual GPU of a guest the version of the vGPU manager below (see vgpu.manager_of()), else ''.
     """
 
     address: str
@@ -35,6 +36,7 @@ class PciDevice:
     driver: str
     numa_node: int
     role: str = PHYSICAL
+    manager: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -59,6 +61,11 @@ class PciBus:
     def fabric(self) -> str:
         """See HostFacts.fabric."""
         return boards.fabric_of([gpu.device_id for gpu in self.gpus], len(self.nvswitches), len(self.bridges))
+
+    @property
+    def vgpu_manager(self) -> str:
+        """See HostFacts.vgpu_manager."""
+        return next((gpu.manager for gpu in self.gpus if gpu.manager), "")
 
     @property
     def imex(self) -> bool:
@@ -124,7 +131,16 @@ def _device(host: Host, directory: str, role: str = PHYSICAL) -> PciDevice:
         driver=_driver(host, directory),
         numa_node=int(numa_node) if numa_node.lstrip("-").isdigit() else -1,
         role=role,
+        manager=vgpu.manager_of(_configuration(host, directory)),
     )
+
+
+def _configuration(host: Host, directory: str) -> bytes:
+    """The configuration space, b'' where it is not to be read."""
+    try:
+        return host.read_bytes(directory + "/config") or b""
+    except (GpuOpsError, OSError):
+        return b""
 
 
 def _driver(host: Host, directory: str) -> str:

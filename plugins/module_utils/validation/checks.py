@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ..core.facts import FABRIC_MANAGER_NVLSM, HostFacts
 from ..hardware.boards import in_rack
 from ..hardware.fabric_health import told_health
-from ..hardware.nvml import NvmlGpu, NvmlReading
+from ..hardware.nvml import UNLICENSED, NvmlGpu, NvmlReading
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
 
@@ -33,6 +33,7 @@ class Evidence:
     handler:        the handler that GPU pods ask for.
     expected_gpus:  GPUs that the host must have, None when the PCI bus is believed.
     fabric_manager: state of the fabric manager's service, '' where the board needs none.
+    license_asked:  whether the service of a vGPU guest is to ask for a license.
     """
 
     facts: HostFacts
@@ -49,6 +50,7 @@ class Evidence:
     cdi_conflicts: Tuple[str, ...] = ()
     runtime_older: bool = False
     fabric_manager: str = ""
+    license_asked: bool = True
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,9 @@ class Check:
 
 
 def run_chain(evidence: Evidence) -> Tuple[Check, ...]:
-    """All checks in order."""
-    return tuple(check(evidence) for check in CHAIN)
+    """All checks in order; on a vGPU guest those of its own too."""
+    chain = (*CHAIN, *(OF_GUESTS if evidence.facts.vgpu_manager else ()))
+    return tuple(check(evidence) for check in chain)
 
 
 def healthy(checks: Tuple[Check, ...]) -> bool:
@@ -171,6 +174,18 @@ def fabric(evidence: Evidence) -> Check:
     return Check(name, PASSED, "no GPU waits for the fabric")
 
 
+def vgpu_license(evidence: Evidence) -> Check:
+    name = "vgpu_license"
+    if evidence.nvml.error:
+        return _skipped(name, "gpus_answer")
+    lacking = [gpu.named() for gpu in evidence.nvml.gpus if gpu.license.get("state") == UNLICENSED]
+    if lacking and evidence.license_asked:
+        return Check(name, FAILED, "no license: %s; without one they become slow" % ", ".join(lacking),
+                     "set `vgpu_license_token`, or `vgpu_license_feature_type` to 0 where none is to be asked for; see "
+                     "`journalctl -u nvidia-gridd`")
+    return Check(name, PASSED, "none is asked for" if lacking else "no virtual GPU lacks a license")
+
+
 def device_nodes(evidence: Evidence) -> Check:
     name = "device_nodes"
     if evidence.nvml.error:
@@ -223,6 +238,7 @@ CHAIN: Tuple[Callable[[Evidence], Check], ...] = (
     cdi_spec,
     runtime_handler,
 )
+OF_GUESTS: Tuple[Callable[[Evidence], Check], ...] = (vgpu_license,)
 
 
 def _silent(evidence: Evidence) -> List[str]:

@@ -18,6 +18,7 @@ from ..hardware.report import service_state
 from ..runtime.backends.known import BACKENDS
 from ..runtime.observation import observe
 from ..runtime.policy import ARGUMENTS, policy_of
+from ..vgpu.observation import asks_for_license
 from .checks import Check, Evidence, run_chain
 from .proof import keep_proof, kept_proof
 from .verdict import raise_if_unhealthy, remove_status_files, status_changes, write_status_files
@@ -68,6 +69,7 @@ def gather(host: Host, parameters: Mapping[str, Any]) -> Evidence:
         expected_gpus=parameters["expected_gpus"],
         runtime_older=older,
         fabric_manager=service_state(host, "nvidia-fabricmanager.service") if facts.fabric else "",
+        license_asked=not facts.vgpu_manager or asks_for_license(host),
         cdi_conflicts=conflicting(path, spec, elsewhere(host, path)) if spec else (),
     )
 

@@ -130,6 +130,23 @@ def test_every_gpu_is_read(board: Board) -> None:
     assert reading["gpus"][0]["fabric_state"] == "not_started"
 
 
+@pytest.mark.parametrize("licensed, told", [
+    (0, {"state": "unlicensed", "product": "", "expires": ""}),
+    (1, {"state": "licensed", "product": "NVIDIA Virtual Compute Server", "expires": "2027-01-02 03:04:05"})])
+def test_virtual_gpus_tell_of_their_license(board: Board, licensed: int, told: Dict[str, str]) -> None:
+    with silicon.board_file.opened(board.directory) as opened:
+        opened.set("vgpu.manager", "580.126")
+        opened.set("vgpu.licensed", licensed)
+    assert [gpu["license"] for gpu in board.read()["gpus"]] == [told] * 2
+
+
+def test_whole_gpus_need_no_license_and_old_drivers_tell_of_none(board: Board) -> None:
+    assert [gpu["license"] for gpu in board.read()["gpus"]] == [{}] * 2
+    board.fault("call", None, call="nvmlDeviceGetGridLicensableFeatures_v4", code=13, times=0)
+    reading = board.read()
+    assert [gpu["license"] for gpu in reading["gpus"]] == [{}] * 2 and not reading["error"]
+
+
 def put_fabric(board: Board, gpu: int, **values: Any) -> None:
     with silicon.board_file.opened(board.directory) as opened:
         for name, value in values.items():

@@ -82,6 +82,25 @@ typedef struct {
 } nvmlRowRemapperHistogramValues_t;
 
 typedef struct {
+    u32 year;
+    unsigned short month, day, hour, min, sec;
+    unsigned char status;
+} nvmlGridLicenseExpiry_t;
+
+typedef struct {
+    u32 featureCode, featureState;
+    char licenseInfo[128], productName[128];
+    u32 featureEnabled;
+    nvmlGridLicenseExpiry_t licenseExpiry;
+} nvmlGridLicensableFeature_t;
+
+typedef struct {
+    int isGridLicenseSupported;
+    u32 licensableFeaturesCount;
+    nvmlGridLicensableFeature_t gridLicensableFeatures[3];
+} nvmlGridLicensableFeatures_t;
+
+typedef struct {
     u64 l1Cache, l2Cache, deviceMemory, registerFile;
 } nvmlEccErrorCounts_t;
 

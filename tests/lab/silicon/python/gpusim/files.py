@@ -92,8 +92,17 @@ def write_configuration_spaces(directory: Path, board: Board) -> None:
         if path.exists() and board.has_fault("lost", index):
             path.write_bytes(b"\xff" * 256)
         elif path.exists():
-            path.write_bytes(_configuration_space(VENDOR_NVIDIA, board.gpu(index, "pci_device"),
-                                                  board.gpu(index, "pci_class"), board.gpu(index, "pci_subsystem")))
+            space = _configuration_space(VENDOR_NVIDIA, board.gpu(index, "pci_device"), board.gpu(index, "pci_class"),
+                                         board.gpu(index, "pci_subsystem"))
+            manager = board.text("vgpu.manager")
+            path.write_bytes(_virtual(space, manager) if manager else space)
+
+
+def _virtual(space: bytes, manager: str) -> bytes:
+    """The space with what NVIDIA's vGPU manager puts there: behind 'VF' a record of its version and branch."""
+    record = b"\0\x16" + manager.encode().ljust(10, b"\0") + b"r" + manager.encode()[:3].ljust(9, b"\0")
+    capability = b"\x09\0" + bytes([5 + len(record)]) + b"VF" + record
+    return space[:0x34] + b"\xd0" + space[0x35:0xd0] + capability + space[0xd0 + len(capability):]
 
 
 def _device(devices: Path, slot: str, vendor: str, device: str, device_class: str, subsystem: str, bars: List[int],
