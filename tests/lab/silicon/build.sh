@@ -30,7 +30,7 @@ gcc $flags $shared -Wl,-soname,libnvidia-ptxjitcompiler.so.1 -o "$out/pkg/libnvi
 gcc $flags $shared -o "$out/gpusim/lib/libgpusim-uname.so" "$src/uname.c" -ldl
 
 for program in nvidia-smi nvidia-modprobe nvidia-persistenced nv-fabricmanager nvidia-imex nvidia-imex-ctl \
-        nvidia-cuda-mps-control nvidia-cuda-mps-server; do
+        nvidia-cuda-mps-control nvidia-cuda-mps-server nvidia-gridd; do
     # shellcheck disable=SC2086
     gcc $flags -o "$out/pkg/$program" "$src/$program.c" "$src/board.c" -lpthread -ldl
 done

@@ -18,7 +18,7 @@ from gpulab.parts import packages
 from gpulab.parts.packages import Driver
 
 PROGRAMS = ("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced", "nv-fabricmanager", "nvidia-imex",
-            "nvidia-imex-ctl", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+            "nvidia-imex-ctl", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-gridd")
 FIELD = b"head" + b"GPUSIM_VERSION=unpackaged".ljust(64, b"\0") + b"tail"
 
 needs_apt = pytest.mark.skipif(not all(map(shutil.which, ("apt-get", "dpkg-deb", "gpg"))), reason="needs apt and gpg")
@@ -61,6 +61,14 @@ def test_flavours_exclude_each_other(silicon: Path) -> None:
     debs = _by_name(_driver(silicon))
     assert debs["nvidia-kernel-dkms"].conflicts == ("nvidia-kernel-open-dkms",)
     assert debs["nvidia-kernel-open-dkms"].conflicts == ("nvidia-kernel-dkms",)
+
+
+def test_a_guest_driver_is_one_package_with_all_of_a_driver(silicon: Path) -> None:
+    guest = _driver(silicon).guest()
+    assert (guest.name, guest.version) == ("nvidia-linux-grid-595", "595.91.07")
+    assert {"/usr/bin/nvidia-smi", "/usr/bin/nvidia-gridd", "/usr/src/nvidia-595.91.07/dkms.conf",
+            "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.595.91.07"} <= set(guest.files)
+    assert "/usr/lib/x86_64-linux-gnu/libcuda.so.1" in guest.links and "postinst" in guest.scripts
 
 
 @pytest.mark.parametrize(("name", "pattern"), [("595", "595.*"), ("595.91.07", "595.91.07-1")])

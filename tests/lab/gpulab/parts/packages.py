@@ -15,6 +15,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
@@ -31,6 +32,8 @@ BROKEN_VERSION = "580.999.99"
 
 NVIDIA_FLAT = Path("repos/debian12/x86_64")
 BROKEN_FLAT = Path("repos/debian12-broken/x86_64")
+# Guest drivers of NVIDIA's vGPU software, which come from no public repository: somebody's own mirror
+GRID_FLAT = Path("repos/grid/x86_64")
 # Programs that compare their own version with the loaded module's carry this word in a field of fixed size.
 STAMP = b"GPUSIM_VERSION="
 STAMP_SIZE = 64
@@ -211,6 +214,21 @@ class Driver:
         return self.deb(name, summary, depends=("libc6",), files={**files, **unit_file("driver", unit)},
                         scripts=scripts("daemon", "postinst prerm postrm", UNIT=unit))
 
+    def guest(self) -> Deb:
+        """The guest driver of NVIDIA's vGPU software: one package has all of it, and its version no revision."""
+        name, unit = "nvidia-linux-grid-%s" % self.branch, "nvidia-gridd.service"
+        parts = [each for each in self.packages() if each.name in (
+            "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "libcuda1", "nvidia-driver-cuda", "nvidia-modprobe",
+            "firmware-nvidia-gsp", "nvidia-kernel-support", "nvidia-kernel-dkms")]
+        files = {path: file for each in parts for path, file in each.files.items()}
+        return replace(
+            self.deb(name, "NVIDIA vGPU guest driver", depends=("libc6", "dkms (>= 3.0.3)"),
+                     triggers=("activate-noawait ldconfig",),
+                     files={**files, "/usr/bin/nvidia-gridd": self.program("nvidia-gridd"),
+                            **unit_file("driver", unit)},
+                     links={path: target for each in parts for path, target in each.links.items()},
+                     scripts=scripts("dkms", "postinst prerm", VERSION=self.version)), version=self.version)
+
     def metapackages(self) -> Iterator[Deb]:
         """Each depends on "at least", as NVIDIA's do: without a pin they roll on to the newest branch."""
         def meta(name: str, summary: str, depends: Tuple[str, ...], conflicts: Tuple[str, ...] = ()) -> Deb:
@@ -235,9 +253,10 @@ def build_nvidia(job: Job) -> None:
     empty = _empty_library(job)
     for version in VERSIONS:
         _pack_all(job, Driver(version, silicon, empty).packages(), job.out / NVIDIA_FLAT)
+        aptrepo.pack(job, Driver(version, silicon, empty).guest(), job.out / GRID_FLAT)
     _pack_all(job, Driver(BROKEN_VERSION, silicon, empty, compiles=False).packages(), job.out / BROKEN_FLAT)
     empty.unlink()
-    for flat in (NVIDIA_FLAT, BROKEN_FLAT):
+    for flat in (NVIDIA_FLAT, BROKEN_FLAT, GRID_FLAT):
         aptrepo.publish_key(key, job.out / flat / aptrepo.PUBLIC_KEY)
         aptrepo.index_flat(job, key, job.out / flat, NVIDIA_RELEASE)
 
