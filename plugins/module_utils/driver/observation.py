@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import time
 from dataclasses import asdict, dataclass, field, replace
 from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 from urllib.parse import unquote_to_bytes
@@ -88,6 +89,7 @@ class Observation:
     auth:                 our file of credentials, its password masked.
     given_key:            the key that the policy names by a path on this host, as it will be written; '' otherwise.
     bindings:             whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
+    month:                'YYYY-MM' by this host's clock.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -112,10 +114,12 @@ class Observation:
     auth: AuthFile = AuthFile(current=True)
     given_key: str = ""
     bindings: bool = True
+    month: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
-        """Without the room on disks, which is another one at each look and says nothing of what was planned."""
+        """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
         told = asdict(self)
+        del told["month"]
         if told["offer"]:
             del told["offer"]["space"]
         return told
@@ -151,6 +155,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
                                  None if policy.state == "absent" else origin.credentials),
         given_key=_given_key(host, origin) if policy.state != "absent" else "",
+        month=time.strftime("%Y-%m", time.gmtime()),
     )
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))

@@ -397,6 +397,7 @@ def _hold_steps(observation: Observation, policy: Policy, target: Target, requir
 
 def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
     notes = building.notes(observation.kernels, observation.boot, _coming(observation.offer), policy, facts, target)
+    notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
                   for each in observation.offer.unread]

@@ -11,8 +11,8 @@ from ..core.refusal import Refusal
 from ..core.versions import branch_of, version_key
 from ..packages.apt.versions import newest_first
 from . import catalogue
-from .catalogue import PackageSet
-from .policy import Policy
+from .catalogue import PackageSet, Wanted, system_of
+from .policy import DISTRIBUTION, Policy
 
 SYSTEMS = ("debian", "ubuntu")
 _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
@@ -61,19 +61,25 @@ def target_of(
     choice = catalogue.choose_module(facts.gpus, policy.kernel_module, branch)
     if choice.refusal is not None:
         return choice.refusal
-    packages = catalogue.package_set(
-        facts.os_id, policy.source, branch, choice.module, policy.flavour,
-        policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),
-        policy.extra_packages,
-        facts.fabric == FABRIC_MANAGER_NVLSM,
-        policy.imex == "present" or (policy.imex == "auto" and facts.imex),
-    )
+    packages = catalogue.package_set(wanted_of(policy, facts, branch, choice.module))
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
     if not version:
         present = catalogue.upstream(installed.get(packages.anchor, ""))
         version = present if present and catalogue.matches(present, policy.version) else ""
     return Target(version or catalogue.newest(known, policy.version), choice.module, packages)
+
+
+def wanted_of(policy: Policy, facts: HostFacts, branch: int, module: str) -> Wanted:
+    """What the catalogue is asked for, of a system that it knows."""
+    system = system_of(facts.os_id, facts.os_version, facts.arch)
+    assert system is not None, facts.os_id
+    return Wanted(
+        system, policy.source == DISTRIBUTION, branch, module, policy.flavour,
+        version=policy.version if policy.exact else "", kernel=facts.boot_kernel or facts.kernel,
+        fabric_manager=policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),
+        subnet_manager=facts.fabric == FABRIC_MANAGER_NVLSM,
+        imex=policy.imex == "present" or (policy.imex == "auto" and facts.imex), extra=policy.extra_packages)
 
 
 def _branch(
@@ -96,8 +102,7 @@ def anchors(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     names: Dict[str, None] = {}
     for branch in sorted(branches):
         for module in (OPEN, PROPRIETARY):
-            named = catalogue.package_set(facts.os_id, policy.source, branch, module, policy.flavour, False)
-            names[named.anchor] = None
+            names[catalogue.package_set(wanted_of(policy, facts, branch, module)).anchor] = None
     return tuple(names)
 
 

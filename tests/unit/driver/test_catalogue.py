@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from gpu_hosts import A100, B200, B300, GH200, T4, V100, facts
 from hypothesis import given
@@ -9,6 +11,12 @@ from hypothesis import strategies as st
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
+
+
+def wanted(os_id: str, source: str, branch: int, module: str = "open", **more: Any) -> catalogue.Wanted:
+    system = catalogue.system_of(os_id, {"debian": "12", "ubuntu": "24.04"}[os_id], "x86_64")
+    assert system is not None
+    return catalogue.Wanted(system, source == "distribution", branch, module, **more)
 
 
 @pytest.mark.parametrize("ids, wanted, branch, module", [
@@ -89,7 +97,7 @@ def test_a_choice_is_one_that_the_silicon_allows(number: int, wanted: str, branc
 def test_package_names(
     os_id: str, source: str, branch: int, module: str, flavour: str, required: tuple
 ) -> None:
-    named = catalogue.package_set(os_id, source, branch, module, flavour, fabric_manager=False)
+    named = catalogue.package_set(wanted(os_id, source, branch, module, flavour=flavour))
     assert named.required == required
     assert named.anchor == required[0]
 
@@ -98,10 +106,9 @@ def test_package_names(
     ("debian", 580, "nvidia-imex"), ("debian", 570, "nvidia-imex-570"), ("ubuntu", 595, "nvidia-imex"),
 ])
 def test_the_name_of_imex(os_id: str, branch: int, name: str) -> None:
-    wanted = catalogue.package_set(os_id, "nvidia_repository", branch, "open", "headless", False, imex=True)
-    assert name in wanted.required
-    assert not any("imex" in each for each in catalogue.package_set(
-        os_id, "nvidia_repository", branch, "open", "headless", True).required)
+    assert name in catalogue.package_set(wanted(os_id, "nvidia_repository", branch, imex=True)).required
+    without = catalogue.package_set(wanted(os_id, "nvidia_repository", branch, fabric_manager=True)).required
+    assert not any("imex" in each for each in without)
 
 
 @pytest.mark.parametrize("os_id, source, branch, name", [
@@ -111,7 +118,7 @@ def test_the_name_of_imex(os_id: str, branch: int, name: str) -> None:
     ("ubuntu", "distribution", 580, "nvidia-fabricmanager-580"),
 ])
 def test_the_name_of_the_fabric_manager(os_id: str, source: str, branch: int, name: str) -> None:
-    assert name in catalogue.package_set(os_id, source, branch, "open", "headless", True).required
+    assert name in catalogue.package_set(wanted(os_id, source, branch, fabric_manager=True)).required
 
 
 @pytest.mark.parametrize("name, belongs", [
@@ -144,4 +151,12 @@ def test_nvidias_directory(system: tuple, url: str) -> None:
 
 def test_every_known_key_is_of_a_known_directory() -> None:
     assert set(catalogue.REPOSITORY_KEYS) <= set(catalogue.REPOSITORY_DIRECTORIES.values())
-    assert all(len(key.fingerprint) == 40 for key in catalogue.REPOSITORY_KEYS.values())
+
+
+@pytest.mark.parametrize("directory", catalogue.REPOSITORY_KEYS)
+def test_the_file_of_a_key_is_named_by_the_end_of_its_fingerprint(directory: str) -> None:
+    key = catalogue.REPOSITORY_KEYS[directory]
+    assert key.file.endswith(".pub")
+    if key.fingerprint:
+        assert len(key.fingerprint) == 40
+        assert key.fingerprint.endswith(key.file[:-4].upper())

@@ -68,6 +68,23 @@ class TestExchange:
         assert goes_down({"nvidia-driver-cuda": installed}, {"nvidia-driver-cuda": wanted, "dkms": "3"}) is down
 
 
+class TestBranches:
+    @pytest.mark.parametrize("version, month, said", [
+        ("580.178.04", "2028-09", "Driver branch 580 (long-term support) is mended no more since 2028-08"),
+        ("580.178.04", "2026-11", ""), ("640.20.01", "2026-11", "none of those that this collection knows"),
+    ])
+    def test_a_branch_without_future_is_noted_and_installed(self, version: str, month: str, said: str) -> None:
+        world = World(versions=(version,), more={"month": month})
+        plan = made(world, policy(version=version[:3]), facts(A100))
+        assert not plan.refusals
+        assert "packages.install" in actions(plan)
+        assert any(said in note for note in plan.notes) if said else not plan.notes
+        assert any(step.subject == "driver " + version for step in plan.steps), "the plan names the exact version"
+
+    def test_the_date_is_no_part_of_what_was_planned_with(self) -> None:
+        assert Observation(month="2026-11").to_dict() == Observation(month="2026-12").to_dict()
+
+
 class TestConverged:
     @given(
         st.sampled_from(["580.126.09", "580.178.04", "580", "595", "610.57.04"]),

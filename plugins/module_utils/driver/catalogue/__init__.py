@@ -1,0 +1,48 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What NVIDIA's and the distributions' drivers are made of, on every system: tables and pure functions.
+
+  architectures   which kernel module which GPU takes, by PCI device id
+  branches        the driver's branches: kind, end of life, CUDA, and the branches with which names changed
+  systems         the distributions, their families and package managers
+  repositories    directories, keys and definitions of repositories
+  sets            the words: what is wanted, what a set is, how a package is tied to the driver's version
+  debian, ubuntu, enterprise, suse, amazon
+                  names of packages, a family each
+  companions      fabric manager, switch libraries, subnet manager, IMEX
+  resolver        all of it together
+  names           what belongs to a driver that is installed, and versions of packages
+
+Always true of a set: it names the module's package and user space, never a metapackage alone; every package of it has
+the driver's exact version, but those that have one of their own; and all of them are of one source.
+"""
+from __future__ import annotations
+
+from .architectures import EITHER, GPU_ARCHITECTURES, GpuArchitecture, ModuleChoice, architecture_of, choose_module
+from .branches import FIRST_OPEN_ONLY, notes_on
+from .companions import OF_NVLINK5
+from .names import (
+    FAMILY,
+    FAMILY_EXPRESSIONS,
+    FAMILY_GLOBS,
+    ONLY_AT_NVIDIA,
+    ONLY_IN_DISTRIBUTION,
+    branch_wanted,
+    family,
+    is_driver_version,
+    matches,
+    newest,
+    upstream,
+)
+from .repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
+from .resolver import Resolution, package_set, resolve, ways
+from .sets import PackageSet, Wanted
+from .systems import System, system_of
+
+__all__ = (
+    "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_OPEN_ONLY", "GPU_ARCHITECTURES",
+    "GpuArchitecture", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PackageSet",
+    "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "System", "Wanted", "architecture_of",
+    "branch_wanted", "choose_module", "default_key", "default_repository", "family", "is_driver_version", "matches",
+    "newest", "notes_on", "package_set", "resolve", "system_of", "upstream", "ways",
+)

@@ -1,0 +1,104 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What the driver's packages are called on RHEL and its rebuilds, and on Fedora.
+
+Sources: NVIDIA Driver Installation Guide (names, module streams, and that EL 10 and Fedora have none);
+NVIDIA/yum-packaging-precompiled-kmod (kernels that its modules are for); Red Hat's and AlmaLinux' documentation of the
+signed modules that they ship.
+"""
+from __future__ import annotations
+
+from typing import Sequence, Tuple
+
+from .sets import ANY_VERSION, DKMS, FULL, PRECOMPILED, PackageSet, Wanted
+from .systems import ENTERPRISE, System
+
+STREAM = "nvidia-driver"
+# Where the proprietary module has no stream of its own, its packages ended with this branch
+_LAST_PROPRIETARY = 580
+_FIRMWARE = "nvidia-kmod-common"
+
+
+def builds(wanted: Wanted) -> Tuple[str, ...]:
+    """How the module of a source is made, what is preferred first; () where the source has none.
+
+    NVIDIA's precompiled modules follow the kernels with months of delay: they are for those who ask for them.
+    """
+    system = wanted.system
+    if wanted.of_distribution:
+        signed = wanted.open and (system.os_id == "rhel" and system.major >= 10
+                                  or system.os_id == "almalinux" and system.major >= 9)
+        return (PRECOMPILED,) if signed else ()
+    if system.has_streams:
+        return (DKMS,) if wanted.open else (DKMS, PRECOMPILED)
+    return (DKMS,) if wanted.open or wanted.branch <= _LAST_PROPRIETARY else ()
+
+
+def packages(wanted: Wanted) -> PackageSet:
+    display = ("nvidia-driver",) if wanted.flavour == FULL else ()
+    if wanted.of_distribution:
+        if wanted.system.os_id == "rhel":
+            # Its own tool chooses the rest of the set
+            return PackageSet("kmod-nvidia-open", ("kmod-nvidia-open", "nvidia-driver-cuda", *display))
+        return PackageSet("nvidia-open-kmod", ("nvidia-open-kmod", "nvidia-driver", "nvidia-driver-cuda"))
+    if wanted.build == PRECOMPILED:
+        anchor = "kmod-nvidia-%s-%s" % (wanted.version or ANY_VERSION, wanted.kernel.rpartition(".")[0])
+    else:
+        anchor = "kmod-nvidia-open-dkms" if wanted.open else "kmod-nvidia-latest-dkms"
+    return PackageSet(anchor, (anchor, "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", *display),
+                      firmware=_FIRMWARE)
+
+
+def stream(wanted: Wanted) -> str:
+    """'nvidia-driver:580-open', '' where the source has no streams.
+
+    Streams without a branch ('open-dkms') follow the newest one: no set ever enables them.
+    """
+    if wanted.of_distribution or not wanted.system.has_streams:
+        return ""
+    kind = "-open" if wanted.open else "" if wanted.build == PRECOMPILED else "-dkms"
+    return "%s:%d%s" % (STREAM, wanted.branch, kind)
+
+
+def enabled_first(wanted: Wanted) -> Tuple[str, ...]:
+    """Repositories without which the packages cannot be installed."""
+    system = wanted.system
+    if wanted.of_distribution:
+        return ("rhel-%d-for-%s-extensions-rpms" % (system.major, system.arch),
+                "rhel-%d-for-%s-supplementary-rpms" % (system.major, system.arch)) if system.os_id == "rhel" else ()
+    if system.family != ENTERPRISE:
+        return ()
+    return ("epel", _builder(system))
+
+
+def _builder(system: System) -> str:
+    """Where the headers are that dkms of EPEL needs; clouds call it otherwise."""
+    if system.os_id == "rhel":
+        return "codeready-builder-for-rhel-%d-%s-rpms" % (system.major, system.arch)
+    if system.os_id == "ol":
+        return "ol%d_codeready_builder" % system.major
+    return "powertools" if system.major == 8 else "crb"
+
+
+def brought_first(wanted: Wanted) -> Tuple[str, ...]:
+    """Packages that name the distribution's own source."""
+    if not wanted.of_distribution:
+        return ()
+    return ("rhel-drivers",) if wanted.system.os_id == "rhel" else ("almalinux-release-nvidia-driver",)
+
+
+def headers(system: System, kernels: Sequence[str]) -> Tuple[str, ...]:
+    """EL 9 and later have a package that always fits the newest kernel."""
+    if system.family == ENTERPRISE and system.major >= 9:
+        return ("kernel-devel-matched", *("kernel-devel-" + kernel for kernel in kernels))
+    return tuple("kernel-devel-" + kernel for kernel in kernels)
+
+
+def without_set(wanted: Wanted) -> str:
+    """Why a source has no set, '' where it has one."""
+    if builds(wanted):
+        return ""
+    if wanted.of_distribution:
+        return "%s ships no driver of its own with the %s kernel module" % (wanted.system, wanted.module)
+    return "NVIDIA packages the proprietary kernel module for %s in branch %d and before" % (
+        wanted.system, _LAST_PROPRIETARY)

@@ -1,0 +1,69 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Names and versions of packages: what belongs to a driver, whose packages they are, which version is the newest."""
+from __future__ import annotations
+
+import re
+from typing import Dict, Iterable, Mapping
+
+from ...core.versions import branch_of, version_key
+
+FAMILY = re.compile(
+    r"^(nvidia-(?!container|docker|ctk)|libnvidia-(?!container)|libcuda1$|libcudadebugger|libnvcuvid|libnvoptix"
+    r"|libnvsdm|firmware-nvidia|cuda-drivers|linux-(modules|objects|signatures)-nvidia-|xserver-xorg-video-nvidia)"
+)
+# What apt's preferences and unattended-upgrades understand of the same family.
+FAMILY_GLOBS = (
+    "nvidia-*", "libnvidia-*", "libcuda1", "libcudadebugger*", "libnvcuvid*", "libnvoptix*", "libnvsdm*",
+    "firmware-nvidia-*", "cuda-drivers*", "xserver-xorg-video-nvidia*",
+)
+FAMILY_EXPRESSIONS = (
+    "nvidia-(?!container)", "libnvidia-(?!container)", "libcuda1", "libcudadebugger", "libnvcuvid", "libnvoptix",
+    "libnvsdm", "firmware-nvidia-", "cuda-drivers", "linux-modules-nvidia-", "linux-objects-nvidia-",
+    "linux-signatures-nvidia-", "xserver-xorg-video-nvidia",
+)
+_DRIVER_VERSION = re.compile(r"^\d{3}(\.\d+){1,2}$")
+
+# Names that only one of the two sources has: their presence tells where an installed driver came from.
+ONLY_IN_DISTRIBUTION = re.compile(r"^(nvidia-smi|nvidia-open-kernel-dkms|nvidia-.*-server(-open)?)$")
+ONLY_AT_NVIDIA = re.compile(r"^(nvidia-driver-cuda|nvidia-kernel-open-dkms|nvidia-dkms-open|libnvidia-compute"
+                            r"|nvidia-dkms-\d+(-open)?)$")
+
+
+def upstream(version: str) -> str:
+    """'580.178.04' of a package version '1:580.178.04-1ubuntu2'."""
+    return version.split(":", 1)[-1].split("-", 1)[0].split("+", 1)[0].split("~", 1)[0]
+
+
+def is_driver_version(version: str) -> bool:
+    return bool(_DRIVER_VERSION.match(upstream(version)))
+
+
+def family(installed: Mapping[str, str], floating: Iterable[str] = ()) -> Dict[str, str]:
+    """Installed packages that carry a driver version and belong to one driver.
+
+    Those with a version in their name (Ubuntu's nvidia-firmware-580-580.126.09) stay beside those of the next driver
+    until somebody removes them.
+    """
+    apart = set(floating)
+    return {name: version for name, version in installed.items()
+            if name not in apart and FAMILY.match(name) and is_driver_version(version)
+            and not name.endswith("-" + upstream(version))}
+
+
+def matches(version: str, wanted: str) -> bool:
+    """Whether a driver version is the wanted one, or of the wanted branch; every version is, if none is named."""
+    if not wanted:
+        return True
+    return version == wanted or ("." not in wanted and version.split(".")[0] == wanted)
+
+
+def newest(versions: Iterable[str], wanted: str) -> str:
+    """The newest version that is wanted, '' if there is none."""
+    fitting = [version for version in versions if matches(version, wanted)]
+    return max(fitting, key=version_key, default="")
+
+
+def branch_wanted(version: str) -> int:
+    """Branch of a policy's version, 0 if it names none."""
+    return branch_of(version) if version else 0
