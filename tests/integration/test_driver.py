@@ -20,6 +20,7 @@ from gpulab.topology import parse
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="boots hosts: needs root")
 
 REPOSITORY = "http://packages.gpulab:8480/cuda/repos/debian12/x86_64"
+GRID = "http://packages.gpulab:8480/cuda/repos/grid/x86_64"
 BROKEN = "http://packages.gpulab:8480/cuda/repos/debian12-broken/x86_64"
 OLD, NEW = "580.178.04", "595.91.07"
 # What the collection promises not to touch in check mode, and to bring back as it was.
@@ -37,6 +38,7 @@ def lab() -> Iterator[Lab]:
                   "hosts": [{"name": "gpu", "board": "a100-80gb-sxm", "gpus": 2},
                             {"name": "volta", "board": "v100", "gpus": 1},
                             {"name": "blackwell", "board": "b200-hgx", "gpus": 1},
+                            {"name": "guest", "board": "t4-vgpu", "gpus": 1},
                             {"name": "empty"}]}, "test_driver.py"))
     yield lab
     lab.down()
@@ -316,3 +318,37 @@ def test_a_driver_that_does_not_build_is_named_and_can_go(play: Play, delivered:
     assert away["changed"] and not away.get("failed"), away
     assert play.say("dpkg", "--audit") == ""
     assert as_delivered(play, delivered)
+
+
+def test_a_guest_gets_its_driver_and_its_license(lab: Lab, tmp_path: Path) -> None:
+    guest = Play(lab, tmp_path, "guest")
+    before = guest.contents()
+    refused = guest.tasks([{"gpuops.nvidia.gpu_driver": guest.driver}])[0]
+    assert refused["code"] == "driver.guest_of_vgpu" and "580.126" in refused["found"]
+    token = "eyJhbGciOiJS.dGhlLXNlY3JldA.bGljZW5zZQ"
+    bring: List[Mapping[str, Any]] = [
+        {"gpuops.nvidia.nouveau": {}},
+        {"gpuops.nvidia.gpu_driver": {"source": "local_repository", "version": OLD, "repository_url": GRID,
+                                      "repository_key": GRID + "/gpulab.pub"}},
+        {"gpuops.nvidia.gpu_driver_activation": {}},
+        {"gpuops.nvidia.vgpu_license": {"token": token, "timeout": 10}}]
+    results = guest.tasks(bring)
+    assert not any(result.get("failed") for result in results), results[-1]
+    assert [step.split("/")[1] for step in results[3]["applied"]] == [
+        "token.write", "file.write", "service.enable", "service.start", "license.wait"]
+    assert guest.say("nvidia-smi", "-L").startswith("GPU 0: GRID T4-16C")
+    assert token not in json.dumps(results)
+    assert guest.say("stat", "-c", "%a %U", "/etc/nvidia/ClientConfigToken/client_configuration_token_gpuops.tok") \
+        == "600 root"
+    assert changed(guest.tasks(bring)) == [False] * 4
+    planned = guest.tasks([{"gpuops.nvidia.gpu_plan": {"vgpu": {"token": token[::-1]}}}])[0]
+    assert [step["action"] for step in planned["plan"]["steps"]] == ["token.write", "service.restart", "license.wait"]
+    assert token[::-1] not in json.dumps(planned)
+    lab.reboot("guest")
+    assert changed(guest.tasks(bring)) == [False] * 4
+    unknown = guest.tasks([{"gpuops.nvidia.vgpu_license": {"token": "x" + token, "timeout": 2}}])[0]
+    assert unknown["code"] == "vgpu.unlicensed" and "no answer from the server" in unknown["found"]
+    guest.tasks([{"gpuops.nvidia.vgpu_license": {"state": "absent"}}, *AWAY[1:2], {"gpuops.nvidia.gpu_driver": {
+        "state": "absent", "source": "local_repository", "repository_url": GRID,
+        "repository_key": GRID + "/gpulab.pub"}}, AWAY[3]])
+    assert as_delivered(guest, before)

@@ -81,6 +81,7 @@ class Observation:
     enabled:    services that an earlier run enabled.
     divided:    whether a boot makes a layout of MIG instances, which no reload of the driver leaves.
     undivided:  whether an earlier run unloaded the driver since the boot and did not have that layout made again.
+    guest:      whether the GPUs are virtual ones, whose driver's package has no persistence daemon.
     ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
     """
 
@@ -101,6 +102,7 @@ class Observation:
     enabled: Tuple[str, ...] = ()
     divided: bool = False
     undivided: bool = False
+    guest: bool = False
     ours: bool = False
 
     def to_dict(self) -> Dict[str, Any]:
@@ -136,6 +138,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         enabled=tuple(memory.get("enabled", ())),
         divided=host.exists(RESTORE_WANTED),
         undivided=bool(memory.get(UNDIVIDED)),
+        guest=bool(facts.vgpu_manager),
         ours=any("nvidia" in name and change.before is None
                  for name, change in journal.packages("driver").items()),
     )

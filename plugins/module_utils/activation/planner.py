@@ -286,7 +286,7 @@ def _may_be_started(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
 def _state(observation: Observation, unit: str) -> Service:
     """A unit's state; before the driver is installed, as its package will leave it."""
     state = observation.services.get(unit, Service())
-    if state.known or observation.on_disk:
+    if state.known or observation.on_disk or observation.guest:
         return state
     return Service(known=True, enabled=True) if unit == PERSISTENCED else state
 

@@ -20,8 +20,9 @@ from .target import Target
 
 NAME = "driver"
 BUILD = "dkms.build"
-# Packages of the driver's source: 'nvidia-dkms-580-open', 'nvidia-kernel-dkms' ...; nvidia-fs-dkms is none of them
-_SOURCE = re.compile(r"nvidia-(?!fs-).*dkms")
+# Packages of the driver's source: 'nvidia-dkms-580-open', 'nvidia-kernel-dkms', 'nvidia-linux-grid-580' ...;
+# nvidia-fs-dkms is none of them
+_SOURCE = re.compile(r"nvidia-(?!fs-).*dkms|nvidia-linux-grid-")
 
 
 def running_kernel_gone(kernels: Sequence[Kernel], facts: HostFacts) -> bool:

@@ -23,13 +23,13 @@ def sources_text(origin: Origin) -> str:
     return managed(key + Repository(origin.url, "", KEY_FILE).sources())
 
 
-def pin_text(version: str) -> str:
+def pin_text(versions: str) -> str:
     """One version for the whole family, against every other source and downgrades included (apt_preferences(5)).
 
     Not above 1000: ansible.builtin.apt asks for exact versions with priority 1001, and must win.
     """
-    return managed("Package: %s\nPin: version %s-*\nPin-Priority: 1000\n" % (
-        " ".join(catalogue.FAMILY_GLOBS), version))
+    return managed("Package: %s\nPin: version %s\nPin-Priority: 1000\n" % (
+        " ".join(catalogue.FAMILY_GLOBS), versions))
 
 
 def unattended_text() -> str:

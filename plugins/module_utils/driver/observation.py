@@ -304,7 +304,7 @@ def _half_way(opened: Index, observation: Observation, target: Target) -> Dict[s
     if not observation.broken:
         return {}
     there = {**observation.unfinished, **observation.installed}
-    opened.prefer(pin_text(target.version))
+    opened.prefer(pin_text(target.pinned))
     missing = opened.missing()
     offered = opened.versions([name for name in {**missing, **there} if catalogue.FAMILY.match(name)])
     wanted = {name: target.package_version(name, offered) for name in offered}
@@ -322,7 +322,7 @@ def _simulated(
     there, and that of the old version would have apt keep them: so they are asked for by name. So is what nothing of
     the driver needs (nvidia-imex, nvidia-settings): apt would leave it at the version before.
     """
-    opened.prefer(pin_text(target.version))
+    opened.prefer(pin_text(target.pinned))
     there = {**observation.unfinished, **observation.installed}
     asked = {**half_way, **request}
     draft = opened.simulate(asked, goes_down(there, asked))

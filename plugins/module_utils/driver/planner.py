@@ -29,7 +29,7 @@ from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text,
 from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, settled
 from .origin import KEY_FILE, Origin, origin_of
-from .policy import DISTRIBUTION, PREINSTALLED, Policy
+from .policy import DISTRIBUTION, LOCAL_REPOSITORY, PREINSTALLED, Policy
 from .target import SYSTEMS, Target, target_of, versions_offered
 
 NAME = "driver"
@@ -111,6 +111,13 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
             "driver.system_not_supported", "%s %s" % (facts.os_id or "an unknown system", facts.os_version),
             "Debian or Ubuntu for source %s" % policy.source,
             "install the driver yourself and set `source` to `preinstalled`", option="source"))
+    elif facts.vgpu_manager and policy.source != LOCAL_REPOSITORY:
+        refusals.append(Refusal(
+            "driver.guest_of_vgpu", "virtual GPUs, of vGPU manager %s" % facts.vgpu_manager,
+            "a driver from source %s: those of public repositories do not drive virtual GPUs" % policy.source,
+            "put the guest driver that came with the vGPU manager (nvidia-linux-grid-580_580.178.04_amd64.deb) into a "
+            "repository of your own and set `source` to `local_repository`, or install it yourself and set `source` to "
+            "`preinstalled`", option="source"))
     refusals += facts.refusals_without_gpus()
     if refusals:
         return refusals
@@ -388,7 +395,7 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
 
 def _hold_steps(observation: Observation, policy: Policy, target: Target, requires: Tuple[str, ...]) -> List[Step]:
     if policy.hold:
-        return _own_file(observation, PIN_FILE, pin_text(target.version),
+        return _own_file(observation, PIN_FILE, pin_text(target.pinned),
                          "The version stays until the policy names another one.", requires)
     return [file_step(NAME, path, observation.files[path], None, "The policy does not hold the version.",
                       requires=requires)

@@ -26,6 +26,11 @@ class Target:
     module: str
     packages: PackageSet
 
+    @property
+    def pinned(self) -> str:
+        """Its versions as apt's preferences name them, whatever the revision."""
+        return self.version if catalogue.is_guest(self.packages.anchor) else "%s-*" % self.version
+
     def request(self, versions: Mapping[str, Sequence[str]]) -> Dict[str, str]:
         """{package: version} of every package of the set that the repository has."""
         named = ((name, self.package_version(name, versions))
@@ -58,7 +63,8 @@ def target_of(
                    "`nvidia_repository`",
             option="source",
         )
-    choice = catalogue.choose_module(facts.gpus, policy.kernel_module, branch)
+    module = catalogue.module_of_guest(facts.gpus) if facts.vgpu_manager else ""
+    choice = catalogue.choose_module(facts.gpus, module or policy.kernel_module, branch)
     if choice.refusal is not None:
         return choice.refusal
     packages = catalogue.package_set(wanted_of(policy, facts, branch, choice.module))
@@ -79,7 +85,8 @@ def wanted_of(policy: Policy, facts: HostFacts, branch: int, module: str) -> Wan
         version=policy.version if policy.exact else "", kernel=facts.boot_kernel or facts.kernel,
         fabric_manager=policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),
         subnet_manager=facts.fabric == FABRIC_MANAGER_NVLSM,
-        imex=policy.imex == "present" or (policy.imex == "auto" and facts.imex), extra=policy.extra_packages)
+        imex=policy.imex == "present" or (policy.imex == "auto" and facts.imex), extra=policy.extra_packages,
+        guest=bool(facts.vgpu_manager))
 
 
 def _branch(

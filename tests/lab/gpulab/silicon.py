@@ -86,6 +86,8 @@ def _board_values(table: Mapping[str, Any]) -> Dict[str, str]:
     })
     values.update(_fabric_values(table["fabric"]))
     values.update(_mig_values(table.get("mig")))
+    if "vgpu_manager" in table:
+        values["vgpu.manager"] = table["vgpu_manager"]
     return values
 
 

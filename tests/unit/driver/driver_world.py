@@ -90,7 +90,7 @@ class World(world.World):
         return seen
 
     def _offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
-        packages = {"%s-1" % version: version for version in self.versions}
+        packages = {version if there.vgpu_manager else "%s-1" % version: version for version in self.versions}
         versions: Dict[str, List[str]] = {name: sorted(packages, reverse=True) for name in anchors(wanted, there)}
         target = target_of(wanted, there, seen.installed, versions)
         if not isinstance(target, Target):
@@ -105,7 +105,9 @@ class World(world.World):
             return Offer(versions=versions, key=key)
         comes: Tuple[str, ...] = ()
         if any(name in request for name in target.packages.required):
-            request["libnvidia-ml1"], comes = "%s-1" % target.version, ("dkms",)
+            comes = ("dkms",)
+            if not there.vgpu_manager:
+                request["libnvidia-ml1"] = "%s-1" % target.version
         installs = {**request, **dict.fromkeys(comes, "3.0.10-8")}
         installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
         removes = tuple(name for name in self.installed if building.loses([name]) and name not in installs) \
@@ -113,7 +115,7 @@ class World(world.World):
         before = {name: self.installed[name] for name in (*installs, *removes) if name in self.installed}
         return Offer(versions=versions, key=key, transaction=Simulation(
             installs, removes, before=before, request=request, allow_downgrade=goes_down(self.installed, installs),
-            named=("libnvidia-ml1",) if comes else ()))
+            named=("libnvidia-ml1",) if comes and not there.vgpu_manager else ()))
 
     @property
     def is_touched(self) -> bool:
@@ -148,8 +150,8 @@ class World(world.World):
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or "linux-headers-" + kernel.release in self.installed)
             for kernel in self.kernels)
-        anchor = [name for name in step.change["after"] if name.endswith(("dkms", "dkms-open", "-open"))
-                  and name in self.installed]
+        anchor = [name for name in step.change["after"] if name in self.installed
+                  and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
         if anchor:
             self.kernels = tuple(replace(kernel, module="", license="") for kernel in self.kernels)
         if anchor and self.script_builds:
@@ -187,7 +189,8 @@ class World(world.World):
         runs, boots = (modules.get(release, Kernel("")) for release in (self.facts.kernel, self.facts.boot_kernel))
         self.facts = self.facts.but(
             driver_installed=runs.module, driver_boots=boots.module,
-            driver_userspace=catalogue.upstream(self.installed.get("libnvidia-ml1", "")),
+            driver_userspace=next((catalogue.upstream(version) for name, version in self.installed.items()
+                                   if name == "libnvidia-ml1" or catalogue.is_guest(name)), ""),
             module_installed=kind_of((runs if runs.module else boots).license))
 
     # what scenarios say

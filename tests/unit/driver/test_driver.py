@@ -299,7 +299,7 @@ class TestFiles:
             "Signed-By: /etc/apt/keyrings/gpuops-nvidia-driver.asc\n" % (self.SAYS, noted))
 
     def test_the_pin(self) -> None:
-        first, packages, *rest = pin_text("580.178.04").splitlines(keepends=True)
+        first, packages, *rest = pin_text("580.178.04-*").splitlines(keepends=True)
         assert first == "# %s\n" % self.SAYS
         assert packages.startswith("Package: nvidia-* libnvidia-* libcuda1 ")
         assert "".join(rest) == "Pin: version 580.178.04-*\nPin-Priority: 1000\n"

@@ -9,6 +9,7 @@
   sets            the words: what is wanted, what a set is, how a package is tied to the driver's version
   debian, ubuntu, enterprise, suse, amazon
                   names of packages, a family each
+  guests          the guest driver of NVIDIA's vGPU software
   companions      fabric manager, switch libraries, subnet manager, IMEX
   resolver        all of it together
   names           what belongs to a driver that is installed, and versions of packages
@@ -21,6 +22,8 @@ from __future__ import annotations
 from .architectures import EITHER, GPU_ARCHITECTURES, GpuArchitecture, ModuleChoice, architecture_of, choose_module
 from .branches import FIRST_OPEN_ONLY, notes_on
 from .companions import OF_NVLINK5
+from .guests import is_guest
+from .guests import module as module_of_guest
 from .names import (
     FAMILY,
     FAMILY_EXPRESSIONS,
@@ -43,6 +46,6 @@ __all__ = (
     "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_OPEN_ONLY", "GPU_ARCHITECTURES",
     "GpuArchitecture", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PackageSet",
     "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "System", "Wanted", "architecture_of",
-    "branch_wanted", "choose_module", "default_key", "default_repository", "family", "is_driver_version", "matches",
-    "newest", "notes_on", "package_set", "resolve", "system_of", "upstream", "ways",
+    "branch_wanted", "choose_module", "default_key", "default_repository", "family", "is_driver_version", "is_guest",
+    "matches", "module_of_guest", "newest", "notes_on", "package_set", "resolve", "system_of", "upstream", "ways",
 )

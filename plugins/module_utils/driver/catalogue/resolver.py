@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Optional, Sequence, Tuple, Union
 
 from ...core.refusal import Refusal
-from . import amazon, debian, enterprise, repositories, suse, ubuntu
+from . import amazon, debian, enterprise, guests, repositories, suse, ubuntu
 from .branches import FIRST_OPEN_ONLY
 from .companions import is_companion, lacking, with_companions
 from .repositories import Definition
@@ -74,6 +74,8 @@ class Resolution:
 
 def ways(wanted: Wanted) -> Tuple[str, ...]:
     """DKMS and PRECOMPILED as far as the source has them, what is preferred first; () where it has no set."""
+    if wanted.guest:
+        return (DKMS,)
     if _has_no_proprietary(wanted):
         return ()
     return {DEBIAN: debian.builds, UBUNTU: ubuntu.builds, ENTERPRISE: enterprise.builds, FEDORA: enterprise.builds,
@@ -105,6 +107,8 @@ def _lags(wanted: Wanted) -> bool:
 
 def package_set(wanted: Wanted) -> PackageSet:
     """The packages of a set that the source has, see ways()."""
+    if wanted.guest:
+        return guests.packages(wanted).plus(wanted.extra)
     named = {DEBIAN: debian.packages, UBUNTU: ubuntu.packages, ENTERPRISE: enterprise.packages,
              FEDORA: enterprise.packages, SUSE: suse.packages, AMAZON: amazon.packages}[wanted.system.family](wanted)
     return with_companions(named, wanted)

@@ -38,6 +38,7 @@ class Wanted:
     subnet_manager:  whether it is one of NVLink 5, which needs the subnet manager too.
     imex:            whether the host shares its GPUs' memory with others.
     extra:           further packages in the driver's version.
+    guest:           whether the GPUs are virtual ones of NVIDIA's vGPU software.
     """
 
     system: System
@@ -52,6 +53,7 @@ class Wanted:
     subnet_manager: bool = False
     imex: bool = False
     extra: Tuple[str, ...] = ()
+    guest: bool = False
 
     @property
     def open(self) -> bool:

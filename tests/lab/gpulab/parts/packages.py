@@ -222,7 +222,8 @@ class Driver:
             "firmware-nvidia-gsp", "nvidia-kernel-support", "nvidia-kernel-dkms")]
         files = {path: file for each in parts for path, file in each.files.items()}
         return replace(
-            self.deb(name, "NVIDIA vGPU guest driver", depends=("libc6", "dkms (>= 3.0.3)"),
+            self.deb(name, "NVIDIA vGPU guest driver", depends=("libc6", "dkms (>= 3.0.3)"), **{
+                relation: ("nvidia-linux-grid",) for relation in ("provides", "conflicts", "replaces")},
                      triggers=("activate-noawait ldconfig",),
                      files={**files, "/usr/bin/nvidia-gridd": self.program("nvidia-gridd"),
                             **unit_file("driver", unit)},
