@@ -216,15 +216,14 @@ class Driver:
 
     def guest(self) -> Deb:
         """The guest driver of NVIDIA's vGPU software: one package has all of it, and its version no revision."""
-        name, unit = "nvidia-linux-grid-%s" % self.branch, "nvidia-gridd.service"
+        name, unit, virtual = "nvidia-linux-grid-%s" % self.branch, "nvidia-gridd.service", ("nvidia-linux-grid",)
         parts = [each for each in self.packages() if each.name in (
             "libnvidia-ml1", "libnvidia-ptxjitcompiler1", "libcuda1", "nvidia-driver-cuda", "nvidia-modprobe",
             "firmware-nvidia-gsp", "nvidia-kernel-support", "nvidia-kernel-dkms")]
         files = {path: file for each in parts for path, file in each.files.items()}
         return replace(
-            self.deb(name, "NVIDIA vGPU guest driver", depends=("libc6", "dkms (>= 3.0.3)"), **{
-                relation: ("nvidia-linux-grid",) for relation in ("provides", "conflicts", "replaces")},
-                     triggers=("activate-noawait ldconfig",),
+            self.deb(name, "NVIDIA vGPU guest driver", depends=("libc6", "dkms (>= 3.0.3)"), provides=virtual,
+                     conflicts=virtual, replaces=virtual, triggers=("activate-noawait ldconfig",),
                      files={**files, "/usr/bin/nvidia-gridd": self.program("nvidia-gridd"),
                             **unit_file("driver", unit)},
                      links={path: target for each in parts for path, target in each.links.items()},
