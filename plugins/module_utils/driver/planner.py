@@ -24,7 +24,7 @@ from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, catalogue
+from . import building, by_hand, catalogue
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, settled
@@ -107,10 +107,7 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
             "packages of source %s" % policy.source,
             "build the driver into the image and set `source` to `preinstalled`", option="source"))
     elif facts.os_id not in SYSTEMS:
-        refusals.append(Refusal(
-            "driver.system_not_supported", "%s %s" % (facts.os_id or "an unknown system", facts.os_version),
-            "Debian or Ubuntu for source %s" % policy.source,
-            "install the driver yourself and set `source` to `preinstalled`", option="source"))
+        refusals.append(by_hand.refusal(policy, facts, [kernel.release for kernel in observation.kernels]))
     refusals += facts.refusals_without_gpus()
     if refusals:
         return refusals
