@@ -29,7 +29,7 @@ from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text,
 from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, settled
 from .origin import KEY_FILE, Origin, origin_of
-from .policy import DISTRIBUTION, PREINSTALLED, Policy
+from .policy import Policy
 from .target import SYSTEMS, Target, target_of, versions_offered
 
 NAME = "driver"
@@ -40,7 +40,7 @@ MAKE_ROOM = {space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get cle
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
         return _plan_absent(observation, policy, facts)
-    if policy.source == PREINSTALLED:
+    if not policy.comes_from.installs:
         return Plan(refusals=tuple(_refuse_preinstalled(observation, policy, facts)))
     refusals = _refuse_host(observation, policy, facts)
     if refusals:
@@ -58,7 +58,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
 
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
     """Facts once the plan is done."""
-    if planned.refusals or policy.state == "staged" or policy.source == PREINSTALLED:
+    if planned.refusals or policy.state == "staged" or not policy.comes_from.installs:
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
@@ -116,8 +116,7 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
 
 def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     refusals = []
-    foreign = catalogue.ONLY_AT_NVIDIA if policy.source == DISTRIBUTION else catalogue.ONLY_IN_DISTRIBUTION
-    names = sorted(name for name in observation.installed if foreign.match(name))
+    names = sorted(name for name in observation.installed if policy.comes_from.foreign.match(name))
     if names:
         refusals.append(Refusal(
             "driver.packages_of_another_source",
@@ -405,7 +404,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
 
 
 def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    refusals = [] if policy.source == PREINSTALLED else _refuse_broken(observation)
+    refusals = _refuse_broken(observation) if policy.comes_from.installs else []
     leaving, kept = _leaving(observation, facts)
     held = sorted(name for name in leaving if name in observation.held)
     if held:

@@ -41,7 +41,8 @@ from .systems import System, system_of
 
 __all__ = (
     "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_OPEN_ONLY", "GPU_ARCHITECTURES",
-    "GpuArchitecture", "LONG_TERM_BRANCH", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PackageSet",
+    "GpuArchitecture", "LONG_TERM_BRANCH", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION",
+    "PackageSet",
     "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "System", "Wanted", "architecture_of",
     "branch_wanted", "choose_module", "default_key", "default_repository", "family", "is_driver_version", "matches",
     "newest", "notes_on", "package_set", "resolve", "system_of", "upstream", "ways",
