@@ -27,7 +27,7 @@ from . import catalogue
 from .files import AUTH_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
 from .kernels import Kernel, read_kernels, signing_key_enrolled
 from .origin import KEY_FILE, Origin, origin_of
-from .policy import DISTRIBUTION, Policy
+from .policy import Policy
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
 LISTS = "/var/lib/apt/lists"
@@ -396,7 +396,7 @@ def header_packages(observation: Observation, policy: Policy) -> Tuple[str, ...]
 
 def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> bool:
     """Whether the repository must be read to plan."""
-    if facts.os_id not in SYSTEMS or policy.source != DISTRIBUTION and not policy.from_repository:
+    if facts.os_id not in SYSTEMS or not policy.comes_from.has_index:
         return False
     if facts.immutable or not facts.gpus or (policy.from_repository and not origin_of(policy, facts).url):
         return False

@@ -9,8 +9,7 @@ from typing import Optional
 from ..core.facts import HostFacts
 from ..packages.apt import keys
 from ..packages.model import Credentials
-from . import catalogue
-from .policy import NVIDIA_REPOSITORY, Policy
+from .policy import Policy
 
 KEY_FILE = "/etc/apt/keyrings/gpuops-nvidia-driver.asc"
 
@@ -40,9 +39,7 @@ class Origin:
 def origin_of(policy: Policy, facts: HostFacts) -> Origin:
     if not policy.from_repository:
         return Origin()
-    url = policy.repository_url
-    if not url and policy.source == NVIDIA_REPOSITORY:
-        url = catalogue.default_repository(facts.os_id, facts.os_version, facts.arch)
+    url = policy.comes_from.url(policy.repository_url, facts)
     key, named, told = policy.repository_key, policy.repository_key_fingerprint, policy.credentials
     if keys.is_armoured(key):
         return Origin(url, key_text=key, fingerprint=named, credentials=told)
@@ -50,7 +47,7 @@ def origin_of(policy: Policy, facts: HostFacts) -> Origin:
         return Origin(url, key_file=key, fingerprint=named, credentials=told)
     if key:
         return Origin(url, key_url=key, fingerprint=named, credentials=told, key_credentials=policy.key_credentials)
-    default = catalogue.default_key(facts.os_id, facts.os_version)
+    default = policy.comes_from.key(facts)
     if default is None or not url:
         return Origin(url, fingerprint=named, credentials=told)
     return Origin(url, key_url=url + default.file, fingerprint=named or default.fingerprint, credentials=told,

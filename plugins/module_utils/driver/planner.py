@@ -24,12 +24,12 @@ from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, catalogue
+from . import building, by_hand, catalogue
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, settled
 from .origin import KEY_FILE, Origin, origin_of
-from .policy import DISTRIBUTION, LOCAL_REPOSITORY, PREINSTALLED, Policy
+from .policy import Policy
 from .target import SYSTEMS, Target, target_of, versions_offered
 
 NAME = "driver"
@@ -40,7 +40,7 @@ MAKE_ROOM = {space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get cle
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
         return _plan_absent(observation, policy, facts)
-    if policy.source == PREINSTALLED:
+    if not policy.comes_from.installs:
         return Plan(refusals=tuple(_refuse_preinstalled(observation, policy, facts)))
     refusals = _refuse_host(observation, policy, facts)
     if refusals:
@@ -58,7 +58,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
 
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
     """Facts once the plan is done."""
-    if planned.refusals or policy.state == "staged" or policy.source == PREINSTALLED:
+    if planned.refusals or policy.state == "staged" or not policy.comes_from.installs:
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
@@ -107,11 +107,8 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
             "packages of source %s" % policy.source,
             "build the driver into the image and set `source` to `preinstalled`", option="source"))
     elif facts.os_id not in SYSTEMS:
-        refusals.append(Refusal(
-            "driver.system_not_supported", "%s %s" % (facts.os_id or "an unknown system", facts.os_version),
-            "Debian or Ubuntu for source %s" % policy.source,
-            "install the driver yourself and set `source` to `preinstalled`", option="source"))
-    elif facts.vgpu_manager and policy.source != LOCAL_REPOSITORY:
+        refusals.append(by_hand.refusal(policy, facts, [kernel.release for kernel in observation.kernels]))
+    elif facts.vgpu_manager and not policy.comes_from.has_guests:
         refusals.append(Refusal(
             "driver.guest_of_vgpu", "virtual GPUs, of vGPU manager %s" % facts.vgpu_manager,
             "a driver from source %s: those of public repositories do not drive virtual GPUs" % policy.source,
@@ -126,8 +123,7 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
 
 def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     refusals = []
-    foreign = catalogue.ONLY_AT_NVIDIA if policy.source == DISTRIBUTION else catalogue.ONLY_IN_DISTRIBUTION
-    names = sorted(name for name in observation.installed if foreign.match(name))
+    names = sorted(name for name in observation.installed if policy.comes_from.foreign.match(name))
     if names:
         refusals.append(Refusal(
             "driver.packages_of_another_source",
@@ -415,7 +411,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
 
 
 def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    refusals = [] if policy.source == PREINSTALLED else _refuse_broken(observation)
+    refusals = _refuse_broken(observation) if policy.comes_from.installs else []
     leaving, kept = _leaving(observation, facts)
     held = sorted(name for name in leaving if name in observation.held)
     if held:

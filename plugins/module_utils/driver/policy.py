@@ -10,17 +10,11 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 from ..core.errors import GpuOpsError
 from ..packages.apt import credentials, keys
 from ..packages.model import Credentials
-
-DISTRIBUTION = "distribution"
-NVIDIA_REPOSITORY = "nvidia_repository"
-LOCAL_REPOSITORY = "local_repository"
-PREINSTALLED = "preinstalled"
-RUNFILE = "runfile"
-SOURCES = (DISTRIBUTION, NVIDIA_REPOSITORY, LOCAL_REPOSITORY, PREINSTALLED, RUNFILE)
+from .sources import DEFAULT, SOURCES, Source
 
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "staged", "absent"], "default": "present"},
-    "source": {"type": "str", "choices": list(SOURCES), "default": "nvidia_repository"},
+    "source": {"type": "str", "choices": list(SOURCES), "default": DEFAULT},
     "version": {"type": "str", "default": ""},
     "kernel_module": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
     "flavour": {"type": "str", "choices": ["headless", "full"], "default": "headless"},
@@ -44,7 +38,7 @@ class Policy:
     """The driver that is wanted, and where it comes from; nothing in it contradicts itself.
 
     state:                      present, staged (fetched, not installed) or absent.
-    source:                     where packages come from.
+    source:                     where packages come from, see comes_from.
     version:                    '580.178.04', or a branch '580', or '' for what the source has.
     kernel_module:              auto, open or proprietary.
     flavour:                    headless or full.
@@ -62,7 +56,7 @@ class Policy:
     """
 
     state: str = "present"
-    source: str = NVIDIA_REPOSITORY
+    source: str = DEFAULT
     version: str = ""
     kernel_module: str = "auto"
     flavour: str = "headless"
@@ -79,8 +73,12 @@ class Policy:
     key_credentials: Optional[Credentials] = None
 
     @property
+    def comes_from(self) -> Source:
+        return SOURCES[self.source]
+
+    @property
     def from_repository(self) -> bool:
-        return self.source in (NVIDIA_REPOSITORY, LOCAL_REPOSITORY)
+        return self.comes_from.has_repository
 
     @property
     def exact(self) -> bool:
@@ -115,15 +113,6 @@ def _key(key: str, is_needless: bool) -> Mapping[str, Any]:
 
 
 def _refuse_contradictions(policy: Policy) -> None:
-    if policy.source == RUNFILE:
-        raise GpuOpsError(
-            "driver.runfile_not_offered",
-            found="`source`: runfile",
-            wanted="a driver that the package manager can account for; installing a runfile is not offered yet",
-            remedy="set `source` to `nvidia_repository`, `local_repository` or `distribution`; for a driver that was "
-                   "installed by other means to `preinstalled`",
-            option="source",
-        )
     if policy.version and not _VERSION.match(policy.version):
         raise GpuOpsError(
             "driver.version_malformed",
@@ -132,23 +121,7 @@ def _refuse_contradictions(policy: Policy) -> None:
             remedy="name one of them; package revisions such as '-1' are found by the collection",
             option="version",
         )
-    if policy.from_repository and not policy.version:
-        raise GpuOpsError(
-            "driver.no_version",
-            found="no `version` for `source` %s" % policy.source,
-            wanted="a driver version such as 580.178.04, or a branch such as 580",
-            remedy="set `version`; NVIDIA's repositories carry several branches side by side",
-            option="version",
-        )
-    if policy.source == LOCAL_REPOSITORY and not (policy.repository_url and policy.repository_key):
-        lacking = "repository_key" if policy.repository_url else "repository_url"
-        raise GpuOpsError(
-            "driver.local_repository_incomplete",
-            found="`source` local_repository without `%s`" % lacking,
-            wanted="the directory of the packages and the key that signed it",
-            remedy="set `repository_url` (http, https or file) and `repository_key` (armoured text, path or URL)",
-            option=lacking,
-        )
+    policy.comes_from.check(policy.version, policy.repository_url, policy.repository_key)
     key = policy.repository_key
     if key and not (keys.is_armoured(key) or key.startswith(("/", "http://", "https://"))):
         raise GpuOpsError(

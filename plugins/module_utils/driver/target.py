@@ -12,7 +12,7 @@ from ..core.versions import branch_of, version_key
 from ..packages.apt.versions import newest_first
 from . import catalogue
 from .catalogue import PackageSet, Wanted, system_of
-from .policy import DISTRIBUTION, Policy
+from .policy import Policy
 
 SYSTEMS = ("debian", "ubuntu")
 _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
@@ -81,7 +81,7 @@ def wanted_of(policy: Policy, facts: HostFacts, branch: int, module: str) -> Wan
     system = system_of(facts.os_id, facts.os_version, facts.arch)
     assert system is not None, facts.os_id
     return Wanted(
-        system, policy.source == DISTRIBUTION, branch, module, policy.flavour,
+        system, policy.comes_from.of_distribution, branch, module, policy.flavour,
         version=policy.version if policy.exact else "", kernel=facts.boot_kernel or facts.kernel,
         fabric_manager=policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),
         subnet_manager=facts.fabric == FABRIC_MANAGER_NVLSM,

@@ -52,6 +52,8 @@ BRANCHES: Tuple[Branch, ...] = (
     Branch(610, NEW_FEATURE, "2027-08", "13.3", told=False),
     Branch(615, NEW_FEATURE, "2027-09", "13.4", told=False),
 )
+# Every GPU that a driver of today is for has a module in it
+LONG_TERM_BRANCH = max(branch.number for branch in BRANCHES if branch.kind == LONG_TERM)
 _BY_NUMBER: Dict[int, Branch] = {branch.number: branch for branch in BRANCHES}
 
 

@@ -87,6 +87,11 @@ def brought_first(wanted: Wanted) -> Tuple[str, ...]:
     return ("rhel-drivers",) if wanted.system.os_id == "rhel" else ("almalinux-release-nvidia-driver",)
 
 
+def tool(wanted: Wanted) -> Tuple[str, ...]:
+    """Red Hat's command, which chooses module and user space that it has signed together."""
+    return ("rhel-drivers", "install", "nvidia") if wanted.of_distribution and wanted.system.os_id == "rhel" else ()
+
+
 def headers(system: System, kernels: Sequence[str]) -> Tuple[str, ...]:
     """EL 9 and later have a package that always fits the newest kernel."""
     if system.family == ENTERPRISE and system.major >= 9:
