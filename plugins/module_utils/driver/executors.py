@@ -13,6 +13,8 @@ from ..core.steps import PACKAGES_DOWNLOAD, Executor
 from ..hardware.boot import installed_module
 from ..packages import provenance, torn
 from ..packages.apt import running
+from . import record_executors
+from .archive import keep_fetched
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 
 LOG_LINES = 12
@@ -98,6 +100,7 @@ def _last_lines(text: str) -> str:
 def download_packages(host: Host, journal: Journal, step: Step) -> None:
     provenance.refresh(host, step.change["after"])
     running.apt_get(host, *step.parameters["argv"], timeout=step.parameters["timeout"])
+    keep_fetched(host, journal, step.change["after"])
 
 
 def forget_repository(host: Host, journal: Journal, step: Step) -> None:
@@ -108,6 +111,7 @@ def forget_repository(host: Host, journal: Journal, step: Step) -> None:
 EXECUTORS: Dict[str, Executor] = {
     "dpkg.finish": finish_packages,
     **torn.EXECUTORS,
+    **record_executors.EXECUTORS,
     "dkms.build": build_module,
     PACKAGES_DOWNLOAD: download_packages,
     "repository.forget": forget_repository,
