@@ -295,9 +295,9 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _hold_steps(observation, policy, target, requires)
-    steps += building.build_steps(observation.kernels, policy, facts, target, packages)
-    steps += rollback.withdraw_steps(observation)
-    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages), requirements=building.requirements(observation.kernels, facts, target),
+    builds = building.build_steps(observation.kernels, policy, facts, target, packages)
+    steps += builds + rollback.withdraw_steps(observation)
+    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds), requirements=building.requirements(observation.kernels, facts, target),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
                 notes=tuple(_notes(observation, policy, facts, target)))

@@ -3,7 +3,7 @@
 """The record of a driver before it is exchanged, the check of the way back, and the way back itself. Pure."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Step
@@ -75,9 +75,16 @@ def record_steps(observation: Observation, facts: HostFacts, packages: Optional[
 
 
 def returns_to(
-    observation: Observation, facts: HostFacts, packages: Optional[Step]
+    observation: Observation, facts: HostFacts, packages: Optional[Step], builds: Sequence[Step] = ()
 ) -> Dict[str, Dict[str, Any]]:
-    """{id of the step: the driver that is there once it is rolled back, and how}; nothing where none was there."""
+    """{id of the step: the driver that is there once it is rolled back, and how}; nothing where none was there.
+
+    builds: what is left of an exchange that stopped after its transaction. Sources were not read for it.
+    """
+    if packages is None and builds and observation.record is not None:
+        needed = observation.record.changed(observation.installed)
+        way = way_back(observation.record, needed, archives_at_hand(observation), ())
+        return {builds[0].id: way} if needed and way["how"] != NONE else {}
     if packages is None or not exchanges(packages):
         return {}
     record = there_now(observation, facts) or observation.record
