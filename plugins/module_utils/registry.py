@@ -138,8 +138,8 @@ def drain_of(plan: Plan, put_off: Sequence[Part]) -> Tuple[str, Tuple[str, ...]]
 
 
 def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
-    """{'deferred', 'disruption', 'drain', 'pods', 'returns_to'}: what is not done, in short, what the rest disturbs, and
-    the way back from it.
+    """{'deferred', 'disruption', 'drain', 'pods', 'returns_to'}: what is not done, in short, what the rest disturbs,
+    and the way back from it.
 
     planned: (a capability's plan, what is put off of it).
     """

@@ -297,7 +297,8 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += _hold_steps(observation, policy, target, requires)
     builds = building.build_steps(observation.kernels, policy, facts, target, packages)
     steps += builds + rollback.withdraw_steps(observation)
-    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds), requirements=building.requirements(observation.kernels, facts, target),
+    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
+                requirements=building.requirements(observation.kernels, facts, target),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
                 notes=tuple(_notes(observation, policy, facts, target)))
@@ -464,7 +465,8 @@ def _refuse_rolled_back(
 ) -> List[Refusal]:
     offer = observation.offer
     refusals = (_refuse_broken(observation) or rollback.refuse_way_back(observation, record)
-                or building.refuse_unsigned(observation.kernels, observation.signing_key_enrolled, policy, facts, target)
+                or building.refuse_unsigned(observation.kernels, observation.signing_key_enrolled, policy, facts,
+                                            target)
                 or building.refuse_gone(observation.kernels, policy, facts, target))
     if refusals or offer is None:
         return refusals

@@ -9,8 +9,8 @@ A change that stops half way finds no such driver, so that its repetition leaves
 Credentials are no part of it, nor are settings of the policy that are no packages, as those of kernel modules.
 
 By 'schema':
-  1  {'schema': 1, 'version', 'kernel_module', 'url' ('' for the distribution's own sources), 'packages' {name: version},
-      'ours' [names], 'automatic' [names], 'files' {path: text or None}}
+  1  {'schema': 1, 'version', 'kernel_module', 'url' ('' for the distribution's own sources),
+      'packages' {name: version}, 'ours' [names], 'automatic' [names], 'files' {path: text or None}}
 """
 from __future__ import annotations
 

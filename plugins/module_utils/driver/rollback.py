@@ -65,8 +65,8 @@ def record_steps(observation: Observation, facts: HostFacts, packages: Optional[
     if record is None:
         return []
     coming = {name: version for name, version in packages.change["after"].items() if version is not None}
-    if before is not None and before.is_same_driver(record) and not set(strangers(observation.kept, record.packages)).intersection(
-            strangers(observation.kept, coming)):
+    stale = set(strangers(observation.kept, record.packages)).intersection(strangers(observation.kept, coming))
+    if before is not None and before.is_same_driver(record) and not stale:
         return []
     return [Step(
         NAME, RECORD, record.name, "Until the next change, `state: rolled_back` returns to it.",
@@ -183,6 +183,7 @@ def superfluous_steps(observation: Observation, facts: HostFacts, packages: Opti
         return []
     of_driver = bool(facts.driver_loaded) and any(map(catalogue.FAMILY.match, gone))
     return [packages_step(
-        NAME, "what came with the driver", gone, dict.fromkeys(gone), "These packages came with the newer driver alone.",
+        NAME, "what came with the driver", gone, dict.fromkeys(gone),
+        "These packages came with the newer driver alone.",
         Disruption.driver_reload if of_driver else Disruption.none, (packages.id,) if packages else (), manager="apt",
         request=gone, purge=True)]
