@@ -139,7 +139,8 @@ def drain_of(plan: Plan, put_off: Sequence[Part]) -> Tuple[str, Tuple[str, ...]]
 
 
 def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
-    """{'deferred', 'disruption', 'drain', 'pods'}: what is not done, in short, and what the rest disturbs.
+    """{'deferred', 'disruption', 'drain', 'pods', 'returns_to'}: what is not done, in short, what the rest disturbs,
+    and the way back from it.
 
     planned: (a capability's plan, what is put off of it).
     """
@@ -155,6 +156,8 @@ def told_of(planned: Sequence[Tuple[Plan, Sequence[Part]]]) -> Dict[str, Any]:
         "disruption": max((part.disruption for part in parts if part.id not in ids), default=Disruption.none).name,
         "drain": max((drain for drain, _pods in drains), key=DRAINS.index, default=NO_POD),
         "pods": sorted({pod for _drain, pods in drains for pod in pods}),
+        "returns_to": next((dict(way) for plan, _put_off in planned for step, way in plan.returns_to.items()
+                            if step not in ids), {}),
     }
 
 

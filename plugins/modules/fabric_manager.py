@@ -95,6 +95,10 @@ reboot_required:
   description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
+returns_to:
+  description: The way back from an exchange of the driver, as RV(gpuops.nvidia.gpu_plan#module:returns_to).
+  returned: success, where one driver takes the place of another
+  type: dict
 requirement:
   description: What has to come from outside first, as in RV(plan).
   returned: failure, where it is still needed

@@ -20,9 +20,12 @@ options:
     description:
       - V(present) installs the driver, V(staged) only fetches its packages, V(absent) takes everything back.
       - V(staged) configures the repository too, so that V(present) is short.
+      - V(rolled_back) returns to the driver before the last change, packages and repository, whatever the other options
+        say of them; without a network where the packages are kept on the host (RV(returns_to)). Done again, it does
+        nothing. It leaves settings that are no packages as they are, as parameters of kernel modules.
       - V(absent) removes the packages that came with V(present), and puts every file back as it was.
     type: str
-    choices: [present, staged, absent]
+    choices: [present, staged, rolled_back, absent]
     default: present
   source:
     description:
@@ -102,6 +105,12 @@ options:
       - Whether to pin the version, and to keep unattended upgrades away from the driver.
     type: bool
     default: true
+  roll_back_to:
+    description:
+      - The only version that V(rolled_back) may return to; where it is there already, nothing is done. Empty, it is
+        whatever is recorded.
+    type: str
+    default: ""
   secure_boot:
     description:
       - V(require_signed) refuses modules that Secure Boot would not load, V(ignore) leaves that to you.
@@ -124,6 +133,10 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_driver:
     version: 580.178.04
     repository_url: https://mirror.example.org/cuda/repos/debian12/x86_64/
+
+- name: Return to the driver before the last change
+  gpuops.nvidia.gpu_driver:
+    state: rolled_back
 
 - name: Check that the image brought the driver
   gpuops.nvidia.gpu_driver:
@@ -156,6 +169,10 @@ reboot_required:
   description: Whether the plan ends with a reboot of the host; its C(requirements) say why.
   returned: success
   type: bool
+returns_to:
+  description: The way back from an exchange of the driver, as RV(gpuops.nvidia.gpu_plan#module:returns_to).
+  returned: success, where one driver takes the place of another
+  type: dict
 requirement:
   description: What has to come from outside first, as in RV(plan).
   returned: failure, where it is still needed

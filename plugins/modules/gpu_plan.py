@@ -221,6 +221,10 @@ plan:
       description: Pods whose devices change, as in RV(pods), by the id of the step that changes them.
       type: dict
       returned: success
+    returns_to:
+      description: As RV(returns_to), by the id of the step that takes one driver for another.
+      type: dict
+      returned: success
     kept:
       description: What was looked at and stays as it is, where one might expect otherwise.
       type: list
@@ -333,6 +337,23 @@ pods:
   returned: success
   type: list
   elements: str
+returns_to:
+  description: The way back from the exchange of the driver that the plan has, checked before it begins. Empty without
+    one.
+  returned: success
+  type: dict
+  contains:
+    version: {description: The driver that V(rolled_back) returns to., type: str, returned: success}
+    kernel_module: {description: Its kernel module (V(open) or V(proprietary\))., type: str, returned: success}
+    source: {description: The repository that it came from; V(distribution) for the host's own., type: str,
+             returned: success}
+    how:
+      description: Where its packages are. V(archive) is on the host, V(repository) in part a source that is configured
+        still, V(none) nowhere.
+      returned: success
+      type: str
+      choices: [archive, repository, none]
+    why: {description: Why there is no way back., type: str, returned: success}
 checks:
   description: Every check of O(validation), as M(gpuops.nvidia.gpu_validation) returns it; empty where there is work.
   returned: success

@@ -191,7 +191,7 @@ def _summary(rounds: List[Dict[str, Any]]) -> Dict[str, Any]:
     """One result of all rounds: the first round's plan and diff, every round's steps, the last round's end."""
     result = dict(rounds[-1])
     if "applied" in rounds[0]:
-        for key in ("plan", "text", "diff"):
+        for key in ("plan", "text", "diff", "returns_to"):
             if key in rounds[0]:
                 result[key] = rounds[0][key]
         result["applied"] = [step for each in rounds for step in each.get("applied", [])]

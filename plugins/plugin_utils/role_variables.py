@@ -81,10 +81,11 @@ class Source:
 SOURCES: Dict[str, Source] = {
     "gpu_driver": Source("driver", "gpu_driver", "gpu_driver_", driver.ARGUMENTS),
     "gpu_driver_activation": Source("activation", "gpu_driver", "gpu_driver_", activation.ARGUMENTS, {
-        "state": {"staged": "present"}, "fabric_manager": {"present": "auto"}}),
+        "state": {"staged": "present", "rolled_back": "present"}, "fabric_manager": {"present": "auto"}}),
     "fabric_manager": Source("fabric", "fabric_manager", "fabric_manager_", fabric.ARGUMENTS),
     "imex": Source("imex", "imex", "imex_", imex.ARGUMENTS),
-    "nouveau": Source("nouveau", "gpu_driver", "gpu_driver_", nouveau.ARGUMENTS, {"state": {"staged": "present"}}),
+    "nouveau": Source("nouveau", "gpu_driver", "gpu_driver_", nouveau.ARGUMENTS, {
+        "state": {"staged": "present", "rolled_back": "present"}}),
     "container_toolkit": Source("toolkit", "container_toolkit", "container_toolkit_", toolkit.ARGUMENTS),
     "mig": Source("mig", "mig", "mig_", mig.ARGUMENTS),
     "container_runtime": Source("runtime", "container_runtime", "container_runtime_", runtime.ARGUMENTS),

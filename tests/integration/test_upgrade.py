@@ -3,6 +3,8 @@
 """A driver upgrade and the way back, on a node of a running cluster: exactly what the plan said."""
 from __future__ import annotations
 
+from typing import Dict
+
 import gpu_pods
 import pytest
 from laboratory import Fleet, Played, assert_journal_is_plan
@@ -27,3 +29,38 @@ def test_another_driver_is_exactly_the_plan(demo: Fleet, installed: Played, vers
     assert "unschedulable" not in node["spec"]
     assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
     assert demo.play("gpuops.nvidia.plan", **options).result("h100", "gpu_plan")["plan"]["steps"] == []
+
+
+def driver_of(demo: Fleet) -> Dict[str, str]:
+    return {name: version for name, version in demo.packages("h100").items()
+            if "nvidia" in name and "container" not in name and version.endswith(" installed")}
+
+
+def test_an_upgrade_is_taken_back_as_it_was_done(demo: Fleet, installed: Played) -> None:
+    """By site, so that the node is drained for it; from the package files on the host, as apt's own are gone."""
+    before = driver_of(demo)
+    upgrade = demo.play("gpuops.nvidia.plan", gpu_hosts="h100", gpu_driver_version=NEW).result("h100", "gpu_plan")
+    assert (upgrade["returns_to"]["version"], upgrade["returns_to"]["how"]) == (OLD, "archive")
+    demo.play("gpuops.nvidia.site", gpu_hosts="h100", gpu_driver_version=NEW)
+    demo.say("h100", "apt-get", "clean")
+    options = {"gpu_hosts": "h100", "gpu_driver_version": NEW, "gpu_driver_state": "rolled_back"}
+    demo.play("gpuops.nvidia.site", **options)
+    assert driver_of(demo) == before
+    assert demo.say("h100", "cat", "/sys/module/nvidia/version") == OLD
+    assert "unschedulable" not in demo.node("h100")["spec"]
+    assert demo.play("gpuops.nvidia.plan", **options).result("h100", "gpu_plan")["plan"]["steps"] == []
+    assert demo.play("gpuops.nvidia.plan", gpu_hosts="h100").result("h100", "gpu_plan")["plan"]["steps"] == []
+
+
+def test_a_driver_that_does_not_build_gives_way_to_the_one_before(demo: Fleet, installed: Played) -> None:
+    before = driver_of(demo)
+    failed = demo.run("gpuops.nvidia.site", gpu_hosts="h100", gpu_driver_version="580.999.99",
+                      gpu_driver_repository_url="{{ gpulab_packages_url }}/cuda/repos/debian12-broken/x86_64")
+    assert failed.code != 0 and "Rolled back to driver %s" % OLD in failed.failures(), failed.failures()
+    assert driver_of(demo) == before and demo.say("h100", "dpkg", "--audit") == ""
+    assert demo.say("h100", "cat", "/sys/module/nvidia/version") == OLD
+    node = demo.node("h100")
+    assert node["spec"]["unschedulable"] is True
+    assert any("Rolled back to driver %s" % OLD in value for value in node["metadata"]["annotations"].values())
+    demo.play("gpuops.nvidia.site", gpu_hosts="h100")
+    assert "unschedulable" not in demo.node("h100")["spec"]

@@ -147,6 +147,8 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         "deferred": [step.to_dict() for step in outcome.deferred],
         "reboot_required": outcome.plan.reboot_required,
     }
+    if outcome.plan.returns_to:
+        result["returns_to"] = dict(next(iter(outcome.plan.returns_to.values())))
     if outcome.awaiting is not None:
         result["awaiting"] = outcome.awaiting.to_dict()
     if with_diff:

@@ -198,6 +198,9 @@ class Plan:
               and a step that is missing then does not mean that its effect is there.
     leaving:  {id of a step that changes single devices: pods, 'namespace/name', that have to be off the node before};
               of other steps the disruption says all. Not promised: pods come and go.
+    returns_to: {id of a step that takes one driver for another: the way back from it}: 'version', 'kernel_module',
+              'source', 'how' ('archive', 'repository' or 'none') and 'why' there is none. Not promised: it is checked
+              before the step, and what a repository still has then is nobody's promise.
     """
 
     host: str = ""
@@ -213,6 +216,7 @@ class Plan:
     complete: bool = True
     waiting: Tuple[str, ...] = ()
     leaving: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    returns_to: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
     def disruption(self) -> Disruption:
@@ -250,6 +254,7 @@ class Plan:
             "complete": self.complete,
             "waiting": list(self.waiting),
             "leaving": {step: list(pods) for step, pods in self.leaving.items()},
+            "returns_to": {step: dict(way) for step, way in self.returns_to.items()},
         }
 
     @classmethod
@@ -272,6 +277,7 @@ class Plan:
             # A plan of the release before tells none of these
             waiting=tuple(data.get("waiting", ())),
             leaving={step: tuple(pods) for step, pods in data.get("leaving", {}).items()},
+            returns_to={step: dict(way) for step, way in data.get("returns_to", {}).items()},
         )
 
     def merged(self, other: Plan) -> Plan:
@@ -290,6 +296,7 @@ class Plan:
             complete=self.complete and other.complete,
             waiting=self.waiting + other.waiting,
             leaving={**self.leaving, **other.leaving},
+            returns_to={**self.returns_to, **other.returns_to},
         )
 
     def diff(self) -> List[Dict[str, str]]:
@@ -360,6 +367,7 @@ def render(plan: Plan, put_off: Collection[str] = ()) -> str:
         lines.append("%3d. [%s] %s %s" % (number, step.disruption.name, step.action, step.subject))
         lines.append("     %s" % step.why)
         lines.extend("       " + line for line in _change_lines(step.change))
+        lines.extend("     %s" % _way_back(plan.returns_to[each]) for each in (step.id,) if each in plan.returns_to)
     for same in _alike(plan.requirements):
         lines.append("  then: [%s] a %s for %s" % (same[0].disruption.name, same[0].kind, same[0].subject))
         lines.append("     %s" % same[0].why)
@@ -374,6 +382,16 @@ def render(plan: Plan, put_off: Collection[str] = ()) -> str:
     lines.extend("  kept: %s" % kept for kept in plan.kept)
     lines.extend("  note: " + note for note in plan.notes)
     return "\n".join(lines)
+
+
+_WAYS = {"archive": "from package files on this host", "repository": "from the configured repository"}
+
+
+def _way_back(way: Mapping[str, Any]) -> str:
+    if way["how"] not in _WAYS:
+        return "no way back: %s" % way["why"]
+    module = " with the %s kernel module" % way["kernel_module"] if way["kernel_module"] else ""
+    return "returns to: driver %s%s of %s, %s" % (way["version"], module, way["source"], _WAYS[way["how"]])
 
 
 def _alike(requirements: Sequence[Requirement]) -> Iterable[Sequence[Requirement]]:

@@ -3,6 +3,7 @@
 """The driver's own actions."""
 from __future__ import annotations
 
+import re
 from typing import Dict
 
 from ..core.errors import GpuOpsError
@@ -13,9 +14,13 @@ from ..core.steps import PACKAGES_DOWNLOAD, Executor
 from ..hardware.boot import installed_module
 from ..packages import provenance, torn
 from ..packages.apt import running
+from . import record_executors
+from .archive import keep_fetched
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 
 LOG_LINES = 12
+# As compilers, linkers and modpost write it; not in the name of a file (error.o) or of an option (-Werror)
+_ERROR = re.compile(r"(?:^|[\s:])(?:fatal )?(?:error|ERROR)(?::|$|!)|undefined!|undefined reference")
 
 
 def finish_packages(host: Host, journal: Journal, step: Step) -> None:
@@ -88,7 +93,13 @@ def _last_log(host: Host, module: str = "nvidia*/*") -> str:
     if not found:
         return ""
     newest = max(found)[1]
-    return "%s: %s" % (newest, _last_lines(host.read(newest) or ""))
+    return "%s: %s" % (newest, _telling_lines(host.read(newest) or ""))
+
+
+def _telling_lines(text: str) -> str:
+    """The first lines that name an error: make tells hundreds after them. The last lines where none does."""
+    errors = [line for line in text.splitlines() if _ERROR.search(line)]
+    return " | ".join(errors[:LOG_LINES]) or _last_lines(text)
 
 
 def _last_lines(text: str) -> str:
@@ -98,6 +109,7 @@ def _last_lines(text: str) -> str:
 def download_packages(host: Host, journal: Journal, step: Step) -> None:
     provenance.refresh(host, step.change["after"])
     running.apt_get(host, *step.parameters["argv"], timeout=step.parameters["timeout"])
+    keep_fetched(host, journal, step.change["after"])
 
 
 def forget_repository(host: Host, journal: Journal, step: Step) -> None:
@@ -108,6 +120,7 @@ def forget_repository(host: Host, journal: Journal, step: Step) -> None:
 EXECUTORS: Dict[str, Executor] = {
     "dpkg.finish": finish_packages,
     **torn.EXECUTORS,
+    **record_executors.EXECUTORS,
     "dkms.build": build_module,
     PACKAGES_DOWNLOAD: download_packages,
     "repository.forget": forget_repository,

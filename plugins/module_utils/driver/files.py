@@ -11,6 +11,8 @@ from .origin import KEY_FILE, Origin
 SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver.sources"
 PIN_FILE = "/etc/apt/preferences.d/gpuops-nvidia-driver"
 UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"
+# The package files that are kept for the way back, for the time of one transaction
+KEPT_SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver-kept.sources"
 # Not one of OUR_FILES: its text is a secret, and stands in no observation
 AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 OUR_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)

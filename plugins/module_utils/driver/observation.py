@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import asdict, dataclass, field, replace
-from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import unquote_to_bytes
 
 from ..core.errors import GpuOpsError
@@ -23,11 +23,12 @@ from ..packages.apt.versions import compare
 from ..packages.model import Repository, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
-from . import catalogue
-from .files import AUTH_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
+from . import archive, catalogue
+from .files import AUTH_FILE, KEPT_SOURCES_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
 from .kernels import Kernel, read_kernels, signing_key_enrolled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
+from .record import Record, is_archived, read
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
 LISTS = "/var/lib/apt/lists"
@@ -51,6 +52,8 @@ class Offer:
     space:       room for the transaction, None when there is none.
     unpacks:     {package: version} of those torn that have to be unpacked again before the transaction.
     lost:        those torn that the transaction does not replace, and that cannot be had in any version of theirs.
+    returnable:  'name=version' of what the sources have of the driver that is there, and of the recorded one.
+    superfluous: {package: version} of what only the newer driver brought, and can go without taking others along.
     """
 
     error: str = ""
@@ -61,6 +64,8 @@ class Offer:
     space: Optional[Space] = None
     unpacks: Mapping[str, str] = field(default_factory=dict)
     lost: Tuple[str, ...] = ()
+    returnable: Tuple[str, ...] = ()
+    superfluous: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,10 @@ class Observation:
     given_key:            the key that the policy names by a path on this host, as it will be written; '' otherwise.
     bindings:             whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
     month:                'YYYY-MM' by this host's clock.
+    record:               the driver before the last change of it, None where there was none.
+    kept:                 names of the package files that are kept for the way back.
+    offered:              whether apt is told of these files now: a transaction that needs them was stopped.
+    automatic:            packages of the family that nobody has chosen by hand; only asked when packages are to change.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -115,6 +124,10 @@ class Observation:
     given_key: str = ""
     bindings: bool = True
     month: str = ""
+    record: Optional[Record] = None
+    kept: Tuple[str, ...] = ()
+    offered: bool = False
+    automatic: Tuple[str, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -154,18 +167,25 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         held=database.held(packages, watched),
         auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
                                  None if policy.state == "absent" else origin.credentials),
-        given_key=_given_key(host, origin) if policy.state != "absent" else "",
         month=time.strftime("%Y-%m", time.gmtime()),
+        given_key=_given_key(host, origin) if policy.state in ("present", "staged") else "",
+        record=read(journal),
+        kept=archive.kept(host),
+        offered=host.exists(KEPT_SOURCES_FILE),
     )
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
         return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
                        bindings=not removable or running.has_bindings(host))
-    if not index_needed(observation, policy, facts):
+    returns = policy.state == "rolled_back"
+    if not (way_back_needed(observation, policy) if returns else index_needed(observation, policy, facts)):
         return observation
     followers = provenance.followers(host, journal, "driver")
-    offer = _read_offer(host, observation, policy, facts, origin, followers)
-    return replace(observation, offer=offer, archives=database.archives(host), bindings=running.has_bindings(host))
+    observation = replace(observation, archives=database.archives(host), bindings=running.has_bindings(host),
+                          automatic=tuple(sorted(followers.intersection(watched))))
+    offer = _read_way_back(host, observation, origin, followers) if returns else _read_offer(
+        host, observation, policy, facts, origin, followers)
+    return replace(observation, offer=offer)
 
 
 def kernels_in_use(facts: HostFacts) -> FrozenSet[str]:
@@ -232,7 +252,16 @@ def _offer(
     versions.update(_header_versions(opened, headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions, key=key)
-    request = requested(target, observation, versions, headers)
+    offer = _transacted(host, opened, observation, target, versions, automatic,
+                        requested(target, observation, versions, headers))
+    return replace(offer, key=key, returnable=_returnable(opened, observation))
+
+
+def _transacted(
+    host: Host, opened: Index, observation: Observation, target: Target, versions: Mapping[str, List[str]],
+    automatic: AbstractSet[str], request: Mapping[str, str]
+) -> Offer:
+    """The transaction that brings what is asked for, and what has to be unpacked before it."""
     had = _had(host, opened, observation)
     away = {name: version for name, version in catalogue.family(had, target.packages.floating).items()
             if catalogue.upstream(version) != target.version}
@@ -243,9 +272,108 @@ def _offer(
         _half_way(opened, observation, target), automatic, versions)
     comes = {} if transaction is None else transaction.change[1]
     left = [name for name in observation.torn if name in away or name not in comes]
-    return Offer(versions=versions, key=key, transaction=transaction,
+    return Offer(versions=versions, transaction=transaction,
                  unpacks={name: had[name] for name in left if name in had},
                  lost=tuple(name for name in left if name not in had))
+
+
+def _returnable(opened: Index, observation: Observation) -> Tuple[str, ...]:
+    there = {(name, version) for name, version in observation.installed.items() if catalogue.FAMILY.match(name)}
+    wanted = there.union(observation.record.packages.items() if observation.record else ())
+    offered = opened.versions(name for name, _version in wanted)
+    return tuple(sorted("%s=%s" % (name, version) for name, version in wanted if version in offered[name]))
+
+
+# the way back
+
+
+def way_back_needed(observation: Observation, policy: Policy) -> bool:
+    """Whether a driver is recorded that is not the one that is there, and is the one that is asked for."""
+    record = observation.record
+    return record is not None and policy.roll_back_to in ("", record.version) and (
+        bool(observation.torn or observation.broken) or not record.is_in_place(observation.installed)
+        or bool(superfluous(observation, record)))
+
+
+def recorded_target(record: Record) -> Target:
+    """The recorded driver, package by package; whatever of it has another version than the driver's is floating."""
+    return RecordedTarget(record.version, record.kernel_module, catalogue.PackageSet(
+        "", tuple(sorted(record.packages)), (),
+        frozenset(name for name, version in record.packages.items() if catalogue.upstream(version) != record.version)),
+        record.packages)
+
+
+@dataclass(frozen=True)
+class RecordedTarget(Target):
+    """exact: {package: version}; no other version of a package belongs to this driver."""
+
+    exact: Mapping[str, str] = field(default_factory=dict)
+
+    def package_version(self, name: str, versions: Mapping[str, Sequence[str]]) -> str:
+        return self.exact.get(name, "")
+
+
+def superfluous(observation: Observation, record: Record) -> Dict[str, str]:
+    """{package: version} of what is there because of us and was not then. Headers stay, and what builds modules."""
+    return {name: version for name, version in observation.installed_by_us.items()
+            if name not in record.ours and name not in record.packages and not _KEPT_NAMES.match(name)}
+
+
+def archives_at_hand(observation: Observation) -> Tuple[str, ...]:
+    """Package files on the host, apt's own and ours."""
+    return tuple(sorted({*observation.archives, *observation.kept}))
+
+
+def _read_way_back(host: Host, observation: Observation, origin: Origin, automatic: AbstractSet[str]) -> Offer:
+    """What apt would do to bring the recorded driver back; the repository is read only for what is not at hand."""
+    record = observation.record
+    assert record is not None
+    at_hand = archives_at_hand(observation)
+    lacking = [name for name, version in record.changed(observation.installed).items()
+               if not is_archived(name, version, at_hand)]
+    named = [Repository(record.url, record.files.get(KEY_FILE) or "", KEY_FILE,
+                        credentials=origin.credentials if origin.url == record.url else None)]
+    files = archive.index_at_hand(host, record.packages)
+    error = ""
+    if lacking and record.url:
+        try:
+            return _offer_back(host, observation, record, named, files, automatic)
+        except GpuOpsError as unreadable:
+            error = unreadable.found
+    try:
+        return replace(_offer_back(host, observation, record, [], files, automatic), error=error)
+    except GpuOpsError as unreadable:
+        return Offer(error=error or unreadable.found)
+
+
+def _offer_back(
+    host: Host, observation: Observation, record: Record, repositories: List[Repository], files: str,
+    automatic: AbstractSet[str]
+) -> Offer:
+    with index(host, repositories, beside_system=True, files=files) as opened:
+        versions = opened.versions(record.packages)
+        needed = record.changed(observation.installed)
+        offer = Offer(versions=versions)
+        if all(version in versions[name] for name, version in needed.items()):
+            request = record.packages if needed or observation.broken else {}
+            offer = _transacted(host, opened, observation, recorded_target(record), versions,
+                                automatic | set(record.automatic), request)
+            offer = replace(offer, superfluous=_superfluous(opened, observation, record, offer.transaction))
+        return replace(offer, unread=opened.unread, space=space.observe(host) if offer.transaction else None,
+                       returnable=tuple(sorted("%s=%s" % (name, version) for name, version in record.packages.items()
+                                               if version in versions[name])))
+
+
+def _superfluous(
+    opened: Index, observation: Observation, record: Record, transaction: Optional[Simulation]
+) -> Dict[str, str]:
+    """Those that can go once the transaction is done, without anything that is not to go."""
+    gone = transaction.removes if transaction else ()
+    names = {name: version for name, version in superfluous(observation, record).items() if name not in gone}
+    asked = dict(transaction.request) if transaction else {}
+    allowed = {*names, *gone}
+    done = opened.simulate_without(asked, sorted(names), goes_down(observation.installed, asked)) if names else None
+    return names if done and not done.problem and set(done.removes) <= allowed else {}
 
 
 def _had(host: Host, opened: Index, observation: Observation) -> Dict[str, str]:

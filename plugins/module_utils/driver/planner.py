@@ -3,6 +3,7 @@
 """From what is there to what is wanted of the driver's packages. Pure."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
@@ -24,12 +25,13 @@ from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue
+from . import building, by_hand, catalogue, rollback
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
-from .observation import Observation, Offer, kernels_in_use, settled
+from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
+from .record import Record
 from .target import SYSTEMS, Target, target_of, versions_offered
 
 NAME = "driver"
@@ -40,6 +42,8 @@ MAKE_ROOM = {space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get cle
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
         return _plan_absent(observation, policy, facts)
+    if policy.state == "rolled_back":
+        return _plan_rolled_back(observation, policy, facts)
     if not policy.comes_from.installs:
         return Plan(refusals=tuple(_refuse_preinstalled(observation, policy, facts)))
     refusals = _refuse_host(observation, policy, facts)
@@ -58,20 +62,33 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
 
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
     """Facts once the plan is done."""
-    if planned.refusals or policy.state == "staged" or not policy.comes_from.installs:
+    if planned.refusals or policy.state == "staged":
+        return facts
+    if policy.state == "rolled_back":
+        return _facts_rolled_back(observation, facts, planned)
+    if not policy.comes_from.installs:
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="") if removed \
             else facts
     target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
-    if isinstance(target, Refusal):
-        return facts
+    return facts if isinstance(target, Refusal) else _facts_with(observation, facts, planned, target)
+
+
+def _facts_with(observation: Observation, facts: HostFacts, planned: Plan, target: Target) -> HostFacts:
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
     changes = any(step.action == PACKAGES_INSTALL for step in planned.steps)
     built = changes or any(step.action == building.BUILD for step in planned.steps)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
                      driver_changes=changes, module_installed=target.module if built else facts.module_installed)
+
+
+def _facts_rolled_back(observation: Observation, facts: HostFacts, planned: Plan) -> HostFacts:
+    if observation.record is None or not any(
+            step.action in (PACKAGES_INSTALL, building.BUILD) for step in planned.steps):
+        return facts
+    return _facts_with(observation, facts, planned, recorded_target(observation.record))
 
 
 # refusals
@@ -100,6 +117,14 @@ def _refuse_preinstalled(observation: Observation, policy: Policy, facts: HostFa
 
 def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     """What forbids any installation here."""
+    refusals = _refuse_system(observation, policy, facts) or _refuse_guest(policy, facts)
+    refusals += facts.refusals_without_gpus()
+    if refusals:
+        return refusals
+    return _refuse_foreign(observation, policy, facts) + _refuse_broken(observation)
+
+
+def _refuse_system(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     refusals = []
     if facts.immutable:
         refusals.append(Refusal(
@@ -108,17 +133,18 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
             "build the driver into the image and set `source` to `preinstalled`", option="source"))
     elif facts.os_id not in SYSTEMS:
         refusals.append(by_hand.refusal(policy, facts, [kernel.release for kernel in observation.kernels]))
-    elif facts.vgpu_manager and not policy.comes_from.has_guests:
-        refusals.append(Refusal(
-            "driver.guest_of_vgpu", "virtual GPUs, of vGPU manager %s" % facts.vgpu_manager,
-            "a driver from source %s: those of public repositories do not drive virtual GPUs" % policy.source,
-            "put the guest driver that came with the vGPU manager (nvidia-linux-grid-580_580.178.04_amd64.deb) into a "
-            "repository of your own and set `source` to `local_repository`, or install it yourself and set `source` to "
-            "`preinstalled`", option="source"))
-    refusals += facts.refusals_without_gpus()
-    if refusals:
-        return refusals
-    return _refuse_foreign(observation, policy, facts) + _refuse_broken(observation)
+    return refusals
+
+
+def _refuse_guest(policy: Policy, facts: HostFacts) -> List[Refusal]:
+    if not facts.vgpu_manager or policy.comes_from.has_guests:
+        return []
+    return [Refusal(
+        "driver.guest_of_vgpu", "virtual GPUs, of vGPU manager %s" % facts.vgpu_manager,
+        "a driver from source %s: those of public repositories do not drive virtual GPUs" % policy.source,
+        "put the guest driver that came with the vGPU manager (nvidia-linux-grid-580_580.178.04_amd64.deb) into a "
+        "repository of your own and set `source` to `local_repository`, or install it yourself and set `source` to "
+        "`preinstalled`", option="source")]
 
 
 def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
@@ -268,7 +294,8 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(observation, facts, target)
-    steps = _first_steps(observation, policy, facts, packages is not None)
+    steps = rollback.record_steps(observation, facts, packages)
+    steps += _first_steps(observation, policy, facts, packages is not None)
     steps += _download_steps(observation, policy, facts, target, packages)
     if policy.hold:
         steps += _own_file(observation, UNATTENDED_FILE, unattended_text(),
@@ -276,8 +303,10 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _hold_steps(observation, policy, target, requires)
-    steps += building.build_steps(observation.kernels, policy, facts, target, packages)
-    return Plan(steps=tuple(steps), requirements=building.requirements(observation.kernels, facts, target),
+    builds = building.build_steps(observation.kernels, policy, facts, target, packages)
+    steps += builds + rollback.withdraw_steps(observation)
+    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
+                requirements=building.requirements(observation.kernels, facts, target),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
                 notes=tuple(_notes(observation, policy, facts, target)))
@@ -313,7 +342,12 @@ def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:
 
 def _first_steps(observation: Observation, policy: Policy, facts: HostFacts, transaction_follows: bool) -> List[Step]:
     """What dpkg began is finished, and the repository is ours; what is unpacked again may come from there."""
-    repository = _repository_steps(observation, policy, facts)
+    return _finishing_steps(observation, facts, transaction_follows, _repository_steps(observation, policy, facts))
+
+
+def _finishing_steps(
+    observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step]
+) -> List[Step]:
     if observation.offer is None or not observation.offer.unpacks:
         return _repair_steps(observation, transaction_follows) + repository
     unpack = torn.unpack_step(NAME, observation.offer.unpacks, _swapping(observation.offer.unpacks, facts),
@@ -407,6 +441,48 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
     return notes
 
 
+# rolled_back
+
+
+def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    refusals = _refuse_system(observation, policy, facts) or rollback.refuse_record(observation, policy.roll_back_to)
+    record = observation.record
+    if refusals or record is None or policy.roll_back_to not in ("", record.version):
+        return Plan(refusals=tuple(refusals)) if refusals else Plan(steps=tuple(rollback.withdraw_steps(observation)))
+    target = recorded_target(record)
+    refusals = _refuse_rolled_back(observation, record, policy, facts, target)
+    if refusals:
+        return Plan(refusals=tuple(refusals))
+    packages = _packages_step(observation, facts, target)
+    steps = rollback.before_transaction(observation, record)
+    offered: List[Step] = []
+    if packages:
+        packages = replace(
+            packages, subject=record.name, why="Driver %s was there before the last change." % record.version)
+        offered = rollback.offer_steps(observation, record.changed(observation.installed))
+    steps = _finishing_steps(observation, facts, packages is not None, [*steps, *offered])
+    steps += [packages] if packages else []
+    steps += rollback.after_transaction(observation, record, packages)
+    steps += building.build_steps(observation.kernels, policy, facts, target, packages)
+    steps += rollback.superfluous_steps(observation, facts, packages)
+    steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
+    return Plan(steps=tuple(steps), requirements=building.requirements(observation.kernels, facts, target))
+
+
+def _refuse_rolled_back(
+    observation: Observation, record: Record, policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
+    offer = observation.offer
+    refusals = (_refuse_broken(observation) or rollback.refuse_way_back(observation, record)
+                or building.refuse_unsigned(observation.kernels, observation.signing_key_enrolled, policy, facts,
+                                            target)
+                or building.refuse_gone(observation.kernels, policy, facts, target))
+    if refusals or offer is None:
+        return refusals
+    return _refuse_transaction(observation, offer, target) or building.refuse_headless(
+        observation.kernels, _coming(offer), policy, facts, target)
+
+
 # absent
 
 
@@ -437,6 +513,7 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             change={"before": "\n".join(observation.lists) + "\n", "after": None},
             parameters={"files": list(observation.lists)},
             depends_on=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
+    steps += rollback.withdraw_steps(observation) + rollback.forget_steps(observation)
     return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals),
                 kept=tuple(Kept("package " + name, why) for name, why in sorted(kept.items())))
 

@@ -13,7 +13,8 @@ from ..packages.model import Credentials
 from .sources import DEFAULT, SOURCES, Source
 
 ARGUMENTS: Dict[str, Any] = {
-    "state": {"type": "str", "choices": ["present", "staged", "absent"], "default": "present"},
+    "state": {"type": "str", "choices": ["present", "staged", "rolled_back", "absent"],
+              "default": "present"},
     "source": {"type": "str", "choices": list(SOURCES), "default": DEFAULT},
     "version": {"type": "str", "default": ""},
     "kernel_module": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
@@ -26,6 +27,7 @@ ARGUMENTS: Dict[str, Any] = {
     "extra_packages": {"type": "list", "elements": "str", "default": []},
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
+    "roll_back_to": {"type": "str", "default": ""},
     "secure_boot": {"type": "str", "choices": ["require_signed", "ignore"], "default": "require_signed"},
 }
 
@@ -37,7 +39,7 @@ _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9+.-]+$")
 class Policy:
     """The driver that is wanted, and where it comes from; nothing in it contradicts itself.
 
-    state:                      present, staged (fetched, not installed) or absent.
+    state:                      present, staged (fetched, not installed), rolled_back or absent.
     source:                     where packages come from, see comes_from.
     version:                    '580.178.04', or a branch '580', or '' for what the source has.
     kernel_module:              auto, open or proprietary.
@@ -50,6 +52,7 @@ class Policy:
     extra_packages:             further packages of the same version.
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
+    roll_back_to:               the only version that rolled_back may return to, '' for what is recorded.
     secure_boot:                require_signed or ignore.
     credentials:                what the repository asks for; they stood in repository_url.
     key_credentials:            what the place of the key asks for; they stood in repository_key.
@@ -68,6 +71,7 @@ class Policy:
     extra_packages: Tuple[str, ...] = ()
     kernel_headers: bool = True
     hold: bool = True
+    roll_back_to: str = ""
     secure_boot: str = "require_signed"
     credentials: Optional[Credentials] = None
     key_credentials: Optional[Credentials] = None
@@ -89,15 +93,15 @@ class Policy:
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
     values = {name: value for name, value in parameters.items() if value is not None}
     values["extra_packages"] = tuple(values.get("extra_packages", ()))
-    for name in ("repository_url", "repository_key_fingerprint", "version"):
+    for name in ("repository_url", "repository_key_fingerprint", "version", "roll_back_to"):
         values[name] = str(values.get(name, "")).strip()
     if values["repository_url"]:
         bare, values["credentials"] = credentials.split(values["repository_url"])
         values["repository_url"] = bare.rstrip("/") + "/"
-    values.update(_key(str(values.get("repository_key", "")), values.get("state") == "absent"))
+    values.update(_key(str(values.get("repository_key", "")), values.get("state") in ("absent", "rolled_back")))
     values["repository_key_fingerprint"] = values["repository_key_fingerprint"].replace(" ", "").upper()
     policy = Policy(**values)
-    if policy.state != "absent":
+    if policy.state not in ("absent", "rolled_back"):
         _refuse_contradictions(policy)
     return policy
 

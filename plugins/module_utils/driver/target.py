@@ -29,7 +29,7 @@ class Target:
     @property
     def pinned(self) -> str:
         """Its versions as apt's preferences name them, whatever the revision."""
-        return self.version if catalogue.is_guest(self.packages.anchor) else "%s-*" % self.version
+        return self.version if any(map(catalogue.is_guest, self.packages.required)) else "%s-*" % self.version
 
     def request(self, versions: Mapping[str, Sequence[str]]) -> Dict[str, str]:
         """{package: version} of every package of the set that the repository has."""

@@ -88,6 +88,7 @@ class Repository:
     suites:      suites, '/' for a flat repository.
     components:  components, none for a flat repository.
     credentials: what it asks for, None when it is open to everybody.
+    is_trusted:  whether apt takes its packages without a signature: they lie on the host, as files of root.
     """
 
     uri: str
@@ -96,13 +97,14 @@ class Repository:
     suites: Tuple[str, ...] = ("/",)
     components: Tuple[str, ...] = ()
     credentials: Optional[Credentials] = None
+    is_trusted: bool = False
 
     def sources(self, signed_by: str = "") -> str:
         """The deb822 stanza, see sources.list(5)."""
         lines = ["Types: deb", "URIs: " + self.uri, "Suites: " + " ".join(self.suites)]
         if self.components:
             lines.append("Components: " + " ".join(self.components))
-        lines.append("Signed-By: " + (signed_by or self.keyring))
+        lines.append("Trusted: yes" if self.is_trusted else "Signed-By: " + (signed_by or self.keyring))
         return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Dict, List, Mapping, Tuple
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
 
 import world
 
@@ -17,13 +17,22 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
     Observation,
     Offer,
+    archives_at_hand,
     goes_down,
     header_packages,
     index_needed,
     requested,
+    superfluous,
+    way_back_needed,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import origin_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import Policy, policy_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.record import (
+    Record,
+    is_archived,
+    of_dict,
+    strangers,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
@@ -62,6 +71,9 @@ LICENSES = {True: "Dual MIT/GPL", False: "NVIDIA"}
 class World(world.World):
     """What dpkg, /etc and /lib/modules hold, and what the repository offers.
 
+    record:        the driver before the last change.
+    kept:          package files that are kept for the way back to it.
+    offered:       whether apt is told of them.
     script_builds: whether the script of the driver's package builds its module, for the running and the newest kernel.
     more:          further fields of the observation.
     """
@@ -76,6 +88,9 @@ class World(world.World):
     headers_offered: bool = True
     installed_by_us: Dict[str, str] = field(default_factory=dict)
     archives: Tuple[str, ...] = ()
+    record: Optional[Record] = None
+    kept: Tuple[str, ...] = ()
+    offered: bool = False
     script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
 
@@ -83,11 +98,37 @@ class World(world.World):
         seen = Observation(
             installed=dict(self.installed), kernels=self.kernels, installed_by_us=dict(self.installed_by_us),
             files=self.state(OUR_FILES), originals=dict(self.originals),
-            removable=tuple(self.installed_by_us) if wanted.state == "absent" else ())
+            removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
+            record=self.record, kept=self.kept, offered=self.offered)
         seen = replace(seen, **self.more)
+        if wanted.state == "rolled_back":
+            needed = way_back_needed(seen, wanted)
+            seen = replace(seen, archives=self.archives) if needed else seen
+            return replace(seen, offer=self._offer_back(seen)) if needed else seen
         if wanted.state != "absent" and index_needed(seen, wanted, there):
-            return replace(seen, offer=self._offer(seen, wanted, there), archives=self.archives)
+            returnable = {**self.installed, **(self.record.packages if self.record else {})}
+            offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
+            return replace(seen, offer=offer, archives=self.archives)
         return seen
+
+    def _returnable(self, packages: Mapping[str, str]) -> Tuple[str, ...]:
+        return tuple(sorted("%s=%s" % (name, version) for name, version in packages.items()
+                            if catalogue.upstream(version) in self.versions))
+
+    def _offer_back(self, seen: Observation) -> Offer:
+        assert seen.record is not None
+        record, at_hand = seen.record, archives_at_hand(seen)
+        returnable = self._returnable(record.packages)
+        needed = record.changed(self.installed)
+        if not all(is_archived(name, version, at_hand) or "%s=%s" % (name, version) in returnable
+                   for name, version in needed.items()):
+            return Offer(returnable=returnable)
+        removes = tuple(name for name in self.installed if building.loses([name]) and name not in record.packages)
+        before = {name: self.installed[name] for name in (*needed, *removes) if name in self.installed}
+        gone = {name: version for name, version in superfluous(seen, record).items() if name not in removes}
+        return Offer(returnable=returnable, superfluous=gone, transaction=Simulation(
+            needed, removes, before=before, request=record.packages,
+            allow_downgrade=goes_down(self.installed, needed)) if needed else None)
 
     def _offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
         packages = {version if there.vgpu_manager else "%s-1" % version: version for version in self.versions}
@@ -119,7 +160,7 @@ class World(world.World):
 
     @property
     def is_touched(self) -> bool:
-        return super().is_touched or bool(self.installed_by_us)
+        return super().is_touched or bool(self.installed_by_us) or self.record is not None
 
     def of_others(self) -> Dict[str, Any]:
         return {**super().of_others(), "packages": dict(self.installed)}
@@ -134,7 +175,41 @@ class World(world.World):
         self.more = {name: value for name, value in self.more.items() if name != "lists"}
 
     def packages_download(self, step: Step) -> None:
+        self._prune(step.change["after"], self.installed, self.record.packages if self.record else {})
         self.archives += tuple("%s_%s_amd64.deb" % package for package in step.change["after"].items())
+
+        self._keep(step.change["after"])
+
+    def _keep(self, packages: Mapping[str, str]) -> None:
+        self.kept = tuple(sorted({*self.kept, *(
+            archive for archive in self.archives
+            for name, version in packages.items()
+            if catalogue.FAMILY.match(name) and is_archived(name, version, [archive]))}))
+
+    def _prune(self, *sets: Mapping[str, str]) -> None:
+        gone = set(self.kept)
+        for packages in sets:
+            gone.intersection_update(strangers(gone, packages))
+        self.kept = tuple(archive for archive in self.kept if archive not in gone)
+
+    def driver_record(self, step: Step) -> None:
+        self.record = of_dict(step.parameters["record"])
+        assert self.record is not None and self.record.packages == {
+            name: version for name, version in self.installed.items() if catalogue.FAMILY.match(name)}
+        assert self.record.files == self.state(OUR_FILES), "it is written after what it is the record of"
+        self._keep(self.record.packages)
+        self._prune(self.record.packages, step.parameters["coming"])
+
+    def driver_forget(self, step: Step) -> None:
+        self.record, self.kept = None, ()
+
+    def archive_offer(self, step: Step) -> None:
+        self.offered = True
+        self._keep(step.change["after"])
+
+    def archive_withdraw(self, step: Step) -> None:
+        assert self.offered
+        self.offered = False
 
     def packages_install(self, step: Step) -> Disruption:
         there = dict(self.installed)
@@ -213,6 +288,18 @@ class World(world.World):
         """'no headers' in the sources, or 'no script': the package's builds nothing."""
         self.headers_offered = self.headers_offered and what != ("headers",)
         self.script_builds = self.script_builds and what != ("script",)
+
+    def say_pruned(self, *versions: str) -> None:
+        """The repository has these no more."""
+        self.versions = tuple(version for version in self.versions if version not in versions)
+
+    def say_cleaned(self) -> None:
+        """Somebody runs `apt-get clean`."""
+        self.archives = ()
+
+    def say_lost(self) -> None:
+        """Somebody removes what we keep, too."""
+        self.archives, self.kept = (), ()
 
     def say_unfinished(self, *packages: str) -> None:
         """A transaction of ours was stopped in these."""

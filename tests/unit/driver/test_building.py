@@ -322,6 +322,18 @@ class TestBuild:
         with pytest.raises(GpuOpsError, match="does not build for kernel %s.*os-pci.c:150" % RUNNING):
             host.build(RUNNING)
 
+    def test_the_error_tells_the_lines_of_the_log_that_name_one(self, tmp_path: Path) -> None:
+        """make goes on with other files, and ends in lines that say nothing."""
+        host = Dkms(str(tmp_path), self.STATUS, ())
+        noise = "".join("  CC [M]  /build/nv-%d.o -Werror -Wno-error=x error.o\n" % number for number in range(50))
+        host.write("/var/lib/dkms/nvidia-current/%s/build/make.log" % VERSION, "".join((
+            noise, "nv-acpi.c:12:3: error: implicit declaration of function 'x'\n", noise,
+            'ERROR: modpost: "y" [nvidia.ko] undefined!\n', noise)))
+        with pytest.raises(GpuOpsError) as failed:
+            host.build(RUNNING)
+        assert failed.value.found.endswith("make.log: nv-acpi.c:12:3: error: implicit declaration of function 'x' | "
+                                           'ERROR: modpost: "y" [nvidia.ko] undefined!')
+
     def test_an_old_kernel_is_remembered_and_holds_up_nothing(self, tmp_path: Path) -> None:
         host = Dkms(str(tmp_path), self.STATUS, (), rc=10)
         for release in (OLD, RUNNING):

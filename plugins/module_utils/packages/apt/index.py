@@ -140,7 +140,14 @@ class Index:
 
     def simulate(self, request: Mapping[str, str], allow_downgrade: bool = False) -> Simulation:
         """What this transaction would do, under the options that it will have."""
-        done = self.run("apt-get", "--simulate", "-q", *install_words(request, allow_downgrade))
+        return self.simulate_without(request, (), allow_downgrade)
+
+    def simulate_without(
+        self, request: Mapping[str, str], gone: Sequence[str], allow_downgrade: bool = False
+    ) -> Simulation:
+        """The same, where these packages go with it."""
+        done = self.run("apt-get", "--simulate", "-q", *install_words(request, allow_downgrade),
+                        *(name + "-" for name in gone))
         installs, removes, before = parse_simulation(done.stdout, native(self._host))
         problem = "" if done.rc == 0 else _objection(done)
         download, unpacked = (0, 0) if problem else self._sizes(installs)
@@ -192,18 +199,21 @@ class Index:
 
 
 @contextlib.contextmanager
-def index(host: Host, repositories: Sequence[Repository], beside_system: bool = False) -> Iterator[Index]:
+def index(
+    host: Host, repositories: Sequence[Repository], beside_system: bool = False, files: str = ""
+) -> Iterator[Index]:
     """The indexes of repositories as they are now.
 
     beside_system: read the host's own sources and preferences too, so that whole transactions can be simulated. Our
                    own files among them do not count: the repositories, and Index.prefer, stand for them.
+    files:         the index of package files that lie on the host; they count as a repository that is trusted.
 
     Raises GpuOpsError that names the repository when one of ours cannot be reached or is not signed by its key.
     """
     with host.scratch() as scratch, _lists(host, scratch) as lists:
         for directory in ("log", "sources.d", "preferences.d", "auth.d"):
             os.makedirs(os.path.join(scratch, directory))
-        _put_sources(lists, scratch, repositories)
+        _put_sources(lists, scratch, [*repositories, *_of_files(lists, files)])
         _put_credentials(host, scratch, repositories)
         if beside_system:
             _copy(host, "/etc/apt/sources.list.d", scratch + "/sources.d", (".list", ".sources"))
@@ -361,6 +371,15 @@ def _put_sources(lists: str, scratch: str, repositories: Sequence[Repository]) -
         stanzas.append(repository.sources(signed_by=signed_by))
     if stanzas:
         _put("%s/sources.d/%s.sources" % (scratch, OWN), "\n".join(stanzas))
+
+
+def _of_files(lists: str, files: str) -> List[Repository]:
+    """A repository with this index, which stays where it is, so that apt has one list of it and not one a call."""
+    if not files:
+        return []
+    os.makedirs(lists + "/files", exist_ok=True)
+    _put(lists + "/files/Packages", files)
+    return [Repository("file:%s/files/" % lists, "", "", is_trusted=True)]
 
 
 def _put_credentials(host: Host, scratch: str, repositories: Sequence[Repository]) -> None:

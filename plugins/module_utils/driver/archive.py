@@ -1,0 +1,97 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Package files for the way back, kept from `apt-get clean`, and what apt needs to install them without a network.
+
+They are hard links to what apt keeps itself, and cost nothing as long as apt has them too. What is neither of the
+driver that is recorded, nor of the one that is installed or comes, is removed with the next change: so there are two
+sets at rest, three for the time of a change.
+
+apt reads them as a repository that is configured for one transaction. It needs no signature: the files were checked
+when they were fetched, and nobody but root has written here since.
+"""
+from __future__ import annotations
+
+import os
+from typing import Iterable, Mapping, Tuple
+
+from ..core.host import Host
+from ..core.journal import Journal
+from ..packages.apt import database
+from ..packages.model import Repository
+from . import catalogue
+from .record import MEMORY, is_archived, of_dict, strangers
+
+# Not below /var/lib/gpuops, which is root's alone: apt reads as a user of its own
+STORE = "/var/cache/gpuops/driver"
+INDEX = STORE + "/Packages"
+
+
+def kept(host: Host) -> Tuple[str, ...]:
+    """Names of the package files of the store."""
+    return tuple(name for name in host.list(STORE) if name.endswith(".deb") and not name.startswith("."))
+
+
+def repository(directory: str) -> Repository:
+    """The package files of a directory, as apt is told of them."""
+    return Repository("file:%s/" % directory, "", "", is_trusted=True)
+
+
+def index_of(host: Host, directory: str, names: Iterable[str], with_digests: bool) -> str:
+    """What a repository of these files has in its index; digests take a reading of every byte."""
+    stanzas = []
+    for name in sorted(names):
+        path = host.path("%s/%s" % (directory, name))
+        told = host.run(["dpkg-deb", "--field", path], check=False)
+        found = host.stat("%s/%s" % (directory, name))
+        if told.rc != 0 or found is None:
+            continue
+        lines = [told.stdout.strip(), "Filename: ./" + name, "Size: %d" % found.st_size]
+        if with_digests:
+            lines.append("SHA256: " + host.run(["sha256sum", path]).stdout.split()[0].lstrip("\\"))
+        stanzas.append("\n".join(lines) + "\n")
+    return "\n".join(stanzas)
+
+
+def index_at_hand(host: Host, packages: Mapping[str, str]) -> str:
+    """What a repository of the files of these packages has in its index, whether apt keeps them or we do."""
+    ours = kept(host)
+    theirs = [name for name in database.archives(host) if name not in ours]
+    return "\n".join(index_of(host, directory, [
+        name for name in names if any(is_archived(package, version, [name]) for package, version in packages.items())
+    ], with_digests=False) for directory, names in ((STORE, ours), (database.archives_directory(host), theirs)))
+
+
+def keep(host: Host, packages: Mapping[str, str]) -> None:
+    """Take the files of these packages into the store, as far as apt has them."""
+    directory = database.archives_directory(host)
+    there = kept(host)
+    wanted = [name for name in database.archives(host) if name not in there
+              and any(is_archived(package, version, [name]) for package, version in packages.items())]
+    if wanted:
+        host.make_directory(os.path.dirname(STORE), 0o755)
+        host.make_directory(STORE, 0o755)
+    for name in wanted:
+        half = "%s/.%s" % (STORE, name)
+        host.remove(half)
+        origin, target = (host.path(each) for each in ("%s/%s" % (directory, name), half))
+        if host.run(["ln", origin, target], check=False).rc != 0:
+            host.run(["cp", "--preserve=mode,timestamps", origin, target], timeout=600)
+        host.rename(half, "%s/%s" % (STORE, name))
+
+
+def prune(host: Host, *sets: Mapping[str, str]) -> None:
+    """Remove the files of all packages but these; what a killed keep() left goes too."""
+    names = set(kept(host))
+    for packages in sets:
+        names.intersection_update(strangers(names, packages))
+    for name in (*names, *(name for name in host.list(STORE) if name.startswith("."))):
+        host.remove("%s/%s" % (STORE, name))
+
+
+def keep_fetched(host: Host, journal: Journal, coming: Mapping[str, str]) -> None:
+    """Keep what was fetched for a change, and of what is there already only what there may be a way back to."""
+    record = of_dict(journal.recall(MEMORY))
+    packages = database.installed(host)
+    keep(host, {name: version for name, version in coming.items() if catalogue.FAMILY.match(name)})
+    prune(host, coming, {name: package.version for name, package in packages.items() if package.there},
+          record.packages if record else {})

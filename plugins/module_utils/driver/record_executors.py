@@ -1,0 +1,66 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The actions of the record of a driver, and of the package files that are kept for the way back to it."""
+from __future__ import annotations
+
+import os
+from typing import Dict
+
+from ..core.errors import GpuOpsError
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.plan import Step
+from ..core.steps import Executor, managed
+from .archive import INDEX, STORE, index_of, keep, kept, prune, repository
+from .files import KEPT_SOURCES_FILE
+from .observation import LISTS, list_name
+from .record import MEMORY, is_archived
+from .rollback import FORGET, OFFER, RECORD, WITHDRAW
+
+
+def write_record(host: Host, journal: Journal, step: Step) -> None:
+    """The files before the record that counts on them; what it makes needless last."""
+    told = step.parameters["record"]
+    keep(host, told["packages"])
+    journal.remember(MEMORY, told)
+    prune(host, told["packages"], step.parameters["coming"])
+
+
+def forget_record(host: Host, journal: Journal, step: Step) -> None:
+    for name in host.list(STORE):
+        host.remove("%s/%s" % (STORE, name))
+    for directory in (STORE, os.path.dirname(STORE)):
+        host.remove_empty_dir(directory)
+    journal.remember(MEMORY, {})
+
+
+def offer(host: Host, journal: Journal, step: Step) -> None:
+    """Let apt install from the store: its index first, then the source that names it."""
+    keep(host, step.change["after"])
+    lost = [name for name, version in step.change["after"].items() if not is_archived(name, version, kept(host))]
+    if lost:
+        raise GpuOpsError(
+            "driver.archive_lost",
+            found="package files that were kept for the way back are gone: %s" % ", ".join(sorted(lost)),
+            wanted="the files that the plan was made from, in %s" % STORE,
+            remedy="run again: the new plan is made from what is there then")
+    host.write(INDEX, index_of(host, STORE, kept(host), with_digests=True))
+    host.write(KEPT_SOURCES_FILE, managed(repository(host.path(STORE)).sources()))
+
+
+def withdraw(host: Host, journal: Journal, step: Step) -> None:
+    """apt forgets the store: its lists first, then the source, as that shows that there is something to take back."""
+    beginning = list_name(repository(host.path(STORE)).uri)
+    for name in host.list(LISTS):
+        if name.startswith(beginning):
+            host.remove("%s/%s" % (LISTS, name))
+    host.remove(INDEX)
+    host.remove(KEPT_SOURCES_FILE)
+
+
+EXECUTORS: Dict[str, Executor] = {
+    RECORD: write_record,
+    FORGET: forget_record,
+    OFFER: offer,
+    WITHDRAW: withdraw,
+}

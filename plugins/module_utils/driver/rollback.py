@@ -1,0 +1,189 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The record of a driver before it is exchanged, the check of the way back, and the way back itself. Pure."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.facts import HostFacts
+from ..core.plan import Disruption, Step
+from ..core.refusal import Refusal
+from ..core.steps import file_step, packages_step
+from . import building, catalogue
+from .archive import STORE
+from .files import KEPT_SOURCES_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE
+from .observation import Observation, archives_at_hand
+from .origin import KEY_FILE
+from .record import NONE, Record, is_archived, is_proven, strangers, way_back
+
+NAME = "driver"
+RECORD, FORGET = "driver.record", "driver.forget"
+OFFER, WITHDRAW = "archive.offer", "archive.withdraw"
+
+
+def url_of(sources: Optional[str]) -> str:
+    """The repository that a sources file of ours names, '' for none."""
+    return next((line[len("URIs: "):] for line in (sources or "").splitlines() if line.startswith("URIs: ")), "")
+
+
+def there_now(observation: Observation, facts: HostFacts) -> Optional[Record]:
+    """The driver that is there as a record, None where it is not one to return to."""
+    packages = {name: version for name, version in observation.installed.items() if catalogue.FAMILY.match(name)}
+    version = catalogue.upstream(_anchor(packages))
+    if not version or any(catalogue.FAMILY.match(name) for name in (*observation.unfinished, *observation.torn)):
+        return None
+    if not is_proven(version, facts, observation.record):
+        return None
+    return Record(
+        version, facts.module_installed, url_of(observation.files.get(SOURCES_FILE)), packages,
+        tuple(sorted(observation.installed_by_us)),
+        tuple(name for name in observation.automatic if name in packages), dict(observation.files))
+
+
+def _anchor(packages: Mapping[str, str]) -> str:
+    """The version of the package that brings the kernel module."""
+    return next((version for name, version in sorted(packages.items()) if building.loses([name])), "")
+
+
+# before an exchange
+
+
+def exchanges(step: Optional[Step]) -> bool:
+    """Whether a package step takes a driver's packages away, or others for them."""
+    return step is not None and any(
+        version is not None and catalogue.FAMILY.match(name) for name, version in step.change["before"].items())
+
+
+def record_steps(observation: Observation, facts: HostFacts, packages: Optional[Step]) -> List[Step]:
+    """Write down the driver that is there, before the first thing of it changes.
+
+    Where it is recorded already, its change may have begun, and files of the new one may be there.
+    """
+    if packages is None or not exchanges(packages):
+        return []
+    record, before = there_now(observation, facts), observation.record
+    if record is None:
+        return []
+    coming = {name: version for name, version in packages.change["after"].items() if version is not None}
+    stale = set(strangers(observation.kept, record.packages)).intersection(strangers(observation.kept, coming))
+    if before is not None and before.is_same_driver(record) and not stale:
+        return []
+    return [Step(
+        NAME, RECORD, record.name, "Until the next change, `state: rolled_back` returns to it.",
+        change={"before": {"returns to": before.name if before else None}, "after": {"returns to": record.name}},
+        parameters={"record": record.to_dict(), "coming": coming}, reversible=False)]
+
+
+def returns_to(
+    observation: Observation, facts: HostFacts, packages: Optional[Step], builds: Sequence[Step] = ()
+) -> Dict[str, Dict[str, Any]]:
+    """{id of the step: the driver that is there once it is rolled back, and how}; nothing where none was there.
+
+    builds: what is left of an exchange that stopped after its transaction. Sources were not read for it.
+    """
+    if packages is None and builds and observation.record is not None:
+        needed = observation.record.changed(observation.installed)
+        way = way_back(observation.record, needed, archives_at_hand(observation), ())
+        return {builds[0].id: way} if needed and way["how"] != NONE else {}
+    if packages is None or not exchanges(packages):
+        return {}
+    record = there_now(observation, facts) or observation.record
+    if record is None:
+        return {packages.id: {
+            "version": "", "kernel_module": "", "source": "", "how": NONE,
+            "why": "the driver that is there is not the one in use, and none before it is recorded"}}
+    needed = record.changed(observation.installed, packages.change["after"])
+    offered = observation.offer.returnable if observation.offer else ()
+    return {packages.id: way_back(record, needed, archives_at_hand(observation), offered)}
+
+
+def withdraw_steps(observation: Observation, offered: bool = False, requires: Tuple[str, ...] = ()) -> List[Step]:
+    """apt is told of the kept files for one transaction alone. offered: this plan tells it of them."""
+    if not (observation.offered or offered):
+        return []
+    return [Step(NAME, WITHDRAW, KEPT_SOURCES_FILE, "The kept packages were a source for one transaction.",
+                 change={"before": {"source": "file:%s/" % STORE}, "after": {"source": None}}, depends_on=requires)]
+
+
+def forget_steps(observation: Observation) -> List[Step]:
+    """With the driver goes what was kept of the one before it."""
+    if observation.record is None and not observation.kept:
+        return []
+    told = observation.record.name if observation.record else "package files"
+    return [Step(NAME, FORGET, STORE, "Nothing is left to return from.",
+                 change={"before": {"returns to": told}, "after": {"returns to": None}}, reversible=False)]
+
+
+# the way back
+
+
+def refuse_record(observation: Observation, roll_back_to: str) -> List[Refusal]:
+    record = observation.record
+    if record is not None and roll_back_to in ("", record.version):
+        return []
+    if roll_back_to and catalogue.upstream(_anchor(observation.installed)) == roll_back_to:
+        return []
+    return [Refusal(
+        "driver.no_record",
+        "no record of a driver before the one that is there" if record is None else
+        "driver %s is recorded as the one before" % record.version,
+        "driver %s" % (roll_back_to or "as it was before the last change"),
+        "install the driver that you want (`state: present` with its `version`)",
+        option="roll_back_to" if roll_back_to else "")]
+
+
+def refuse_way_back(observation: Observation, record: Record) -> List[Refusal]:
+    offer = observation.offer
+    if offer is None:
+        return []
+    way = way_back(record, record.changed(observation.installed), archives_at_hand(observation), offer.returnable)
+    if way["how"] != NONE:
+        return []
+    return [Refusal(
+        "driver.no_way_back", "%s%s" % (way["why"], "; " + offer.error if offer.error else ""),
+        "every package of %s" % record.name,
+        "let this host reach %s, or put these files into %s; or install another driver (`state: present`)" % (
+            record.url or "a source that has them", STORE))]
+
+
+def offer_steps(observation: Observation, needed: Mapping[str, str]) -> List[Step]:
+    """Have apt install the kept packages, as far as there are such."""
+    files = archives_at_hand(observation)
+    kept = {name: version for name, version in needed.items() if is_archived(name, version, files)}
+    if not kept:
+        return []
+    return [Step(NAME, OFFER, KEPT_SOURCES_FILE, "The packages are on this host, and apt takes them from there.",
+                 change={"before": dict.fromkeys(kept), "after": kept})]
+
+
+def file_steps(
+    observation: Observation, record: Record, paths: Tuple[str, ...], requires: Tuple[str, ...] = ()
+) -> List[Step]:
+    steps = []
+    for path in paths:
+        before, after = observation.files.get(path), record.files.get(path)
+        if before != after:
+            steps.append(file_step(NAME, path, before, after, "It is as it was with %s." % record.name,
+                                   requires=requires))
+    return steps
+
+
+def before_transaction(observation: Observation, record: Record) -> List[Step]:
+    return file_steps(observation, record, (KEY_FILE, SOURCES_FILE, UNATTENDED_FILE))
+
+
+def after_transaction(observation: Observation, record: Record, packages: Optional[Step]) -> List[Step]:
+    return file_steps(observation, record, (PIN_FILE,), (packages.id,) if packages else ())
+
+
+def superfluous_steps(observation: Observation, facts: HostFacts, packages: Optional[Step]) -> List[Step]:
+    """What only the newer driver brought goes, after the exchange."""
+    gone = dict(observation.offer.superfluous) if observation.offer else {}
+    if not gone:
+        return []
+    of_driver = bool(facts.driver_loaded) and any(map(catalogue.FAMILY.match, gone))
+    return [packages_step(
+        NAME, "what came with the driver", gone, dict.fromkeys(gone),
+        "These packages came with the newer driver alone.",
+        Disruption.driver_reload if of_driver else Disruption.none, (packages.id,) if packages else (), manager="apt",
+        request=gone, purge=True)]

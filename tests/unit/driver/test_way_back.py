@@ -1,0 +1,197 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The way back to the driver before, with the real apt and dpkg on a host below a directory."""
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterator, List
+
+import pytest
+from driver_world import policy
+from gpu_hosts import A100, facts
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, observation, planner, record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import KEPT_SOURCES_FILE, PIN_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
+
+sys.path.append(str(Path(__file__).parents[1] / "packages"))
+from scratch_apt import Repository, Root, build  # noqa: E402
+
+pytestmark = pytest.mark.skipif(
+    any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
+OLD, NEW = "580.178.04", "595.91.07"
+NAMES = ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")
+# As the epoch of a repository may be; quoted in the names of files
+OLD_PACKAGE, NEW_PACKAGE = "1:580.178.04-1", "1:595.91.07-1"
+LOADED = facts(A100).but(driver_installed=OLD, driver_loaded=OLD, driver_userspace=OLD, module_installed="open",
+                         module_loaded="open")
+NEWER = LOADED.but(driver_installed=NEW, driver_userspace=NEW)
+CONTROLLER = ("packages.install", "packages.remove")
+
+
+class Machine:
+    """A host whose driver steps are carried out as the engine and ansible.builtin.apt would."""
+
+    def __init__(self, root: Root, repository: Repository) -> None:
+        self.root, self.host, self.repository = root, root.host, repository
+        self.journal = Journal(self.host)
+
+    def wanted(self, **changes: Any) -> Any:
+        return policy(**{"repository_url": self.repository.url, "repository_key": self.repository.key.public,
+                         "kernel_headers": False, **changes})
+
+    def plan(self, there: HostFacts, **changes: Any) -> Plan:
+        wanted = self.wanted(**changes)
+        return planner.plan(observation.observe(self.host, self.journal, wanted, there), wanted, there)
+
+    def apply(self, plan: Plan) -> None:
+        assert not plan.refusals, plan.refusals
+        executors = {**generic_executors(), **EXECUTORS, "dkms.build": lambda *_words: None}
+        done: List[str] = []
+        for step in plan.steps:
+            if step.action in CONTROLLER:
+                self._transaction(step, done)
+            else:
+                executors[step.action](self.host, self.journal, step)
+            done.append(step.id)
+
+    def _transaction(self, step: Step, done: List[str]) -> None:
+        opened = Provenance().opened(self.host, step, done)
+        try:
+            if step.action == "packages.remove":
+                self.root.apt("remove", "--purge", *step.parameters["request"])
+            else:
+                self.root.install(*(["--allow-downgrades"] if step.parameters["allow_downgrade"] else []),
+                                  *("%s=%s" % item for item in step.parameters["request"].items()))
+        finally:
+            Provenance().settle(self.host, self.journal, step, opened)
+
+    def driver(self) -> Dict[str, str]:
+        return {name: version for name, version in self.root.installed().items() if name in (*NAMES, "libnvidia-new")}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
+    monkeypatch.setattr(observation.running, "has_bindings", lambda host: True)
+    monkeypatch.setattr(observation, "read_kernels", lambda *_words: (Kernel(LOADED.kernel, headers=True),))
+    with Repository(tmp_path / "repository") as repository:
+        for name in NAMES:
+            for version in (OLD_PACKAGE, NEW_PACKAGE):
+                depends = "libnvidia-new" if (name, version) == (NAMES[1], NEW_PACKAGE) else ""
+                build(repository.directory, name, version, depends=depends)
+        repository.add("libnvidia-new", NEW_PACKAGE)
+        root = Root(tmp_path / "host")
+        # Our own entry names a key below /, which this apt does not find: the administrator has one, too
+        root.trust(repository)
+        entry = root.path / "etc/apt/sources.list.d/other.list"
+        entry.write_text(entry.read_text().replace("127.0.0.1", "localhost"))
+        made = Machine(root, repository)
+        made.apply(made.plan(facts(A100), version=OLD))
+        yield made
+
+
+def test_a_driver_is_back_package_for_package_and_byte_for_byte(machine: Machine) -> None:
+    before, pin = machine.driver(), machine.host.read(PIN_FILE)
+    upgrade = machine.plan(LOADED, version=NEW)
+    (way,) = upgrade.returns_to.values()
+    assert (way["version"], way["how"]) == (OLD, "archive") and upgrade.steps[0].action == "driver.record"
+    machine.apply(upgrade)
+    assert machine.driver() == dict.fromkeys([*NAMES, "libnvidia-new"], NEW_PACKAGE)
+    machine.apply(machine.plan(NEWER, state="rolled_back"))
+    assert machine.driver() == before and machine.host.read(PIN_FILE) == pin
+    assert not machine.host.exists(KEPT_SOURCES_FILE)
+
+
+def test_it_is_back_without_a_repository_and_after_apt_was_cleaned(machine: Machine) -> None:
+    before = machine.driver()
+    machine.apply(machine.plan(LOADED, version=NEW))
+    machine.root.apt("clean")
+    machine.repository.__exit__()
+    plan = machine.plan(NEWER, state="rolled_back")
+    machine.apply(plan)
+    assert machine.driver() == before
+    assert not [name for name in machine.host.list("/var/lib/apt/lists") if "gpuops" in name]
+    again = machine.plan(LOADED, state="rolled_back")
+    assert not again.refusals and [step.action for step in again.steps] in ([], ["dkms.build"])
+
+
+def test_packages_that_nobody_has_are_named_before_and_after_the_exchange(machine: Machine) -> None:
+    machine.root.apt("clean")
+    for name in machine.host.list(archive.STORE):
+        machine.host.remove("%s/%s" % (archive.STORE, name))
+    for path in machine.repository.directory.glob("nvidia-modprobe_1%3a580*"):
+        path.unlink()
+    machine.repository.publish()
+    upgrade = machine.plan(LOADED, version=NEW)
+    (way,) = upgrade.returns_to.values()
+    assert way["how"] == "none" and "nvidia-modprobe=%s" % OLD_PACKAGE in way["why"] and NAMES[0] not in way["why"]
+    machine.apply(upgrade)
+    (refusal,) = machine.plan(NEWER, state="rolled_back").refusals
+    assert refusal.code == "driver.no_way_back" and "nvidia-modprobe=%s" % OLD_PACKAGE in refusal.found
+
+
+def test_a_transaction_that_failed_half_way_is_taken_back(machine: Machine) -> None:
+    """dpkg leaves the module's package half configured where its script fails, as where a module does not build."""
+    before = machine.driver()
+    plan = machine.plan(LOADED, version=NEW)
+    for path in machine.repository.directory.glob(NAMES[0] + "_1%3a595*"):
+        path.unlink()
+    machine.repository.add(NAMES[0], NEW_PACKAGE, scripts={"postinst": "exit 10"})
+    for name in machine.host.glob("/var/cache/apt/archives/%s_1%%3a595*" % NAMES[0]):
+        machine.host.remove(name)
+    with pytest.raises(AssertionError):
+        machine.apply(plan)
+    assert [name for name, package in machine.root.packages().items() if package.unfinished]
+    machine.apply(machine.plan(LOADED, state="rolled_back"))
+    assert machine.driver() == before
+    assert not [name for name, package in machine.root.packages().items() if package.unfinished]
+
+
+def test_what_is_kept_is_of_two_drivers_at_most(machine: Machine) -> None:
+    def versions() -> List[str]:
+        return sorted({name.split("_")[1] for name in archive.kept(machine.host)})
+
+    machine.apply(machine.plan(LOADED, version=NEW))
+    assert versions() == ["1%3a580.178.04-1", "1%3a595.91.07-1"]
+    for name in NAMES:
+        build(machine.repository.directory, name, "1:610.57.04-1")
+    machine.repository.publish()
+    loaded = NEWER.but(driver_loaded=NEW)
+    machine.apply(machine.plan(loaded, version="610.57.04"))
+    assert versions() == ["1%3a595.91.07-1", "1%3a610.57.04-1"]
+
+
+def test_what_is_kept_and_the_record_go_with_the_driver(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    machine.apply(machine.plan(NEWER, state="absent"))
+    assert record.read(machine.journal) is None
+    assert not machine.host.exists("/var/cache/gpuops") and machine.driver() == {}
+
+
+def test_a_kept_file_that_is_gone_when_apt_is_told_of_it_is_an_error(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    plan = machine.plan(NEWER, state="rolled_back")
+    machine.root.apt("clean")
+    for name in archive.kept(machine.host):
+        machine.host.remove("%s/%s" % (archive.STORE, name))
+    with pytest.raises(GpuOpsError) as failed:
+        machine.apply(plan)
+    assert failed.value.code == "driver.archive_lost" and not machine.host.exists(KEPT_SOURCES_FILE)
+
+
+def test_a_record_of_a_newer_release_is_not_guessed_at(tmp_path: Path) -> None:
+    journal = Journal(Host(str(tmp_path)))
+    journal.remember(record.MEMORY, {"schema": 2})
+    with pytest.raises(GpuOpsError) as failed:
+        record.read(journal)
+    assert failed.value.code == "driver.record_of_a_newer_release"

@@ -1,0 +1,74 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What site does where a new driver fails on a host: which failures lead back, and what is told of both ways."""
+from __future__ import annotations
+
+from typing import Any, Dict, Mapping
+
+import pytest
+from canned import Hosts, planned
+from cluster_objects import node
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
+
+PACKAGES = Step("driver", "packages.install", "driver 595.91.07", "Driver 595.", Disruption.driver_reload)
+WAY = {"version": "580.178.04", "kernel_module": "open", "source": "distribution", "how": "archive", "why": ""}
+FINE = {"changed": True, "reboot_required": False, "applied": ["driver/packages.install/driver 580.178.04"]}
+
+
+def failed(what: str) -> Dict[str, Any]:
+    return {"failed": True, "msg": what, "changed": True}
+
+
+def site(in_words: Hosts, canned: Mapping[str, Any], way: Mapping[str, str] = WAY, **variables: Any) -> str:
+    """Of a host that takes one driver for another."""
+    in_words.api.state.nodes = [node("gpu-1")]
+    plan = Plan(host="gpu-1", steps=(PACKAGES,), returns_to={PACKAGES.id: way})
+    return in_words.site({"gpu_plan": planned(plan), **canned}, **variables)
+
+
+def reason(in_words: Hosts) -> str:
+    (there,) = in_words.api.state.nodes
+    assert there["spec"]["unschedulable"] is True
+    return " ".join(there["metadata"]["annotations"].values())
+
+
+# The first call of gpu_driver stages, the second one exchanges, the third one returns
+@pytest.mark.parametrize("canned", [
+    {"gpu_driver": [FINE, failed("it does not build"), FINE]},
+    {"gpu_driver": FINE, "gpu_driver_activation": [failed("it does not build"), FINE]},
+    {"gpu_driver": FINE, "gpu_validation": [failed("it does not build"), FINE]},
+], ids=["installed", "loaded", "validated"])
+def test_a_driver_that_fails_gives_way_to_the_one_before(in_words: Hosts, canned: Dict[str, Any]) -> None:
+    told = site(in_words, canned)
+    assert in_words.calls("gpu_driver") == 3 and "failed=1" in told, told
+    assert in_words.calls("cdi_spec") >= 1
+    assert "it does not build Rolled back to driver 580.178.04 by a plan of its own: driver/packages.install" in reason(
+        in_words)
+    assert told.count("it does not build Rolled back to driver 580.178.04") >= 1
+
+
+def test_where_the_way_back_fails_both_errors_are_told(in_words: Hosts) -> None:
+    told = site(in_words, {"gpu_driver": [FINE, failed("it does not build"), failed("apt is gone")]})
+    both = "it does not build The way back to driver 580.178.04 failed, too: apt is gone"
+    assert both in reason(in_words) and both in told
+
+
+@pytest.mark.parametrize("way, canned, variables", [
+    ({**WAY, "how": "none", "why": "nobody has it"}, {"gpu_driver": [FINE, failed("it fails"), FINE]}, {}),
+    (WAY, {"gpu_driver": [FINE, failed("it fails"), FINE]}, {"gpu_roll_back": False}),
+    (WAY, {"gpu_driver": FINE, "container_runtime": failed("it fails")}, {}),
+], ids=["no way back", "not wanted", "not the driver's failure"])
+def test_else_the_host_stays_as_the_failure_left_it(
+    in_words: Hosts, way: Mapping[str, str], canned: Dict[str, Any], variables: Dict[str, Any]
+) -> None:
+    told = site(in_words, canned, way, **variables)
+    assert in_words.calls("gpu_driver") == 2 and "failed=1" in told, told
+    assert "it fails" in reason(in_words) and "olled back" not in reason(in_words)
+
+
+def test_a_plan_without_an_exchange_leads_nowhere_back(in_words: Hosts) -> None:
+    in_words.api.state.nodes = [node("gpu-1")]
+    told = in_words.site({"gpu_plan": planned(Plan(host="gpu-1", steps=(PACKAGES,))),
+                          "gpu_driver": [FINE, failed("it fails"), FINE]})
+    assert in_words.calls("gpu_driver") == 2 and "it fails" in reason(in_words), told
