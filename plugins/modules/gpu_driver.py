@@ -95,6 +95,25 @@ options:
     type: list
     elements: str
     default: []
+  module_parameters:
+    description:
+      - Parameters that NVIDIA's kernel modules are loaded with, as C(NVreg_RestrictProfilingToAdminUsers) of the module
+        C(nvidia), or with the module before a dot, as C(nvidia-drm.modeset).
+      - They are written to C(/etc/modprobe.d/gpuops-nvidia-driver.conf). Where a loaded module has another value,
+        M(gpuops.nvidia.gpu_driver_activation) loads the driver anew.
+      - Another file of C(modprobe.d) that sets one of them to another value is refused by name.
+      - A parameter that is taken out keeps its loaded value until the driver is loaded anew.
+    type: dict
+    default: {}
+  coherent_memory:
+    description:
+      - Whose the memory of GPUs is on boards with a Grace processor, since driver branch 580.
+      - V(driver) keeps it for GPU work, V(numa) makes nodes of the host's memory of it.
+      - V(auto) is V(driver) on such boards, as Kubernetes needs it, unless O(module_parameters) has
+        C(NVreg_CoherentGPUMemoryMode), and nothing elsewhere. The others are refused where there is no such mode.
+    type: str
+    choices: [auto, driver, numa]
+    default: auto
   kernel_headers:
     description:
       - Whether to install headers of every bootable kernel, and the metapackage that follows kernel updates.

@@ -76,7 +76,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
     notes = tuple(_notes(observation, policy, facts))
     if facts.driver_loaded and (
-            facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)):
+            facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)
+            or _other_parameters(facts)):
         busy = _busy(observation, policy)
         if busy:
             return Plan(steps=tuple(steps + _enable_steps(observation, policy)), requirements=(_reboot(
@@ -109,11 +110,19 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     divides = any(step.action == DIVIDE for step in planned.steps)
     return facts.but(
         driver_loaded=facts.driver_installed, module_loaded=facts.module_installed if loads else facts.module_loaded,
-        nouveau_loaded=False, control_nodes=_control_nodes(facts, planned), driver_reloads=loads or divides)
+        nouveau_loaded=False, control_nodes=_control_nodes(facts, planned), driver_reloads=loads or divides,
+        parameters_differ=() if loads else facts.parameters_differ)
+
+
+def _other_parameters(facts: HostFacts) -> Tuple[str, ...]:
+    """Parameters that the modules have only once they are loaded anew; () where that cannot be done now."""
+    return facts.parameters_differ if facts.driver_installed else ()
 
 
 def _loaded(facts: HostFacts) -> str:
-    """The loaded driver, with its kernel module where that is what tells it from the installed one."""
+    """The loaded driver, with its kernel module or parameters where that is what tells it from the installed one."""
+    if _other_parameters(facts):
+        return "%s with another %s" % (facts.driver_loaded, ", ".join(facts.parameters_differ))
     return "%s (%s)" % (facts.driver_loaded, facts.module_loaded) if facts.other_module else facts.driver_loaded
 
 

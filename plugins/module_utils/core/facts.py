@@ -94,6 +94,8 @@ class HostFacts:
     low_level_runtimes: absolute paths of the programs that the container runtime starts containers with, the one that
                         NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
                         the facts has not asked.
+    parameters_differ:  parameters that the loaded modules have in another value than our file of modprobe.d says, as
+                        'nvidia.NVreg_ModifyDeviceFiles'.
     driver_changes:     whether packages of the driver change before what is planned with these facts; never read.
     driver_reloads:     whether the driver is loaded anew before what is planned with these facts; never read.
     fabric_starts:      whether the fabric manager is started before what is planned with these facts; never read.
@@ -127,6 +129,7 @@ class HostFacts:
     toolkit: str = ""
     control_nodes: Tuple[str, ...] = ()
     low_level_runtimes: Tuple[str, ...] = ()
+    parameters_differ: Tuple[str, ...] = ()
     driver_changes: bool = False
     driver_reloads: bool = False
     fabric_starts: bool = False

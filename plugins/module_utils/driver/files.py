@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from ..core.steps import managed
+from ..hardware.parameters import PARAMETERS_FILE
 from ..packages.model import Repository
 from . import catalogue
 from .origin import KEY_FILE, Origin
@@ -15,7 +16,9 @@ UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"
 KEPT_SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver-kept.sources"
 # Not one of OUR_FILES: its text is a secret, and stands in no observation
 AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
-OUR_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)
+# What belongs to one driver and not to the one after it
+RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)
+OUR_FILES = (*RECORDED_FILES, PARAMETERS_FILE)
 
 
 def sources_text(origin: Origin) -> str:

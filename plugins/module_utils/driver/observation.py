@@ -14,6 +14,7 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.refusal import Refusal
+from ..hardware import parameters
 from ..hardware.boot import BootState, boot_state
 from ..packages import provenance, space, torn
 from ..packages.apt import credentials, database, keys, running, sources
@@ -94,6 +95,9 @@ class Observation:
     auth:                 our file of credentials, its password masked.
     given_key:            the key that the policy names by a path on this host, as it will be written; '' otherwise.
     bindings:             whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
+    loaded_parameters:    {parameter: value} of those that the policy or our file names, as far as the loaded modules
+                          tell them.
+    set_elsewhere:        {parameter: {other file of modprobe.d: value}}.
     month:                'YYYY-MM' by this host's clock.
     record:               the driver before the last change of it, None where there was none.
     kept:                 names of the package files that are kept for the way back.
@@ -123,6 +127,8 @@ class Observation:
     auth: AuthFile = AuthFile(current=True)
     given_key: str = ""
     bindings: bool = True
+    loaded_parameters: Mapping[str, str] = field(default_factory=dict)
+    set_elsewhere: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     month: str = ""
     record: Optional[Record] = None
     kept: Tuple[str, ...] = ()
@@ -167,6 +173,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         held=database.held(packages, watched),
         auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
                                  None if policy.state == "absent" else origin.credentials),
+        loaded_parameters=_loaded_parameters(host, policy),
+        set_elsewhere=_set_elsewhere(host),
         month=time.strftime("%Y-%m", time.gmtime()),
         given_key=_given_key(host, origin) if policy.state in ("present", "staged") else "",
         record=read(journal),
@@ -186,6 +194,20 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     offer = _read_way_back(host, observation, origin, followers) if returns else _read_offer(
         host, observation, policy, facts, origin, followers)
     return replace(observation, offer=offer)
+
+
+def _loaded_parameters(host: Host, policy: Policy) -> Dict[str, str]:
+    ours = parameters.parameters_in(host.read(parameters.PARAMETERS_FILE) or "")
+    return parameters.loaded_parameters(host, sorted({*ours, *policy.module_parameters, parameters.COHERENT_MODE}))
+
+
+def _set_elsewhere(host: Host) -> Dict[str, Dict[str, str]]:
+    found: Dict[str, Dict[str, str]] = {}
+    for path in parameters.configuration_files(host):
+        if path != parameters.PARAMETERS_FILE:
+            for name, value in parameters.parameters_in(host.read(path) or "").items():
+                found.setdefault(name, {})[path] = value
+    return found
 
 
 def kernels_in_use(facts: HostFacts) -> FrozenSet[str]:

@@ -20,12 +20,13 @@ from ..core.steps import (
     restore_step,
 )
 from ..hardware.boot import kind_of
+from ..hardware.parameters import PARAMETERS_FILE
 from ..packages import space, torn
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue, rollback
+from . import building, by_hand, catalogue, parameters, rollback
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
 from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
@@ -73,7 +74,9 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="") if removed \
             else facts
     target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
-    return facts if isinstance(target, Refusal) else _facts_with(observation, facts, planned, target)
+    if isinstance(target, Refusal):
+        return facts
+    return _facts_with(observation, parameters.facts_after(observation, policy, facts, target), planned, target)
 
 
 def _facts_with(observation: Observation, facts: HostFacts, planned: Plan, target: Target) -> HostFacts:
@@ -203,6 +206,7 @@ def _repairable(observation: Observation) -> bool:
 
 def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
     refusals = building.refuse_unsigned(observation.kernels, observation.signing_key_enrolled, policy, facts, target)
+    refusals += parameters.refusals(observation, policy, facts, target)
     refusals += building.refuse_gone(observation.kernels, policy, facts, target)
     if observation.offer is None:
         return refusals
@@ -300,6 +304,7 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     if policy.hold:
         steps += _own_file(observation, UNATTENDED_FILE, unattended_text(),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
+    steps += parameters.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _hold_steps(observation, policy, target, requires)
@@ -434,6 +439,7 @@ def _hold_steps(observation: Observation, policy: Policy, target: Target, requir
 
 def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
     notes = building.notes(observation.kernels, observation.boot, _coming(observation.offer), policy, facts, target)
+    notes += parameters.notes(observation, policy, facts, target)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
@@ -502,7 +508,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
             request=dict(leaving), purge=True))
     steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
-              for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE) if path in observation.originals]
+              for path in (PARAMETERS_FILE, PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE)
+              if path in observation.originals]
     if observation.auth.shown is not None:
         steps.append(credentials.removal(NAME, AUTH_FILE, observation.auth))
     if observation.lists and not observation.foreign_sources and (

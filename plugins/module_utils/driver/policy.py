@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
@@ -25,6 +25,8 @@ ARGUMENTS: Dict[str, Any] = {
     "fabric_manager": {"type": "str", "choices": ["auto", "present", "absent"], "default": "auto"},
     "imex": {"type": "str", "choices": ["auto", "present", "absent"], "default": "auto"},
     "extra_packages": {"type": "list", "elements": "str", "default": []},
+    "module_parameters": {"type": "dict", "default": {}},
+    "coherent_memory": {"type": "str", "choices": ["auto", "driver", "numa"], "default": "auto"},
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
     "roll_back_to": {"type": "str", "default": ""},
@@ -32,6 +34,9 @@ ARGUMENTS: Dict[str, Any] = {
 }
 
 _VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
+_MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
+_PARAMETER = re.compile(r"[A-Za-z0-9_]+")
+_VALUE = re.compile(r"[^\s\"'\\#]+")
 _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9+.-]+$")
 
 
@@ -50,6 +55,8 @@ class Policy:
     fabric_manager:             auto, present or absent.
     imex:                       auto, present or absent.
     extra_packages:             further packages of the same version.
+    module_parameters:          {'nvidia.NVreg_ModifyDeviceFiles': value}, of the driver's kernel modules.
+    coherent_memory:            auto, driver or numa: whose the memory of a coherent GPU is.
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
     roll_back_to:               the only version that rolled_back may return to, '' for what is recorded.
@@ -69,6 +76,8 @@ class Policy:
     fabric_manager: str = "auto"
     imex: str = "auto"
     extra_packages: Tuple[str, ...] = ()
+    module_parameters: Mapping[str, str] = field(default_factory=dict)
+    coherent_memory: str = "auto"
     kernel_headers: bool = True
     hold: bool = True
     roll_back_to: str = ""
@@ -93,6 +102,7 @@ class Policy:
 def policy_of(parameters: Mapping[str, Any]) -> Policy:
     values = {name: value for name, value in parameters.items() if value is not None}
     values["extra_packages"] = tuple(values.get("extra_packages", ()))
+    values["module_parameters"] = _parameters(values.get("module_parameters", {}))
     for name in ("repository_url", "repository_key_fingerprint", "version", "roll_back_to"):
         values[name] = str(values.get(name, "")).strip()
     if values["repository_url"]:
@@ -104,6 +114,26 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
     if policy.state not in ("absent", "rolled_back"):
         _refuse_contradictions(policy)
     return policy
+
+
+def _parameters(given: Mapping[str, Any]) -> Dict[str, str]:
+    """With the module's name in each; a name without one is of the module 'nvidia'."""
+    found = {}
+    for key, value in given.items():
+        module, dot, name = str(key).rpartition(".")
+        module = module.replace("-", "_") if dot else "nvidia"
+        text = str(int(value)) if isinstance(value, bool) else str(value)
+        if module not in _MODULES or not _PARAMETER.fullmatch(name) or not _VALUE.fullmatch(text):
+            raise GpuOpsError(
+                "driver.module_parameter_malformed",
+                found="`module_parameters`: %s=%s" % (key, text),
+                wanted="parameters as NVreg_ModifyDeviceFiles or nvidia-drm.modeset, of the modules %s, with values "
+                       "without blanks and quotation marks" % ", ".join(_MODULES),
+                remedy="correct the name or the value; `modinfo -p nvidia` lists them",
+                option="module_parameters",
+            )
+        found["%s.%s" % (module, name)] = text
+    return found
 
 
 def _key(key: str, is_needless: bool) -> Mapping[str, Any]:
@@ -126,6 +156,14 @@ def _refuse_contradictions(policy: Policy) -> None:
             option="version",
         )
     policy.comes_from.check(policy.version, policy.repository_url, policy.repository_key)
+    if not policy.comes_from.installs and (policy.module_parameters or policy.coherent_memory != "auto"):
+        raise GpuOpsError(
+            "driver.parameters_of_preinstalled",
+            found="`module_parameters` or `coherent_memory` with `source` %s" % policy.source,
+            wanted="a driver that is left as the image brought it",
+            remedy="bring the parameters into the image, or choose another `source`",
+            option="module_parameters",
+        )
     key = policy.repository_key
     if key and not (keys.is_armoured(key) or key.startswith(("/", "http://", "https://"))):
         raise GpuOpsError(

@@ -11,7 +11,7 @@ from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
 from . import building, catalogue
 from .archive import STORE
-from .files import KEPT_SOURCES_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE
+from .files import KEPT_SOURCES_FILE, PIN_FILE, RECORDED_FILES, SOURCES_FILE, UNATTENDED_FILE
 from .observation import Observation, archives_at_hand
 from .origin import KEY_FILE
 from .record import NONE, Record, is_archived, is_proven, strangers, way_back
@@ -37,7 +37,8 @@ def there_now(observation: Observation, facts: HostFacts) -> Optional[Record]:
     return Record(
         version, facts.module_installed, url_of(observation.files.get(SOURCES_FILE)), packages,
         tuple(sorted(observation.installed_by_us)),
-        tuple(name for name in observation.automatic if name in packages), dict(observation.files))
+        tuple(name for name in observation.automatic if name in packages),
+        {path: observation.files.get(path) for path in RECORDED_FILES})
 
 
 def _anchor(packages: Mapping[str, str]) -> str:

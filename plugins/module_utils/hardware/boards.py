@@ -27,6 +27,7 @@ _FIRST_NVLINK5 = 0x2900
 _HOPPER = 0x2300
 # GB200 and GB300: their switches are in trays of their own, and so is what configures them
 _RACKS: Tuple[Tuple[int, int], ...] = ((0x2940, 0x297F), (0x31A1, 0x31A1), (0x31C0, 0x31FF))
+_GRACE_HOPPER = (0x2340, 0x237F)
 _STUBS = ("pci-stub", "pciback", "xen-pciback")
 
 
@@ -86,6 +87,11 @@ def passes_through(driver: str) -> bool:
 def in_rack(device_id: str) -> bool:
     """Whether the GPU's NVLink switches stand outside of its host."""
     return any(first <= int(device_id, 16) <= last for first, last in _RACKS)
+
+
+def is_coherent(device_id: str) -> bool:
+    """Whether the processor reads the GPU's memory as its own: boards with a Grace processor."""
+    return _GRACE_HOPPER[0] <= int(device_id, 16) <= _GRACE_HOPPER[1] or in_rack(device_id)
 
 
 def works_on_without_fabric_manager(device_ids: Iterable[str]) -> bool:

@@ -12,6 +12,7 @@ from ..core.facts import CONTROL_NODES, UVM_NODES, Gpu, HostFacts
 from ..core.host import Host
 from .boot import boot_state, installed_module, loaded_kind
 from .nvml import SILENCE, reading_of
+from .parameters import stale_parameters
 from .pci import PciBus, read_bus
 
 # Systems whose root is an image: packages are not installed on them but built into the image.
@@ -67,6 +68,7 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         nouveau_loaded=_nouveau_in_the_way(host, bus),
         toolkit=toolkit_version(host),
         control_nodes=control_nodes(host),
+        parameters_differ=stale_parameters(host),
     )
 
 

@@ -13,12 +13,10 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.boot import kernels, module_file
+from ..hardware.parameters import configuration_files
 from .policy import Policy
 
 FILE = "/etc/modprobe.d/gpuops-nouveau.conf"
-# modprobe.d(5), in the order in which they count
-DIRECTORIES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d",
-               "/lib/modprobe.d")
 # Drivers of the kernel's own that bind NVIDIA GPUs, dependants first; nova since Linux 6.15 (drivers/gpu/nova-core)
 NOUVEAU, NOVA = ("nouveau",), ("nova_drm", "nova_core")
 _BLACKLIST = re.compile(r"^\s*blacklist\s+nouveau\s*$", re.MULTILINE)
@@ -90,7 +88,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
 
 def _blacklists_of_others(host: Host) -> Tuple[str, ...]:
     """Files of others that keep nouveau away, nova too where a kernel has it; () when they do not do all of that."""
-    texts = {path: host.read(path) or "" for path in _read_by_modprobe(host) if path != FILE}
+    texts = {path: host.read(path) or "" for path in configuration_files(host) if path != FILE}
     found = tuple(path for path, text in texts.items() if _BLACKLIST.search(text))
     if not found or not any(map(_NO_MODESET.search, texts.values())):
         return ()
@@ -98,16 +96,6 @@ def _blacklists_of_others(host: Host) -> Tuple[str, ...]:
             module_file(host, release, "nova_core") for release in kernels(host)):
         return ()
     return found
-
-
-def _read_by_modprobe(host: Host) -> Tuple[str, ...]:
-    """A file stands in for those of its name in later directories: so an administrator switches them off."""
-    first: Dict[str, str] = {}
-    for directory in DIRECTORIES:
-        for name in host.list(directory):
-            if name.endswith(".conf"):
-                first.setdefault(name, "%s/%s" % (directory, name))
-    return tuple(first.values())
 
 
 def _loaded(host: Host) -> Dict[str, int]:

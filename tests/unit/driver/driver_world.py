@@ -12,7 +12,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import OP
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import building, catalogue, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import OUR_FILES
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import OUR_FILES, RECORDED_FILES
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
     Observation,
@@ -196,7 +196,7 @@ class World(world.World):
         self.record = of_dict(step.parameters["record"])
         assert self.record is not None and self.record.packages == {
             name: version for name, version in self.installed.items() if catalogue.FAMILY.match(name)}
-        assert self.record.files == self.state(OUR_FILES), "it is written after what it is the record of"
+        assert self.record.files == self.state(RECORDED_FILES), "it is written after what it is the record of"
         self._keep(self.record.packages)
         self._prune(self.record.packages, step.parameters["coming"])
 

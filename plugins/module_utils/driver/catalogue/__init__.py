@@ -20,7 +20,7 @@ the driver's exact version, but those that have one of their own; and all of the
 from __future__ import annotations
 
 from .architectures import EITHER, GPU_ARCHITECTURES, GpuArchitecture, ModuleChoice, architecture_of, choose_module
-from .branches import FIRST_OPEN_ONLY, LONG_TERM_BRANCH, notes_on
+from .branches import FIRST_COHERENT_MODE, FIRST_OPEN_ONLY, LONG_TERM_BRANCH, notes_on
 from .companions import OF_NVLINK5
 from .guests import is_guest
 from .guests import module as module_of_guest
@@ -43,7 +43,8 @@ from .sets import PackageSet, Wanted
 from .systems import System, system_of
 
 __all__ = (
-    "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_OPEN_ONLY", "GPU_ARCHITECTURES",
+    "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
+    "GPU_ARCHITECTURES",
     "GpuArchitecture", "LONG_TERM_BRANCH", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION",
     "PackageSet",
     "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "System", "Wanted", "architecture_of",
