@@ -38,6 +38,14 @@ options:
       - When the time is over, the module fails and says who works there, and since when.
     type: int
     default: 600
+  progress_interval:
+    description:
+      - After how many seconds, and then how often, to say on the controller's terminal what the host is at; V(0) is to
+        say nothing. What is done sooner is not told of.
+      - Nothing is said in check mode, of a task with C(no_log), and where the output is data for programs. The
+        collection's page on progress says when it cannot be.
+    type: int
+    default: 30
   run_id:
     description:
       - Names the run to others, and tells its calls from theirs. Set by the collection itself.

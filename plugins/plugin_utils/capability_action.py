@@ -24,8 +24,9 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import part_of
 from ..module_utils.core.refusal import Refusal, as_result
 from ..module_utils.packages.apt.transaction import builtin_options
+from . import following
 from .libraries import archive
-from .reader_words import in_variables
+from .reader_words import in_variables, people_read
 from .role_variables import SOURCES, options_given, options_of, options_of_plan, variables_behind
 
 APT = "ansible.legacy.apt"
@@ -66,8 +67,22 @@ class CapabilityAction(ActionBase):
         super().run(None, task_vars)
         content, self._libraries = archive()
         arguments = self.for_host()
-        if self._writes():
-            arguments["run_id"] = run_id()
+        if not self._writes():
+            return self._rounds(arguments, content, task_vars)
+        arguments["run_id"] = run_id()
+        with self._followed(arguments, task_vars):
+            return self._rounds(arguments, content, task_vars)
+
+    def _followed(self, arguments: Mapping[str, Any], task_vars: Any) -> following.Following:
+        """What shows how far the host is, for as long as it is entered; nothing where nobody is to read it."""
+        seconds = following.interval(arguments.get("progress_interval"))
+        shown = seconds and people_read() and not (self._task.check_mode or self._task.no_log)
+        return following.Following(
+            str(task_vars.get("inventory_hostname")), arguments["run_id"], seconds,
+            following.asking(self) if shown else None, following.on_screen)
+
+    def _rounds(self, arguments: Dict[str, Any], content: bytes, task_vars: Any) -> Dict[str, Any]:
+        """The module, and package steps in between, until it is done."""
         rounds: List[Dict[str, Any]] = []
         is_shipped = False
         try:
@@ -87,8 +102,8 @@ class CapabilityAction(ActionBase):
                     rounds.append(_failed_transaction(step, transaction, self._account(arguments, task_vars)))
                     break
             else:
-                unaccounted = self._account(arguments, task_vars)
-                rounds.append(_failed_transaction(rounds[-1]["awaiting"], ENDLESS, unaccounted))
+                accounted = self._account(arguments, task_vars)
+                rounds.append(_failed_transaction(rounds[-1]["awaiting"], ENDLESS, accounted))
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return self._in_words_of_reader(_summary(rounds))
@@ -128,10 +143,9 @@ class CapabilityAction(ActionBase):
     def _writes(self) -> bool:
         return self._module() not in ("gpu_info", "gpu_plan", "gpu_validation")
 
-    def _account(self, arguments: Mapping[str, Any], task_vars: Any) -> str:
-        """Have the host account for what came although the transaction failed; '' or why it could not."""
-        accounted = self._call(dict(arguments, transaction_failed=True), task_vars)
-        return str(accounted.get("msg", "")) if accounted.get("failed") else ""
+    def _account(self, arguments: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
+        """Have the host account for what came although the transaction failed; the module's result."""
+        return self._call(dict(arguments, transaction_failed=True), task_vars)
 
     def _transaction(self, step: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
         """Install or remove the step's packages in one transaction."""
@@ -169,11 +183,16 @@ def known_options(module_loader: Any) -> Optional[FrozenSet[str]]:
     return frozenset(told["options"]) if told and told.get("options") else None
 
 
-def _failed_transaction(step: Mapping[str, Any], transaction: Mapping[str, Any], unaccounted: str) -> Dict[str, Any]:
-    """The package manager's refusal in the collection's own form; unaccounted says what failed in accounting for it."""
+def _failed_transaction(
+    step: Mapping[str, Any], transaction: Mapping[str, Any], accounted: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """The package manager's refusal in the collection's own form; accounted is what the module then said."""
+    at_work = accounted.get("left_at_work")
+    unaccounted = str(accounted.get("msg", "")) if accounted.get("failed") else ""
     refusal = Refusal(
         "packages.transaction_failed",
-        str(transaction.get("msg", "the package manager failed")).strip(),
+        str(transaction.get("msg", "the package manager failed")).strip() + (
+            "; a package manager is at work: %s" % at_work if at_work else ""),
         "step %s" % step["id"],
         "read `stdout` and `stderr` of this result; the step is repeated by the next run")
     return {

@@ -17,11 +17,14 @@ from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
 from .journal import Journal
-from .lock import package_manager_works
+from .lock import package_manager_works, package_managers
 from .plan import REBOOT, Disruption, Plan, Step, digest, split_by_disruption
 from .refusal import Refusal
 from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, FILE_ACTIONS, Executor, generic_executors, obstacles
+
+# Is told which step begins, and that it is this one of so many, from 1
+StepBegins = Callable[[Step, int, int], None]
 
 
 class Observation(Protocol):
@@ -69,6 +72,10 @@ def unchanged(observation: Any, policy: Any, facts: HostFacts, plan: Plan) -> Ho
 def unjudged(host: Host, observation: Any, policy: Any, plan: Plan) -> Sequence[Refusal]:
     """The judge of a capability that writes nothing which another program has to understand."""
     return ()
+
+
+def untold(step: Step, number: int, total: int) -> None:
+    """The StepBegins of a run that nobody follows."""
 
 
 def nothing_secret(policy: Any) -> Mapping[str, Executor]:
@@ -119,14 +126,15 @@ class Outcome:
     applied:      ids of the steps done in this run, in order.
     deferred:     steps that disturb more than was allowed, or come after one that does.
     awaiting:     a step that the controller must carry out before the run goes on, None when the run is over.
-    left_at_work: whether the package manager outlives the controller's transaction; the next run accounts for it.
+    left_at_work: the package manager that outlives the controller's transaction, for people; '' where none does. The
+                  next run accounts for it.
     """
 
     plan: Plan
     applied: List[str] = field(default_factory=list)
     deferred: Tuple[Step, ...] = ()
     awaiting: Optional[Step] = None
-    left_at_work: bool = False
+    left_at_work: str = ""
 
 
 def plan_of(
@@ -169,6 +177,7 @@ class Run:
     approved:           the approved plan, its part of this capability at least; None where none is to be held to.
     resumed:            id of the package step that the controller has carried out since the previous call.
     transaction_failed: whether it failed; then the run only accounts for it.
+    step_begins:        is told each step before it is carried out, here or by the controller.
     """
 
     def __init__(
@@ -181,6 +190,7 @@ class Run:
         approved: Optional[Plan] = None,
         resumed: str = "",
         transaction_failed: bool = False,
+        step_begins: StepBegins = untold,
     ) -> None:
         self.capability = capability
         self.parameters = parameters
@@ -191,6 +201,7 @@ class Run:
         self.approved = approved
         self.resumed = resumed
         self.transaction_failed = transaction_failed
+        self.step_begins = step_begins
         self.facts = HostFacts()
 
     def preview(self) -> Outcome:
@@ -242,9 +253,10 @@ class Run:
         to_do, deferred = split_by_disruption(plan.steps, self.allowed)
         earlier = len(applied)
         failures: List[Tuple[Step, GpuOpsError]] = []
-        for step in to_do:
+        for number, step in enumerate(to_do, 1):
             if any(failed.id in step.depends_on for failed, _error in failures):
                 continue
+            self.step_begins(step, number, len(to_do))
             if step.action in CONTROLLER_ACTIONS:
                 self.journal.note("started", step, plan_name, policy=plan.policy,
                                   transaction=self.capability.transactions.opened(self.host, step, applied[earlier:]))
@@ -312,7 +324,7 @@ class Run:
         """
         nothing = Plan(host=self.read_facts(self.host).hostname)
         if package_manager_works(self.host):
-            return Outcome(nothing, left_at_work=True)
+            return Outcome(nothing, left_at_work=package_managers(self.host) or "a package manager")
         self._account()
         for event in self.journal.unfinished(self.capability.name):
             if event["step"]["id"] == self.resumed:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Callable, Dict, FrozenSet, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from .errors import GpuOpsError, HostFailed
+from .progress import duration
 from .waiting import wait_for
 
 # What a command says is kept up to twice this, its beginning and its end.
@@ -37,6 +38,8 @@ SYNC_SECONDS = 60.0
 _NULL = os.makedev(1, 3)
 _KINDS = {stat.S_IFCHR: "a character device", stat.S_IFBLK: "a block device",
           stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link that leads back to itself"}
+_STATES = {"D": ", waits in the kernel", "T": ", stopped"}
+_SAID_CHARACTERS = 200
 # Attributes that a file keeps when its content is replaced (xattr(7)): what users note, access lists, capabilities.
 # Others belong to the content (security.ima, security.evm) or to the file system.
 _KEPT_ATTRIBUTES = ("user.", "system.posix_acl_access", "security.capability")
@@ -83,6 +86,8 @@ class Host:
         self.root = root
         # File that says which command runs: its process id and when that started, see lock.py; '' is to tell nobody
         self.commands_told_in = ""
+        # Who is told how many bytes of packages are about to be fetched, see telling.py
+        self.fetches: Callable[[int], None] = lambda amount: None
 
     def path(self, name: str) -> str:
         """The real path of an absolute name under the root."""
@@ -446,6 +451,29 @@ class Host:
         fields = (Host().read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()
         return fields[19] if len(fields) > 19 and fields[0] not in ("Z", "X") else ""
 
+    def process_told(self, pid: int) -> str:
+        """'NAME (process ID, STATE for 2 min 10 s)' of a process of this machine, for people; '' where it has ended.
+
+        The name is the kernel's: arguments may have a password. proc_pid_stat(5): fields 3 and 22.
+        """
+        started = self.process_started(pid)
+        if not started:
+            return ""
+        name = (Host().read("/proc/%d/comm" % pid) or "?").strip()
+        state = (Host().read("/proc/%d/stat" % pid) or "").rpartition(")")[2].split()[:1]
+        lasts = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
+        return "%s (process %d, there for %s%s)" % (name, pid, duration(lasts), _STATES.get("".join(state), ""))
+
+    def at_work_in(self, session: int) -> List[str]:
+        """Those processes of a session that have no child in it, as process_told() tells them: what the others wait
+        for. proc_pid_stat(5): fields 4 and 6."""
+        parents = {}
+        for name in filter(str.isdigit, Host().list("/proc")):
+            told = (Host().read("/proc/%s/stat" % name) or "").rpartition(")")[2].split()
+            if len(told) > 3 and told[3] == str(session):
+                parents[int(name)] = int(told[1])
+        return [told for told in map(self.process_told, sorted(set(parents).difference(parents.values()))) if told]
+
     def boot(self) -> str:
         """The id of this boot of the machine (proc(5), random/boot_id)."""
         return (Host().read("/proc/sys/kernel/random/boot_id") or "").strip()
@@ -584,6 +612,14 @@ def _environment(extra: Optional[Mapping[str, str]]) -> Dict[str, str]:
 def _last_words(done: CommandResult) -> str:
     lines = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()
     return " | ".join(lines[-3:])
+
+
+def held_up(at_work: Sequence[str], said: str) -> str:
+    """What a command waits for that has not ended: its processes at work, and what it has said last."""
+    lines = said.strip().splitlines()
+    return "".join((
+        "; at work in it: %s" % ", ".join(at_work) if at_work else "",
+        "; it said last: '%s'" % lines[-1].strip()[:_SAID_CHARACTERS] if lines else ""))
 
 
 def _real(path: str) -> str:
@@ -791,8 +827,11 @@ def _attend(
     """Feed a command, read what it says, and wait for it as long as it may take."""
     deadline = time.monotonic() + timeout
     outputs = (_Output(), _Output())
+    at_work: Sequence[str] = ()
     try:
         ended = _talk(process, stdin, outputs, deadline)
+        if not ended:
+            at_work = Host().at_work_in(process.pid)
         died = ended or _kill(process)
     except BaseException:
         _kill(process)
@@ -806,9 +845,9 @@ def _attend(
     if not ended:
         raise CommandFailed(
             "host.command_timed_out",
-            found="%s had not ended after %.0f s%s" % (
-                " ".join(argv), timeout,
-                "" if died else ", and is not even ended by SIGKILL: it waits in the kernel"),
+            found="%s had not ended after %.0f s%s%s" % (
+                " ".join(argv), timeout, "" if died else ", and is not even ended by SIGKILL: it waits in the kernel",
+                held_up(at_work, stderr.strip() or stdout)),
             wanted="the command to end in time",
             remedy="run it by hand to see what it waits for" if died else
                    "see `dmesg` and `/proc/%d/stack` for what it waits for; only a reboot may end it" % process.pid,

@@ -4,6 +4,7 @@
 
   lock.json  who holds it, see Lease. It is read and replaced under flock(2) of 'lock', for moments.
   command    the command that the holder runs, or has run last, see Host.commands_told_in
+  progress.json  which step the holder is at, see progress.py; it goes when the run ends
 
 A run holds it from before it observes. While a module works, the lease lives as long as the module's process. A
 package transaction is carried out by the controller, between two calls of the module: then the lease is handed over,
@@ -27,6 +28,8 @@ from typing import Iterator, List, Optional, Tuple
 
 from .errors import GpuOpsError, HostFailed
 from .host import Host
+from .progress import PATH as PROGRESS
+from .telling import read as read_progress
 from .waiting import wait_for
 
 DIRECTORY = "/run/gpuops"
@@ -85,6 +88,11 @@ class HostLock:
         self._mine = Lease(token or "process %d" % pid, who, time.time(), pid, host.process_started(pid), host.boot())
         self._handed_over = False
 
+    @property
+    def token(self) -> str:
+        """Names the run."""
+        return self._mine.token
+
     @contextlib.contextmanager
     def held(self, timeout: float) -> Iterator[str]:
         """Hold the lock; gives what was waited for, '' when nothing was. At the end it is free, or handed over.
@@ -128,8 +136,8 @@ class HostLock:
             passed = time.monotonic() - began
             raise GpuOpsError(
                 "host.another_run",
-                found="another run: %s; waited %.0f s for it, since %s" % (
-                    other, passed, _instant(time.time() - passed)),
+                found="another run: %s%s; waited %.0f s for it, since %s" % (
+                    other, self._is_at(other), passed, _instant(time.time() - passed)),
                 wanted="one run at a time on a host",
                 remedy="run again when it has ended, or give a longer `lock_timeout`",
                 option="lock_timeout",
@@ -155,6 +163,13 @@ class HostLock:
             self._write(held)
         return held if _since_boot() - held.handed_over < GRACE_SECONDS else None
 
+    def _is_at(self, other: Lease) -> str:
+        """What a run is at, for people; '' where it has not told."""
+        progress = read_progress(self.host)
+        if progress is None or progress.run != other.token:
+            return ""
+        return ", at: %s" % progress.lasting(time.time())
+
     def _lives(self, lease: Lease) -> bool:
         return self.host.process_started(lease.pid) == lease.started
 
@@ -171,6 +186,7 @@ class HostLock:
         with contextlib.suppress(HostFailed), self._guard():
             held = self._read()
             if held is not None and held.process == self._mine.process:
+                self.host.remove(PROGRESS)
                 self.host.remove(RECORD)
 
     @contextlib.contextmanager
@@ -193,6 +209,13 @@ class HostLock:
 def package_manager_works(host: Host) -> bool:
     """Whether a package manager is at work on this host, whoever's."""
     return any(host.holder(path) for path in PACKAGE_LOCKS)
+
+
+def package_managers(host: Host) -> str:
+    """Who holds the locks of the package manager, for people; '' where nobody does."""
+    holders = dict.fromkeys(filter(None, map(host.holder, PACKAGE_LOCKS)))
+    return ", ".join(filter(None, (
+        host.process_told(pid) if pid > 0 else "a process of another PID namespace" for pid in holders)))
 
 
 def _since_boot() -> float:

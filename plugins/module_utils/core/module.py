@@ -17,6 +17,7 @@ from .lock import HostLock
 from .plan import Disruption, readable, render
 from .secrets import masked, passwords
 from .startup import await_startup
+from .telling import Telling
 
 # Why a module wants to be root
 TO_WRITE = "it changes drivers, services and files of the system"
@@ -27,6 +28,7 @@ WRITER_ARGUMENTS: Dict[str, Any] = {
     "approved_plan": {"type": "raw"},
     "from_variables": {"type": "bool", "default": False},
     "lock_timeout": {"type": "int", "default": 600},
+    "progress_interval": {"type": "int", "default": 30},
     "resumed_step": {"type": "str", "default": ""},
     "run_id": {"type": "str", "default": ""},
     "transaction_failed": {"type": "bool", "default": False},
@@ -109,6 +111,9 @@ def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]
     same run, or until that has ended.
     """
     with lock.held(timeout) as waited:
+        telling = Telling(run.host, lock.token, bool(run.resumed))
+        telling.reading()
+        run.step_begins, run.host.fetches = telling.step, telling.fetches
         await_startup(run.host)
         outcome = run.apply()
         if outcome.awaiting is not None or outcome.left_at_work:
@@ -151,6 +156,8 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         result["returns_to"] = dict(next(iter(outcome.plan.returns_to.values())))
     if outcome.awaiting is not None:
         result["awaiting"] = outcome.awaiting.to_dict()
+    if outcome.left_at_work:
+        result["left_at_work"] = outcome.left_at_work
     if with_diff:
         result["diff"] = outcome.plan.diff()
     return result

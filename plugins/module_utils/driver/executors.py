@@ -108,6 +108,7 @@ def _last_lines(text: str) -> str:
 
 def download_packages(host: Host, journal: Journal, step: Step) -> None:
     provenance.refresh(host, step.change["after"])
+    host.fetches(running.to_fetch(host, *step.parameters["argv"]))
     running.apt_get(host, *step.parameters["argv"], timeout=step.parameters["timeout"])
     keep_fetched(host, journal, step.change["after"])
 

@@ -35,8 +35,9 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
-from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, PACKAGES_REMOVE
+from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, PACKAGES_INSTALL, PACKAGES_REMOVE
 from .apt import conffiles, database, running, units
+from .apt.transaction import install_words
 from .model import Package
 
 HISTORY = "/var/log/apt/history.log"
@@ -78,6 +79,8 @@ class Provenance:
         request = step.parameters["request"]
         if step.parameters.get("update_cache") and (not _fetched(step, done) or _lacking(host, request)):
             refresh(host, request)
+        if step.action == PACKAGES_INSTALL:
+            host.fetches(running.to_fetch(host, *install_words(request, bool(step.parameters.get("allow_downgrade")))))
         account = Journal(host).packages(step.capability)
         conffiles.renew(host, {*account, *step.change["after"]})
         packages = database.installed(host)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import multiprocessing
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -122,6 +123,26 @@ def test_a_missing_program_is_an_answer() -> None:
 def test_a_command_that_hangs_is_ended() -> None:
     with pytest.raises(CommandFailed, match="had not ended"):
         Host().run(["sleep", "5"], timeout=0.1)
+
+
+def test_a_command_that_hangs_says_what_it_waited_for_and_said_last(tmp_path: Path) -> None:
+    ready = tmp_path / "ready"
+    with pytest.raises(CommandFailed) as failed:
+        Host().run(["sh", "-c", "echo first; echo building; (sleep 600; true) & echo >%s; wait" % ready], timeout=3)
+    assert ready.exists()
+    [told] = re.findall(r"; at work in it: sleep \(process \d+, there for \d+ s\); it said last: 'building'",
+                        failed.value.found)
+    assert told in str(failed.value) and "(process" not in failed.value.found.replace(told, "")
+
+
+def test_of_a_process_its_name_is_told_and_no_argument() -> None:
+    with subprocess.Popen(["sleep", "600"]) as process:
+        try:
+            told = Host().process_told(process.pid)
+        finally:
+            process.kill()
+    assert re.fullmatch(r"\S+ \(process %d, there for \d+ s\)" % process.pid, told) and "600" not in told
+    assert Host().process_told(process.pid) == ""
 
 
 def test_what_a_killed_write_left_is_replaced_by_the_next_one(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import signal
 import time
 from pathlib import Path
@@ -21,6 +22,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.telling import Telling
 
 # 300 where a machine has the time
 ROUNDS = int(os.environ.get("GPUOPS_ROUNDS", "8"))
@@ -83,6 +86,19 @@ def test_the_second_run_says_who_holds_it_and_since_when(root: Path) -> None:
     with HostLock(Host(str(root)), "other", "gpu_driver for eve@b").held(0):
         pass
     assert not (root / locks.RECORD.lstrip("/")).exists()
+
+
+def test_the_second_run_says_which_step_the_first_is_at(root: Path) -> None:
+    host = Host(str(root))
+    with HostLock(host, "one", "cdi_spec for ada@a").held(0):
+        telling = Telling(host, "one", False)
+        telling.step(Step("cdi", "cdi.generate", "/etc/cdi/nvidia.yaml", "It is missing."), 3, 5)
+        assert re.search(r", at: step 3 of 5, cdi.generate /etc/cdi/nvidia.yaml, for \d+ s;", refusal(root).found)
+        # of a run before it, which was killed
+        Telling(host, "another", False).reading()
+        assert ", at: " not in refusal(root).found
+        telling.reading()
+    assert Host(str(root)).list("/run/gpuops") == ["lock"]
 
 
 def test_it_waits_as_long_as_it_is_told_and_says_for_whom(root: Path) -> None:
@@ -156,9 +172,11 @@ def test_a_call_that_ssh_repeats_waits_for_the_first_one(root: Path) -> None:
 
     process = in_a_process(work)
     assert ready.wait(LIMIT_SECONDS)
+    Telling(Host(str(root)), "one", False).step(Step("cdi", "cdi.generate", "/etc/cdi/nvidia.yaml", "-"), 3, 5)
     with pytest.raises(GpuOpsError) as refused, HostLock(Host(str(root)), "one", "cdi_spec for ada@a").held(0):
         raise AssertionError("the lock was given twice")
     assert "process %d" % process.pid in refused.value.found
+    assert ", at: step 3 of 5, cdi.generate" in refused.value.found
     since = held_by(root)["since"]
     refusal(root)
     done.set()

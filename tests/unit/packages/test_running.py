@@ -18,7 +18,9 @@ from scratch_apt import Repository, Root, build, held
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import COMMAND, HostLock
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.progress import Progress, parse
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
 
 
 @pytest.mark.parametrize("lock, words", [
@@ -43,7 +45,35 @@ def test_a_lock_that_stays_held_names_its_holder(root: Root) -> None:
     with held(root.path / "var/lib/apt/lists/lock") as holder, pytest.raises(GpuOpsError) as caught:
         running.apt_get(root.host, "update", lock_seconds=2)
     assert "held by process %d (python" % holder.pid in caught.value.found
-    assert "waited 2 s" in caught.value.found
+    assert "waited 2 s for python" in caught.value.found
+    assert "(process %d, there for " % holder.pid in caught.value.found
+
+
+def test_what_apt_would_fetch_is_told_in_bytes(root: Root, repository: Repository) -> None:
+    archive = build(repository.directory, "driver", "1", size=3000)
+    repository.publish()
+    root.trust(repository)
+    root.apt("update")
+    words = install_words({"driver": "1"}, False)
+    assert running.to_fetch(root.host, *words) == archive.stat().st_size > 0
+    running.apt_get(root.host, "--download-only", *words)
+    assert running.to_fetch(root.host, *words) == 0
+    assert running.to_fetch(root.host, *install_words({"none": "1"}, False)) == 0
+
+
+def test_every_line_of_dpkgs_log_is_told_in_words_or_not_at_all(root: Root, repository: Repository) -> None:
+    build(repository.directory, "driver", "1")
+    repository.publish()
+    root.trust(repository)
+    root.apt("update")
+    root.install("driver")
+    told = set()
+    for line in (root.path / "var/log/dpkg.log").read_text().splitlines():
+        seen = parse("gpuops-progress step %s\ngpuops-progress now 1\ngpuops-progress dpkg %s\n" % (
+            Progress("run", 1, 1, "packages.install", "driver").to_json(), line))
+        assert seen is not None
+        told.add(seen.dpkg)
+    assert told >= {"unpacking driver", "configuring driver", "driver is installed"}
 
 
 def test_another_error_is_told_at_once(root: Root) -> None:
@@ -59,7 +89,7 @@ class TestConfigure:
 
     def test_when_time_is_up_it_goes_on(self, root: Root) -> None:
         ended = root.path / "tmp/ended"
-        with pytest.raises(GpuOpsError, match="it goes on, and was not disturbed") as caught:
+        with pytest.raises(GpuOpsError, match="disturbed; at work in it: sleep .* said last: 'begun'") as caught:
             running.configure(root.host, ["sh", "-c", "echo begun; sleep 2; echo done >%s" % ended], 0.5)
         assert caught.value.details["stdout"] == "begun\n"
         assert not ended.exists()
@@ -96,8 +126,9 @@ class TestConfigure:
         argv = ["dpkg", "--root=%s" % root.path, "--force-not-root", "--configure", "-a"]
         with held(root.path / "var/lib/dpkg/lock-frontend") as holder:
             assert holder.stdin is not None
-            with pytest.raises(GpuOpsError, match="lock"):
+            with pytest.raises(GpuOpsError, match="lock") as caught:
                 running.configure(root.host, argv, 60, lock_seconds=1)
+            assert "(process %d, there for " % holder.pid in caught.value.found
             holder.stdin.close()
             assert running.configure(root.host, argv, 60, lock_seconds=60).rc == 0
 

@@ -70,7 +70,7 @@ class Endless(CapabilityAction):
     """Between an action plugin and a host that asks for another package step each time."""
 
     def __init__(self, module_loader: PluginLoader) -> None:
-        task = SimpleNamespace(action=DRIVER, args={}, async_val=0, check_mode=False, environment=[])
+        task = SimpleNamespace(action=DRIVER, args={}, async_val=0, check_mode=False, environment=[], no_log=False)
         connection = SimpleNamespace(_shell=SimpleNamespace(tmpdir="/nowhere"))
         super().__init__(task, connection, None, None, None, SimpleNamespace(module_loader=module_loader))
         self.calls: List[Dict[str, Any]] = []
@@ -85,6 +85,20 @@ class Endless(CapabilityAction):
 
     def _remove_tmp_path(self, tmp_path: Any, force: bool = False) -> None:
         pass
+
+
+def test_a_transaction_that_was_given_up_names_the_package_manager_that_is_still_at_work() -> None:
+    class GivenUp(Endless):
+        def _execute_module(self, module_name: Any = None, module_args: Any = None, **more: Any) -> Dict[str, Any]:
+            if module_name.endswith(".apt"):
+                return {"failed": True, "msg": "Failed to lock apt for exclusive operation"}
+            if module_args.get("transaction_failed"):
+                return {"left_at_work": "unattended-upgr (process 77, there for 11 min 3 s)"}
+            return super()._execute_module(module_name, module_args, **more)
+
+    result = GivenUp(module_loader).run(task_vars={})
+    assert result["failed"] and "for exclusive operation; a package manager is at work: unattended-upgr (process 77, " \
+        "there for 11 min 3 s)" in result["msg"]
 
 
 def test_a_host_that_never_comes_to_an_end_is_no_success() -> None:

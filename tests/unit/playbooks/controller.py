@@ -34,18 +34,32 @@ class Controller:
         groups: Optional[Mapping[str, Sequence[str]]] = None,
     ) -> "subprocess.CompletedProcess[str]":
         """Run a playbook; variables are those of the group 'all', as an inventory has them."""
+        process = self.start(playbook, *options, hosts=hosts, variables=variables, environment=environment,
+                             groups=groups)
+        try:
+            stdout, stderr = process.communicate(timeout=300)
+        finally:
+            process.kill()
+        return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+    def start(
+        self, playbook: str, *options: str, hosts: Sequence[str] = ("host-1",),
+        variables: Optional[Mapping[str, Any]] = None, environment: Optional[Mapping[str, str]] = None,
+        groups: Optional[Mapping[str, Sequence[str]]] = None,
+    ) -> "subprocess.Popen[str]":
+        """The same, at work."""
         children = {name: {"hosts": dict.fromkeys(members, {})} for name, members in (groups or {}).items()}
         inventory = self.directory / "inventory.json"
         inventory.write_text(json.dumps({"all": {
             "hosts": {name: {} for name in hosts}, "vars": {**LOCAL, **(variables or {})}, "children": children}}))
-        return subprocess.run(
+        return subprocess.Popen(
             [sys.executable, "-m", "ansible.cli.playbook", "--inventory", str(inventory), playbook, *options],
             env={"PATH": os.environ["PATH"], "HOME": str(self.directory),
                  "ANSIBLE_HOME": str(self.directory / "ansible"),
                  "ANSIBLE_COLLECTIONS_PATH": str(collections_root()), "ANSIBLE_LOCALHOST_WARNING": "false",
                  "ANSIBLE_DEPRECATION_WARNINGS": "false", "ANSIBLE_NOCOLOR": "true", "LC_ALL": "C.UTF-8",
                  **(environment or {})},
-            cwd=self.here, capture_output=True, text=True, timeout=300, check=False)
+            cwd=self.here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def tasks(self, tasks: Sequence[Mapping[str, Any]], *options: str, **given: Any) -> List[List[Result]]:
         """[the results of a task, host after host] of a play of these tasks, whatever comes of it."""

@@ -80,7 +80,9 @@ def test_the_modules_that_change_hosts_wait_for_each_other_as_long_as_one_variab
     assert writers and groups["host"] == writers
     for name in ("site", "uninstall"):
         defaults = [play["module_defaults"] for play in plays(name) if "serial" in play]
-        assert defaults == [{"group/gpuops.nvidia.host": {"lock_timeout": "{{ gpu_lock_timeout | default(600) }}"}}]
+        assert defaults == [{"group/gpuops.nvidia.host": {
+            "lock_timeout": "{{ gpu_lock_timeout | default(600) }}",
+            "progress_interval": "{{ gpu_progress_interval | default(30) }}"}}]
 
 
 @pytest.mark.parametrize("path", ["tasks/apply.yml", "uninstall.yml"])
@@ -390,7 +392,9 @@ class TestUninstallAsksBeforeItDrains:
 def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: Controller) -> None:
     (told,) = refused(controller, Plan(), gpu_lock_timeout="10m")
     assert "gpu_lock_timeout is 10m" in told
-    assert refused(controller, Plan(), gpu_lock_timeout="0") == ["out=False put off="]
+    (told,) = refused(controller, Plan(), gpu_progress_interval="-1")
+    assert "gpu_progress_interval -1" in told
+    assert refused(controller, Plan(), gpu_lock_timeout="0", gpu_progress_interval=0) == ["out=False put off="]
 
 
 @pytest.mark.parametrize("how", ["it failed", "it failed and could not be cordoned", "it does not answer any more"])

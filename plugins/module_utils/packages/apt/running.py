@@ -10,7 +10,7 @@ from typing import Callable, List, Match, Optional, Sequence
 from urllib.parse import quote
 
 from ...core.errors import GpuOpsError
-from ...core.host import CommandFailed, CommandResult, Host
+from ...core.host import CommandFailed, CommandResult, Host, held_up
 from ...core.waiting import wait_for
 from .database import archives_directory, own
 
@@ -22,6 +22,10 @@ _PAUSE = 1.0
 
 _LOCKED = re.compile(r"(?:Could not get lock|Unable to lock directory|Unable to acquire the dpkg frontend lock"
                      r"|lock was locked by another process|is locked by another process)[^\n]*")
+# What apt and dpkg say of who holds a lock
+_HOLDER = re.compile(r"(?:process|with pid) (\d+)")
+# apt-get(8), --print-uris: 'URI' FILE SIZE HASH of each file that is not there yet
+_TO_FETCH = re.compile(r"^'[^']+' \S+ (\d+)(?: |$)", re.MULTILINE)
 _SHELL = 'cd "$1" && shift && { echo $$ >pid; "$@" >log 2>&1; echo $? >ended.new; mv ended.new ended; }'
 
 
@@ -44,6 +48,12 @@ def apt_get(host: Host, *words: str, timeout: float = 600, lock_seconds: float =
             cmd=argv, rc=done.rc, stdout=done.stdout, stderr=done.stderr,
         )
     return done
+
+
+def to_fetch(host: Host, *words: str) -> int:
+    """Bytes of packages that apt-get would fetch for these words; 0 where it cannot tell."""
+    done = host.run(["apt-get", *own(host), "-q", "--print-uris", *words], check=False, env=QUIET)
+    return sum(map(int, _TO_FETCH.findall(done.stdout))) if done.rc == 0 else 0
 
 
 def kept(host: Host, name: str, version: str) -> List[str]:
@@ -124,7 +134,10 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> CommandR
     if not in_time:
         raise GpuOpsError(
             "packages.configuring_takes_long",
-            found="'%s' had not ended after %.0f s; it goes on, and was not disturbed" % (" ".join(argv), timeout),
+            found="'%s' had not ended after %.0f s; it goes on, and was not disturbed%s" % (
+                " ".join(argv), timeout,
+                held_up([each for process in told for each in host.at_work_in(process)],
+                        host.read(directory + "/log") or "")),
             wanted="packages that configure in time",
             remedy="see what it does (%s/log on this host), wait until it has ended, and run again" % directory,
             cmd=list(argv), stdout=host.read(directory + "/log") or "",
@@ -137,9 +150,11 @@ def _in_own_session(host: Host, argv: Sequence[str], timeout: float) -> CommandR
 
 
 def _held(told: str, seconds: float, done: CommandResult) -> GpuOpsError:
+    named = _HOLDER.search(told)
+    holder = Host().process_told(int(named.group(1))) if named else ""
     return GpuOpsError(
         "packages.manager_locked",
-        found="%s; waited %.0f s" % (told.strip(), seconds),
+        found="%s; waited %.0f s%s" % (told.strip(), seconds, " for %s" % holder if holder else ""),
         wanted="the package manager's locks",
         remedy="let that process end (or stop it: unattended upgrades and other installations hold these locks), and "
                "run again",
