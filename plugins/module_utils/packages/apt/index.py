@@ -128,6 +128,10 @@ class Index:
         """Let apt_preferences(5) of this text count from now on, '' for those of the host alone."""
         _put("%s/preferences.d/%s" % (self._scratch, OWN), preferences)
 
+    def hold(self, files: Mapping[str, Optional[str]]) -> None:
+        """See manager.Index.hold()."""
+        self.prefer("\n".join(text for text in files.values() if text))
+
     def suppose_unpacked(self, packages: Mapping[str, str]) -> None:
         """Let the host count from now on as it will be once dpkg has unpacked these versions, and configured none."""
         supposed = {}
@@ -146,6 +150,14 @@ class Index:
         download, unpacked = (0, 0) if problem else self._sizes(installs)
         return Simulation(installs, removes, problem, before, dict(request), allow_downgrade, download, unpacked,
                           held=_held(done.stdout))
+
+    def simulate_removal(self, packages: Iterable[str]) -> Simulation:
+        """What else would go if these packages went."""
+        wanted = sorted(set(packages))
+        done = self.run("apt-get", "--simulate", "-q", "-y", "remove", *wanted)
+        installs, removes, before = parse_simulation(done.stdout, native(self._host))
+        return Simulation(installs, removes, "" if done.rc == 0 else _objection(done), before,
+                          {name: before[name] for name in wanted if name in before}, held=_held(done.stdout))
 
     def missing(self) -> Dict[str, str]:
         """{package: version} that what a stopped transaction has unpacked depends on, and that is not there.
