@@ -39,6 +39,13 @@ class Index(Protocol):
     def unread(self) -> Tuple[str, ...]:
         """What could not be read of repositories that are not ours, in the manager's words. They are left out."""
 
+    @property
+    def without(self) -> Tuple[str, ...]:
+        """Ids of repositories that a transaction has to be told to leave out, since the manager would end at them.
+
+        A package step has them as its parameter 'without'.
+        """
+
     def update(self) -> None:
         """Read what has changed. Raises GpuOpsError that names a repository of ours that cannot be read."""
 

@@ -91,6 +91,9 @@ class Index:
     unread: what could not be read of sources that are not ours, in apt's words.
     """
 
+    # apt passes over what it cannot read
+    without: Tuple[str, ...] = ()
+
     def __init__(self, host: Host, scratch: str, repositories: Sequence[Repository]) -> None:
         self._host = host
         self._scratch = scratch

@@ -8,7 +8,7 @@ versions, a kernel, says so by what it provides (dnf.conf(5), installonlypkgs), 
 """
 from __future__ import annotations
 
-from typing import AbstractSet, Dict, FrozenSet, Iterable, List, Mapping, Optional, Set, Tuple
+from typing import AbstractSet, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
 
 from ...core.host import CommandFailed, CommandResult, Host
 from ..model import Package
@@ -21,6 +21,7 @@ LEFTOVER = "duplicate"
 # dnf.conf(5), installonlypkgs; zypp.conf, multiversion
 _SEVERAL = ("kernel", "kernel-PAE", "installonlypkg(kernel)", "installonlypkg(kernel-module)", "installonlypkg(vm)",
             "multiversion(kernel)")
+_SECOND = ("i386", "i486", "i586", "i686", "s390")
 _KEY = "gpg-pubkey"
 _FORMAT = "%{NAME}\\t%{ARCH}\\t%|EPOCH?{%{EPOCH}}:{0}|\\t%{VERSION}\\t%{RELEASE}\\n"
 Row = Tuple[str, str, str]
@@ -32,8 +33,13 @@ def directory(host: Host) -> str:
 
 
 def own(host: Host) -> List[str]:
-    """Words that make rpm use this host's own database."""
+    """Words that make rpm read this host's own database."""
     return [] if host.root == "/" else ["--dbpath=" + host.path(directory(host) or PLACES[-1])]
+
+
+def changing(host: Host) -> List[str]:
+    """Words that make rpm change this host: its files and scripts lie below the root too."""
+    return [] if host.root == "/" else ["--root=" + host.root, "--dbpath=" + (directory(host) or PLACES[-1])]
 
 
 def installed(host: Host) -> Dict[str, Package]:
@@ -62,21 +68,35 @@ def parse(listing: str) -> List[Row]:
 
 def named(rows: Iterable[Row], several: AbstractSet[str] = frozenset()) -> Dict[str, Package]:
     """Packages by names that tell them apart; several: names of those that may be there in several versions."""
-    versions: Dict[Tuple[str, str], List[str]] = {}
-    architectures: Dict[str, Set[str]] = {}
+    there: Dict[Tuple[str, str], List[str]] = {}
     for name, arch, version in rows:
-        versions.setdefault((name, arch), []).append(version)
-        architectures.setdefault(name, set()).add(arch)
+        there.setdefault((name, arch), []).append(version)
     packages = {}
-    for (name, arch), there in versions.items():
-        short = name if arch == _main(architectures[name]) else "%s.%s" % (name, arch)
-        newest, *older = newest_first(there)
+    for (name, arch), all_of_it in there.items():
+        short = short_name(name, arch)
+        newest, *older = newest_first(all_of_it)
         packages[short] = Package(short, arch, newest, "install", "installed")
         for version in older:
-            longer = "%s-%s" % (short, version.split(":")[-1])
+            longer = long_name(short, version)
             packages[longer] = Package(longer, arch, version, "install",
                                        "installed" if name in several else LEFTOVER)
     return packages
+
+
+def short_name(name: str, arch: str) -> str:
+    """With the architecture where it is the second one of a 64-bit system."""
+    return "%s.%s" % (name, arch) if arch in _SECOND else name
+
+
+def bare_name(short: str) -> str:
+    """Without the architecture."""
+    name, dot, arch = short.rpartition(".")
+    return name if dot and arch in _SECOND else short
+
+
+def long_name(short: str, version: str) -> str:
+    """With the version, where one of that name is there besides; without the epoch, as files and dnf have it."""
+    return "%s-%s" % (short, version.split(":")[-1])
 
 
 def leftovers(packages: Mapping[str, Package]) -> Tuple[str, ...]:
@@ -88,11 +108,6 @@ def versions(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str,
     """Installed version of each, None when it is not installed."""
     return {name: packages[name].version if name in packages and packages[name].installed else None
             for name in sorted(set(names))}
-
-
-def _main(architectures: AbstractSet[str]) -> str:
-    """That of the system where a package is there for two: the 64-bit one."""
-    return min(architectures, key=lambda arch: ("64" not in arch, arch))
 
 
 def _repeated(rows: List[Row]) -> bool:
