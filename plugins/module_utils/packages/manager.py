@@ -28,6 +28,7 @@ from typing import (
 from ..core.host import Host
 from ..core.journal import PackageChange
 from ..core.plan import Step
+from ..core.refusal import Refusal
 from ..core.steps import Executor
 from .model import Credentials, Package, Repository, Simulation
 
@@ -135,6 +136,9 @@ class PackageManager(Protocol):
 
     def hold_paths(self, capability: str) -> Tuple[str, ...]:
         """The files that hold_files() writes."""
+
+    def hold_refusals(self, host: Host) -> List[Refusal]:
+        """Why the manager would not heed hold_files() on this host."""
 
     def builtin_options(
         self, step: Mapping[str, Any], known: Optional[Collection[str]] = None

@@ -22,7 +22,7 @@ from ...core.host import CommandResult, Host
 from ...core.waiting import wait_for
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys, running
-from .database import ADMIN, full_name, interrupted, native, status
+from .database import ADMIN, full_name, installed, interrupted, native, status
 from .transaction import install_words
 from .versions import newest_first
 
@@ -156,11 +156,12 @@ class Index:
 
     def simulate_removal(self, packages: Iterable[str]) -> Simulation:
         """What else would go if these packages went."""
-        wanted = sorted(set(packages))
+        there = installed(self._host)
+        wanted = sorted(name for name in set(packages) if name in there and there[name].there)
         done = self.run("apt-get", "--simulate", "-q", "-y", "remove", *wanted)
         installs, removes, before = parse_simulation(done.stdout, native(self._host))
         return Simulation(installs, removes, "" if done.rc == 0 else _objection(done), before,
-                          {name: before[name] for name in wanted if name in before}, held=_held(done.stdout))
+                          {name: there[name].version for name in wanted}, held=_held(done.stdout))
 
     def missing(self) -> Dict[str, str]:
         """{package: version} that what a stopped transaction has unpacked depends on, and that is not there.

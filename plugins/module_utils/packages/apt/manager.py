@@ -8,6 +8,7 @@ from typing import Any, Collection, ContextManager, Dict, Iterable, List, Mappin
 from ...core.host import Host
 from ...core.journal import PackageChange
 from ...core.plan import Step
+from ...core.refusal import Refusal
 from ...core.steps import Executor, managed
 from .. import provenance, torn
 from ..manager import PackageManager
@@ -81,6 +82,9 @@ class Apt:
 
     def hold_paths(self, capability: str) -> Tuple[str, ...]:
         return ("/etc/apt/preferences.d/gpuops-nvidia-%s" % capability,)
+
+    def hold_refusals(self, host: Host) -> List[Refusal]:
+        return []
 
     def builtin_options(
         self, step: Mapping[str, Any], known: Optional[Collection[str]] = None

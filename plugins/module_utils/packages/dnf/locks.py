@@ -12,6 +12,7 @@ import re
 from typing import Dict, List, Mapping, Optional, Tuple
 
 LIST = "/etc/dnf/plugins/versionlock.list"
+CONFIGURATION = "/etc/dnf/plugins/versionlock.conf"
 MODULES = "/etc/dnf/modules.d"
 _BEGIN, _END = "# gpuops.nvidia %s: begin", "# gpuops.nvidia %s: end"
 

@@ -10,6 +10,7 @@ from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import PackageChange
 from ...core.plan import Step
+from ...core.refusal import Refusal
 from ...core.steps import Executor
 from ..manager import PackageManager
 from ..model import Credentials, Package, Repository
@@ -95,6 +96,19 @@ class Dnf:
 
     def hold_paths(self, capability: str) -> Tuple[str, ...]:
         return (locks.LIST,)
+
+    def hold_refusals(self, host: Host) -> List[Refusal]:
+        """The plugin is a package of its own; it may have been switched off, or given another list."""
+        there = host.read(locks.CONFIGURATION)
+        options = repository_files.parse(there or "").get("main", {})
+        enabled = options.get("enabled", "1").strip().lower() in ("1", "yes", "true", "on")
+        if enabled and options.get("locklist", "").strip() == host.path(locks.LIST):
+            return []
+        found = "no %s" % locks.CONFIGURATION if there is None else "%s with enabled=%s, locklist=%s" % (
+            locks.CONFIGURATION, options.get("enabled", "1"), options.get("locklist", ""))
+        return [Refusal(
+            "packages.no_versionlock", found, "dnf's plugin versionlock, which reads %s" % locks.LIST,
+            "run `dnf install python3-dnf-plugin-versionlock`, and see that %s names that list" % locks.CONFIGURATION)]
 
     def builtin_options(
         self, step: Mapping[str, Any], known: Optional[Collection[str]] = None
