@@ -62,7 +62,8 @@ def test_packages_are_told_with_epoch_version_and_release_and_keys_are_none(root
 
 def test_every_kernel_is_told_and_none_is_a_leftover(root: Root) -> None:
     put(root, *KERNELS)
-    assert {name: package.state for name, package in root.packages().items()} == dict.fromkeys(("kernel-core", "kernel-core-5.14.0-611.el9", "kernel-core-5.14.0-570.el9"), "installed")
+    assert {name: package.state for name, package in root.packages().items()} == dict.fromkeys(
+        ("kernel-core", "kernel-core-5.14.0-611.el9", "kernel-core-5.14.0-570.el9"), "installed")
     assert root.packages()["kernel-core"].version == "5.14.0-640.el9"
 
 
