@@ -16,7 +16,7 @@ from gate import Bench, Gate, GateFailed, Word
 
 REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
-# Unit tests that run ansible-playbook, apt and dpkg by the dozen, NVIDIA's own tool, Helm or Prometheus (which are
+# Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm or Prometheus (which are
 # built first): too long for the inner loop
 PROGRAMS = ("tests/unit/cluster/test_beside_charts.py", "tests/unit/packages", "tests/unit/playbooks",
             "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py",
@@ -61,7 +61,7 @@ def quick_gates() -> List[Gate]:
 
 
 def program_gates() -> List[Gate]:
-    return [Gate("programs", "unit tests that run ansible-playbook, apt, dpkg and Prometheus", _programs, 900)]
+    return [Gate("programs", "unit tests that run ansible-playbook, apt, dpkg, dnf and Prometheus", _programs, 900)]
 
 
 def sanity_gates() -> List[Gate]:

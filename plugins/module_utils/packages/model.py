@@ -5,7 +5,7 @@
 Words
   Package      a line of the package database: name, architecture, version, what is wanted of it, its state.
                Installed, half-installed, held and "only its configuration is left" are different things; one reader
-               tells them (apt/database.py), and nobody else asks dpkg.
+               tells them (apt/database.py, rpm/database.py), and nobody else asks dpkg or rpm.
   Repository   where packages come from, with the one key that may sign it, and credentials that are no part of its URL.
   Index        what repositories offer, read into a directory of ours (apt/index.py); the host's lists stay as they are.
   Simulation   what the package manager says a transaction would do, under the very options that it will have.
@@ -18,8 +18,8 @@ controller's ansible.builtin carry the request out (apt/transaction.py), account
 Never touched: the host's own sources, keys, preferences and credentials; holds of others (a policy that needs another
 version of a held package is refused); packages that came by anybody else.
 
-apt is the one backend now. dnf and zypper get directories beside it with the same questions: installed (database.py),
-offered and simulate (index.py), compare (versions.py), transaction (transaction.py).
+What every package manager answers is a protocol (manager.py); apt and dnf have a directory each, rpm has what the
+managers of rpm packages share.
 """
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class Package:
     arch:    its architecture, 'all' included.
     version: '' where only its name is known.
     wanted:  install, hold, deinstall or purge: what was decided for it (dpkg(1), selection states).
-    state:   installed, half-installed, config-files ...: how far dpkg came (dpkg(1), package states).
+    state:   installed, half-installed, config-files ...: how far dpkg came (dpkg(1), package states); of rpm
+             'installed', and 'duplicate' of what a stopped transaction has not erased (rpm/database.py).
     torn:    whether it was stopped while it was unpacked (dpkg(1), package flags: reinst-required). dpkg neither
              configures nor removes it before it has unpacked it anew, and apt does not see to that.
     """
@@ -80,15 +81,17 @@ class Credentials:
 
 @dataclass(frozen=True)
 class Repository:
-    """An apt repository as we configure it.
+    """A repository as we configure it.
 
-    uri:         where it is, without credentials.
-    key:         its public key, ASCII-armoured.
-    keyring:     path on the host where the key will lie (.asc).
-    suites:      suites, '/' for a flat repository.
-    components:  components, none for a flat repository.
-    credentials: what it asks for, None when it is open to everybody.
-    is_trusted:  whether apt takes its packages without a signature: they lie on the host, as files of root.
+    uri:             where it is, without credentials.
+    key:             its public key, ASCII-armoured.
+    keyring:         path on the host where the key will lie (.asc).
+    suites:          of apt: suites, '/' for a flat repository.
+    components:      of apt: components, none for a flat repository.
+    credentials:     what it asks for, None when it is open to everybody.
+    is_trusted:      whether apt takes its packages without a signature: they lie on the host, as files of root.
+    id:              its name among the host's repositories, and that of its file.
+    metadata_signed: of rpm: whether its index is signed too, and is checked; apt checks every index.
     """
 
     uri: str
@@ -98,6 +101,8 @@ class Repository:
     components: Tuple[str, ...] = ()
     credentials: Optional[Credentials] = None
     is_trusted: bool = False
+    id: str = ""
+    metadata_signed: bool = False
 
     def sources(self, signed_by: str = "") -> str:
         """The deb822 stanza, see sources.list(5)."""

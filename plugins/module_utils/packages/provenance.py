@@ -84,7 +84,7 @@ class Provenance:
         account = Journal(host).packages(step.capability)
         conffiles.renew(host, {*account, *step.change["after"]})
         packages = database.installed(host)
-        return {"known": [entry.start for entry in _entries(host, step)],
+        return {"known": known(host, step),
                 "account": {name: asdict(change) for name, change in account.items()},
                 "boot": host.boot(),
                 "newest": _newest(host),
@@ -173,6 +173,11 @@ def _chosen(step: Step) -> FrozenSet[str]:
 
 def _account(opened: Mapping[str, Any]) -> Dict[str, PackageChange]:
     return {name: PackageChange(**change) for name, change in opened["account"].items()}
+
+
+def known(host: Host, step: Step) -> List[str]:
+    """When those entries of apt's history began that ask for nothing but what the step asks for."""
+    return [entry.start for entry in _entries(host, step)]
 
 
 def evidence(

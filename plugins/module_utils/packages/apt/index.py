@@ -22,7 +22,7 @@ from ...core.host import CommandResult, Host
 from ...core.waiting import wait_for
 from ..model import Credentials, Repository, Simulation
 from . import credentials, keys, running
-from .database import ADMIN, full_name, interrupted, native, status
+from .database import ADMIN, full_name, installed, interrupted, native, status
 from .transaction import install_words
 from .versions import newest_first
 
@@ -91,6 +91,9 @@ class Index:
     unread: what could not be read of sources that are not ours, in apt's words.
     """
 
+    # apt passes over what it cannot read
+    without: Tuple[str, ...] = ()
+
     def __init__(self, host: Host, scratch: str, repositories: Sequence[Repository]) -> None:
         self._host = host
         self._scratch = scratch
@@ -128,6 +131,10 @@ class Index:
         """Let apt_preferences(5) of this text count from now on, '' for those of the host alone."""
         _put("%s/preferences.d/%s" % (self._scratch, OWN), preferences)
 
+    def hold(self, files: Mapping[str, Optional[str]]) -> None:
+        """See manager.Index.hold()."""
+        self.prefer("\n".join(text for text in files.values() if text))
+
     def suppose_unpacked(self, packages: Mapping[str, str]) -> None:
         """Let the host count from now on as it will be once dpkg has unpacked these versions, and configured none."""
         supposed = {}
@@ -153,6 +160,15 @@ class Index:
         download, unpacked = (0, 0) if problem else self._sizes(installs)
         return Simulation(installs, removes, problem, before, dict(request), allow_downgrade, download, unpacked,
                           held=_held(done.stdout))
+
+    def simulate_removal(self, packages: Iterable[str]) -> Simulation:
+        """What else would go if these packages went."""
+        there = installed(self._host)
+        wanted = sorted(name for name in set(packages) if name in there and there[name].there)
+        done = self.run("apt-get", "--simulate", "-q", "-y", "remove", *wanted)
+        installs, removes, before = parse_simulation(done.stdout, native(self._host))
+        return Simulation(installs, removes, "" if done.rc == 0 else _objection(done), before,
+                          {name: there[name].version for name in wanted}, held=_held(done.stdout))
 
     def missing(self) -> Dict[str, str]:
         """{package: version} that what a stopped transaction has unpacked depends on, and that is not there.

@@ -1,0 +1,103 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""apt and dpkg as a package manager (manager.PackageManager)."""
+from __future__ import annotations
+
+from typing import Any, Collection, ContextManager, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ...core.host import Host
+from ...core.journal import PackageChange
+from ...core.plan import Step
+from ...core.refusal import Refusal
+from ...core.steps import Executor, managed
+from .. import provenance, torn
+from ..manager import PackageManager
+from ..model import Credentials, Package, Repository
+from . import database, transaction
+from .index import Index, index, read_key
+from .versions import compare
+
+# ansible.builtin.apt asks for exact versions with priority 1001, and must win (apt_preferences(5))
+_PRIORITY = 1000
+
+
+class Apt:
+    """One of a kind: APT."""
+
+    name = "apt"
+    executors: Mapping[str, Executor] = torn.EXECUTORS
+
+    def installed(self, host: Host) -> Dict[str, Package]:
+        return database.installed(host)
+
+    def interrupted(self, host: Host) -> bool:
+        return database.interrupted(host)
+
+    def compare(self, first: str, second: str) -> int:
+        return compare(first, second)
+
+    def open(
+        self, host: Host, repositories: Sequence[Repository], beside_system: bool = False
+    ) -> ContextManager[Index]:
+        return index(host, repositories, beside_system)
+
+    def archives(self, host: Host) -> Tuple[str, ...]:
+        return database.archives(host)
+
+    def refresh(self, host: Host, request: Mapping[str, str]) -> None:
+        provenance.refresh(host, request)
+
+    def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
+        return read_key(host, key, told)
+
+    def trusted(self, host: Host) -> Dict[str, Tuple[str, ...]]:
+        """A source names the one file of its key; apt has no keys besides."""
+        return {}
+
+    def trust_steps(
+        self, capability: str, repository: Repository, trusted: Mapping[str, Tuple[str, ...]]
+    ) -> List[Step]:
+        return []
+
+    def distrust_steps(self, capability: str, names: Iterable[str]) -> List[Step]:
+        return []
+
+    def repository_files(self, repository: Repository) -> Dict[str, str]:
+        key = {repository.keyring: repository.key} if repository.key else {}
+        return {**key, "/etc/apt/sources.list.d/%s.sources" % repository.id: managed(repository.sources())}
+
+    def choose(self, streams: Mapping[str, str]) -> Dict[str, str]:
+        return {}
+
+    def hold_files(
+        self, capability: str, versions: Mapping[str, str], there: Mapping[str, Optional[str]]
+    ) -> Dict[str, Optional[str]]:
+        """A pin for each version (apt_preferences(5)); the file is ours whole."""
+        by_version: Dict[str, List[str]] = {}
+        for name, version in sorted(versions.items()):
+            by_version.setdefault(version, []).append(name)
+        stanzas = ["Package: %s\nPin: version %s\nPin-Priority: %d\n" % (" ".join(names), version, _PRIORITY)
+                   for version, names in sorted(by_version.items())]
+        return {path: managed("\n".join(stanzas)) if stanzas else None for path in self.hold_paths(capability)}
+
+    def hold_paths(self, capability: str) -> Tuple[str, ...]:
+        return ("/etc/apt/preferences.d/gpuops-nvidia-%s" % capability,)
+
+    def hold_refusals(self, host: Host) -> List[Refusal]:
+        return []
+
+    def builtin_options(
+        self, step: Mapping[str, Any], known: Optional[Collection[str]] = None
+    ) -> Optional[Dict[str, Any]]:
+        return transaction.builtin_options(step, known)
+
+    def known(self, host: Host, step: Step) -> List[str]:
+        return provenance.known(host, step)
+
+    def evidence(
+        self, host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
+    ) -> Dict[str, PackageChange]:
+        return provenance.evidence(host, step, opened, packages)
+
+
+APT: PackageManager = Apt()

@@ -1,0 +1,166 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What dnf's history shows of our transactions, and of one that was stopped.
+
+dnf writes a transaction down with all its packages before rpm begins, and its end afterwards (dnf(8), history). The
+module that carries it out leaves no command line there, so a transaction of ours is known by its packages: one that was
+not there when the step was opened, and that changes nothing but what the simulation named, to the versions that it
+named. The history says what was intended, the database what came of it: both count.
+
+Of a transaction without an end, rpm may have added a package and run none of its scripts, and may have left the older
+version beside it (rpm/database.py). So what came by it is installed once more when it is finished.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ...core.errors import GpuOpsError
+from ...core.host import Host
+from ...core.journal import Journal, PackageChange
+from ...core.plan import Step
+from ...core.steps import Executor
+from ..apt import running
+from ..model import Package
+from ..rpm import database
+from .asking import ask, own
+from .program import AGAIN, COMES, GOES
+from .transaction import specs
+
+FINISH = "dnf.finish"
+_DATABASE = "/var/lib/dnf/history.sqlite"
+_SECONDS = 3600
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A transaction. ended: whether dnf lived to see its end.
+
+    after:  {package: version, or None where it went} of what it was to change.
+    before: {package: version} of what it was to replace or remove.
+    """
+
+    number: str
+    ended: bool
+    after: Mapping[str, Optional[str]]
+    before: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Unfinished:
+    """What a transaction that was stopped has left.
+
+    leftovers: {name: 'name-version'} of older packages beside the newer ones, see rpm/database.py.
+    doubtful:  {package: version} of what came, and of which nobody knows whether its scripts were run.
+    entry:     the transaction itself, None where only leftovers are there.
+    """
+
+    leftovers: Mapping[str, str] = field(default_factory=dict)
+    doubtful: Mapping[str, str] = field(default_factory=dict)
+    entry: Optional[Entry] = None
+
+    def __bool__(self) -> bool:
+        return bool(self.leftovers or self.doubtful)
+
+
+def entries(host: Host) -> List[Entry]:
+    """Oldest first; none where dnf has never changed anything."""
+    if not host.exists(_DATABASE):
+        return []
+    with host.scratch() as scratch:
+        told = ask(host, scratch, "history")["transactions"]
+    return [parse(each) for each in told]
+
+
+def parse(told: Mapping[str, Any]) -> Entry:
+    """Pure: an entry of program.TEXT's answer."""
+    after: Dict[str, Optional[str]] = {}
+    before: Dict[str, str] = {}
+    for kind, name, arch, version in told["items"]:
+        short = database.short_name(name, arch)
+        if kind in (COMES, AGAIN):
+            after[short] = version
+        elif kind:
+            before[short] = version
+            if kind == GOES:
+                after.setdefault(short, None)
+    return Entry(told["id"], told["ended"], after, before)
+
+
+def known(host: Host) -> List[str]:
+    return [entry.number for entry in entries(host)]
+
+
+def evidence(
+    host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
+) -> Dict[str, PackageChange]:
+    """What the step's transaction demonstrably changed, as long as it is so still."""
+    changes: Dict[str, PackageChange] = {}
+    for entry in entries(host):
+        if entry.number in opened["known"] or not _is_of(entry, step.change["after"]):
+            continue
+        for name, version in entry.after.items():
+            first = opened["there"].get(name) if name not in changes else changes[name].before
+            changes[name] = PackageChange(first, version)
+    return {name: change for name, change in changes.items()
+            if (packages[name].version if name in packages else None) == change.after
+            and change.before != change.after}
+
+
+def _is_of(entry: Entry, planned: Mapping[str, Optional[str]]) -> bool:
+    return bool(entry.after) and all(name in planned and planned[name] == version
+                                     for name, version in entry.after.items())
+
+
+def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
+    """What the last transaction has left, if it has no end; what came later by anybody has finished it."""
+    left = {name: packages[name].version for name in database.leftovers(packages)}
+    last = next(reversed(entries(host)), None)
+    if last is None or last.ended:
+        return Unfinished(left)
+    doubtful = {name: version for name, version in last.after.items() if version is not None
+                and name in packages and packages[name].version == version}
+    return Unfinished(left, doubtful, last)
+
+
+def finish_step(capability: str, left: Unfinished, requires: Tuple[str, ...] = ()) -> Step:
+    """Pure: end what a stopped transaction began, before anything else is asked of dnf."""
+    return Step(
+        capability=capability,
+        action=FINISH,
+        subject="unfinished packages",
+        why="A package transaction was stopped before its end.",
+        change={"before": {**dict.fromkeys(left.leftovers, "left over"), **dict.fromkeys(left.doubtful, "unfinished")},
+                "after": {**dict.fromkeys(left.leftovers), **left.doubtful}},
+        depends_on=requires,
+    )
+
+
+def finish(host: Host, journal: Journal, step: Step) -> None:
+    """Executor of finish_step: first what was to be erased, as rpm would have done it, then the scripts."""
+    packages = database.installed(host)
+    over = [name for name in database.leftovers(packages) if name in step.change["after"]]
+    if over:
+        # By their whole names, so that the newer ones stay; those have the files by now
+        _run(host, ["rpm", *database.changing(host), "-e", "--nodeps", *over], "rpm -e --nodeps " + " ".join(over))
+    again = {name: version for name, version in step.change["after"].items() if version is not None
+             and name in packages and packages[name].version == version}
+    if again:
+        words = specs(again)
+        _run(host, ["dnf", *own(host), "--assumeyes", "reinstall", *words], "dnf reinstall " + " ".join(words))
+
+
+def _run(host: Host, argv: Sequence[str], by_hand: str) -> None:
+    """In a session of its own: when time is up, the waiting ends and not rpm."""
+    done = running.configure(host, argv, _SECONDS)
+    if done.rc != 0:
+        raise GpuOpsError(
+            "packages.not_finished",
+            found="what a stopped transaction began cannot be ended: %s" % (
+                " | ".join(done.stdout.splitlines()[-3:]) or "no output"),
+            wanted="packages whose scripts have been run, each in one version",
+            remedy="see that `%s` works on this host" % by_hand,
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
+
+
+EXECUTORS: Dict[str, Executor] = {FINISH: finish}

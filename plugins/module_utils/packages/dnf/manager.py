@@ -1,0 +1,127 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""dnf 4 and rpm as a package manager (manager.PackageManager)."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Collection, ContextManager, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ...core.errors import GpuOpsError
+from ...core.host import Host
+from ...core.journal import PackageChange
+from ...core.plan import Step
+from ...core.refusal import Refusal
+from ...core.steps import Executor
+from ..manager import PackageManager
+from ..model import Credentials, Package, Repository
+from ..rpm import database, fetching, keyring
+from ..rpm import repositories as repository_files
+from ..rpm.versions import compare
+from . import history, locks, transaction
+from .asking import ask
+from .index import Index, index
+
+REPOSITORIES = "/etc/yum.repos.d"
+CACHE = "/var/cache/dnf"
+
+
+class Dnf:
+    """One of a kind: DNF."""
+
+    name = "dnf"
+    executors: Mapping[str, Executor] = {**keyring.EXECUTORS, **history.EXECUTORS}
+
+    def installed(self, host: Host) -> Dict[str, Package]:
+        """Those that somebody has locked count as held."""
+        packages = database.installed(host)
+        lines = locks.of_others(host.read(locks.LIST))
+        held = {name for name, package in packages.items() if locks.holds(lines, name, package.version)}
+        return {name: replace(package, wanted="hold") if name in held else package
+                for name, package in packages.items()}
+
+    def interrupted(self, host: Host) -> bool:
+        return bool(history.unfinished(host, database.installed(host)))
+
+    def compare(self, first: str, second: str) -> int:
+        return compare(first, second)
+
+    def open(
+        self, host: Host, repositories: Sequence[Repository], beside_system: bool = False
+    ) -> ContextManager[Index]:
+        return index(host, repositories, beside_system)
+
+    def archives(self, host: Host) -> Tuple[str, ...]:
+        """Below a directory for each repository (dnf.conf(5), cachedir)."""
+        return tuple(sorted({path.rsplit("/", 1)[1] for path in host.glob(CACHE + "/*/packages/*.rpm")}))
+
+    def refresh(self, host: Host, request: Mapping[str, str]) -> None:
+        """A repository of somebody else that cannot be read stops nobody."""
+        with host.scratch() as scratch:
+            told = ask(host, scratch, "refresh", specs=transaction.specs(request))
+        if told["lacking"]:
+            unread = " | ".join("%s: %s" % item for item in sorted(told["unread"].items()))
+            raise GpuOpsError(
+                "packages.dnf_lists_incomplete",
+                found="no repository of this host has %s: %s" % (", ".join(told["lacking"]), unread or "no error"),
+                wanted="repositories in which dnf finds what was planned",
+                remedy="run `dnf makecache` on this host and mend the repository that it names")
+
+    def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
+        options = repository_files.parse(host.read("/etc/dnf/dnf.conf") or "").get("main", {})
+        return fetching.read_key(host, key, told, options.get("proxy", ""))
+
+    def trusted(self, host: Host) -> Dict[str, Tuple[str, ...]]:
+        return keyring.trusted(host)
+
+    def trust_steps(
+        self, capability: str, repository: Repository, trusted: Mapping[str, Tuple[str, ...]]
+    ) -> List[Step]:
+        return keyring.import_steps(capability, repository.keyring, repository.key, trusted) if repository.key else []
+
+    def distrust_steps(self, capability: str, names: Iterable[str]) -> List[Step]:
+        return keyring.forget_steps(capability, names)
+
+    def repository_files(self, repository: Repository) -> Dict[str, str]:
+        key = {repository.keyring: repository.key} if repository.key else {}
+        return {**key, "%s/%s.repo" % (REPOSITORIES, repository.id): repository_files.text(repository, {})}
+
+    def choose(self, streams: Mapping[str, str]) -> Dict[str, str]:
+        return locks.stream_files(streams)
+
+    def hold_files(
+        self, capability: str, versions: Mapping[str, str], there: Mapping[str, Optional[str]]
+    ) -> Dict[str, Optional[str]]:
+        """Written before the transaction: a lock of the version before leaves the new one not to be chosen."""
+        return {locks.LIST: locks.text(capability, versions, there.get(locks.LIST))}
+
+    def hold_paths(self, capability: str) -> Tuple[str, ...]:
+        return (locks.LIST,)
+
+    def hold_refusals(self, host: Host) -> List[Refusal]:
+        """The plugin is a package of its own; it may have been switched off, or given another list."""
+        there = host.read(locks.CONFIGURATION)
+        options = repository_files.parse(there or "").get("main", {})
+        enabled = options.get("enabled", "1").strip().lower() in ("1", "yes", "true", "on")
+        if enabled and options.get("locklist", "").strip() == host.path(locks.LIST):
+            return []
+        found = "no %s" % locks.CONFIGURATION if there is None else "%s with enabled=%s, locklist=%s" % (
+            locks.CONFIGURATION, options.get("enabled", "1"), options.get("locklist", ""))
+        return [Refusal(
+            "packages.no_versionlock", found, "dnf's plugin versionlock, which reads %s" % locks.LIST,
+            "run `dnf install python3-dnf-plugin-versionlock`, and see that %s names that list" % locks.CONFIGURATION)]
+
+    def builtin_options(
+        self, step: Mapping[str, Any], known: Optional[Collection[str]] = None
+    ) -> Optional[Dict[str, Any]]:
+        return transaction.builtin_options(step, known)
+
+    def known(self, host: Host, step: Step) -> List[str]:
+        return history.known(host)
+
+    def evidence(
+        self, host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
+    ) -> Dict[str, PackageChange]:
+        return history.evidence(host, step, opened, packages)
+
+
+DNF: PackageManager = Dnf()

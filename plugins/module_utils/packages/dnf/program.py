@@ -1,0 +1,277 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What asks dnf's own library (dnf 4), run by the Python of the host that has it (index.py).
+
+It is text, as that Python is another one than ours (3.6 on EL 8) and reads nothing of ours: a question as JSON on its
+standard input, an answer as JSON on its standard output. dnf's command has no such answers: its tables are made for
+people, wrapped at the width of a terminal, and other ones in each release.
+
+Everything that dnf writes lies in directories of ours: its cache, its state, its log. The state of modules is changed
+in memory, and no transaction is ever run. Not loaded are plugins that write when a transaction, or any command, begins.
+"""
+from __future__ import annotations
+
+# How it ends where this Python has no dnf
+NO_BINDINGS = 3
+# What becomes of a package in a transaction; one that makes way is replaced by another version of the same name
+COMES, MAKES_WAY, GOES, AGAIN = "comes", "makes way", "goes", "again"
+
+TEXT = r'''
+import json
+import os
+import shutil
+import sys
+
+try:
+    import dnf
+    import dnf.db.history
+    import dnf.exceptions
+    import dnf.module.module_base
+    import dnf.repo
+    import dnf.rpm
+    import dnf.subject
+    import hawkey
+    import libdnf.transaction
+except ImportError:
+    sys.exit(3)
+
+WRITERS = ("subscription-manager", "product-id", "etckeeper", "snapper", "post-transaction-actions", "local", "upset",
+           "debuginfo-install", "notify-packagekit", "system_upgrade", "rhnplugin")
+ACTION = "TransactionItemAction_"
+KINDS = {getattr(libdnf.transaction, ACTION + name): kind for name, kind in (
+    ("INSTALL", "comes"), ("UPGRADE", "comes"), ("DOWNGRADE", "comes"), ("OBSOLETE", "comes"), ("REINSTALL", "again"),
+    ("UPGRADED", "makes way"), ("DOWNGRADED", "makes way"), ("OBSOLETED", "goes"), ("REMOVE", "goes"))}
+
+
+def opened(asked):
+    base = dnf.Base()
+    conf = base.conf
+    root = asked["root"]
+    below = "" if root == "/" else root
+    conf.config_file_path = below + conf.config_file_path
+    if os.path.exists(conf.config_file_path):
+        conf.read()
+    conf.installroot = root
+    conf.substitutions.update_from_etc(root)
+    if below:
+        conf.reposdir = [below + "/etc/yum.repos.d"]
+        conf.pluginconfpath = [below + "/etc/dnf/plugins"]
+        conf.substitutions["releasever"] = dnf.rpm.detect_releasever(root)
+    if conf.substitutions.get("releasever") is None:
+        conf.substitutions["releasever"] = ""
+    persistent = below + conf.persistdir
+    conf.cachedir = asked["cache"]
+    conf.logdir = asked["scratch"]
+    conf.persistdir = asked["scratch"] + "/state"
+    if not os.path.isdir(conf.persistdir):
+        os.makedirs(conf.persistdir)
+        if os.path.isdir(persistent + "/modulefailsafe"):
+            shutil.copytree(persistent + "/modulefailsafe", conf.persistdir + "/modulefailsafe")
+    conf.pluginconfpath = list(conf.pluginconfpath) + [asked["scratch"] + "/plugins"]
+    conf.assumeyes = True
+    conf.best = True
+    conf.install_weak_deps = False
+    conf.clean_requirements_on_remove = False
+    conf.cacheonly = asked["op"] not in ("update", "refresh")
+    base.init_plugins(set(WRITERS))
+    base.pre_configure_plugins()
+    if asked["beside_system"]:
+        base.read_all_repos()
+    ours = [repository["id"] for repository in asked["repositories"]]
+    for name in list(base.repos):
+        if name in ours:
+            del base.repos[name]
+    for repository in asked["repositories"]:
+        base.repos.add(made(repository, conf))
+    for repo in base.repos.iter_enabled():
+        repo.metadata_expire = 0
+        if repo.id in asked["without"]:
+            repo.disable()
+    base.configure_plugins()
+    return base
+
+
+def made(repository, conf):
+    repo = dnf.repo.Repo(repository["id"], conf)
+    repo.baseurl = [repository["uri"]]
+    repo.gpgcheck = True
+    repo.repo_gpgcheck = repository["metadata_signed"]
+    repo.gpgkey = [repository["key"]] if repository["key"] else []
+    repo.skip_if_unavailable = False
+    if repository["user"]:
+        repo.username = repository["user"]
+        repo.password = repository["password"]
+    return repo
+
+
+def filled(asked):
+    base = opened(asked)
+    base.fill_sack(load_system_repo=True)
+    return base
+
+
+def update(asked):
+    """Read every index; {id: why it cannot be read}."""
+    base = opened(asked)
+    unread = {}
+    for repo in list(base.repos.iter_enabled()):
+        try:
+            repo.load()
+        except (dnf.exceptions.Error, RuntimeError) as error:
+            unread[repo.id] = " ".join(str(error).split())
+    return {"unread": unread}
+
+
+def versions(asked):
+    base = filled(asked)
+    wanted = asked["uri"].rstrip("/")
+    named = [repo.id for repo in base.repos.iter_enabled()
+             if not wanted or wanted in [each.rstrip("/") for each in repo.baseurl]]
+    found = base.sack.query(flags=hawkey.IGNORE_EXCLUDES).available().filter(name=asked["packages"])
+    return {"packages": [[package.name, package.arch, package.evr] for package in found if package.repoid in named]}
+
+
+def streams(asked):
+    base = filled(asked)
+    modules = dnf.module.module_base.ModuleBase(base)
+    container = base._moduleContainer
+    found = {}
+    for module in modules.get_modules(asked["module"])[0]:
+        stream = found.setdefault(module.getStream(), {"enabled": False, "default": False, "packages": []})
+        stream["enabled"] = stream["enabled"] or bool(container.isEnabled(module))
+        stream["default"] = container.getDefaultStream(module.getName()) == module.getStream()
+        stream["packages"].extend(module.getArtifacts())
+    return {"streams": found}
+
+
+def newer_is_there(base, spec):
+    solution = dnf.subject.Subject(spec).get_best_solution(base.sack)
+    if not solution["query"] or not solution["nevra"] or solution["nevra"].has_just_name():
+        return False
+    there = base.sack.query().installed().filter(name=solution["nevra"].name)
+    return bool(there) and there[0].evr_gt(solution["query"][0])
+
+
+def ask_for(base, specs, allow_downgrade):
+    """As ansible.builtin.dnf does with state 'present'. Its answer: the words of dnf for what cannot be had."""
+    told = []
+    for spec in specs:
+        try:
+            if newer_is_there(base, spec):
+                if allow_downgrade:
+                    base.install(spec, strict=True)
+            elif not dnf.subject.Subject(spec).get_best_query(sack=base.sack).installed():
+                base.install(spec, strict=True)
+        except dnf.exceptions.Error as error:
+            told.append("%s: %s" % (spec, " ".join(str(error).split())))
+    return told
+
+
+def simulate(asked):
+    base = filled(asked)
+    told = []
+    modules = dnf.module.module_base.ModuleBase(base)
+    for module, stream in sorted(asked["streams"].items()):
+        try:
+            # The library switches streams; a reset before it would be a second choice, which it refuses
+            modules.enable(["%s:%s" % (module, stream)])
+        except dnf.exceptions.Error as error:
+            told.append("module %s:%s: %s" % (module, stream, " ".join(str(error).split())))
+    if asked["op"] == "simulate":
+        told += ask_for(base, asked["specs"], asked["allow_downgrade"])
+    else:
+        for spec in asked["specs"]:
+            try:
+                base.remove(spec)
+            except dnf.exceptions.MarkingError:
+                pass
+    held = []
+    for spec in asked["specs"]:
+        hidden = dnf.subject.Subject(spec).get_best_query(
+            sack=base.sack, query=base.sack.query(flags=hawkey.IGNORE_REGULAR_EXCLUDES))
+        if told and hidden and not dnf.subject.Subject(spec).get_best_query(sack=base.sack):
+            held.append(hidden[0].name)
+    items = []
+    try:
+        if not told and base.resolve(allow_erasing=True):
+            items = [[KINDS.get(item.action, ""), item.pkg.name, item.pkg.arch, item.pkg.evr, item.pkg.downloadsize,
+                      item.pkg.installsize] for item in base.transaction]
+    except dnf.exceptions.Error as error:
+        told.append(" ".join(str(error).split()))
+    return {"items": items, "problem": " | ".join(told), "held": held}
+
+
+def refresh(asked):
+    """Into the system's own cache, as any dnf would; which of the packages its lists have not."""
+    base = dnf.Base()
+    below = "" if asked["root"] == "/" else asked["root"]
+    conf = base.conf
+    conf.config_file_path = below + conf.config_file_path
+    if os.path.exists(conf.config_file_path):
+        conf.read()
+    conf.installroot = asked["root"]
+    conf.substitutions.update_from_etc(asked["root"])
+    if below:
+        conf.reposdir = [below + "/etc/yum.repos.d"]
+        conf.substitutions["releasever"] = dnf.rpm.detect_releasever(asked["root"])
+        conf.cachedir = below + conf.cachedir
+    if conf.substitutions.get("releasever") is None:
+        conf.substitutions["releasever"] = ""
+    conf.logdir = conf.persistdir = asked["scratch"]
+    conf.assumeyes = True
+    base.init_plugins(set(WRITERS))
+    base.pre_configure_plugins()
+    base.read_all_repos()
+    base.configure_plugins()
+    unread = {}
+    for repo in list(base.repos.iter_enabled()):
+        repo._repo.expire()
+        try:
+            repo.load()
+        except (dnf.exceptions.Error, RuntimeError) as error:
+            unread[repo.id] = " ".join(str(error).split())
+            repo.disable()
+    base.fill_sack(load_system_repo=False)
+    lacking = [spec for spec in asked["specs"] if not dnf.subject.Subject(spec).get_best_query(
+        sack=base.sack, query=base.sack.query(flags=hawkey.IGNORE_EXCLUDES))]
+    return {"unread": unread, "lacking": lacking}
+
+
+def history(asked):
+    """Transactions, oldest first; of a copy, as dnf opens its own for writing."""
+    below = "" if asked["root"] == "/" else asked["root"]
+    origin = below + "/var/lib/dnf/history.sqlite"
+    if not os.path.exists(origin):
+        return {"transactions": []}
+    for ending in ("", "-wal"):
+        if os.path.exists(origin + ending):
+            shutil.copy(origin + ending, asked["scratch"] + "/history.sqlite" + ending)
+    told = []
+    # It closes the database when nothing refers to it any more
+    database = dnf.db.history.SwdbInterface(asked["scratch"])
+    for entry in reversed(database.old()):
+        items = [[KINDS.get(each.action, ""), each.name, each.arch, each.evr] for each in entry.packages()
+                 if each.is_package()]
+        told.append({"id": str(entry.tid), "ended": bool(entry.end_timestamp), "items": items})
+    return {"transactions": told}
+
+
+ANSWERS = {"update": update, "versions": versions, "streams": streams, "simulate": simulate, "remove": simulate,
+           "refresh": refresh, "history": history}
+
+
+def main():
+    # What a plugin prints is no part of the answer
+    out = os.dup(1)
+    os.dup2(2, 1)
+    asked = json.loads(sys.stdin.read())
+    try:
+        answer = ANSWERS[asked["op"]](asked)
+    except (dnf.exceptions.Error, RuntimeError) as error:
+        answer = {"error": " ".join(str(error).split()) or type(error).__name__}
+    with os.fdopen(out, "w") as handle:
+        handle.write(json.dumps(answer))
+
+
+main()
+'''

@@ -1,0 +1,134 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The one reader of rpm's database.
+
+rpm adds the new version of a package before it erases the old one (rpm(8), upgrade). Stopped in between, both are
+there: the older one is a leftover, whose files the newer one has in its place. A package that may be there in several
+versions, a kernel, says so by what it provides (dnf.conf(5), installonlypkgs), and is none.
+"""
+from __future__ import annotations
+
+from typing import AbstractSet, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
+
+from ...core.host import CommandFailed, CommandResult, Host
+from ..model import Package
+from .versions import joined, newest_first
+
+# The first that is there counts: rpm moved its database when /usr became the place of what belongs to the system
+PLACES = ("/usr/lib/sysimage/rpm", "/var/lib/rpm")
+FILES = ("rpmdb.sqlite", "Packages.db", "Packages")
+LEFTOVER = "duplicate"
+# dnf.conf(5), installonlypkgs; zypp.conf, multiversion
+_SEVERAL = ("kernel", "kernel-PAE", "installonlypkg(kernel)", "installonlypkg(kernel-module)", "installonlypkg(vm)",
+            "multiversion(kernel)")
+_SECOND = ("i386", "i486", "i586", "i686", "s390")
+_KEY = "gpg-pubkey"
+_FORMAT = "%{NAME}\\t%{ARCH}\\t%|EPOCH?{%{EPOCH}}:{0}|\\t%{VERSION}\\t%{RELEASE}\\n"
+Row = Tuple[str, str, str]
+
+
+def directory(host: Host) -> str:
+    """Where the database lies, '' where there is none."""
+    return next((place for place in PLACES if any(host.exists("%s/%s" % (place, name)) for name in FILES)), "")
+
+
+def own(host: Host) -> List[str]:
+    """Words that make rpm read this host's own database."""
+    return [] if host.root == "/" else ["--dbpath=" + host.path(directory(host) or PLACES[-1])]
+
+
+def changing(host: Host) -> List[str]:
+    """Words that make rpm change this host: its files and scripts lie below the root too."""
+    return [] if host.root == "/" else ["--root=" + host.root, "--dbpath=" + (directory(host) or PLACES[-1])]
+
+
+def installed(host: Host) -> Dict[str, Package]:
+    """Every package of the database by name, keys left out; empty where there is no database.
+
+    One of a second architecture has it in its name ('libdrm.i686'), an older one of several versions has its version
+    there ('kernel-core-5.14.0-611.el9'), as dnf takes both. Raises CommandFailed when rpm cannot tell: a database that
+    cannot be read is not one without packages.
+    """
+    if not directory(host):
+        return {}
+    rows = parse(_query(host, "-qa", "--qf", _FORMAT).stdout)
+    several = _several(host) if _repeated(rows) else frozenset()
+    return named(rows, several)
+
+
+def parse(listing: str) -> List[Row]:
+    """(name, architecture, version) of each line of rpm's answer."""
+    rows = []
+    for line in listing.splitlines():
+        name, arch, epoch, version, release = line.split("\t")
+        if name != _KEY:
+            rows.append((name, arch, joined(epoch, version, release)))
+    return rows
+
+
+def named(rows: Iterable[Row], several: AbstractSet[str] = frozenset()) -> Dict[str, Package]:
+    """Packages by names that tell them apart; several: names of those that may be there in several versions."""
+    there: Dict[Tuple[str, str], List[str]] = {}
+    for name, arch, version in rows:
+        there.setdefault((name, arch), []).append(version)
+    packages = {}
+    for (name, arch), all_of_it in there.items():
+        short = short_name(name, arch)
+        newest, *older = newest_first(all_of_it)
+        packages[short] = Package(short, arch, newest, "install", "installed")
+        for version in older:
+            longer = long_name(short, version)
+            packages[longer] = Package(longer, arch, version, "install",
+                                       "installed" if name in several else LEFTOVER)
+    return packages
+
+
+def short_name(name: str, arch: str) -> str:
+    """With the architecture where it is the second one of a 64-bit system."""
+    return "%s.%s" % (name, arch) if arch in _SECOND else name
+
+
+def bare_name(short: str) -> str:
+    """Without the architecture."""
+    name, dot, arch = short.rpartition(".")
+    return name if dot and arch in _SECOND else short
+
+
+def long_name(short: str, version: str) -> str:
+    """With the version, where one of that name is there besides; without the epoch, as files and dnf have it."""
+    return "%s-%s" % (short, version.split(":")[-1])
+
+
+def leftovers(packages: Mapping[str, Package]) -> Tuple[str, ...]:
+    """Names of what an interrupted transaction has not erased."""
+    return tuple(sorted(name for name, package in packages.items() if package.state == LEFTOVER))
+
+
+def versions(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str, Optional[str]]:
+    """Installed version of each, None when it is not installed."""
+    return {name: packages[name].version if name in packages and packages[name].installed else None
+            for name in sorted(set(names))}
+
+
+def _repeated(rows: List[Row]) -> bool:
+    return len({row[:2] for row in rows}) < len(rows)
+
+
+def _several(host: Host) -> FrozenSet[str]:
+    """Names of packages that may be installed in several versions."""
+    # It ends with 1 where one of these is provided by nothing
+    told = host.run(["rpm", *own(host), "-q", "--qf", "%{NAME}\\n", "--whatprovides", *_SEVERAL], check=False).stdout
+    return frozenset(line for line in told.splitlines() if " " not in line)
+
+
+def _query(host: Host, *words: str) -> CommandResult:
+    done = host.run(["rpm", *own(host), *words], check=False)
+    if done.rc != 0:
+        raise CommandFailed(
+            "packages.rpm_database_unreadable",
+            found="rpm ended with %d: %s" % (done.rc, " | ".join(done.stderr.split("\n")[:2]) or "no output"),
+            wanted="the packages of this host",
+            remedy="mend rpm's database (`rpm --rebuilddb`), and run again",
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr,
+        )
+    return done

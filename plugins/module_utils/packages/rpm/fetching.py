@@ -1,0 +1,60 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A repository's key by its address, through curl, which every system with rpm has."""
+from __future__ import annotations
+
+import re
+from typing import Optional
+
+from ...core.errors import GpuOpsError
+from ...core.host import Host
+from ..apt import keys
+from ..model import Credentials
+
+_SECONDS = 120
+# curl's output is text to us: a binary key passes as a file
+_OPTIONS = ("--fail", "--silent", "--show-error", "--location", "--connect-timeout", "20", "--max-time", str(_SECONDS))
+
+
+def read_key(host: Host, key: str, told: Optional[Credentials] = None, proxy: str = "") -> str:
+    """A repository's public key, armoured from what was read of it: a URL, a path on the host or armoured text.
+
+    told: who we are for that address; proxy: what the package manager goes through, '' for none.
+    """
+    if keys.is_armoured(key):
+        return keys.read(key.encode()).armoured
+    on_host = re.sub(r"^file:(//)?", "", key)
+    data = host.read_bytes(on_host) if on_host.startswith("/") else _fetch(host, key, told, proxy)
+    if data is None:
+        raise GpuOpsError(
+            "packages.key_file_missing",
+            found="no file %s on this host" % key,
+            wanted="the repository's public key",
+            remedy="give the key as a URL, as a path on the host, or as ASCII-armoured text",
+        )
+    return keys.read(data).armoured
+
+
+def _fetch(host: Host, url: str, told: Optional[Credentials], proxy: str) -> bytes:
+    with host.scratch() as scratch:
+        target = scratch + "/key"
+        # Neither a password nor a proxy's stands among the words of a process (curl(1), --config)
+        lines = ['url = "%s"' % url, 'output = "%s"' % target]
+        lines += ['user = "%s:%s"' % (_quoted(told.user), _quoted(told.password))] if told else []
+        lines += ['proxy = "%s"' % _quoted(proxy)] if proxy else []
+        done = host.run(["curl", *_OPTIONS, "--config", "-"], check=False, timeout=_SECONDS + 10,
+                        stdin="\n".join(lines) + "\n")
+        if done.rc != 0:
+            raise GpuOpsError(
+                "packages.key_not_fetched",
+                found="%s cannot be read: %s" % (url, " | ".join(done.stderr.splitlines()[:2]) or "no output"),
+                wanted="the repository's public key",
+                remedy="check the key's address, and this host's network and proxy, or give the key as a path on the "
+                       "host, or as ASCII-armoured text",
+                rc=done.rc, stderr=done.stderr)
+        with open(target, "rb") as handle:
+            return handle.read()
+
+
+def _quoted(word: str) -> str:
+    return word.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,363 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""dnf: what is simulated is what ansible.builtin.dnf then does, as dnf's own history shows it."""
+from __future__ import annotations
+
+import ast
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+
+import pytest
+import scratch_rpm
+from scratch_apt import keyring
+from scratch_rpm import CLOSED, MODULE, OLDER_580, OPEN, RELEASE, V580, V595, V610, Root
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import PACKAGES_INSTALL, packages_step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks, program
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import Index, index
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository, Simulation
+
+OURS = "gpuops-nvidia-driver"
+KEY_FILE = "/etc/pki/rpm-gpg/" + OURS
+LIBRARIES = "nvidia-driver-cuda-libs"
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
+    """Debian's rpm has its database in the home directory; here it is where EL has it."""
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return Root(tmp_path / "root")
+
+
+def nvidia(where: Optional[Path] = None, **more: Any) -> Repository:
+    return Repository("file://%s" % (where or scratch_rpm.nvidia()), keyring("one").public, KEY_FILE, id=OURS, **more)
+
+
+def evr(version: str, epoch: int = 3) -> str:
+    return ("%d:" % epoch if epoch else "") + "%s-%s" % (version, RELEASE)
+
+
+def asked(version: str, module: str = OPEN) -> Dict[str, str]:
+    return {name: evr(version) for name in ("nvidia-driver-cuda", LIBRARIES, "nvidia-persistenced", module)}
+
+
+def write(root: Root, files: Mapping[str, Optional[str]]) -> None:
+    """What file steps do; a key and a locklist lie below the root, which dnf's own files name whole."""
+    for path, text in files.items():
+        if text is None:
+            root.host.remove(path)
+        else:
+            root.host.write(path, text.replace("file:///etc", "file://%s/etc" % root.path))
+
+
+def trust(root: Root, repository: Repository) -> None:
+    write(root, DNF.repository_files(repository))
+    for step in DNF.trust_steps("driver", repository, DNF.trusted(root.host)):
+        DNF.executors[step.action](root.host, Journal(root.host), step)
+
+
+def planned(
+    root: Root, repository: Repository, request: Mapping[str, str], stream: str = "", down: bool = False
+) -> Tuple[Simulation, Step, Mapping[str, Optional[str]]]:
+    """(simulation, step, files) of an installation: the stream is chosen and the version locked before it."""
+    files: Dict[str, Optional[str]] = dict(DNF.choose({MODULE: stream} if stream else {}))
+    there = {path: root.host.read(path) for path in DNF.hold_paths("driver")}
+    files.update(DNF.hold_files("driver", request, there))
+    with DNF.open(root.host, [repository], beside_system=True) as opened:
+        opened.hold(files)
+        done = opened.simulate(request, down)
+        before, after = done.change
+        step = packages_step("driver", "driver", before, after, "a test", manager="dnf", request=dict(request),
+                             allow_downgrade=down, without=list(opened.without))
+    # A planner makes no step of nothing; here the module is asked all the same
+    return done, replace(step, action=PACKAGES_INSTALL), files
+
+
+def change(root: Root, request: Mapping[str, str], stream: str = "", down: bool = False,
+           repository: Optional[Repository] = None) -> Simulation:
+    """Simulate, carry out by ansible.builtin.dnf, and hold dnf's history against the simulation."""
+    done, step, files = planned(root, repository or nvidia(), request, stream, down)
+    assert done.problem == ""
+    trust(root, repository or nvidia())
+    write(root, files)
+    opened = {"known": DNF.known(root.host, step), "there": root.installed()}
+    told = carried_out(root, step)
+    assert told.get("failed") is not True, told
+    if not done.installs and not done.removes:
+        assert told["changed"] is False
+        return done
+    entry = history.entries(root.host)[-1]
+    assert entry.ended
+    assert dict(entry.after) == done.change[1]
+    assert {name: entry.before.get(name) for name in entry.after} == done.change[0]
+    came = DNF.evidence(root.host, step, opened, root.packages())
+    assert {name: each.after for name, each in came.items()} == done.change[1]
+    assert {name: each.before for name, each in came.items()} == done.change[0]
+    return done
+
+
+def carried_out(root: Root, step: Step) -> Dict[str, Any]:
+    options = DNF.builtin_options(step.to_dict())
+    assert options is not None
+    return root.module(options)
+
+
+@pytest.fixture
+def opened(root: Root) -> Iterator[Index]:
+    with index(root.host, [nvidia()], beside_system=True) as made:
+        yield made
+
+
+def test_the_program_is_python_of_el_8() -> None:
+    ast.parse(program.TEXT, feature_version=(3, 6))
+
+
+# installed as simulated
+
+
+def test_an_install_is_what_the_history_then_shows(root: Root) -> None:
+    done = change(root, asked(V580), "580-open")
+    assert done.installs == {**asked(V580), "dkms": "3.2.2-1.el9"}
+    assert root.installed() == done.installs
+    assert done.download > 1000 and done.unpacked > 0
+
+
+def test_what_is_there_is_left_alone(root: Root) -> None:
+    change(root, asked(V580), "580-open")
+    again = change(root, asked(V580), "580-open")
+    assert (again.installs, again.removes, again.problem) == ({}, (), "")
+
+
+def test_from_580_to_595_to_610_and_back(root: Root) -> None:
+    for version, down in ((V580, False), (V595, False), (V610, False), (OLDER_580, True)):
+        before = {name: root.installed().get(name) for name in asked(version)}
+        done = change(root, asked(version), "%s-open" % version.split(".")[0], down)
+        assert {name: done.change[0].get(name) for name in asked(version)} == before
+        assert {name: root.installed()[name] for name in asked(version)} == asked(version)
+        enabled = root.dnf("--disablerepo=baseos", "--quiet", "module", "list", "--enabled").stdout
+        assert [line.split()[:2] for line in enabled.splitlines() if line.startswith(MODULE + " ")] == [
+            [MODULE, "%s-open" % version.split(".")[0]]]
+
+
+def test_without_the_option_a_newer_package_stays_and_the_simulation_says_so(root: Root) -> None:
+    change(root, asked(V595), "595-open")
+    done = change(root, asked(V580), "580-open")
+    assert (done.installs, done.removes) == ({}, ())
+    assert root.installed()["nvidia-driver-cuda"] == evr(V595)
+
+
+def test_the_other_kernel_module_takes_the_place_of_the_first(root: Root) -> None:
+    change(root, asked(V580, OPEN), "580-open")
+    done = change(root, asked(V580, CLOSED), "580-dkms")
+    assert (done.installs, done.removes) == ({CLOSED: evr(V580)}, (OPEN,))
+    assert OPEN not in root.installed()
+
+
+def test_where_there_are_no_streams_the_exact_version_is_enough(root: Root) -> None:
+    flat = nvidia(scratch_rpm.nvidia(modules=False))
+    for version in (V580, V595):
+        change(root, asked(version), repository=flat)
+    with index(root.host, [flat]) as made:
+        assert made.streams(MODULE) == {}
+
+
+def test_a_lock_keeps_the_version_that_an_update_would_replace(root: Root) -> None:
+    flat = nvidia(scratch_rpm.nvidia(modules=False))
+    change(root, asked(V580), repository=flat)
+    root.dnf("update")
+    assert {name: root.installed()[name] for name in asked(V580)} == asked(V580)
+    write(root, DNF.hold_files("driver", {}, {locks.LIST: root.host.read(locks.LIST)}))
+    root.dnf("update")
+    assert root.installed()["nvidia-driver-cuda"] == evr(V610)
+
+
+# what is refused
+
+
+def test_what_cannot_be_is_told_in_the_words_of_the_solver(opened: Index) -> None:
+    opened.hold(DNF.choose({MODULE: "580-open"}))
+    mixed = {**asked(V580), "nvidia-persistenced": evr(OLDER_580)}
+    told = opened.simulate(mixed)
+    assert told.installs == {}
+    assert "nvidia-persistenced = 3:%s" % V580 in told.problem
+
+
+def test_a_version_of_another_stream_is_not_to_be_had(opened: Index) -> None:
+    opened.hold(DNF.choose({MODULE: "580-open"}))
+    assert "nvidia-driver-cuda-3:%s" % V595 in opened.simulate(asked(V595)).problem
+
+
+def test_a_stream_that_is_not_there_is_a_problem(opened: Index) -> None:
+    opened.hold(DNF.choose({MODULE: "620-open"}))
+    assert "nvidia-driver:620-open" in opened.simulate(asked(V580)).problem
+
+
+def test_what_somebody_has_locked_is_named_and_stays(root: Root) -> None:
+    flat = nvidia(scratch_rpm.nvidia(modules=False))
+    change(root, asked(V580), repository=flat)
+    write(root, DNF.hold_files("driver", {}, {locks.LIST: root.host.read(locks.LIST)}))
+    root.write(locks.LIST, "# mine\n%s-3:%s-%s.*\n" % (LIBRARIES, V580, RELEASE))
+    assert [name for name, package in DNF.installed(root.host).items() if package.held] == [LIBRARIES]
+    done, _step, files = planned(root, flat, asked(V595))
+    # Two locks of one package leave both versions to choose from
+    assert files[locks.LIST] is not None and "# mine" in (files[locks.LIST] or "")
+    with DNF.open(root.host, [flat], beside_system=True) as made:
+        told = made.simulate(asked(V595))
+    assert told.held == (LIBRARIES,) and told.problem
+    assert done.problem == ""
+
+
+# nothing is touched
+
+
+def test_nothing_of_the_host_changes_by_looking(root: Root) -> None:
+    change(root, asked(V580), "580-open")
+    before = root.tree()
+    planned(root, nvidia(), asked(V595), "595-open")
+    with DNF.open(root.host, [nvidia()], beside_system=True) as made:
+        made.simulate_removal(root.installed())
+    DNF.interrupted(root.host)
+    after = root.tree()
+    assert {name for name in after if before.get(name) != after[name] and not name.startswith("run/gpuops/")} == set()
+    assert set(before).difference(after) == set()
+
+
+def test_every_version_of_every_stream_is_told_newest_first(opened: Index) -> None:
+    told = opened.versions(["nvidia-driver-cuda", "nvidia-fabricmanager", "dkms", "no-such"])
+    assert told == {
+        "nvidia-driver-cuda": [evr(version) for version in (V610, V595, V580, OLDER_580)],
+        "nvidia-fabricmanager": [evr(version, 0) for version in (V610, V595, V580, OLDER_580)],
+        "dkms": ["3.2.2-1.el9"], "no-such": []}
+    assert opened.versions(["dkms"], nvidia().uri) == {"dkms": []}
+
+
+def test_streams_are_told_with_the_default_and_what_they_have(opened: Index) -> None:
+    told = opened.streams(MODULE)
+    assert set(told) == {"%s-%s" % (branch, flavour) for branch in ("580", "595", "610") for flavour in ("open", "dkms")
+                         } | {"open-dkms", "latest-dkms"}
+    assert [name for name, stream in told.items() if stream.default] == ["open-dkms"]
+    assert told["580-dkms"].packages[CLOSED] == [evr(V580), evr(OLDER_580)]
+    assert OPEN not in told["580-dkms"].packages
+
+
+# repositories of others
+
+
+def test_a_repository_of_somebody_else_that_is_gone_stops_nobody(root: Root) -> None:
+    root.configure("gone", "file:///no/such/place")
+    done, step, files = planned(root, nvidia(), asked(V580), "580-open")
+    assert done.problem == "" and step.parameters["without"] == ["gone"]
+    trust(root, nvidia())
+    write(root, files)
+    assert carried_out(root, step).get("failed") is not True
+    assert root.installed()["nvidia-driver-cuda"] == evr(V580)
+
+
+def test_one_of_ours_that_is_gone_is_named(root: Root, tmp_path: Path) -> None:
+    with pytest.raises(GpuOpsError) as told, index(root.host, [nvidia(tmp_path / "none")], beside_system=True):
+        pass
+    assert str(tmp_path / "none") in told.value.found
+
+
+def test_an_index_that_another_key_signed_is_not_read(root: Root, tmp_path: Path) -> None:
+    signed = scratch_rpm.publish(tmp_path / "signed", scratch_rpm.driver(V580))
+    scratch_rpm.sign_index(signed, "one")
+    with index(root.host, [nvidia(signed, metadata_signed=True)]) as made:
+        assert made.versions([OPEN])[OPEN] == [evr(V580)]
+    scratch_rpm.sign_index(signed, "two")
+    with pytest.raises(GpuOpsError), index(root.host, [nvidia(signed, metadata_signed=True)]):
+        pass
+
+
+def test_a_package_that_another_key_signed_is_not_installed(root: Root, tmp_path: Path) -> None:
+    foreign = nvidia(scratch_rpm.publish(tmp_path / "foreign", scratch_rpm.driver(V580), key="three"))
+    _done, step, files = planned(root, foreign, asked(V580))
+    trust(root, foreign)
+    write(root, files)
+    assert carried_out(root, step)["failed"] is True
+    assert root.installed() == {}
+
+
+def test_lists_are_renewed_until_they_name_what_was_planned(root: Root, tmp_path: Path) -> None:
+    growing = scratch_rpm.publish(tmp_path / "growing", scratch_rpm.driver(V580))
+    trust(root, nvidia(growing))
+    DNF.refresh(root.host, asked(V580))
+    with pytest.raises(GpuOpsError) as told:
+        DNF.refresh(root.host, asked(V595))
+    assert "nvidia-driver-cuda-3:" + V595 in told.value.found
+    scratch_rpm.publish(growing, scratch_rpm.driver(V595))
+    DNF.refresh(root.host, asked(V595))
+
+
+# removal
+
+
+def test_a_removal_says_what_of_others_would_go_with_it(root: Root) -> None:
+    change(root, asked(V580), "580-open")
+    with DNF.open(root.host, [nvidia()], beside_system=True) as made:
+        assert made.simulate_removal(asked(V580)).removes == tuple(sorted(asked(V580)))
+    root.dnf("--enablerepo=*", "install", "app")
+    with DNF.open(root.host, [nvidia()], beside_system=True) as made:
+        assert made.simulate_removal(asked(V580)).removes == tuple(sorted([*asked(V580), "app"]))
+        assert made.simulate_removal([LIBRARIES, "no-such"]).removes == ("app", "nvidia-driver-cuda", LIBRARIES)
+
+
+def test_a_removal_takes_what_it_names_and_nothing_else(root: Root) -> None:
+    change(root, asked(V580), "580-open")
+    with DNF.open(root.host, [], beside_system=True) as made:
+        done = made.simulate_removal(asked(V580))
+    step = packages_step("driver", "driver", done.before, dict.fromkeys(done.removes), "a test", manager="dnf",
+                         request=dict(done.request))
+    known = {"known": DNF.known(root.host, step), "there": root.installed()}
+    assert carried_out(root, step)["changed"] is True
+    assert dict(history.entries(root.host)[-1].after) == done.change[1]
+    assert root.installed() == {"dkms": "3.2.2-1.el9"}
+    came = DNF.evidence(root.host, step, known, root.packages())
+    assert {name: (each.before, each.after) for name, each in came.items()} == {
+        name: (version, None) for name, version in asked(V580).items()}
+
+
+# what is ours, and what was stopped
+
+
+def test_what_an_administrator_did_meanwhile_is_not_ours(root: Root) -> None:
+    done, step, files = planned(root, nvidia(), asked(V580), "580-open")
+    opened = {"known": DNF.known(root.host, step), "there": root.installed()}
+    trust(root, nvidia())
+    write(root, files)
+    root.dnf("install", "dkms", "tool")
+    assert DNF.evidence(root.host, step, opened, root.packages()) == {}
+    carried_out(root, step)
+    assert set(DNF.evidence(root.host, step, opened, root.packages())) == set(done.installs).difference({"dkms"})
+
+
+@pytest.mark.parametrize("where", ["libs", "kmod"])
+def test_a_transaction_that_is_killed_in_rpm_is_known_and_finished(root: Root, where: str) -> None:
+    change(root, asked(V580), "580-open")
+    assert not DNF.interrupted(root.host)
+    done, step, files = planned(root, nvidia(), asked(V595), "595-open")
+    write(root, files)
+    opened = {"known": DNF.known(root.host, step), "there": root.installed()}
+    root.write("/killed-here-" + where, "")
+    carried_out(root, step)
+    (root.path / ("killed-here-" + where)).unlink()
+    left = history.unfinished(root.host, root.packages())
+    assert left and DNF.interrupted(root.host)
+    killed = {"libs": LIBRARIES, "kmod": OPEN}[where]
+    assert killed in left.doubtful
+    finish = history.finish_step("driver", left)
+    DNF.executors[finish.action](root.host, Journal(root.host), finish)
+    assert not DNF.interrupted(root.host)
+    rest = change(root, asked(V595), "595-open")
+    assert {name: root.installed()[name] for name in asked(V595)} == asked(V595)
+    assert set(rest.installs) <= set(done.installs)
+    came = DNF.evidence(root.host, step, opened, root.packages())
+    assert {name: each.after for name, each in came.items()} == asked(V595)
+    assert {name: each.before for name, each in came.items()} == asked(V580)

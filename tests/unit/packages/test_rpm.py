@@ -1,0 +1,208 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""rpm's database, its keys, and the files that dnf reads: with rpm itself where it has a say."""
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import scratch_rpm
+from scratch_apt import keyring as key_of
+from scratch_rpm import Root, built
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import locks, transaction
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import parse_artifact, simulation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import (
+    database,
+    fetching,
+    keyring,
+    repositories,
+)
+
+KERNELS = [package for package in scratch_rpm.OF_SYSTEM if package.name == "kernel-core"]
+TOOLS = [package for package in scratch_rpm.OF_SYSTEM if package.name == "tool"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(tmp_path / "root")
+
+
+def put(root: Root, *packages: scratch_rpm.Made) -> None:
+    """Into the database alone, as a transaction that was stopped leaves them."""
+    root.rpm("-i", "--justdb", "--nodeps", "--force", "--noscripts", *(str(built(package)) for package in packages))
+
+
+# the database
+
+
+def test_without_a_database_there_are_no_packages(tmp_path: Path) -> None:
+    assert database.installed(Host(str(tmp_path))) == {}
+
+
+def test_a_database_that_cannot_be_read_is_not_an_empty_one(root: Root) -> None:
+    for path in (root.path / "var/lib/rpm").glob("rpmdb.sqlite*"):
+        path.unlink()
+    (root.path / "var/lib/rpm/rpmdb.sqlite").write_bytes(b"no database" * 1000)
+    with pytest.raises(CommandFailed) as told:
+        database.installed(root.host)
+    assert "rpm --rebuilddb" in told.value.remedy
+
+
+def test_packages_are_told_with_epoch_version_and_release_and_keys_are_none(root: Root) -> None:
+    put(root, *scratch_rpm.driver(scratch_rpm.V580)[:1], TOOLS[0])
+    assert {name: package.version for name, package in root.packages().items()} == {
+        "nvidia-driver-cuda": "3:580.178.04-1.el9", "tool": "1.0-1.el9"}
+
+
+def test_every_kernel_is_told_and_none_is_a_leftover(root: Root) -> None:
+    put(root, *KERNELS)
+    assert {name: package.state for name, package in root.packages().items()} == dict.fromkeys(
+        ("kernel-core", "kernel-core-5.14.0-611.el9", "kernel-core-5.14.0-570.el9"), "installed")
+    assert root.packages()["kernel-core"].version == "5.14.0-640.el9"
+
+
+def test_what_an_upgrade_has_not_erased_is_a_leftover(root: Root) -> None:
+    put(root, TOOLS[0], TOOLS[2])
+    packages = root.packages()
+    assert database.leftovers(packages) == ("tool-1.0-1.el9",)
+    assert packages["tool-1.0-1.el9"].unfinished and packages["tool"].installed
+    assert DNF.interrupted(root.host)
+
+
+def test_the_second_architecture_has_it_in_its_name() -> None:
+    packages = database.named([("libdrm", "x86_64", "2-1"), ("libdrm", "i686", "2-1"), ("tzdata", "noarch", "1-1")])
+    assert set(packages) == {"libdrm", "libdrm.i686", "tzdata"}
+
+
+# keys
+
+
+def test_a_key_is_imported_once_and_taken_back_by_whom_it_came(root: Root) -> None:
+    root.write("/etc/pki/rpm-gpg/ours", key_of("one").public)
+    there = keyring.trusted(root.host)
+    step, = keyring.import_steps("driver", "/etc/pki/rpm-gpg/ours", key_of("one").public, there)
+    keyring.import_key(root.host, Journal(root.host), step)
+    after = keyring.trusted(root.host)
+    assert set(after.values()) - set(there.values()) == {(key_of("one").fingerprint,)}
+    assert keyring.import_steps("driver", "/etc/pki/rpm-gpg/ours", key_of("one").public, after) == []
+    ours = keyring.ours(Journal(root.host), "driver", after)
+    for each in keyring.forget_steps("driver", ours):
+        keyring.forget_key(root.host, Journal(root.host), each)
+    assert keyring.trusted(root.host) == there
+
+
+def test_a_key_that_was_there_before_is_not_ours(root: Root) -> None:
+    """The second key signs the distribution's own packages."""
+    there = keyring.trusted(root.host)
+    assert keyring.import_steps("driver", "/x", key_of("two").public, there) == []
+    assert keyring.ours(Journal(root.host), "driver", there) == ()
+
+
+def test_a_file_that_is_another_key_by_now_is_not_imported(root: Root) -> None:
+    step, = keyring.import_steps("driver", "/etc/pki/rpm-gpg/ours", key_of("one").public, {})
+    root.write("/etc/pki/rpm-gpg/ours", key_of("three").public)
+    with pytest.raises(GpuOpsError):
+        keyring.import_key(root.host, Journal(root.host), step)
+    assert (key_of("three").fingerprint,) not in keyring.trusted(root.host).values()
+
+
+def test_a_key_is_read_from_a_path_a_text_and_an_address(root: Root) -> None:
+    text = key_of("one").public
+    root.write("/etc/pki/rpm-gpg/ours", text)
+    read = [fetching.read_key(root.host, name) for name in (text, "/etc/pki/rpm-gpg/ours")]
+    assert read[0] == read[1]
+    with pytest.raises(GpuOpsError) as told:
+        fetching.read_key(root.host, "http://127.0.0.1:9/key")
+    assert "http://127.0.0.1:9/key" in told.value.found
+
+
+# files
+
+
+def test_a_repository_is_checked_with_its_key(root: Root) -> None:
+    made = Repository("https://mirror.invalid/rhel9", key_of("one").public, "/etc/pki/rpm-gpg/ours", id="ours")
+    files = DNF.repository_files(made)
+    options = repositories.parse(files["/etc/yum.repos.d/ours.repo"])["ours"]
+    assert (options["gpgcheck"], options["repo_gpgcheck"], options["gpgkey"], options["baseurl"]) == (
+        "1", "0", "file:///etc/pki/rpm-gpg/ours", "https://mirror.invalid/rhel9")
+    assert files["/etc/pki/rpm-gpg/ours"] == key_of("one").public
+
+
+@pytest.mark.parametrize("text, found", [
+    ("[a]\nbaseurl=https://m.invalid/el$releasever/$basearch/\n", True),
+    ("[a]\nbaseurl=https://u:p@m.invalid/el${releasever}/x86_64\n", True),
+    ("[a]\nenabled=0\nbaseurl=https://m.invalid/el9/x86_64\n", False),
+    ("[a]\nbaseurl=https://m.invalid/el9/x86_64/more\n", False),
+    ("no section\n", False),
+])
+def test_who_names_a_repository_already_is_found(root: Root, text: str, found: bool) -> None:
+    root.write("/etc/yum.repos.d/other.repo", text)
+    told = repositories.configured_in(
+        root.host, ("/etc/yum.repos.d",), "https://m.invalid/el9/x86_64", "/etc/yum.repos.d/ours.repo",
+        {"releasever": "9", "basearch": "x86_64"})
+    assert told == (("/etc/yum.repos.d/other.repo",) if found else ())
+
+
+def test_locks_of_others_stay_to_the_byte() -> None:
+    theirs = "# mine\nvim-2:9.0-1.el9.*"
+    ours = locks.text("driver", {"a": "1-1", "b.i686": "3:2-1"}, theirs)
+    assert ours is not None and ours.splitlines()[1:3] == ["a-0:1-1.*", "b-3:2-1.i686"]
+    both = locks.text("toolkit", {"c": "1-1"}, ours)
+    assert locks.text("driver", {}, locks.text("toolkit", {}, both)) == theirs
+    assert locks.text("driver", {"a": "1-1", "b.i686": "3:2-1"}, ours) == ours
+    assert locks.of_others(both) == ["vim-2:9.0-1.el9.*"]
+
+
+@pytest.mark.parametrize("line, held", [
+    ("nvidia-driver-cuda", True), ("nvidia-driver-cuda-3:580.178.04-1.el9.*", True), ("nvidia-*", True),
+    ("!nvidia-driver-cuda-3:595.91.07-1.el9", True), ("nvidia-driver", False), ("nvidia-driver-cuda-libs", False),
+])
+def test_a_package_that_somebody_has_locked_is_held(line: str, held: bool) -> None:
+    assert locks.holds([line], "nvidia-driver-cuda", "3:580.178.04-1.el9") is held
+
+
+def test_a_host_that_would_not_heed_a_lock_is_told(root: Root) -> None:
+    assert DNF.hold_refusals(root.host) == []
+    root.write(locks.CONFIGURATION, "[main]\nenabled = 0\nlocklist = %s%s\n" % (root.path, locks.LIST))
+    assert [refusal.code for refusal in DNF.hold_refusals(root.host)] == ["packages.no_versionlock"]
+    root.write(locks.CONFIGURATION, "[main]\nenabled = 1\nlocklist = /elsewhere\n")
+    assert "/elsewhere" in DNF.hold_refusals(root.host)[0].found
+    (root.path / locks.CONFIGURATION.lstrip("/")).unlink()
+    assert "no " + locks.CONFIGURATION in DNF.hold_refusals(root.host)[0].found
+
+
+# words
+
+
+def test_dnf_is_asked_with_the_epoch_and_without_what_the_name_has_already() -> None:
+    assert transaction.specs({"a": "3:1-1", "b": "1-1", "c.i686": "1-2", "k-5-6": "5-6", "gone": None}) == [
+        "a-3:1-1", "b-0:1-1", "c-0:1-2.i686", "gone", "k-0:5-6"]
+
+
+def test_options_that_a_release_does_not_know_are_left_out() -> None:
+    step = {"action": "packages.install", "parameters": {"request": {"a": "1-1"}, "without": ["gone"]}}
+    assert transaction.builtin_options(step)["lock_timeout"] == 600
+    told = transaction.builtin_options(step, {"name", "state"})
+    assert "lock_timeout" not in told
+    assert (told["disablerepo"], told["allow_downgrade"], told["nobest"]) == (["gone"], False, False)
+
+
+def test_an_artifact_of_a_module_is_a_package_in_a_version() -> None:
+    assert parse_artifact("nvidia-driver-cuda-3:580.178.04-1.el9.x86_64") == (
+        "nvidia-driver-cuda", "3:580.178.04-1.el9")
+    assert parse_artifact("nvidia-fabricmanager-0:580.178.04-1.x86_64") == ("nvidia-fabricmanager", "580.178.04-1")
+    assert parse_artifact("libdrm-0:2-1.i686") == ("libdrm.i686", "2-1")
+
+
+def test_the_oldest_kernel_makes_room_and_the_others_stay() -> None:
+    there = database.named([("kernel-core", "x86_64", "5-%d" % number) for number in (1, 2, 3)], {"kernel-core"})
+    items = [("comes", "kernel-core", "x86_64", "5-4", 10, 20), ("goes", "kernel-core", "x86_64", "5-1", 0, 9)]
+    done = simulation(items, there)
+    assert (done.installs, done.removes) == ({"kernel-core": "5-4"}, ("kernel-core-5-1",))
+    assert (done.download, done.unpacked) == (10, 20)
