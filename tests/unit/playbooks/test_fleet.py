@@ -3,8 +3,9 @@
 """What becomes of each host where one task does something for all of them, and of what is said of it."""
 from __future__ import annotations
 
+import json
 import re
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
 from canned import Hosts, planned
@@ -14,7 +15,7 @@ from controller import Controller
 from object_store import Store
 from workspace import REPOSITORY
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 
 TAINT = "gpuops.nvidia.com/not-ready"
 # Of the validation only the cluster's half is real
@@ -145,3 +146,61 @@ def test_the_first_host_may_be_in_no_cluster_and_all_may(fleet: Fleet, playbook:
             kubeconfig and kubeconfig % fleet.api.kubeconfig), canned={**WELL, "gpu_info": observed},
             environment={"KUBECONFIG": str(fleet.api.kubeconfig)})
         assert told.count("failed=0") == 2 and bool(fleet.api.state.requests) == bool(reads), told
+
+
+STEP = Step("driver", "packages.install", "driver 580", "Driver 580.", Disruption.none)
+LAST_PLAY = "PLAY [Say what was left out]"
+
+
+def of_host(fleet: Fleet, host: str, **variables: Any) -> Tuple[str, str]:
+    """The words that give one host variables of its own."""
+    path = fleet.controller.directory / "of_host.json"
+    path.write_text(json.dumps({"all": {"hosts": {host: variables}}}))
+    return "--inventory", str(path)
+
+
+def test_a_host_that_fails_its_checks_where_nothing_is_to_be_done_is_not_offered(fleet: Fleet) -> None:
+    """Not where nothing is to be done to any host of the fleet either."""
+    fleet.api.state.nodes = [offers("gpu-1", unschedulable=True, annotations=CORDONED), offers("gpu-2")]
+    told = fleet.play(
+        "gpuops.nvidia.site", hosts=("gpu-1", "gpu-2"), gpu_startup_taint=TAINT, gpu_startup_taint_on_failure=True,
+        plans={"gpu-1": planned(Plan(), proof={}, validated=False), "gpu-2": WELL["gpu_plan"]},
+        canned={"gpu_plan": "{{ plans[inventory_hostname] }}", "checked": {"failed": True, "msg": "it fell off"}})
+    assert re.search("gpu-1]: FAILED.*it fell off", told), told
+    assert fleet.api.state.nodes[0]["spec"]["unschedulable"] and taints(fleet.api, 0) == [TAINT], told
+    assert re.search("^gpu-2 .* failed=0", told, re.MULTILINE) and LAST_PLAY in told, told
+
+
+@pytest.mark.parametrize("why", ["its checks", "its Node"])
+def test_the_only_host_where_nothing_had_to_be_done_does_not_end_the_others(fleet: Fleet, why: str) -> None:
+    """Ansible ends the run with a play all of whose hosts fail: the changed one kept its taint."""
+    fleet.api.state.nodes = [offers("gpu-2", taints=[{"key": TAINT, "effect": "NoSchedule"}]),
+                             *([offers("gpu-1")] if why == "its checks" else [])]
+    well = {"changed": False, "proof": {}, "devices": WELL["gpu_plan"]["devices"]}
+    told = fleet.play(
+        "gpuops.nvidia.site", hosts=("gpu-1", "gpu-2"), gpu_startup_taint=TAINT,
+        plans={"gpu-1": WELL["gpu_plan"], "gpu-2": planned(Plan(steps=(STEP,)), proof={})},
+        checks={"gpu-1": {"failed": why == "its checks", "msg": "it fell off", **well}, "gpu-2": well},
+        canned={"gpu_plan": "{{ plans[inventory_hostname] }}", "checked": "{{ checks[inventory_hostname] }}"})
+    assert re.search("^gpu-1 .* failed=1", told, re.MULTILINE) and taints(fleet.api, 0) == [], told
+
+
+def test_a_playbook_that_imports_site_may_say_that_nodes_join_with_a_taint(fleet: Fleet) -> None:
+    """What a play says is a variable of none of its hosts."""
+    fleet.api.state.nodes = [offers("gpu-1", taints=[{"key": TAINT, "effect": "NoSchedule"}])]
+    path = fleet.controller.directory / "importing.json"
+    path.write_text(json.dumps([{"import_playbook": "gpuops.nvidia.site", "vars": {"gpu_startup_taint": TAINT}}]))
+    told = fleet.play(str(path), hosts=("gpu-1",), canned=WELL)
+    assert taints(fleet.api, 0) == [], told
+
+
+@pytest.mark.parametrize("host, variable", [
+    ("gpu-1", "gpu_startup_taint"), ("gpu-2", "gpu_feature_discovery_use_node_feature_api")])
+def test_what_decides_whom_a_play_is_about_and_cannot_be_worked_out_is_its_host_s(
+    fleet: Fleet, host: str, variable: str
+) -> None:
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2")]
+    told = fleet.play("gpuops.nvidia.site", "--check", *of_host(
+        fleet, host, **{variable: "{{ lookup('ansible.builtin.file', '/nowhere') }}"}),
+        hosts=("gpu-1", "gpu-2"), canned=WELL)
+    assert host + "]: FAILED" in told and told.count("failed=0") == 1 and LAST_PLAY in told, told
