@@ -76,7 +76,12 @@ class HostFacts:
                         (with NVIDIA's subnet manager), '' where nothing has to run here.
     imex:               whether the board is of a rack whose hosts share the memory of their GPUs (GB200, GB300): IMEX
                         runs here then.
-    immutable:          why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
+    immutable:          what tells that packages cannot be installed on the system ('/run/ostree-booted' ...), '' where
+                        they can.
+    image:              what people call that system, '' where packages can be installed.
+    image_remedy:       what brings a driver there, to be read after "Do:"; '' where packages can be installed.
+    keeps_etc:          whether what is written below /etc outlives a boot, and the system's own configuration.
+    boots_by_systemd:   whether systemd is at work; it is not in a chroot, nor in most containers.
     secure_boot:        whether the firmware enforces signed modules.
     driver_installed:   version of the driver's kernel module on disk for the running kernel, '' if none.
     driver_boots:       version of the driver's kernel module on disk for boot_kernel, '' if none.
@@ -113,6 +118,10 @@ class HostFacts:
     fabric: str = ""
     imex: bool = False
     immutable: str = ""
+    image: str = ""
+    image_remedy: str = ""
+    keeps_etc: bool = True
+    boots_by_systemd: bool = True
     secure_boot: bool = False
     driver_installed: str = ""
     driver_boots: str = ""
@@ -152,6 +161,11 @@ class HostFacts:
     def other_module(self) -> bool:
         """Whether the other one of NVIDIA's two kernel modules is loaded than the one on disk, as far as they tell."""
         return "" not in (self.module_loaded, self.module_installed) and self.module_loaded != self.module_installed
+
+    @property
+    def image_found(self) -> str:
+        """The system that packages cannot be installed on, and what tells it; only of use where 'immutable' says so."""
+        return "%s, whose image carries everything (%s)" % (self.image or "a system", self.immutable)
 
     @property
     def lack_of_gpus(self) -> str:

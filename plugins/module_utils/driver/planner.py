@@ -103,9 +103,9 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
     refusals = []
     if facts.immutable:
         refusals.append(Refusal(
-            "driver.system_is_an_image", "a system whose root is an image (%s)" % facts.immutable,
-            "packages of source %s" % policy.source,
-            "build the driver into the image and set `source` to `preinstalled`", option="source"))
+            "driver.system_is_an_image", facts.image_found, "packages of source %s" % policy.source,
+            "%s; then set `source` to `preinstalled`" % (facts.image_remedy or "build the driver into the image"),
+            option="source"))
     elif facts.os_id not in SYSTEMS:
         refusals.append(Refusal(
             "driver.system_not_supported", "%s %s" % (facts.os_id or "an unknown system", facts.os_version),
