@@ -26,7 +26,8 @@ from . import catalogue
 from .files import AUTH_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
 from .kernels import Kernel, read_kernels, signing_key_enrolled
 from .origin import KEY_FILE, Origin, origin_of
-from .policy import DISTRIBUTION, Policy
+from .policy import DISTRIBUTION, PREINSTALLED, Policy
+from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
 LISTS = "/var/lib/apt/lists"
@@ -88,6 +89,8 @@ class Observation:
     auth:                 our file of credentials, its password masked.
     given_key:            the key that the policy names by a path on this host, as it will be written; '' otherwise.
     bindings:             whether ansible.builtin.apt finds python3-apt here; only asked when packages are to change.
+    brought_by:           the image that brings a driver of its own at every boot, '' where none does.
+    parts:                what there is beside the kernel module; only read where the driver is to be there already.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -112,6 +115,8 @@ class Observation:
     auth: AuthFile = AuthFile(current=True)
     given_key: str = ""
     bindings: bool = True
+    brought_by: str = ""
+    parts: Parts = Parts()
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks, which is another one at each look and says nothing of what was planned."""
@@ -151,6 +156,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
                                  None if policy.state == "absent" else origin.credentials),
         given_key=_given_key(host, origin) if policy.state != "absent" else "",
+        brought_by=image_of_driver(host),
+        parts=read_parts(host, policy, facts) if policy.source == PREINSTALLED else Parts(),
     )
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))

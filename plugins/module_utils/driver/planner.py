@@ -18,15 +18,13 @@ from ..core.steps import (
     packages_step,
     restore_step,
 )
-from ..hardware.boot import kind_of
 from ..packages import space, torn
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, catalogue
+from . import building, catalogue, preinstalled
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
-from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, settled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import DISTRIBUTION, PREINSTALLED, Policy
@@ -41,7 +39,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
         return _plan_absent(observation, policy, facts)
     if policy.source == PREINSTALLED:
-        return Plan(refusals=tuple(_refuse_preinstalled(observation, policy, facts)))
+        refused = preinstalled.refusals(observation.kernels, observation.parts, policy, facts)
+        return Plan(refusals=refused, notes=() if refused else preinstalled.notes(observation.parts, facts))
     refusals = _refuse_host(observation, policy, facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
@@ -77,27 +76,6 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
 # refusals
 
 
-def _refuse_preinstalled(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
-    wanted = "a driver that is installed already%s" % (" in version " + policy.version if policy.version else "")
-    installed = facts.driver_installed or facts.driver_boots
-    if not installed or not facts.driver_userspace:
-        missing = "kernel module for %s" % facts.kernel if not installed else "libnvidia-ml.so.1"
-        return [Refusal("driver.not_preinstalled", "no %s" % missing, wanted,
-                        "install the driver into the image, or set `source` to `nvidia_repository` or `distribution`",
-                        option="source")]
-    if not catalogue.matches(installed, policy.version):
-        return [Refusal("driver.preinstalled_in_another_version", "kernel module %s" % installed, wanted,
-                        "correct `version`, or bring that version into the image", option="version")]
-    running = next((kernel for kernel in observation.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
-    there = kind_of(running.license)
-    if there and policy.kernel_module not in ("auto", there):
-        return [Refusal("driver.preinstalled_with_another_kernel_module", "the %s kernel module" % there,
-                        "the %s kernel module" % policy.kernel_module,
-                        "set `kernel_module` to `auto`, or bring the other module into the image",
-                        option="kernel_module")]
-    return []
-
-
 def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     """What forbids any installation here."""
     refusals = []
@@ -106,6 +84,11 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
             "driver.system_is_an_image", facts.image_found, "packages of source %s" % policy.source,
             "%s; then set `source` to `preinstalled`" % (facts.image_remedy or "build the driver into the image"),
             option="source"))
+    elif observation.brought_by:
+        refusals.append(Refusal(
+            "driver.image_brings_the_driver", observation.brought_by, "packages of source %s" % policy.source,
+            "set `source` to `preinstalled`: the image loads its own driver at every boot, and another one comes with "
+            "another image", option="source"))
     elif facts.os_id not in SYSTEMS:
         refusals.append(Refusal(
             "driver.system_not_supported", "%s %s" % (facts.os_id or "an unknown system", facts.os_version),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
+from ..core.versions import bounds_of, is_empty
 from ..packages.apt import credentials, keys
 from ..packages.model import Credentials
 
@@ -45,7 +46,8 @@ class Policy:
 
     state:                      present, staged (fetched, not installed) or absent.
     source:                     where packages come from.
-    version:                    '580.178.04', or a branch '580', or '' for what the source has.
+    version:                    '580.178.04', or a branch '580', or '' for what the source has; of PREINSTALLED
+                                a range too.
     kernel_module:              auto, open or proprietary.
     flavour:                    headless or full.
     repository_url:             directory with the packages, '' for NVIDIA's own.
@@ -124,11 +126,30 @@ def _refuse_contradictions(policy: Policy) -> None:
                    "installed by other means to `preinstalled`",
             option="source",
         )
-    if policy.version and not _VERSION.match(policy.version):
+    bounds = bounds_of(policy.version)
+    if bounds and policy.source != PREINSTALLED:
+        raise GpuOpsError(
+            "driver.version_range_not_for_source",
+            found="`version` %s, a range, for `source` %s" % (policy.version, policy.source),
+            wanted="a driver version such as 580.178.04, or a branch such as 580: a range would not say what is "
+                   "installed",
+            remedy="name one of them, or set `source` to `preinstalled`, which only compares",
+            option="version",
+        )
+    if is_empty(bounds):
+        raise GpuOpsError(
+            "driver.version_range_empty",
+            found="`version`: %s" % policy.version,
+            wanted="a range that a version can be in, such as >=580.95.05,<590",
+            remedy="correct its bounds",
+            option="version",
+        )
+    if policy.version and not bounds and not _VERSION.match(policy.version):
         raise GpuOpsError(
             "driver.version_malformed",
             found="`version`: %s" % policy.version,
-            wanted="a driver version such as 580.178.04, or a branch such as 580",
+            wanted="a driver version such as 580.178.04, or a branch such as 580; of source preinstalled a range too, "
+                   "such as >=580.95.05,<590",
             remedy="name one of them; package revisions such as '-1' are found by the collection",
             option="version",
         )

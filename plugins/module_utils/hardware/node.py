@@ -106,10 +106,10 @@ def os_release(host: Host) -> Dict[str, str]:
     return {key.strip(): value.strip().strip("\"'") for key, separator, value in pairs if separator}
 
 
-def library_version(host: Host) -> str:
-    """Version of the installed libnvidia-ml, read from what its link names; '' if none."""
+def library_version(host: Host, name: str = "libnvidia-ml.so.1") -> str:
+    """Version of an installed library of the driver, read from what its link names; '' if none."""
     for directory in LIBRARY_DIRECTORIES:
-        link = directory + "/libnvidia-ml.so.1"
+        link = "%s/%s" % (directory, name)
         if host.exists(link):
             match = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", host.resolve(link))
             return match.group(1) if match else ""

@@ -58,8 +58,8 @@ def _refuse_image(observation: Observation, facts: HostFacts) -> Tuple[Refusal, 
         "nouveau.system_is_an_image", "%s; the initramfs of kernel %s loads nouveau" % (
             facts.image_found, ", ".join(rebuilt)),
         "a boot that leaves the GPUs to NVIDIA's driver",
-        "give the kernel the arguments `rd.driver.blacklist=nouveau modprobe.blacklist=nouveau` by what sets them there "
-        "(`rpm-ostree kargs`, a MachineConfig, the boot loader's configuration of the image), or build the blacklist "
+        "give the kernel the arguments `rd.driver.blacklist=nouveau modprobe.blacklist=nouveau` by what sets them "
+        "there (`rpm-ostree kargs`, a MachineConfig, the boot loader's configuration of the image), or build the blacklist "
         "into the image"),)
 
 
