@@ -112,6 +112,16 @@ options:
     type: str
     choices: [require_signed, ignore]
     default: require_signed
+  boards:
+    description:
+      - The boards of the nodes that an image is made for, on a host without GPUs. What depends on hardware, as the
+        kernel module, the fabric manager and IMEX, is planned for them, and modules are built for the kernels of the
+        image.
+      - Names of boards (V(hgx-h100), V(gb200), V(l40s) and others), or PCI device ids such as V(10de:2330). A host with
+        other GPUs is refused; on one with these it says nothing.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - gpuops.nvidia.writer
 seealso:

@@ -123,6 +123,10 @@ observation:
           type: bool
           returned: success
         toolkit: {description: Version of the installed container toolkit., type: str, returned: success}
+        awaits_gpu:
+          description: Whether the GPUs are only named by a policy. Never of what is read here.
+          type: bool
+          returned: success
         control_nodes:
           description: Device nodes of the driver that belong to no single GPU and are there.
           type: list

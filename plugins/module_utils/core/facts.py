@@ -94,6 +94,8 @@ class HostFacts:
                         a display card alone.
     toolkit:            version of the installed NVIDIA container toolkit, '' if none.
     control_nodes:      those of CONTROL_NODES that lead to the loaded driver.
+    awaits_gpu:         whether 'gpus', 'fabric' and 'imex' are those of a board that the policy names and the host does
+                        not have yet: an image is made for it, and 'kernel' is the one that the image boots.
     low_level_runtimes: absolute paths of the programs that the container runtime starts containers with, the one that
                         NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
                         the facts has not asked.
@@ -132,6 +134,7 @@ class HostFacts:
     nouveau_loaded: bool = False
     toolkit: str = ""
     control_nodes: Tuple[str, ...] = ()
+    awaits_gpu: bool = False
     low_level_runtimes: Tuple[str, ...] = ()
     driver_changes: bool = False
     driver_reloads: bool = False
@@ -173,6 +176,11 @@ class HostFacts:
         if not self.other_gpus:
             return "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)"
         return "no GPU for the host's driver on the PCI bus: %s" % "; ".join(gpu.named() for gpu in self.other_gpus)
+
+    @property
+    def awaited(self) -> str:
+        """What a host waits for whose GPUs are only named."""
+        return "awaits a GPU (%s)" % ", ".join(dict.fromkeys(gpu.address for gpu in self.gpus))
 
     def refusals_without_gpus(self) -> Tuple[Refusal, ...]:
         """Why nothing is planned for GPUs where the driver would have none."""

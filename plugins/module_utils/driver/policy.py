@@ -34,6 +34,7 @@ ARGUMENTS: Dict[str, Any] = {
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
     "secure_boot": {"type": "str", "choices": ["require_signed", "ignore"], "default": "require_signed"},
+    "boards": {"type": "list", "elements": "str", "default": []},
 }
 
 _VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
@@ -100,6 +101,8 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
         values["repository_url"] = bare.rstrip("/") + "/"
     values.update(_key(str(values.get("repository_key", "")), values.get("state") == "absent"))
     values["repository_key_fingerprint"] = values["repository_key_fingerprint"].replace(" ", "").upper()
+    # Of no policy: they say how the host will be, and the facts tell it
+    values.pop("boards", None)
     policy = Policy(**values)
     if policy.state != "absent":
         _refuse_contradictions(policy)

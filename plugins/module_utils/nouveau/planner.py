@@ -59,8 +59,8 @@ def _refuse_image(observation: Observation, facts: HostFacts) -> Tuple[Refusal, 
             facts.image_found, ", ".join(rebuilt)),
         "a boot that leaves the GPUs to NVIDIA's driver",
         "give the kernel the arguments `rd.driver.blacklist=nouveau modprobe.blacklist=nouveau` by what sets them "
-        "there (`rpm-ostree kargs`, a MachineConfig, the boot loader's configuration of the image), or build the blacklist "
-        "into the image"),)
+        "there (`rpm-ostree kargs`, a MachineConfig, the boot loader's configuration of the image), or build the "
+        "blacklist into the image"),)
 
 
 def _serves_a_display_alone(facts: HostFacts) -> bool:
