@@ -24,6 +24,7 @@ from .core.plan import Disruption, Plan, Requirement, Step, digest, render, spli
 from .core.startup import await_startup
 from .driver.capability import CAPABILITY as DRIVER
 from .fabric.capability import CAPABILITY as FABRIC
+from .hardware.awaited import foreseen
 from .hardware.node import host_facts, host_facts_and_health
 from .hardware.report import read_host
 from .imex.capability import CAPABILITY as IMEX
@@ -42,6 +43,9 @@ CAPABILITIES: Tuple[Capability[Any, Any], ...] = (
     NOUVEAU, DRIVER, TOOLKIT, ACTIVATION, VGPU, FABRIC, IMEX, MIG, RUNTIME, CDI)
 # The option of every writer that says how much of a plan is done
 ALLOWED = "allowed_disruption"
+
+# The option of those that plan for hardware which is not there yet
+BOARDS = "boards"
 
 Part = Union[Step, Requirement]
 
@@ -68,7 +72,13 @@ _READERS = {"toolkit": _facts_and_runtimes,
 def write(name: str) -> None:
     """Main function of a capability's own module."""
     capability = next(each for each in CAPABILITIES if each.name == name)
-    run_writer(capability, _READERS.get(name, host_facts))
+    read = _READERS.get(name, host_facts)
+    run_writer(capability, lambda host, parameters: foreseen(read(host), _boards(parameters)))
+
+
+def _boards(options: Mapping[str, Any]) -> Sequence[str]:
+    """Boards that a capability is to plan for; what is taken back needs none."""
+    return () if options.get("state") == "absent" else options.get(BOARDS) or ()
 
 
 def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
@@ -83,7 +93,8 @@ def plan_host(host: Host, parameters: Mapping[str, Any]) -> Dict[str, Any]:
     """
     waited = HostLock(host, "", "gpu_plan").await_others(parameters.get("lock_timeout") or 0)
     starting = await_startup(host)
-    now = facts = read_facts(host)
+    named = (board for each in CAPABILITIES for board in _boards(parameters.get(each.name) or {}))
+    now = facts = foreseen(read_facts(host), tuple(dict.fromkeys(named)))
     notes = ("Not all of the host has started yet: %s." % ", ".join(starting),) if starting else ()
     total = Plan(host=facts.hostname, notes=notes)
     wanted = {} if parameters.get("gpus_only") and not facts.gpus else parameters

@@ -33,7 +33,9 @@ options:
       - V(distribution) are the packages of the distribution's own sources.
       - V(nvidia_repository) is NVIDIA's CUDA repository or a mirror of it.
       - V(local_repository) is a directory laid out like it, by http, https or file.
-      - V(preinstalled) installs nothing and refuses a host without a fitting driver.
+      - V(preinstalled) changes nothing, and refuses a host whose driver is not the one that is wanted, whole and of one
+        version. That is its kernel module for every kernel that can be booted, C(libnvidia-ml), C(libcuda), firmware,
+        C(nvidia-modprobe), and the daemons that the board needs.
     type: str
     choices: [distribution, nvidia_repository, local_repository, preinstalled, runfile]
     default: nvidia_repository
@@ -41,6 +43,8 @@ options:
     description:
       - A driver version such as V(580.178.04), or a branch such as V(580).
       - A branch means the installed driver when that is of the branch, else the newest one in the repository.
+      - Of V(preinstalled) it may be a range too, such as V(>=580.95.05,<590). A bound is about as many numbers as it
+        has, so that every 580 is within V(<=580).
       - Required for V(nvidia_repository) and V(local_repository).
     type: str
     default: ""
@@ -136,6 +140,16 @@ options:
     type: str
     choices: [require_signed, ignore]
     default: require_signed
+  boards:
+    description:
+      - The boards of the nodes that an image is made for, on a host without GPUs. What depends on hardware, as the
+        kernel module, the fabric manager and IMEX, is planned for them, and modules are built for the kernels of the
+        image.
+      - Names of boards (V(hgx-h100), V(gb200), V(l40s) and others), or PCI device ids such as V(10de:2330). A host with
+        other GPUs is refused; on one with these it says nothing.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - gpuops.nvidia.writer
 seealso:

@@ -43,6 +43,15 @@ options:
         change is preceded by a drain; pods that hold a GPU when the modules are to be unloaded are not waited for.
     type: bool
     default: false
+  boards:
+    description:
+      - The boards of the nodes that an image is made for, on a host without GPUs. Files are written and services
+        enabled, and the rest awaits a GPU.
+      - Names of boards (V(hgx-h100), V(gb200), V(l40s) and others), or PCI device ids such as V(10de:2330). A host with
+        other GPUs is refused; on one with these it says nothing.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - gpuops.nvidia.writer
 seealso:

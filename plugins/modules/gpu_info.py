@@ -84,8 +84,25 @@ observation:
           type: str
           returned: success
         immutable:
-          description: Why packages cannot be installed on this system. Empty when they can.
+          description: What tells that packages cannot be installed on this system. Empty where they can.
           type: str
+          returned: success
+        image:
+          description: What that system is called. Empty where packages can be installed.
+          type: str
+          returned: success
+          sample: Flatcar Container Linux
+        image_remedy:
+          description: What brings a driver to that system. Empty where packages can be installed.
+          type: str
+          returned: success
+        keeps_etc:
+          description: Whether what is written below C(/etc) is there after the next boot.
+          type: bool
+          returned: success
+        boots_by_systemd:
+          description: Whether systemd is at work. It is not in a chroot, nor in most containers.
+          type: bool
           returned: success
         secure_boot: {description: Whether the firmware enforces signed modules., type: bool, returned: success}
         driver_installed:
@@ -112,6 +129,10 @@ observation:
           type: bool
           returned: success
         toolkit: {description: Version of the installed container toolkit., type: str, returned: success}
+        awaits_gpu:
+          description: Whether the GPUs are only named by a policy. Never of what is read here.
+          type: bool
+          returned: success
         control_nodes:
           description: Device nodes of the driver that belong to no single GPU and are there.
           type: list

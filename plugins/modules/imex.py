@@ -64,6 +64,15 @@ options:
       - How many seconds the daemon may take to be ready.
     type: int
     default: 60
+  boards:
+    description:
+      - The boards of the nodes that an image is made for, on a host without GPUs. The service is configured and
+        enabled, and not started.
+      - Names of boards (V(hgx-h100), V(gb200), V(l40s) and others), or PCI device ids such as V(10de:2330). A host with
+        other GPUs is refused; on one with these it says nothing.
+    type: list
+    elements: str
+    default: []
 extends_documentation_fragment:
   - gpuops.nvidia.writer
 seealso:

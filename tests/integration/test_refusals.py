@@ -70,7 +70,7 @@ WISHES_OF_WRITER = (
     *WISHES, Case("no GPU", "plain", {}, ("no NVIDIA GPU on the PCI bus", "lspci -d 10de:")))
 STATES = (
     Case("Secure Boot and unsigned modules", "t4", {}, ("Secure Boot is on", "DKMS", "mokutil --import")),
-    Case("an immutable host", "v100", {}, ("/run/ostree-booted", "build the driver into the image", "preinstalled")),
+    Case("an immutable host", "v100", {}, ("/run/ostree-booted", "rpm-ostree install", "preinstalled")),
     Case("a repository that does not answer", "b200",
          {"gpu_driver_repository_url": REPOSITORY_URL.replace("8480", "8499")},
          (REPOSITORY_URL.replace("8480", "8499"), "check")),

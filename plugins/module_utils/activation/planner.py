@@ -68,6 +68,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if gone and not facts.driver_boots:
         return Plan(requirements=(_no_driver(facts),))
     steps = _boot_steps(observation, facts)
+    if facts.awaits_gpu:
+        return Plan(steps=tuple(steps + _enable_steps(observation, policy)), complete=False,
+                    notes=("Activation %s." % facts.awaited,))
     if gone:
         return Plan(steps=tuple(steps + _enable_steps(observation, policy)),
                     requirements=(_boots_with_driver(facts),))
@@ -101,6 +104,8 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     if policy.state == "absent":
         return facts.but(driver_loaded="", module_loaded="", control_nodes=_control_nodes_left(facts, planned)) \
             if planned.steps or planned.requirements else facts
+    if facts.awaits_gpu:
+        return facts
     if facts.driver_boots and not facts.driver_installed and planned.reboot_required:
         facts = facts.but(kernel=facts.boot_kernel, driver_installed=facts.driver_boots)
     if not facts.driver_installed:

@@ -11,6 +11,7 @@ ARGUMENTS: Dict[str, Any] = {
     "persistence": {"type": "bool", "default": True},
     "fabric_manager": {"type": "str", "choices": ["auto", "absent"], "default": "auto"},
     "assume_pods_evicted": {"type": "bool", "default": False},
+    "boards": {"type": "list", "elements": "str", "default": []},
 }
 
 

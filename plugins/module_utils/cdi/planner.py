@@ -98,6 +98,8 @@ def _lacks_mig_devices(observation: Observation, facts: HostFacts) -> bool:
 def _waits_for(facts: HostFacts) -> str:
     if not facts.gpus:
         return "a GPU: %s" % facts.lack_of_gpus
+    if facts.awaits_gpu:
+        return "a GPU: the host %s" % facts.awaited
     if not facts.toolkit:
         return "the container toolkit"
     if not facts.driver_loaded:

@@ -17,6 +17,7 @@ from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
 from .journal import Journal
+from .lasting import refusals_of_what_does_not_last
 from .lock import package_manager_works, package_managers
 from .plan import REBOOT, Disruption, Plan, Step, digest, split_by_disruption
 from .refusal import Refusal
@@ -165,7 +166,7 @@ def plan_of(
         policies={capability.name: policy_digest},
         observation=digest([observation.to_dict(), facts.to_dict()]),
         foretold={capability.name: foretold} if foretold else {},
-        refusals=plan.refusals + obstacles(host, plan.steps),
+        refusals=plan.refusals + obstacles(host, plan.steps) + refusals_of_what_does_not_last(plan.steps, facts),
         waiting=() if plan.complete else (capability.name,),
     )
     return whole, capability.facts_after(observation, policy, facts, plan)

@@ -78,7 +78,12 @@ class HostFacts:
                         runs here then.
     vgpu_manager:       version of the vGPU manager whose guest this is, 'unknown' where it does not tell; '' where
                         GPUs are whole ones.
-    immutable:          why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
+    immutable:          what tells that packages cannot be installed on the system ('/run/ostree-booted' ...), '' where
+                        they can.
+    image:              what people call that system, '' where packages can be installed.
+    image_remedy:       what brings a driver there, to be read after "Do:"; '' where packages can be installed.
+    keeps_etc:          whether what is written below /etc outlives a boot, and the system's own configuration.
+    boots_by_systemd:   whether systemd is at work; it is not in a chroot, nor in most containers.
     secure_boot:        whether the firmware enforces signed modules.
     driver_installed:   version of the driver's kernel module on disk for the running kernel, '' if none.
     driver_boots:       version of the driver's kernel module on disk for boot_kernel, '' if none.
@@ -91,6 +96,8 @@ class HostFacts:
                         a display card alone.
     toolkit:            version of the installed NVIDIA container toolkit, '' if none.
     control_nodes:      those of CONTROL_NODES that lead to the loaded driver.
+    awaits_gpu:         whether 'gpus', 'fabric' and 'imex' are those of a board that the policy names and the host does
+                        not have yet: an image is made for it, and 'kernel' is the one that the image boots.
     low_level_runtimes: absolute paths of the programs that the container runtime starts containers with, the one that
                         NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
                         the facts has not asked.
@@ -118,6 +125,10 @@ class HostFacts:
     imex: bool = False
     vgpu_manager: str = ""
     immutable: str = ""
+    image: str = ""
+    image_remedy: str = ""
+    keeps_etc: bool = True
+    boots_by_systemd: bool = True
     secure_boot: bool = False
     driver_installed: str = ""
     driver_boots: str = ""
@@ -128,6 +139,7 @@ class HostFacts:
     nouveau_loaded: bool = False
     toolkit: str = ""
     control_nodes: Tuple[str, ...] = ()
+    awaits_gpu: bool = False
     low_level_runtimes: Tuple[str, ...] = ()
     parameters_differ: Tuple[str, ...] = ()
     driver_changes: bool = False
@@ -160,11 +172,21 @@ class HostFacts:
         return "" not in (self.module_loaded, self.module_installed) and self.module_loaded != self.module_installed
 
     @property
+    def image_found(self) -> str:
+        """The system that packages cannot be installed on, and what tells it; only of use where 'immutable' says so."""
+        return "%s, whose image carries everything (%s)" % (self.image or "a system", self.immutable)
+
+    @property
     def lack_of_gpus(self) -> str:
         """What is found in place of a GPU for the driver; only of use while there is none."""
         if not self.other_gpus:
             return "no NVIDIA GPU on the PCI bus (vendor 10de, class 0300 or 0302)"
         return "no GPU for the host's driver on the PCI bus: %s" % "; ".join(gpu.named() for gpu in self.other_gpus)
+
+    @property
+    def awaited(self) -> str:
+        """What a host waits for whose GPUs are only named."""
+        return "awaits a GPU (%s)" % ", ".join(dict.fromkeys(gpu.address for gpu in self.gpus))
 
     def refusals_without_gpus(self) -> Tuple[Refusal, ...]:
         """Why nothing is planned for GPUs where the driver would have none."""

@@ -74,8 +74,8 @@ def run_reader(
     finish(module, lambda: dict(read(host, module.params), changed=False))
 
 
-def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], HostFacts]) -> None:
-    """Main function of a capability's module."""
+def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host, Dict[str, Any]], HostFacts]) -> None:
+    """Main function of a capability's module. read_facts: the facts of a host, for the module's parameters."""
     module = Module(argument_spec=dict(capability.arguments, **WRITER_ARGUMENTS), supports_check_mode=True)
     approved = module.params["approved_plan"]
 
@@ -86,7 +86,7 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host], Ho
             capability,
             {name: module.params[name] for name in capability.arguments},
             host,
-            read_facts,
+            lambda host: read_facts(host, module.params),
             Disruption[module.params["allowed_disruption"]],
             None if approved is None else kept.approved(host, approved, capability.name),
             module.params["resumed_step"],

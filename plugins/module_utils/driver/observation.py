@@ -29,6 +29,7 @@ from .files import AUTH_FILE, KEPT_SOURCES_FILE, OUR_FILES, PIN_FILE, SOURCES_FI
 from .kernels import Kernel, read_kernels, signing_key_enrolled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
+from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .record import Record, is_archived, read
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
@@ -103,6 +104,8 @@ class Observation:
     kept:                 names of the package files that are kept for the way back.
     offered:              whether apt is told of these files now: a transaction that needs them was stopped.
     automatic:            packages of the family that nobody has chosen by hand; only asked when packages are to change.
+    brought_by:           the image that brings a driver of its own at every boot, '' where none does.
+    parts:                what there is beside the kernel module; only read where the driver is to be there already.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -134,6 +137,8 @@ class Observation:
     kept: Tuple[str, ...] = ()
     offered: bool = False
     automatic: Tuple[str, ...] = ()
+    brought_by: str = ""
+    parts: Parts = Parts()
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -180,6 +185,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         record=read(journal),
         kept=archive.kept(host),
         offered=host.exists(KEPT_SOURCES_FILE),
+        brought_by=image_of_driver(host),
+        parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
     )
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))

@@ -19,16 +19,14 @@ from ..core.steps import (
     packages_step,
     restore_step,
 )
-from ..hardware.boot import kind_of
 from ..hardware.parameters import PARAMETERS_FILE
 from ..packages import space, torn
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue, parameters, rollback
+from . import building, by_hand, catalogue, parameters, preinstalled, rollback
 from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
-from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
@@ -46,7 +44,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "rolled_back":
         return _plan_rolled_back(observation, policy, facts)
     if not policy.comes_from.installs:
-        return Plan(refusals=tuple(_refuse_preinstalled(observation, policy, facts)))
+        refused = preinstalled.refusals(observation.kernels, observation.parts, policy, facts)
+        return Plan(refusals=refused, notes=() if refused else preinstalled.notes(observation.parts, facts))
     refusals = _refuse_host(observation, policy, facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
@@ -97,27 +96,6 @@ def _facts_rolled_back(observation: Observation, facts: HostFacts, planned: Plan
 # refusals
 
 
-def _refuse_preinstalled(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
-    wanted = "a driver that is installed already%s" % (" in version " + policy.version if policy.version else "")
-    installed = facts.driver_installed or facts.driver_boots
-    if not installed or not facts.driver_userspace:
-        missing = "kernel module for %s" % facts.kernel if not installed else "libnvidia-ml.so.1"
-        return [Refusal("driver.not_preinstalled", "no %s" % missing, wanted,
-                        "install the driver into the image, or set `source` to `nvidia_repository` or `distribution`",
-                        option="source")]
-    if not catalogue.matches(installed, policy.version):
-        return [Refusal("driver.preinstalled_in_another_version", "kernel module %s" % installed, wanted,
-                        "correct `version`, or bring that version into the image", option="version")]
-    running = next((kernel for kernel in observation.kernels if kernel.release == facts.kernel), Kernel(facts.kernel))
-    there = kind_of(running.license)
-    if there and policy.kernel_module not in ("auto", there):
-        return [Refusal("driver.preinstalled_with_another_kernel_module", "the %s kernel module" % there,
-                        "the %s kernel module" % policy.kernel_module,
-                        "set `kernel_module` to `auto`, or bring the other module into the image",
-                        option="kernel_module")]
-    return []
-
-
 def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     """What forbids any installation here."""
     refusals = _refuse_system(observation, policy, facts) or _refuse_guest(policy, facts)
@@ -131,9 +109,14 @@ def _refuse_system(observation: Observation, policy: Policy, facts: HostFacts) -
     refusals = []
     if facts.immutable:
         refusals.append(Refusal(
-            "driver.system_is_an_image", "a system whose root is an image (%s)" % facts.immutable,
-            "packages of source %s" % policy.source,
-            "build the driver into the image and set `source` to `preinstalled`", option="source"))
+            "driver.system_is_an_image", facts.image_found, "packages of source %s" % policy.source,
+            "%s; then set `source` to `preinstalled`" % (facts.image_remedy or "build the driver into the image"),
+            option="source"))
+    elif observation.brought_by:
+        refusals.append(Refusal(
+            "driver.image_brings_the_driver", observation.brought_by, "packages of source %s" % policy.source,
+            "set `source` to `preinstalled`: the image loads its own driver at every boot, and another one comes with "
+            "another image", option="source"))
     elif facts.os_id not in SYSTEMS:
         refusals.append(by_hand.refusal(policy, facts, [kernel.release for kernel in observation.kernels]))
     return refusals

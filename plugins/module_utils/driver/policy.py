@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from ..core.errors import GpuOpsError
+from ..core.versions import bounds_of, is_empty
 from ..packages.apt import credentials, keys
 from ..packages.model import Credentials
 from .sources import DEFAULT, SOURCES, Source
@@ -31,6 +32,7 @@ ARGUMENTS: Dict[str, Any] = {
     "hold": {"type": "bool", "default": True},
     "roll_back_to": {"type": "str", "default": ""},
     "secure_boot": {"type": "str", "choices": ["require_signed", "ignore"], "default": "require_signed"},
+    "boards": {"type": "list", "elements": "str", "default": []},
 }
 
 _VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
@@ -46,7 +48,8 @@ class Policy:
 
     state:                      present, staged (fetched, not installed), rolled_back or absent.
     source:                     where packages come from, see comes_from.
-    version:                    '580.178.04', or a branch '580', or '' for what the source has.
+    version:                    '580.178.04', or a branch '580', or '' for what the source has; of a source that
+                                installs nothing a range too.
     kernel_module:              auto, open or proprietary.
     flavour:                    headless or full.
     repository_url:             directory with the packages, '' for NVIDIA's own.
@@ -110,6 +113,8 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
         values["repository_url"] = bare.rstrip("/") + "/"
     values.update(_key(str(values.get("repository_key", "")), values.get("state") in ("absent", "rolled_back")))
     values["repository_key_fingerprint"] = values["repository_key_fingerprint"].replace(" ", "").upper()
+    # Of no policy: they say how the host will be, and the facts tell it
+    values.pop("boards", None)
     policy = Policy(**values)
     if policy.state not in ("absent", "rolled_back"):
         _refuse_contradictions(policy)
@@ -147,11 +152,30 @@ def _key(key: str, is_needless: bool) -> Mapping[str, Any]:
 
 
 def _refuse_contradictions(policy: Policy) -> None:
-    if policy.version and not _VERSION.match(policy.version):
+    bounds = bounds_of(policy.version)
+    if bounds and policy.comes_from.installs:
+        raise GpuOpsError(
+            "driver.version_range_not_for_source",
+            found="`version` %s, a range, for `source` %s" % (policy.version, policy.source),
+            wanted="a driver version such as 580.178.04, or a branch such as 580: a range would not say what is "
+                   "installed",
+            remedy="name one of them, or set `source` to `preinstalled`, which only compares",
+            option="version",
+        )
+    if is_empty(bounds):
+        raise GpuOpsError(
+            "driver.version_range_empty",
+            found="`version`: %s" % policy.version,
+            wanted="a range that a version can be in, such as >=580.95.05,<590",
+            remedy="correct its bounds",
+            option="version",
+        )
+    if policy.version and not bounds and not _VERSION.match(policy.version):
         raise GpuOpsError(
             "driver.version_malformed",
             found="`version`: %s" % policy.version,
-            wanted="a driver version such as 580.178.04, or a branch such as 580",
+            wanted="a driver version such as 580.178.04, or a branch such as 580; of source preinstalled a range too, "
+                   "such as >=580.95.05,<590",
             remedy="name one of them; package revisions such as '-1' are found by the collection",
             option="version",
         )

@@ -39,7 +39,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if refusals:
         return Plan(refusals=refusals)
     notes = tuple(_notes(observation, facts))
-    waits_for = daemon.waits_for(facts)
+    waits_for = "" if facts.awaits_gpu else daemon.waits_for(facts)
     if waits_for:
         return Plan(notes=(*notes, "The fabric waits for %s." % waits_for), complete=False)
     steps = _module_steps(observation, facts)
@@ -47,6 +47,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         NAME, CONFIGURATION, _there(observation, facts), policy.config, observation.noted)
     steps += settings
     steps += _service_steps(observation, facts, daemon, bool(settings), tuple(step.id for step in steps))
+    if facts.awaits_gpu:
+        kept = tuple(step for step in steps if step.action not in (LOAD, "service.start", "service.restart"))
+        return Plan(steps=kept, notes=(*notes, "The fabric %s." % facts.awaited), complete=False)
     return Plan(steps=tuple(steps + _register_steps(observation, policy, facts, steps)), notes=notes)
 
 
@@ -69,7 +72,7 @@ def _plan_of_rack(observation: Observation, policy: Policy, facts: HostFacts) ->
 
 
 def _refusals(observation: Observation, policy: Policy, facts: HostFacts, daemon: Daemon) -> List[Refusal]:
-    refusals = _refuse_lack(observation, facts, daemon) if facts.driver_loaded else []
+    refusals = _refuse_lack(observation, facts, daemon) if facts.driver_loaded or facts.awaits_gpu else []
     if not refusals and not daemon.waits_for(facts) and daemon.version != facts.driver_loaded:
         refusals.append(Refusal(
             "fabric.version_mismatch",
@@ -100,6 +103,8 @@ def _refuse_lack(observation: Observation, facts: HostFacts, daemon: Daemon) -> 
 
 
 def _board(facts: HostFacts) -> str:
+    if facts.awaits_gpu:
+        return "the host %s" % facts.awaited
     if facts.nvswitches:
         return "%d NVSwitches on the PCI bus" % facts.nvswitches
     return "switches of NVLink 5 behind network adapters"
@@ -118,7 +123,7 @@ def _refuse_keys(observation: Observation, policy: Policy) -> List[Refusal]:
 
 def _refuse_modules(observation: Observation, facts: HostFacts) -> List[Refusal]:
     missing = [name for name, state in observation.modules.items() if state == MISSING]
-    if not missing or facts.kernel != observation.kernel:
+    if not missing or facts.kernel != observation.kernel or facts.awaits_gpu:
         return []
     return [Refusal(
         "fabric.infiniband_module_missing",

@@ -16,6 +16,7 @@ ARGUMENTS: Dict[str, Any] = {
     "mode": {"type": "str", "default": AUTO, "choices": [AUTO, UNMANAGED]},
     "config": {"type": "dict", "default": {}},
     "registration_timeout": {"type": "int", "default": 300},
+    "boards": {"type": "list", "elements": "str", "default": []},
 }
 
 

@@ -8,7 +8,7 @@ NVLink 5 board without NVSwitches on the PCI bus is told), NVIDIA Driver Install
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Iterable, Sequence, Tuple
+from typing import Dict, Iterable, Sequence, Tuple
 
 from ..core.facts import DISPLAY, FABRIC_MANAGER, FABRIC_MANAGER_NVLSM, PASSED_THROUGH, PHYSICAL, VIRTUAL_FUNCTION
 
@@ -29,6 +29,46 @@ _HOPPER = 0x2300
 _RACKS: Tuple[Tuple[int, int], ...] = ((0x2940, 0x297F), (0x31A1, 0x31A1), (0x31C0, 0x31FF))
 _GRACE_HOPPER = (0x2340, 0x237F)
 _STUBS = ("pci-stub", "pciback", "xen-pciback")
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board that a node can have, by name.
+
+    device_ids: those of its GPUs; a board that comes in several kinds has one of each.
+    fabric:     what configures its NVLink fabric on the host, see HostFacts.fabric.
+    """
+
+    device_ids: Tuple[str, ...]
+    fabric: str = ""
+
+
+# Names for images that are made before the hardware is there. PCI ids: pci.ids of the PCI ID project; fabrics: NVIDIA
+# Fabric Manager User Guide.
+BOARDS: Dict[str, Board] = {
+    "hgx-a100": Board(("20b0", "20b2"), FABRIC_MANAGER),
+    "hgx-h100": Board(("2330",), FABRIC_MANAGER),
+    "hgx-h200": Board(("2335",), FABRIC_MANAGER),
+    "hgx-b200": Board(("2901",), FABRIC_MANAGER_NVLSM),
+    "hgx-b300": Board(("3182",), FABRIC_MANAGER_NVLSM),
+    "gb200": Board(("2941",)),
+    "gb300": Board(("31c2",)),
+    "gh200": Board(("2342",)),
+    "a10": Board(("2236",)),
+    "a30": Board(("20b7",)),
+    "a40": Board(("2235",)),
+    "a100-pcie": Board(("20b5", "20f1")),
+    "h100-nvl": Board(("2321",)),
+    "h100-pcie": Board(("2331",)),
+    "h200-nvl": Board(("233b",)),
+    "l4": Board(("27b8",)),
+    "l40": Board(("26b5",)),
+    "l40s": Board(("26b9",)),
+    "rtx-pro-6000": Board(("2bb5",)),
+    "t4": Board(("1eb8",)),
+    "v100-pcie": Board(("1db4", "1db6")),
+    "v100-sxm2": Board(("1db1", "1db5")),
+}
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from typing import Dict, Tuple
 
 from ..core.facts import CONTROL_NODES, UVM_NODES, Gpu, HostFacts
 from ..core.host import Host
+from ..core.startup import BOOTED
 from .boot import boot_state, installed_module, loaded_kind
+from .images import image_of
 from .nvml import SILENCE, reading_of
 from .parameters import stale_parameters
 from .pci import PciBus, read_bus
 
-# Systems whose root is an image: packages are not installed on them but built into the image.
-IMAGE_SYSTEMS = ("flatcar", "talos", "bottlerocket", "cos", "sle-micro", "sl-micro", "rhcos", "fedora-coreos")
 # Drivers of the kernel's own that bind NVIDIA GPUs; nova since Linux 6.15 (drivers/gpu/nova-core)
 KERNELS_OWN = ("nouveau", "nova_core")
 LIBRARY_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
@@ -42,6 +42,7 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
     system = os.uname()
     release = os_release(host)
     boot = boot_state(host)
+    immutable, image = image_of(host, release)
     installed = installed_module(host, system.release)
     boots = installed if boot.default == system.release else installed_module(host, boot.default)
     return HostFacts(
@@ -57,7 +58,11 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         fabric=bus.fabric,
         imex=bus.imex,
         vgpu_manager=bus.vgpu_manager,
-        immutable=immutable(host, release),
+        immutable=immutable,
+        image=image.name,
+        image_remedy=image.remedy,
+        keeps_etc=image.keeps_etc,
+        boots_by_systemd=host.is_dir(BOOTED),
         secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
         driver_installed=installed.version,
         driver_boots=boots.version,
@@ -104,23 +109,10 @@ def os_release(host: Host) -> Dict[str, str]:
     return {key.strip(): value.strip().strip("\"'") for key, separator, value in pairs if separator}
 
 
-def immutable(host: Host, release: Dict[str, str]) -> str:
-    """Why packages cannot be installed into the running system, '' when they can."""
-    if host.exists("/run/ostree-booted"):
-        return "/run/ostree-booted"
-    if release.get("ID") in IMAGE_SYSTEMS or release.get("VARIANT_ID") in IMAGE_SYSTEMS:
-        return "os-release ID=%s" % release.get("ID")
-    if host.which("transactional-update"):
-        return "transactional-update"
-    if os.statvfs(host.path("/usr")).f_flag & os.ST_RDONLY:
-        return "/usr is mounted read-only"
-    return ""
-
-
-def library_version(host: Host) -> str:
-    """Version of the installed libnvidia-ml, read from what its link names; '' if none."""
+def library_version(host: Host, name: str = "libnvidia-ml.so.1") -> str:
+    """Version of an installed library of the driver, read from what its link names; '' if none."""
     for directory in LIBRARY_DIRECTORIES:
-        link = directory + "/libnvidia-ml.so.1"
+        link = "%s/%s" % (directory, name)
         if host.exists(link):
             match = re.search(r"\.so\.(\d+\.\d+(?:\.\d+)?)$", host.resolve(link))
             return match.group(1) if match else ""

@@ -27,6 +27,7 @@ from .policy import HOST, KUBERNETES, Policy
 NODES = "nodes.write"
 CHANNEL = "channel.create"
 WAIT = "imex.wait"
+LASTING = ("service.unmask", "service.enable")
 ANOTHER = "another"
 
 
@@ -45,6 +46,10 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(complete=False, notes=(
             "IMEX waits for its `nodes`: the hosts of its NVLink clique%s. Where others run it, or nobody needs it, "
             "say so with `mode`." % (" (%s)" % ", ".join(observation.cliques) if observation.cliques else ""),))
+    if facts.awaits_gpu:
+        steps = _file_steps(observation, policy)
+        steps += [step for step in _service_steps(observation, facts, daemon, ()) if step.action in LASTING]
+        return Plan(steps=tuple(steps), complete=False, notes=("IMEX %s." % facts.awaited,))
     waits_for = daemon.waits_for(facts)
     if waits_for:
         return Plan(complete=False, notes=("IMEX waits for %s." % waits_for,))
@@ -77,7 +82,7 @@ def _refusals(observation: Observation, policy: Policy, facts: HostFacts, daemon
     if not policy.nodes:
         return []
     refusals: List[Refusal] = []
-    if facts.driver_loaded and not (daemon.version and daemon.known):
+    if (facts.driver_loaded or facts.awaits_gpu) and not (daemon.version and daemon.known):
         refusals.append(Refusal(
             "imex.not_installed", "no nvidia-imex", "the daemon that shares the memory of GPUs with other hosts",
             "run `gpu_driver` with its `imex` on `auto`, or set `mode` to `off`", option="mode"))

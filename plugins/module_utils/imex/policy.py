@@ -20,6 +20,7 @@ ARGUMENTS: Dict[str, Any] = {
     "channel0": {"type": "bool", "default": True},
     "channel_count": {"type": "int", "default": 0},
     "ready_timeout": {"type": "int", "default": 60},
+    "boards": {"type": "list", "elements": "str", "default": []},
 }
 
 _ADDRESS = re.compile(r"^[0-9A-Za-z]([0-9A-Za-z._-]*[0-9A-Za-z])?$|^[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*$")

@@ -8,11 +8,13 @@ from typing import List, Tuple
 
 from ..core.facts import HostFacts
 from ..core.plan import REBOOT, Disruption, Kept, Plan, Requirement, Step
+from ..core.refusal import Refusal
 from ..core.steps import command_step, file_step, managed, restore_step
 from .observation import FILE, NOUVEAU, NOVA, Initramfs, Observation
 from .policy import Policy
 
 NAME = "nouveau"
+REBUILD = "initramfs.rebuild"
 TEXT = managed("""\
 # nouveau, or nova, and NVIDIA's driver cannot share a GPU.
 blacklist nouveau
@@ -25,6 +27,11 @@ blacklist nova_drm
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
         return Plan(steps=tuple(_absent(observation)))
+    refusals = _refuse_image(observation, facts)
+    if refusals:
+        return Plan(refusals=refusals)
+    if facts.immutable:
+        observation = replace(observation, initramfs=())
     if observation.loaded and _serves_a_display_alone(facts):
         others = " and ".join(observation.loaded)
         observation = replace(observation, loaded={})
@@ -39,6 +46,21 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     if policy.state == "absent" or planned.reboot_required:
         return facts
     return facts.but(nouveau_loaded=False)
+
+
+def _refuse_image(observation: Observation, facts: HostFacts) -> Tuple[Refusal, ...]:
+    """An initramfs that comes with the system's image is not ours to make anew. Where nouveau stays away from the
+    GPUs in spite of it, the kernel's arguments see to that."""
+    rebuilt = [step.subject for step in _present(observation) if step.action == REBUILD] if facts.immutable else []
+    if not rebuilt or not facts.nouveau_loaded:
+        return ()
+    return (Refusal(
+        "nouveau.system_is_an_image", "%s; the initramfs of kernel %s loads nouveau" % (
+            facts.image_found, ", ".join(rebuilt)),
+        "a boot that leaves the GPUs to NVIDIA's driver",
+        "give the kernel the arguments `rd.driver.blacklist=nouveau modprobe.blacklist=nouveau` by what sets them "
+        "there (`rpm-ostree kargs`, a MachineConfig, the boot loader's configuration of the image), or build the "
+        "blacklist into the image"),)
 
 
 def _serves_a_display_alone(facts: HostFacts) -> bool:
@@ -100,6 +122,6 @@ def _rebuild(each: Initramfs, observation: Observation, why: str, requires: Tupl
         # Which file it writes by itself differs between distributions
         argv = ["dracut", "--force", each.path, each.kernel]
     return command_step(
-        NAME, "initramfs.rebuild", each.kernel, argv, why, Disruption.none,
+        NAME, REBUILD, each.kernel, argv, why, Disruption.none,
         change={"before": {each.path: "made before"}, "after": {each.path: "made anew"}}, requires=requires,
         timeout=1200)

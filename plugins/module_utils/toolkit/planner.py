@@ -95,10 +95,9 @@ def _package_refusals(observation: Observation, policy: Policy, facts: HostFacts
     if all(matches(version, policy.version) for version in observation.installed.values()):
         return []
     if facts.immutable:
-        return [Refusal("toolkit.system_is_an_image",
-                        "a system image that packages are not installed into (%s)" % facts.immutable,
-                        "container toolkit %s" % policy.version,
-                        "build the toolkit into the image and set `source` to `preinstalled`", option="source")]
+        return [Refusal("toolkit.system_is_an_image", facts.image_found, "container toolkit %s" % policy.version,
+                        "build the toolkit into the image by the way its driver comes there, and set `source` to "
+                        "`preinstalled`", option="source")]
     if not observation.apt:
         return [Refusal("toolkit.no_apt", "no apt on this host (%s %s)" % (facts.os_id, facts.os_version),
                         "Debian, Ubuntu or another system with apt",

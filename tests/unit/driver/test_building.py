@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step, render
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import executors, kernels, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.preinstalled_parts import Parts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import BootState, Module
 
 OLD, RUNNING, NEW = "6.1.0-42-amd64", "6.1.0-50-amd64", "6.1.0-56-amd64"
@@ -118,8 +119,10 @@ class TestGoneKernel:
 
     def test_a_driver_of_the_image_that_boots_next_counts(self) -> None:
         there = self.there.but(driver_boots=VERSION, driver_userspace=VERSION)
-        assert made(World(kernels=(Kernel(NEW),)), policy(source="preinstalled"), there).refusals == ()
-        other = made(World(kernels=(Kernel(NEW),)), policy(source="preinstalled", version="595"), there)
+        world = World(kernels=(Kernel(NEW, module=VERSION),),
+                      more={"parts": Parts(cuda=VERSION, firmware=(VERSION,), nodes_program=True)})
+        assert made(world, policy(source="preinstalled"), there).refusals == ()
+        other = made(world, policy(source="preinstalled", version="595"), there)
         assert "kernel module " + VERSION in other.refusals[0].found
 
     def test_a_driver_that_is_loaded_already_goes_on(self) -> None:

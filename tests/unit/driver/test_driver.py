@@ -310,30 +310,13 @@ class TestFiles:
         assert unattended_text().endswith('    "xserver-xorg-video-nvidia";\n};\n')
 
 
-class TestPreinstalled:
-    def test_a_fitting_driver_is_left_alone(self) -> None:
-        there = facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04", immutable="ostree")
-        assert made(World(), policy(source="preinstalled", version="580"), there) == Plan()
-
-    @pytest.mark.parametrize("changes, there, said", [
-        ({}, facts(A100), "no kernel module"),
-        ({}, facts(A100, driver_installed="580.178.04"), "libnvidia-ml.so.1"),
-        ({"version": "595"}, facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04"), "580.178.04"),
-    ])
-    def test_any_other_is_refused(self, changes: Dict[str, Any], there: Any, said: str) -> None:
-        assert said in refused(made(World(), policy(source="preinstalled", **changes), there))
-
-    def test_the_kind_of_module_counts(self) -> None:
-        there = facts(A100, driver_installed="580.178.04", driver_userspace="580.178.04")
-        world = World(kernels=(Kernel(RUNNING, module="580.178.04", license="NVIDIA"),))
-        text = refused(made(world, policy(source="preinstalled", kernel_module="open"), there))
-        assert "the proprietary kernel module" in text
-
-
 class TestPolicy:
     @pytest.mark.parametrize("changes, said", [
         ({"source": "runfile"}, "not offered yet"),
         ({"version": "latest"}, "580.178.04"),
+        ({"version": ">=580.95.05,<590"}, "set `source` to `preinstalled`"),
+        ({"version": ">=590,<580", "source": "preinstalled"}, "a range that a version can be in"),
+        ({"version": ">=580 <590", "source": "preinstalled"}, ">=580.95.05,<590"),
         ({"version": ""}, "several branches"),
         ({"version": "580.178.04-1"}, "package revisions"),
         ({"source": "local_repository", "repository_url": ""}, "repository_url"),
