@@ -124,6 +124,13 @@ observation:
           description: Which of the two is loaded. Empty without one, and where it does not tell.
           type: str
           returned: success
+        parameters_differ:
+          description:
+            - Parameters that the loaded modules have in another value than the one in
+              C(/etc/modprobe.d/gpuops-nvidia-driver.conf).
+          type: list
+          elements: str
+          returned: success
         nouveau_loaded:
           description: Whether nouveau or nova is loaded, and not for a display card alone.
           type: bool
