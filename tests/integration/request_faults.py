@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
 
 import warm_ansible
+import yaml
 from api_proxy import Proxy, answers
 from host_cuts import kill_controller
 from laboratory import Fleet, Played, Running
@@ -317,8 +318,10 @@ def play(steps: Sequence[Tuple[str, str]]) -> List[Dict[str, Any]]:
     tasks = [{**(shared.get(step) or {"ansible.builtin.include_role": {
         "name": "gpuops.nvidia.node_maintenance", "tasks_from": step}}), **({"when": condition} if condition else {})}
         for step, condition in steps]
-    return [{"hosts": ",".join(NODES), "gather_facts": False, "vars_files": ["%s/vars/site.yml" % playbooks],
-             "vars": {"node_maintenance_rights": ["nodes", "pods"]}, "tasks": tasks}]
+    # Not as a file of variables, which Ansible reads anew for every task of every host
+    variables = yaml.safe_load((playbooks / "vars" / "site.yml").read_text())
+    return [{"hosts": ",".join(NODES), "gather_facts": False, "tasks": tasks,
+             "vars": {**variables, "node_maintenance_rights": ["nodes", "pods"]}}]
 
 
 def told_missed(numbers: Sequence[int]) -> str:

@@ -113,6 +113,8 @@ def main() -> None:
                 continue
             pid = os.fork()
             if pid == 0:
+                # It ends before that would pay
+                gc.disable()
                 os._exit(play(*json.loads(order)))
             print(pid, file=answers, flush=True)
             print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), file=answers, flush=True)
