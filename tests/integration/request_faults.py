@@ -7,8 +7,8 @@ kind of fault, and a seed draws what it leaves open. The two phases take turns, 
 ended.
 
 Every request meets every kind in an ansible-playbook that is kept at its beginning (warm_ansible.py): the same
-playbook, tasks and plugins in one process, which is forked for each run. A sample of them meets it in ansible-playbook
-as people start it, and with the pauses that it has for them.
+playbook, tasks and plugins in one process, which is forked for each run, for one of two Nodes. A sample of them meets
+it in ansible-playbook as people start it, for both Nodes, and with the pauses that it has for them.
 """
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import warm_ansible
 import yaml
@@ -61,7 +61,8 @@ class Kind:
     """A kind of fault.
 
     faults:  what the proxy is told, of which one is drawn.
-    parts:   a sample is one of so many parts of the requests, so that it does not take much longer than five minutes.
+    parts:   into how many cases its requests are divided, so that none takes longer than five minutes.
+    sample:  one of so many parts of them is a sample, for the same reason.
     silent:  the connection stays open without an answer.
     kills:   the controller dies at the request.
     lasting: all requests from that one on meet it, so that the run has to fail, and to say why.
@@ -69,7 +70,8 @@ class Kind:
 
     name: str
     faults: Tuple[str, ...]
-    parts: int = 12
+    parts: int = 3
+    sample: int = 12
     silent: bool = False
     kills: bool = False
     lasting: bool = False
@@ -77,35 +79,41 @@ class Kind:
 
 KINDS = (
     Kind("killed before", ("reset",), kills=True), Kind("killed after", ("lost",), kills=True),
-    Kind("409", ("409",), 3), Kind("410", ("410",), 6),
+    Kind("409", ("409",), 1, 3), Kind("410", ("410",), 1, 6),
     Kind("lost", ("lost",)), Kind("reset", ("reset",)),
     Kind("429", ("429",)), Kind("500", ("500",)), Kind("503", ("503",)), Kind("504", ("504",)),
-    Kind("down", ("503", "reset"), 20, lasting=True),
-    Kind("silent", ("reset", "lost"), 60, silent=True),
+    Kind("down", ("503", "reset"), sample=20, lasting=True),
+    Kind("silent", ("reset", "lost"), sample=60, silent=True),
 )
 
 
 @dataclass(frozen=True)
 class Case:
-    """shared: others use our namespace. sampled: a part of the requests, of runs of ansible-playbook itself."""
+    """part: the requests whose number leaves this one when divided by the parts. shared: others use our namespace.
+
+    sampled: ansible-playbook is started as people do, and the seed draws the part.
+    """
 
     kind: Kind
+    part: int
     shared: bool
     sampled: bool = False
 
     def __str__(self) -> str:
-        return "%s, namespace %s, %s" % (self.kind.name, "shared" if self.shared else "ours",
-                                         "a sample by ansible-playbook" if self.sampled else "every request")
+        return "%s, %s, namespace %s" % (
+            self.kind.name, "a sample" if self.sampled else "part %d of %d" % (self.part + 1, self.kind.parts),
+            "shared" if self.shared else "ours")
 
-    def numbers(self, requests: Sequence[Request], part: int) -> List[int]:
-        """Which of a run's requests meet the fault. part: of a sample, the remainder of its numbers."""
-        return [number for number, request in enumerate(requests, 1)
-                if any(answers(fault, *request) for fault in self.kind.faults)
-                and (not self.sampled or number % self.kind.parts == part)]
+    def numbers(self, requests: Sequence[Request], drawn: int) -> List[int]:
+        """Which of a run's requests meet the fault. drawn: the part of a sample."""
+        parts, part = (self.kind.sample, drawn) if self.sampled else (self.kind.parts, self.part)
+        return [number for number, request in enumerate(requests, 1) if number % parts == part
+                and any(answers(fault, *request) for fault in self.kind.faults)]
 
 
-CASES = (*(Case(kind, shared) for shared in (True, False) for kind in KINDS),
-         *(Case(kind, place % 2 == 0, sampled=True) for place, kind in enumerate(KINDS)))
+CASES = (*(Case(kind, part, shared) for part in range(max(each.parts for each in KINDS))
+           for shared in (True, False) for kind in KINDS if part < kind.parts),
+         *(Case(kind, 0, place % 2 == 0, sampled=True) for place, kind in enumerate(KINDS)))
 
 
 def topology() -> Topology:
@@ -126,15 +134,15 @@ class Bed:
         assert plane is not None
         self.plane = plane
         plane.leave_nodes_alone()
-        self.inventory = fleet.scratch / "nodes.ini"
-        self.inventory.write_text("".join("%s ansible_connection=local\n" % name for name in NODES))
+        self.one, self.both = (self._inventory(NODES[:count]) for count in (1, 2))
         self.kubeconfig = proxy.kubeconfig(fleet.scratch / "kubeconfig")
         for phase, steps in PHASES.items():
             self._playbook(phase).write_text(json.dumps(play(steps)))
         self.kept = {phase: warm_ansible.Controller(
-            fleet.command(*self._words(phase), **self._variables(phase)), fleet.environment(*self._reports(phase)),
-            fleet.scratch, CONSTANTS) for phase in PHASES}
-        self.sampled = False
+            fleet.command(*self._words(phase, self.one), **self._variables(phase)),
+            fleet.environment(*self._reports(phase)), fleet.scratch, CONSTANTS) for phase in PHASES}
+        # Of ansible-playbook as people start it; without one, it is that which is kept
+        self.inventory: Optional[Path] = None
         self.compared: Set[bool] = set()
         self.theirs: Dict[str, str] = {}
         self.wanted: Dict[str, Dict[str, Any]] = {}
@@ -145,9 +153,9 @@ class Bed:
     def attack(self, case: Case, seed: int) -> List[str]:
         """Every request of the case in turn, in both phases. Raises AssertionError with all that went wrong."""
         chance = random.Random(seed)
-        part = chance.randrange(case.kind.parts)
+        drawn = chance.randrange(case.kind.sample)
         self.prepare(case)
-        numbers = {phase: case.numbers(self.requests[phase], part) for phase in PHASES}
+        numbers = {phase: case.numbers(self.requests[phase], drawn) for phase in PHASES}
         met: Dict[str, List[int]] = {phase: [] for phase in PHASES}
         wrong = []
         for turn in range(max(map(len, numbers.values()))):
@@ -227,25 +235,29 @@ class Bed:
         self.theirs = self.stored()
         bare = nodes_of(self.state())
         # Twice: what a server remembers of who wrote what is complete after the first time.
-        self._undisturbed(sampled=True)
-        if case.shared not in self.compared:
-            self._undisturbed(sampled=True)
-            people = dict(self.requests), dict(self.wanted)
-            self._undisturbed(sampled=False)
-            assert (self.requests, self.wanted) == people, "an ansible-playbook that is kept does something else"
+        for _each in range(2):
+            self._undisturbed(self.both if case.sampled else None)
+        if not case.sampled and case.shared not in self.compared:
+            self._compare()
             self.compared.add(case.shared)
-        self._undisturbed(case.sampled)
         wrong = differences(bare, nodes_of(self.wanted["remove"]))
         assert not wrong, "an uninstallation leaves on Nodes: %s" % json.dumps(wrong)
 
-    def _undisturbed(self, sampled: bool) -> None:
-        """Note what each phase asks, and how it ends. sampled: by ansible-playbook itself."""
-        self.sampled = sampled
+    def _undisturbed(self, inventory: Optional[Path]) -> None:
+        """Note what each phase asks, and how it ends. inventory: of ansible-playbook as people start it."""
+        self.inventory = inventory
         for phase in PHASES:
             self.proxy.spoil("")
             self.play(phase)
             self.requests[phase] = list(self.proxy.seen)
             self.wanted[phase] = self.state()
+
+    def _compare(self) -> None:
+        """ansible-playbook as people start it has to do what the one that is kept has done."""
+        kept = dict(self.requests), dict(self.wanted)
+        self._undisturbed(self.one)
+        assert (self.requests, self.wanted) == kept, "an ansible-playbook that is kept does something else"
+        self.inventory = None
 
     def _clean(self) -> None:
         for kind in reversed(self.kinds):
@@ -286,8 +298,8 @@ class Bed:
 
     def start(self, phase: str) -> Running:
         """As the case wants it started."""
-        if self.sampled:
-            return self.fleet.start(*self._words(phase), **self._variables(phase))
+        if self.inventory:
+            return self.fleet.start(*self._words(phase, self.inventory), **self._variables(phase))
         results, calls = self._reports(phase)
         return Running(self.kept[phase].start(results, calls), results, calls)
 
@@ -295,9 +307,14 @@ class Bed:
         for controller in self.kept.values():
             controller.close()
 
-    def _words(self, phase: str) -> Tuple[str, ...]:
+    def _words(self, phase: str, inventory: Path) -> Tuple[str, ...]:
         """Node after node, so that a number is the same request in every run."""
-        return str(self._playbook(phase)), "--inventory", str(self.inventory), "--forks=1"
+        return str(self._playbook(phase)), "--inventory", str(inventory), "--forks=1"
+
+    def _inventory(self, nodes: Sequence[str]) -> Path:
+        path = self.fleet.scratch / ("%d.ini" % len(nodes))
+        path.write_text("".join("%s ansible_connection=local\n" % name for name in nodes))
+        return path
 
     def _variables(self, phase: str) -> Dict[str, Any]:
         return {"gpu_cluster_kubeconfig": str(self.kubeconfig), "gpu_components": list(COMPONENTS),
@@ -320,7 +337,7 @@ def play(steps: Sequence[Tuple[str, str]]) -> List[Dict[str, Any]]:
         for step, condition in steps]
     # Not as a file of variables, which Ansible reads anew for every task of every host
     variables = yaml.safe_load((playbooks / "vars" / "site.yml").read_text())
-    return [{"hosts": ",".join(NODES), "gather_facts": False, "tasks": tasks,
+    return [{"hosts": "node-*", "gather_facts": False, "tasks": tasks,
              "vars": {**variables, "node_maintenance_rights": ["nodes", "pods"]}}]
 
 

@@ -98,12 +98,13 @@ EVERYTHING = list(range(1, len(REQUESTS) + 1))
 MET = {"409": [5, 6], "410": [number for number in EVERYTHING if "limit" in REQUESTS[number - 1][1]]}
 
 
-def test_every_request_meets_every_kind_of_fault_with_the_namespace_shared_and_not() -> None:
+def test_the_cases_of_requests_together_reach_every_request_by_every_kind() -> None:
     for kind in request_faults.KINDS:
-        cases = [case for case in request_faults.CASES if case.kind == kind and not case.sampled]
-        assert [case.shared for case in cases] == [True, False]
-        for case in cases:
-            assert case.numbers(REQUESTS, 0) == MET.get(kind.name, EVERYTHING), str(case)
+        for shared in (True, False):
+            cases = [case for case in request_faults.CASES
+                     if (case.kind, case.shared, case.sampled) == (kind, shared, False)]
+            found = [number for case in cases for number in case.numbers(REQUESTS, 0)]
+            assert sorted(found) == MET.get(kind.name, EVERYTHING), kind.name
     assert len(set(map(str, request_faults.CASES))) == len(request_faults.CASES)
 
 
@@ -112,7 +113,7 @@ def test_each_kind_has_a_sample_and_samples_together_are_every_request() -> None
     assert [case.kind for case in samples] == list(request_faults.KINDS)
     assert {case.shared for case in samples} == {True, False}
     for case in samples:
-        found = [number for part in range(case.kind.parts) for number in case.numbers(REQUESTS, part)]
+        found = [number for drawn in range(case.kind.sample) for number in case.numbers(REQUESTS, drawn)]
         assert sorted(found) == MET.get(case.kind.name, EVERYTHING), str(case)
 
 
