@@ -111,9 +111,11 @@ class Case:
                 and any(answers(fault, *request) for fault in self.kind.faults)]
 
 
-CASES = (*(Case(kind, part, shared) for part in range(max(each.parts for each in KINDS))
-           for shared in (True, False) for kind in KINDS if part < kind.parts),
-         *(Case(kind, 0, place % 2 == 0, sampled=True) for place, kind in enumerate(KINDS)))
+# Others use our namespace in every other kind, and in its sample where they do not in the kind. Both for each kind
+# would take twice as long, and the runs differ in a few requests.
+CASES = (*(Case(kind, part, place % 2 == 0) for part in range(max(each.parts for each in KINDS))
+           for place, kind in enumerate(KINDS) if part < kind.parts),
+         *(Case(kind, 0, place % 2 == 1, sampled=True) for place, kind in enumerate(KINDS)))
 
 
 def topology() -> Topology:
