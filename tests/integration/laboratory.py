@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import cores
+import warm_ansible
 import yaml
 from documentation import returned, undocumented
 from workspace import REPOSITORY, cache_root, collections_root, venv, work_root
@@ -219,7 +220,7 @@ class Fleet:
 class Running:
     """A playbook that runs."""
 
-    process: "subprocess.Popen[bytes]"
+    process: Union["subprocess.Popen[bytes]", warm_ansible.Run]
     results: Path
     calls: Path
 

@@ -171,8 +171,8 @@ def proxied_cluster(scratch: Path) -> Iterator[request_faults.Bed]:
     lab = new_lab("soakrequests")
     try:
         lab.up(request_faults.topology())
-        with Proxy(lab) as proxy:
-            yield request_faults.Bed(Fleet(lab, scratch), proxy)
+        with Proxy(lab) as proxy, contextlib.closing(request_faults.Bed(Fleet(lab, scratch), proxy)) as bed:
+            yield bed
     finally:
         lab.down()
 

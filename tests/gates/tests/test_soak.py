@@ -4,15 +4,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import signal
+import subprocess
+import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict, Iterator, List, Tuple
 
 import api_proxy
 import host_cuts
 import pytest
 import request_faults
 import soak
+import warm_ansible
+import workspace
 from campaigns import Campaign
 
 
@@ -86,16 +93,96 @@ READS = [("GET", "/api/v1/nodes?limit=500"), ("GET", "/api/v1/nodes/a"), ("POST"
 REQUESTS = [*READS, ("PATCH", "/api/v1/nodes/a"), ("DELETE", "/api/v1/namespaces/gpuops"), *READS * 30]
 
 
+EVERYTHING = list(range(1, len(REQUESTS) + 1))
+# Conflicts are for who writes, and 410 for who lists
+MET = {"409": [5, 6], "410": [number for number in EVERYTHING if "limit" in REQUESTS[number - 1][1]]}
+
+
 def test_the_cases_of_requests_together_reach_every_request_by_every_kind() -> None:
-    """But conflicts who writes nothing, and 410 who does not list."""
-    everything = list(range(1, len(REQUESTS) + 1))
-    met = {"409": [5, 6], "410": [number for number in everything if "limit" in REQUESTS[number - 1][1]]}
+    """In one cluster: in another one a number is another request."""
     for kind in request_faults.KINDS:
-        for shared in (True, False):
-            cases = [case for case in request_faults.CASES if (case.kind, case.shared) == (kind, shared)]
-            found = [number for case in cases for number in case.numbers(REQUESTS)]
-            assert sorted(found) == met.get(kind.name, everything), kind.name
+        cases = [case for case in request_faults.CASES if case.kind == kind and not case.sampled]
+        found = [number for case in cases for number in case.numbers(REQUESTS, 0)]
+        assert sorted(found) == MET.get(kind.name, EVERYTHING), kind.name
+        assert len({case.shared for case in cases}) == 1
     assert len(set(map(str, request_faults.CASES))) == len(request_faults.CASES)
+
+
+def test_each_kind_has_a_sample_in_the_other_cluster_and_samples_together_are_every_request() -> None:
+    other = {case.kind: not case.shared for case in request_faults.CASES if not case.sampled}
+    samples = [case for case in request_faults.CASES if case.sampled]
+    assert [(case.kind, case.shared) for case in samples] == list(other.items())
+    assert set(other.values()) == {True, False}
+    for case in samples:
+        found = [number for drawn in range(case.kind.sample) for number in case.numbers(REQUESTS, drawn)]
+        assert sorted(found) == MET.get(case.kind.name, EVERYTHING), str(case)
+
+
+def test_the_page_tells_how_many_cases_a_campaign_of_requests_has() -> None:
+    page = (workspace.REPOSITORY / "docs" / "soak.md").read_text()
+    assert "| `requests` | %d |" % len(request_faults.CASES) in page
+
+
+class Kept:
+    """An ansible-playbook that is kept, and one that starts, with the same playbook and tasks that leave traces."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.directory, self.traces, self.results = tmp_path, tmp_path / "traces", tmp_path / "results"
+        playbook = tmp_path / "play.json"
+        playbook.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
+            {"ansible.builtin.assert": {"that": "before is not defined"}},
+            {"ansible.builtin.set_fact": {"before": "{{ query('ansible.builtin.pipe', pipe) }}"}},
+            {"ansible.builtin.fail": {"msg": "as told"}, "when": "before == ['fail']"}]}]))
+        pipe = "echo $PPID >> %s; cat %s" % (self.traces, tmp_path / "said")
+        self.words = [str(workspace.venv() / "bin" / "ansible-playbook"), "--inventory", "a,b", str(playbook),
+                      "--connection", "local", "--extra-vars", json.dumps({"pipe": pipe})]
+        self.environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"}
+        self.kept = warm_ansible.Controller(self.words, self.environment, tmp_path, {"json": {"constant": 1.0}})
+
+    def run(self, said: str) -> Tuple[int, List[List[str]]]:
+        """How a run ends, and what it tells of each task."""
+        (self.directory / "said").write_text(said)
+        code = self.kept.start(self.results, self.directory / "calls").wait()
+        return code, told(self.results.read_text())
+
+    def started(self) -> Tuple[int, List[List[str]]]:
+        done = subprocess.run(self.words, env=self.environment, stdout=subprocess.PIPE, text=True, check=False)
+        return done.returncode, told(done.stdout)
+
+
+def told(output: str) -> List[List[str]]:
+    """What became of each task on each host."""
+    report = json.loads(output)
+    return [[str(result.get("msg", result.get("ansible_facts"))) for result in task["hosts"].values()]
+            for play in report["plays"] for task in play["tasks"]]
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[Kept]:
+    made = Kept(tmp_path)
+    yield made
+    made.kept.close()
+
+
+def test_a_kept_ansible_playbook_ends_as_one_that_starts_run_after_run(kept: Kept) -> None:
+    assert [kept.run("well") for _each in range(3)] == [kept.started()] * 3
+    assert kept.run("fail") == kept.started()
+    assert (kept.run("fail")[0], kept.run("well")[0]) == (2, 0)
+
+
+def test_a_kept_ansible_playbook_runs_again_once_a_run_was_killed(kept: Kept) -> None:
+    well = kept.run("well")
+    (kept.directory / "said").unlink()
+    os.mkfifo(kept.directory / "said")
+    kept.traces.unlink()
+    running = kept.kept.start(kept.results, kept.directory / "calls")
+    while not kept.traces.exists():
+        time.sleep(0.01)
+    assert str(running.pid) in kept.traces.read_text()
+    os.kill(running.pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    (kept.directory / "said").unlink()
+    assert kept.run("well") == well
 
 
 # Those that count are 1, 2, 3, 4, 5 and 6
