@@ -151,9 +151,8 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         "applied": outcome.applied,
         "deferred": [step.to_dict() for step in outcome.deferred],
         "reboot_required": outcome.plan.reboot_required,
+        "returns_to": dict(next(iter(outcome.plan.returns_to.values()), {})),
     }
-    if outcome.plan.returns_to:
-        result["returns_to"] = dict(next(iter(outcome.plan.returns_to.values())))
     if outcome.awaiting is not None:
         result["awaiting"] = outcome.awaiting.to_dict()
     if outcome.left_at_work:

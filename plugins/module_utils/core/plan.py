@@ -187,20 +187,20 @@ class Plan:
 
     policy and observation are digests of what the plan was made from (see digest()).
 
-    policies: {capability: digest of its options} of every capability that was planned, one without steps included:
-              that it needs nothing is a promise too.
-    foretold: {capability: {fact: {'before', 'after'}}}: what the capabilities before it will have made of the facts
-              that it was planned with. Facts that they leave alone are not in it.
-    kept:     what is left alone on purpose.
-    notes:    warnings: what should be known of this host beside the plan.
-    waiting:  capabilities whose part of it is not complete.
-    complete: whether all that is wanted is planned. What waits for something that no step brings is told in notes,
-              and a step that is missing then does not mean that its effect is there.
-    leaving:  {id of a step that changes single devices: pods, 'namespace/name', that have to be off the node before};
-              of other steps the disruption says all. Not promised: pods come and go.
+    policies:   {capability: digest of its options} of every capability that was planned, one without steps included:
+                that it needs nothing is a promise too.
+    foretold:   {capability: {fact: {'before', 'after'}}}: what the capabilities before it will have made of the facts
+                that it was planned with. Facts that they leave alone are not in it.
+    kept:       what is left alone on purpose.
+    notes:      warnings: what should be known of this host beside the plan.
+    waiting:    capabilities whose part of it is not complete.
+    complete:   whether all that is wanted is planned. What waits for something that no step brings is told in notes,
+                and a step that is missing then does not mean that its effect is there.
+    leaving:    {id of a step that changes single devices: pods, 'namespace/name', that have to be off the node before};
+                of other steps the disruption says all. Not promised: pods come and go.
     returns_to: {id of a step that takes one driver for another: the way back from it}: 'version', 'kernel_module',
-              'source', 'how' ('archive', 'repository' or 'none') and 'why' there is none. Not promised: it is checked
-              before the step, and what a repository still has then is nobody's promise.
+                'source', 'how' ('archive', 'repository' or 'none') and 'why' there is none. Not promised: it is checked
+                before the step, and what a repository still has then is nobody's promise.
     """
 
     host: str = ""

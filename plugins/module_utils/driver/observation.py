@@ -193,12 +193,13 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
                        bindings=not removable or running.has_bindings(host))
     returns = policy.state == "rolled_back"
+    record = observation.record
     if not (way_back_needed(observation, policy) if returns else index_needed(observation, policy, facts)):
         return observation
     followers = provenance.followers(host, journal, "driver")
     observation = replace(observation, archives=database.archives(host), bindings=running.has_bindings(host),
                           automatic=tuple(sorted(followers.intersection(watched))))
-    offer = _read_way_back(host, observation, origin, followers) if returns else _read_offer(
+    offer = _read_way_back(host, observation, record, origin, followers) if returns and record else _read_offer(
         host, observation, policy, facts, origin, followers)
     return replace(observation, offer=offer)
 
@@ -353,10 +354,10 @@ def archives_at_hand(observation: Observation) -> Tuple[str, ...]:
     return tuple(sorted({*observation.archives, *observation.kept}))
 
 
-def _read_way_back(host: Host, observation: Observation, origin: Origin, automatic: AbstractSet[str]) -> Offer:
+def _read_way_back(
+    host: Host, observation: Observation, record: Record, origin: Origin, automatic: AbstractSet[str]
+) -> Offer:
     """What apt would do to bring the recorded driver back; the repository is read only for what is not at hand."""
-    record = observation.record
-    assert record is not None
     at_hand = archives_at_hand(observation)
     lacking = [name for name, version in record.changed(observation.installed).items()
                if not is_archived(name, version, at_hand)]

@@ -129,7 +129,8 @@ def refuse_record(observation: Observation, roll_back_to: str) -> List[Refusal]:
         "no record of a driver before the one that is there" if record is None else
         "driver %s is recorded as the one before" % record.version,
         "driver %s" % (roll_back_to or "as it was before the last change"),
-        "install the driver that you want (`state: present` with its `version`)",
+        "leave `roll_back_to` empty where another one is recorded; or install the driver that you want "
+        "(`state: present` with its `version`)",
         option="roll_back_to" if roll_back_to else "")]
 
 
