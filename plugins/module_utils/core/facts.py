@@ -79,7 +79,9 @@ class HostFacts:
     vgpu_manager:       version of the vGPU manager whose guest this is, 'unknown' where it does not tell; '' where
                         GPUs are whole ones.
     immutable:          why the system is not ours to install on ('/run/ostree-booted' ...), '' when it is.
-    secure_boot:        whether the firmware enforces signed modules.
+    secure_boot:        whether the kernel loads signed modules alone, by the firmware's will or its own.
+    key_pending:        name of the key that signed the module on disk, where that key waits to be confirmed at the
+                        console of the next boot: the kernel does not load the module before; '' otherwise.
     driver_installed:   version of the driver's kernel module on disk for the running kernel, '' if none.
     driver_boots:       version of the driver's kernel module on disk for boot_kernel, '' if none.
     driver_userspace:   version of the installed libnvidia-ml, '' if none.
@@ -117,6 +119,7 @@ class HostFacts:
     vgpu_manager: str = ""
     immutable: str = ""
     secure_boot: bool = False
+    key_pending: str = ""
     driver_installed: str = ""
     driver_boots: str = ""
     driver_userspace: str = ""

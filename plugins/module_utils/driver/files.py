@@ -13,7 +13,9 @@ PIN_FILE = "/etc/apt/preferences.d/gpuops-nvidia-driver"
 UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"
 # Not one of OUR_FILES: its text is a secret, and stands in no observation
 AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
-OUR_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)
+# Read after those that sort before it
+FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
+OUR_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE, FRAMEWORK_FILE)
 
 
 def sources_text(origin: Origin) -> str:

@@ -24,8 +24,17 @@ from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, catalogue
-from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
+from . import building, catalogue, enrollment, signing
+from .files import (
+    AUTH_FILE,
+    FRAMEWORK_FILE,
+    PIN_FILE,
+    SOURCES_FILE,
+    UNATTENDED_FILE,
+    pin_text,
+    sources_text,
+    unattended_text,
+)
 from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, settled
 from .origin import KEY_FILE, Origin, origin_of
@@ -62,14 +71,17 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
-        return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="") if removed \
-            else facts
+        return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="",
+                         key_pending="") if removed else facts
     target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
     if isinstance(target, Refusal):
         return facts
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
     changes = any(step.action == PACKAGES_INSTALL for step in planned.steps)
     built = changes or any(step.action == building.BUILD for step in planned.steps)
+    signer = enrollment.unconfirmed(observation, policy, facts, target)
+    if signing.asked_for(policy, facts):
+        facts = facts.but(key_pending=signer)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
                      driver_changes=changes, module_installed=target.module if built else facts.module_installed)
 
@@ -173,7 +185,7 @@ def _repairable(observation: Observation) -> bool:
 
 
 def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-    refusals = building.refuse_unsigned(observation.kernels, observation.signing_key_enrolled, policy, facts, target)
+    refusals = signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
     refusals += building.refuse_gone(observation.kernels, policy, facts, target)
     if observation.offer is None:
         return refusals
@@ -270,11 +282,13 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     if policy.hold:
         steps += _own_file(observation, UNATTENDED_FILE, unattended_text(),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
+    steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _hold_steps(observation, policy, target, requires)
-    steps += building.build_steps(observation.kernels, policy, facts, target, packages)
-    return Plan(steps=tuple(steps), requirements=building.requirements(observation.kernels, facts, target),
+    steps += building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
+    return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
+                              *enrollment.requirements(observation, policy, facts, target)),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
                 notes=tuple(_notes(observation, policy, facts, target)))
@@ -396,7 +410,8 @@ def _hold_steps(observation: Observation, policy: Policy, target: Target, requir
 
 
 def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    notes = building.notes(observation.kernels, observation.boot, _coming(observation.offer), policy, facts, target)
+    notes = building.notes(observation.kernels, observation.signing_key, observation.boot, _coming(observation.offer),
+                           policy, facts, target)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
                   for each in observation.offer.unread]
@@ -422,7 +437,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
             request=dict(leaving), purge=True))
     steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
-              for path in (PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE) if path in observation.originals]
+              for path in (PIN_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, SOURCES_FILE, KEY_FILE)
+              if path in observation.originals]
     if observation.auth.shown is not None:
         steps.append(credentials.removal(NAME, AUTH_FILE, observation.auth))
     if observation.lists and not observation.foreign_sources and (
@@ -434,7 +450,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             parameters={"files": list(observation.lists)},
             depends_on=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
     return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals),
-                kept=tuple(Kept("package " + name, why) for name, why in sorted(kept.items())))
+                kept=(*(Kept("package " + name, why) for name, why in sorted(kept.items())),
+                      *enrollment.kept(observation, policy, facts)))
 
 
 def _leftover_steps(observation: Observation, facts: HostFacts, transaction_follows: bool) -> List[Step]:

@@ -16,6 +16,7 @@ NVIDIA_REPOSITORY = "nvidia_repository"
 LOCAL_REPOSITORY = "local_repository"
 PREINSTALLED = "preinstalled"
 RUNFILE = "runfile"
+REQUIRE_SIGNED, ENROLL, IGNORE = "require_signed", "enroll", "ignore"
 SOURCES = (DISTRIBUTION, NVIDIA_REPOSITORY, LOCAL_REPOSITORY, PREINSTALLED, RUNFILE)
 
 ARGUMENTS: Dict[str, Any] = {
@@ -32,7 +33,10 @@ ARGUMENTS: Dict[str, Any] = {
     "extra_packages": {"type": "list", "elements": "str", "default": []},
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
-    "secure_boot": {"type": "str", "choices": ["require_signed", "ignore"], "default": "require_signed"},
+    "secure_boot": {"type": "str", "choices": [REQUIRE_SIGNED, ENROLL, IGNORE], "default": REQUIRE_SIGNED},
+    "signing_key": {"type": "str", "default": "", "no_log": False},
+    "signing_certificate": {"type": "str", "default": ""},
+    "enrollment_password": {"type": "str", "default": "", "no_log": True},
 }
 
 _VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
@@ -56,7 +60,10 @@ class Policy:
     extra_packages:             further packages of the same version.
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
-    secure_boot:                require_signed or ignore.
+    secure_boot:                REQUIRE_SIGNED, ENROLL or IGNORE.
+    signing_key:                path on the host of the private key that DKMS signs with, '' for DKMS's own.
+    signing_certificate:        path of its certificate; with signing_key, or ''.
+    enrollment_password:        what is typed at the console to confirm the key.
     credentials:                what the repository asks for; they stood in repository_url.
     key_credentials:            what the place of the key asks for; they stood in repository_key.
     """
@@ -74,7 +81,10 @@ class Policy:
     extra_packages: Tuple[str, ...] = ()
     kernel_headers: bool = True
     hold: bool = True
-    secure_boot: str = "require_signed"
+    secure_boot: str = REQUIRE_SIGNED
+    signing_key: str = ""
+    signing_certificate: str = ""
+    enrollment_password: str = ""
     credentials: Optional[Credentials] = None
     key_credentials: Optional[Credentials] = None
 
@@ -158,6 +168,7 @@ def _refuse_contradictions(policy: Policy) -> None:
             remedy="set `repository_key` to one of these",
             option="repository_key",
         )
+    _refuse_half_a_pair(policy)
     for name in policy.extra_packages:
         if not _PACKAGE.match(name):
             raise GpuOpsError(
@@ -167,3 +178,16 @@ def _refuse_contradictions(policy: Policy) -> None:
                 remedy="leave the version out: every package gets the driver's own",
                 option="extra_packages",
             )
+
+
+def _refuse_half_a_pair(policy: Policy) -> None:
+    pair = {"signing_key": policy.signing_key, "signing_certificate": policy.signing_certificate}
+    wrong = [name for name, path in pair.items() if any(pair.values()) and not path.startswith("/")]
+    if wrong:
+        raise GpuOpsError(
+            "driver.signing_pair_incomplete",
+            found="`%s`: %r" % (wrong[0], pair[wrong[0]]),
+            wanted="the absolute paths of a private key and of its certificate, both or neither",
+            remedy="set `signing_key` and `signing_certificate`, or leave both empty for the key of DKMS",
+            option=wrong[0],
+        )

@@ -10,17 +10,16 @@ from typing import Dict, Tuple
 
 from ..core.facts import CONTROL_NODES, UVM_NODES, Gpu, HostFacts
 from ..core.host import Host
-from .boot import boot_state, installed_module, loaded_kind
+from .boot import Module, boot_state, installed_module, loaded_kind
 from .nvml import SILENCE, reading_of
 from .pci import PciBus, read_bus
+from .secure_boot import firmware_keys, modules_must_be_signed
 
 # Systems whose root is an image: packages are not installed on them but built into the image.
 IMAGE_SYSTEMS = ("flatcar", "talos", "bottlerocket", "cos", "sle-micro", "sl-micro", "rhcos", "fedora-coreos")
 # Drivers of the kernel's own that bind NVIDIA GPUs; nova since Linux 6.15 (drivers/gpu/nova-core)
 KERNELS_OWN = ("nouveau", "nova_core")
 LIBRARY_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
-# UEFI specification: the SecureBoot variable in the global variable namespace; four attribute bytes, then the value
-SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
 def host_facts(host: Host) -> HostFacts:
@@ -43,6 +42,7 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
     boot = boot_state(host)
     installed = installed_module(host, system.release)
     boots = installed if boot.default == system.release else installed_module(host, boot.default)
+    signed = modules_must_be_signed(host)
     return HostFacts(
         hostname=system.nodename,
         os_id=release.get("ID", ""),
@@ -57,7 +57,8 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         imex=bus.imex,
         vgpu_manager=bus.vgpu_manager,
         immutable=immutable(host, release),
-        secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
+        secure_boot=signed,
+        key_pending=pending_signer(host, installed if installed.version else boots) if signed else "",
         driver_installed=installed.version,
         driver_boots=boots.version,
         driver_userspace=library_version(host),
@@ -68,6 +69,12 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         toolkit=toolkit_version(host),
         control_nodes=control_nodes(host),
     )
+
+
+def pending_signer(host: Host, module: Module) -> str:
+    """Name of the key that signed a module, where that waits to be confirmed at the console; else ''."""
+    pending = firmware_keys(host).pending if module.key else ()
+    return next((each.subject or each.sha1 for each in pending if each.serial == module.key), "")
 
 
 def control_nodes(host: Host) -> Tuple[str, ...]:
