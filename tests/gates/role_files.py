@@ -106,7 +106,7 @@ CONFIRMATION = """\
       Found: {{ %(role)s_confirmation.subject }} is not confirmed yet.
       Wanted: a kernel that loads the driver's modules.
       Do: {{ %(role)s_confirmation.why }} Then run this again.
-      [playbook.key_unconfirmed]
+      [activation.key_unconfirmed]
   vars:
     %(role)s_confirmation: >-
       {{ %(role)s_applied.plan.requirements | selectattr('kind', 'eq', 'confirmation') | first | default({}) }}
