@@ -136,10 +136,34 @@ options:
     default: ""
   secure_boot:
     description:
-      - V(require_signed) refuses modules that Secure Boot would not load, V(ignore) leaves that to you.
+      - What is done where the kernel loads signed modules alone.
+      - V(require_signed) refuses a driver that the kernel would not load.
+      - V(enroll) prepares the enrolment of the key that DKMS signs with, where the firmware does not have it, and
+        makes that key where there is none. A person confirms it at the console of the next boot; the driver is not
+        loaded before, and O(enrollment_password) is what is typed there.
+      - V(ignore) leaves that to you.
     type: str
-    choices: [require_signed, ignore]
+    choices: [require_signed, enroll, ignore]
     default: require_signed
+  signing_key:
+    description:
+      - Path on the host of the private key that DKMS signs modules with. Empty, it is the one that DKMS is told of or
+        makes for itself. Only root may be able to read it.
+      - DKMS is told of it in a file below C(/etc/dkms/framework.conf.d), which DKMS reads since 3.0. Where the kernel
+        loads signed modules alone, every module that is built has to be signed with it.
+    type: str
+    default: ""
+  signing_certificate:
+    description:
+      - Path on the host of the certificate of O(signing_key), in DER; required with it.
+    type: str
+    default: ""
+  enrollment_password:
+    description:
+      - What is typed at the console to confirm the key; required with V(enroll) of O(secure_boot) while the firmware
+        does not have the key. The firmware gets its hash, and nothing else does.
+    type: str
+    default: ""
   boards:
     description:
       - The boards of the nodes that an image is made for, on a host without GPUs. What depends on hardware, as the

@@ -104,7 +104,11 @@ observation:
           description: Whether systemd is at work. It is not in a chroot, nor in most containers.
           type: bool
           returned: success
-        secure_boot: {description: Whether the firmware enforces signed modules., type: bool, returned: success}
+        secure_boot: {description: Whether the kernel loads signed modules alone., type: bool, returned: success}
+        key_pending:
+          description: Name of the key that signed the module on disk, where it waits to be confirmed at the console.
+          type: str
+          returned: success
         driver_installed:
           description: Version of the driver's kernel module on disk for the running kernel.
           type: str

@@ -93,8 +93,9 @@ reboot_required:
   returned: success
   type: bool
 returns_to:
-  description: The way back from an exchange of the driver, as RV(gpuops.nvidia.gpu_plan#module:returns_to).
-  returned: success, where one driver takes the place of another
+  description: The way back from an exchange of the driver, as RV(gpuops.nvidia.gpu_plan#module:returns_to). Empty
+    without one.
+  returned: success
   type: dict
 requirement:
   description: What has to come from outside first, as in RV(plan).

@@ -96,6 +96,24 @@ REBOOT = """\
       register: %(role)s_applied
       when: %(role)s_applied.plan.complete
 """
+# Only the activation waits for a person
+CONFIRMS = "gpu_driver_activation"
+CONFIRMATION = """\
+
+- name: Stop at what a person has to confirm at the console
+  ansible.builtin.fail:
+    msg: >-
+      Found: {{ %(role)s_confirmation.subject }} is not confirmed yet.
+      Wanted: a kernel that loads the driver's modules.
+      Do: {{ %(role)s_confirmation.why }} Then run this again.
+      [activation.key_unconfirmed]
+  vars:
+    %(role)s_confirmation: >-
+      {{ %(role)s_applied.plan.requirements | selectattr('kind', 'eq', 'confirmation') | first | default({}) }}
+  when:
+    - %(role)s_confirmation | length > 0
+    - not ansible_check_mode
+"""
 
 Options = Dict[str, Dict[str, Any]]
 
@@ -203,7 +221,10 @@ def _tasks(role: str, point: Mapping[str, Any]) -> str:
     told = TASK % (point["short_description"], point["module"])
     if of_cluster(role):
         return told + ONCE % role
-    return told + REBOOT % {"role": role, "module": point["module"]} if point.get("reboots") else told
+    if not point.get("reboots"):
+        return told
+    whole = told + REBOOT + (CONFIRMATION if point["module"] == CONFIRMS else "")
+    return whole % {"role": role, "module": point["module"]}
 
 
 def _reboots(role: str) -> bool:

@@ -50,7 +50,13 @@ from world import Unit, World
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.approval import differences
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import NEVER_READ, Gpu, HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step, render
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    AFTERWARDS,
+    CONFIRMATION,
+    Plan,
+    Step,
+    render,
+)
 
 REWRITE = "GPUOPS_REWRITE_PLANS"
 DASHES = "----"
@@ -237,7 +243,7 @@ def owed(world: World, policy: Any, foretold: Mapping[str, Any], where: str) -> 
         assert not plan.steps and later == facts, where + "a refusal changes something"
         assert all(refusal.found and refusal.wanted and refusal.remedy for refusal in plan.refusals), where
         return
-    if any(requirement.kind != "reboot" for requirement in plan.requirements):
+    if any(requirement.kind not in AFTERWARDS for requirement in plan.requirements):
         assert not plan.steps and later == facts, where + "steps that lead nowhere"
         return
     begun = world.copy()
@@ -287,10 +293,13 @@ def carried_out(world: World, policy: Any) -> World:
 
 
 def booted(world: World, plan: Plan) -> World:
-    """The host after the reboot that its plan ends with, if it does."""
-    if not plan.reboot_required:
+    """The host after the reboot that its plan ends with, if it does, and with what is confirmed at its console."""
+    kinds = [requirement.kind for requirement in plan.requirements]
+    if not kinds:
         return world
     other: World = world.copy()
+    if CONFIRMATION in kinds:
+        other.confirm()
     other.boot()
     return other
 

@@ -97,6 +97,9 @@ class World:
         self.units = {name: replace(unit, active=unit.known and unit.enabled, died=False)
                       for name, unit in self.units.items()}
 
+    def confirm(self) -> None:
+        """Somebody confirms at the console of the next boot what waits for it."""
+
     def unit(self, name: str) -> Unit:
         return self.units.get(name, Unit())
 

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import Any, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import CONTROL_NODES, UVM_NODES, HostFacts
-from ..core.plan import DRIVER, REBOOT, Disruption, Plan, Requirement, Step
+from ..core.plan import AFTERWARDS, DRIVER, REBOOT, Disruption, Plan, Requirement, Step
 from ..core.steps import command_step, file_step, managed, restore_step, service_step
 from ..hardware.mig import RESTORE_UNIT
+from ..hardware.secure_boot import confirmation
 from .observation import (
     FABRIC_MANAGER,
     MODULES_FILE,
@@ -78,6 +79,9 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(steps=tuple(steps + _enable_steps(observation, policy)), requirements=(_reboot(
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
     notes = tuple(_notes(observation, policy, facts))
+    if facts.key_pending and not facts.loaded_is_installed:
+        return Plan(steps=tuple(steps + _enable_steps(observation, policy)),
+                    requirements=(confirmation(NAME, facts.key_pending),))
     if facts.driver_loaded and (
             facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)
             or _other_parameters(facts)):
@@ -106,17 +110,22 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
             if planned.steps or planned.requirements else facts
     if facts.awaits_gpu:
         return facts
-    if facts.driver_boots and not facts.driver_installed and planned.reboot_required:
+    if facts.driver_boots and not facts.driver_installed and _boots_after(planned):
         facts = facts.but(kernel=facts.boot_kernel, driver_installed=facts.driver_boots)
     if not facts.driver_installed:
         return facts
-    loads = planned.reboot_required or any(step.action == LOAD and step.subject == "nvidia" for step in planned.steps)
+    loads = _boots_after(planned) or any(step.action == LOAD and step.subject == "nvidia" for step in planned.steps)
     # What the GPUs are divided into now is no more what is there then than before a load
     divides = any(step.action == DIVIDE for step in planned.steps)
     return facts.but(
         driver_loaded=facts.driver_installed, module_loaded=facts.module_installed if loads else facts.module_loaded,
-        nouveau_loaded=False, control_nodes=_control_nodes(facts, planned), driver_reloads=loads or divides,
-        parameters_differ=() if loads else facts.parameters_differ)
+        nouveau_loaded=False, key_pending="", control_nodes=_control_nodes(facts, planned),
+        driver_reloads=loads or divides, parameters_differ=() if loads else facts.parameters_differ)
+
+
+def _boots_after(planned: Plan) -> bool:
+    """Whether the plan ends in a boot, one with a confirmation at the console included."""
+    return any(requirement.kind in AFTERWARDS for requirement in planned.requirements)
 
 
 def _other_parameters(facts: HostFacts) -> Tuple[str, ...]:
@@ -138,7 +147,7 @@ def _installed(facts: HostFacts) -> str:
 
 def _control_nodes(facts: HostFacts, planned: Plan) -> Tuple[str, ...]:
     """Those that are there once the plan is done; our unit makes all of them at a boot."""
-    if planned.reboot_required:
+    if _boots_after(planned):
         return CONTROL_NODES
     made_new = {name for step in planned.steps if step.action == "devices.create" for name in step.change["after"]}
     return tuple(node for node in CONTROL_NODES if node in facts.control_nodes or node in made_new)
@@ -147,7 +156,7 @@ def _control_nodes(facts: HostFacts, planned: Plan) -> Tuple[str, ...]:
 def _control_nodes_left(facts: HostFacts, planned: Plan) -> Tuple[str, ...]:
     """A boot begins with none."""
     gone = {name for step in planned.steps if step.action == REMOVE_NODES for name in step.change["before"]}
-    return () if planned.reboot_required else tuple(node for node in facts.control_nodes if node not in gone)
+    return () if _boots_after(planned) else tuple(node for node in facts.control_nodes if node not in gone)
 
 
 def _no_driver(facts: HostFacts) -> Requirement:

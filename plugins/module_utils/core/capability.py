@@ -19,7 +19,7 @@ from .host import Host
 from .journal import Journal
 from .lasting import refusals_of_what_does_not_last
 from .lock import package_manager_works, package_managers
-from .plan import REBOOT, Disruption, Plan, Step, digest, split_by_disruption
+from .plan import AFTERWARDS, Disruption, Plan, Step, digest, split_by_disruption
 from .refusal import Refusal
 from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, FILE_ACTIONS, Executor, generic_executors, obstacles
@@ -429,9 +429,9 @@ def _refuse(refusals: Sequence[Refusal]) -> None:
 
 
 def _refuse_unmet(plan: Plan) -> None:
-    """A reboot is reported and comes after the steps; without anything else the steps would lead nowhere."""
+    """Reboot and confirmation are reported and come after the steps; without anything else the steps lead nowhere."""
     for unmet in plan.requirements:
-        if unmet.kind != REBOOT:
+        if unmet.kind not in AFTERWARDS:
             raise GpuOpsError(
                 "host.requirement_unmet",
                 found="no %s for %s: %s" % (unmet.kind, unmet.subject, unmet.why),

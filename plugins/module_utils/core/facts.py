@@ -84,7 +84,9 @@ class HostFacts:
     image_remedy:       what brings a driver there, to be read after "Do:"; '' where packages can be installed.
     keeps_etc:          whether what is written below /etc outlives a boot, and the system's own configuration.
     boots_by_systemd:   whether systemd is at work; it is not in a chroot, nor in most containers.
-    secure_boot:        whether the firmware enforces signed modules.
+    secure_boot:        whether the kernel loads signed modules alone, by the firmware's will or its own.
+    key_pending:        name of the key that signed the module on disk, where that key waits to be confirmed at the
+                        console of the next boot: the kernel does not load the module before; '' otherwise.
     driver_installed:   version of the driver's kernel module on disk for the running kernel, '' if none.
     driver_boots:       version of the driver's kernel module on disk for boot_kernel, '' if none.
     driver_userspace:   version of the installed libnvidia-ml, '' if none.
@@ -130,6 +132,7 @@ class HostFacts:
     keeps_etc: bool = True
     boots_by_systemd: bool = True
     secure_boot: bool = False
+    key_pending: str = ""
     driver_installed: str = ""
     driver_boots: str = ""
     driver_userspace: str = ""

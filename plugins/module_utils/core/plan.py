@@ -26,6 +26,9 @@ _NO_TEXT = re.compile("[\udc80-\udcff]")
 
 REBOOT = "reboot"
 DRIVER = "driver"
+CONFIRMATION = "confirmation"
+# What is reported and met from outside once the steps are done; the steps do not need it
+AFTERWARDS = (REBOOT, CONFIRMATION)
 
 
 class Disruption(enum.IntEnum):
@@ -119,7 +122,8 @@ class Step:
 class Requirement:
     """The end of a plan that no step can bring about: what must come from outside before the plan can go on.
 
-    kind:       'reboot' (the host's, by the controller: no module can outlive it) or 'driver' (an installed one).
+    kind:       'reboot' (the host's, by the controller: no module can outlive it), 'driver' (an installed one) or
+                'confirmation' (by a person at the host's console).
     subject:    what is in place once it is met.
     why:        the reason, as a sentence for a person.
     disruption: what it disturbs to meet it.

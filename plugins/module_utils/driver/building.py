@@ -15,7 +15,8 @@ from ..core.plan import REBOOT, Disruption, Requirement, Step
 from ..core.refusal import Refusal
 from ..hardware.boot import BootState
 from .kernels import Kernel
-from .policy import Policy
+from .policy import IGNORE, Policy
+from .signing import SigningKey, asked_for, signed_with
 from .target import Target
 
 NAME = "driver"
@@ -44,9 +45,10 @@ def buildable(kernel: Kernel, coming: Iterable[str]) -> bool:
     return kernel.headers or "linux-headers-" + kernel.release in coming
 
 
-def lacking(kernel: Kernel, policy: Policy, target: Target) -> bool:
-    """Whether the kernel has no module of this driver that it would load."""
-    return kernel.module != target.version or (policy.secure_boot != "ignore" and not kernel.trusted)
+def lacking(kernel: Kernel, key: SigningKey, policy: Policy, target: Target) -> bool:
+    """Whether the kernel has no module of this driver that it would load, now or once the key is confirmed."""
+    return kernel.module != target.version or (
+        policy.secure_boot != IGNORE and not kernel.trusted and not signed_with(kernel, key))
 
 
 def loses(coming: Iterable[str]) -> bool:
@@ -91,31 +93,12 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
         "install a kernel with its headers (linux-image and linux-headers), reboot into it, and run this again")]
 
 
-def refuse_unsigned(
-    kernels: Sequence[Kernel], key_enrolled: bool, policy: Policy, facts: HostFacts, target: Target
-) -> List[Refusal]:
-    """Refuse under Secure Boot what would be built and then not be loaded."""
-    if not facts.secure_boot or policy.secure_boot == "ignore" or key_enrolled:
-        return []
-    if all(kernel.module == target.version and kernel.trusted for kernel in kernels):
-        return []
-    signers = sorted({kernel.signer for kernel in kernels if kernel.module == target.version and not kernel.trusted})
-    there = "" if not signers else "; the modules there are signed by %s" % ", ".join(
-        signer or "nobody" for signer in signers)
-    return [Refusal(
-        "driver.secure_boot_without_key",
-        "Secure Boot is on, and no enrolled key signs the modules that DKMS builds" + there,
-        "kernel modules that the kernel will load",
-        "enrol DKMS's key (`mokutil --import /var/lib/dkms/mok.pub`, then confirm it on the console at the next "
-        "boot), or set `source` to `preinstalled` with modules that the distribution signed, or `secure_boot` to "
-        "`ignore`", option="secure_boot")]
-
-
 # steps
 
 
 def build_steps(
-    kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+    kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target,
+    packages: Optional[Step]
 ) -> List[Step]:
     """Build for every kernel that can be booted.
 
@@ -127,7 +110,7 @@ def build_steps(
     exchanged = loses(coming)
     steps = []
     for kernel in kernels:
-        if not (exchanged or lacking(kernel, policy, target)) or not buildable(kernel, coming):
+        if not (exchanged or lacking(kernel, key, policy, target)) or not buildable(kernel, coming):
             continue
         if kernel.failed == target.version and not essential(kernel, facts):
             continue
@@ -139,7 +122,7 @@ def build_steps(
             change={"before": {"nvidia": None if exchanged or there else kernel.module or None},
                     "after": {"nvidia": target.version}},
             parameters={"essential": essential(kernel, facts), "timeout": 3600,
-                        "signed": facts.secure_boot and policy.secure_boot != "ignore"},
+                        "signed": asked_for(policy, facts), "certificate": key.certificate, "exactly": key.given},
             depends_on=(packages.id,) if packages else ()))
     return steps
 
@@ -156,8 +139,8 @@ def requirements(kernels: Sequence[Kernel], facts: HostFacts, target: Target) ->
 
 
 def notes(
-    kernels: Sequence[Kernel], boot: BootState, coming: Iterable[str], policy: Policy, facts: HostFacts,
-    target: Target
+    kernels: Sequence[Kernel], key: SigningKey, boot: BootState, coming: Iterable[str], policy: Policy,
+    facts: HostFacts, target: Target
 ) -> List[str]:
     told = []
     if loses(coming) and runs_already(facts, target):
@@ -170,6 +153,6 @@ def notes(
         elif kernel.module != target.version and kernel.failed == target.version and not essential(kernel, facts):
             told.append("The module of driver %s does not build for kernel %s, which neither runs nor boots next: do "
                         "not boot it for GPU work, or remove it." % (target.version, kernel.release))
-    if boot.guess and any(lacking(kernel, policy, target) for kernel in kernels):
+    if boot.guess and any(lacking(kernel, key, policy, target) for kernel in kernels):
         told.append("Kernel %s is taken to boot next, as the newest: %s." % (boot.default, boot.guess))
     return told

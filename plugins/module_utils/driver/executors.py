@@ -11,12 +11,14 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import PACKAGES_DOWNLOAD, Executor
-from ..hardware.boot import installed_module
+from ..hardware.boot import Module, installed_module, read_module
+from ..hardware.certificates import parse_certificate
 from ..packages import provenance, torn
-from ..packages.apt import running
-from . import record_executors
+from ..packages.apt import credentials, running
+from . import enrollment, record_executors
 from .archive import keep_fetched
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
+from .policy import Policy
 
 LOG_LINES = 12
 # As compilers, linkers and modpost write it; not in the name of a file (error.o) or of an option (-Werror)
@@ -67,14 +69,29 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             wanted="module %s for the kernels that run and boot next" % version,
             remedy="choose a driver that knows this kernel, or boot another kernel; do not reboot before",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
-    if step.parameters["signed"] and not is_trusted(module, known_keys(host)):
-        raise GpuOpsError(
-            "driver.kernel_module_not_trusted",
-            found="%s is signed by %s, and no enrolled key of that name has its serial number %s"
-            % (module.path, module.signer or "nobody", module.key or "(none)"),
-            wanted="a signature that the kernel takes under Secure Boot",
-            remedy="enrol the key that DKMS signs with (`mokutil --import`, then confirm it on the console at the next "
-                   "boot), or let DKMS sign with the enrolled one (`mok_signing_key` in /etc/dkms/framework.conf)")
+    if step.parameters["signed"]:
+        for path in host.glob(module.path.rpartition("/")[0] + "/nvidia*.ko*"):
+            _check_signer(host, read_module(host, path), step)
+
+
+def _check_signer(host: Host, module: Module, step: Step) -> None:
+    """A key that the policy names signs all; else any that the kernel takes, or the one that waits for confirmation."""
+    certificate = step.parameters["certificate"]
+    data = host.read_bytes(certificate) if certificate else None
+    wanted = parse_certificate(data).serial if data else ""
+    if wanted and module.key == wanted:
+        return
+    if not step.parameters["exactly"] and is_trusted(module, known_keys(host)):
+        return
+    raise GpuOpsError(
+        "driver.kernel_module_not_trusted",
+        found="%s is signed by %s with key %s, and %s" % (
+            module.path, module.signer or "nobody", module.key or "(none)",
+            "%s is of key %s" % (certificate, wanted or "(none)") if step.parameters["exactly"] else
+            "no enrolled key has that serial number"),
+        wanted="a signature that the kernel takes under Secure Boot",
+        remedy="enrol the key that DKMS signs with (`secure_boot`: `enroll`), or let DKMS sign with the enrolled one "
+               "(`signing_key` and `signing_certificate`; DKMS before 3.0 reads neither)")
 
 
 def _add_source(host: Host, version: str) -> str:
@@ -125,4 +142,10 @@ EXECUTORS: Dict[str, Executor] = {
     "dkms.build": build_module,
     PACKAGES_DOWNLOAD: download_packages,
     "repository.forget": forget_repository,
+    **enrollment.EXECUTORS,
 }
+
+
+def secret_executors(policy: Policy) -> Dict[str, Executor]:
+    """Those that need what no step, plan or journal carries."""
+    return {**credentials.executors(policy), **enrollment.secret_executors(policy)}

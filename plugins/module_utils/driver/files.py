@@ -16,9 +16,11 @@ UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"
 KEPT_SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver-kept.sources"
 # Not one of OUR_FILES: its text is a secret, and stands in no observation
 AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
+# Read after those that sort before it
+FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
 # What belongs to one driver and not to the one after it
 RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)
-OUR_FILES = (*RECORDED_FILES, PARAMETERS_FILE)
+OUR_FILES = (*RECORDED_FILES, PARAMETERS_FILE, FRAMEWORK_FILE)
 
 
 def sources_text(origin: Origin) -> str:

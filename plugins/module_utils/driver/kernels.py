@@ -15,13 +15,9 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware.boot import Module, installed_module, kernels
+from ..hardware.secure_boot import firmware_keys
 
 NOTE = "unbuilt"
-# Where DKMS keeps its key: Ubuntu's update-secureboot-policy, then dkms itself
-MOK_FILES = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub", "/var/lib/dkms/mok.der")
-_CERTIFICATE = re.compile(r"^\s*mok_certificate=[\"']?([^\"'\s#]+)", re.MULTILINE)
-_SERIAL = re.compile(r"Serial Number:\s*(?:\d+ \(0x([0-9a-f]+)\)|([0-9a-f:]+))")
-_NAME = re.compile(r"^\s*Subject:.*?\bCN ?= ?([^,\n/]+)", re.MULTILINE)
 _KEYRING = re.compile(r"\basymmetri (.+?): [0-9a-f]+: ")
 
 
@@ -36,6 +32,7 @@ class Kernel:
     signer:  who signed the module, '' if nobody.
     trusted: whether the kernel takes that signature; without Secure Boot it asks for none.
     failed:  version of the driver whose module did not build for it in an earlier run, '' if none.
+    key:     serial number of the key that signed the module, as Module.key has it.
     """
 
     release: str
@@ -45,6 +42,7 @@ class Kernel:
     signer: str = ""
     trusted: bool = True
     failed: str = ""
+    key: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
         return asdict(self)
@@ -65,7 +63,7 @@ def read_kernels(host: Host, journal: Journal, facts: HostFacts) -> Tuple[Kernel
     return tuple(Kernel(
         release, host.exists("/lib/modules/%s/build/Makefile" % release), module.version, module.license,
         module.signer, not (facts.secure_boot and module.version) or is_trusted(module, known),
-        failed.get(release, "")) for release, module in modules.items())
+        failed.get(release, ""), module.key) for release, module in modules.items())
 
 
 def remember_failure(host: Host, journal: Journal, release: str, version: str) -> None:
@@ -76,18 +74,6 @@ def remember_failure(host: Host, journal: Journal, release: str, version: str) -
 
 
 # signatures
-
-
-def signing_key_enrolled(host: Host) -> bool:
-    """Whether the firmware knows the key that DKMS signs with: the one its configuration names, else its own."""
-    files = ["/etc/dkms/framework.conf"] + host.glob("/etc/dkms/framework.conf.d/*.conf")
-    named = [name for path in files for name in _CERTIFICATE.findall(host.read(path) or "")]
-    for path in named[-1:] or MOK_FILES:
-        if host.exists(path):
-            done = host.run(["mokutil", "--test-key", path], check=False)
-            if "already enrolled" in done.stdout + done.stderr:
-                return True
-    return False
 
 
 @dataclass(frozen=True)
@@ -103,11 +89,10 @@ class KnownKeys:
 
 
 def known_keys(host: Host) -> Optional[KnownKeys]:
-    """Keys whose signatures the kernel takes; None without mokutil: nothing tells who may sign then."""
-    if not host.which("mokutil"):
-        return None
-    return KnownKeys(parse_enrolled(host.run(["mokutil", "--list-enrolled"], check=False).stdout),
-                     tuple(_KEYRING.findall(host.read("/proc/keys") or "")))
+    """Keys whose signatures the kernel takes; None where the firmware tells none: nothing tells who may sign then."""
+    firmware = firmware_keys(host)
+    return KnownKeys({each.serial: each.subject for each in firmware.enrolled},
+                     tuple(_KEYRING.findall(host.read("/proc/keys") or ""))) if firmware.readable else None
 
 
 def is_trusted(module: Module, known: Optional[KnownKeys]) -> bool:
@@ -120,17 +105,6 @@ def is_trusted(module: Module, known: Optional[KnownKeys]) -> bool:
         return bool(module.signer)
     return module.key in known.enrolled or (
         module.signer in known.built_in and module.signer not in known.enrolled.values())
-
-
-def parse_enrolled(text: str) -> Dict[str, str]:
-    """{serial number as Module.key has it: common name} of 'mokutil --list-enrolled'."""
-    keys = {}
-    for block in re.split(r"^\[key \d+\]", text, flags=re.MULTILINE):
-        serial, name = _SERIAL.search(block), _NAME.search(block)
-        if serial:
-            digits = serial.group(1) or serial.group(2).replace(":", "")
-            keys[digits.lstrip("0")] = name.group(1).strip() if name else ""
-    return keys
 
 
 # DKMS

@@ -26,11 +26,13 @@ from ..packages.space import Space
 from ..packages.torn import Torn
 from . import archive, catalogue
 from .files import AUTH_FILE, KEPT_SOURCES_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
-from .kernels import Kernel, read_kernels, signing_key_enrolled
+from .kernels import Kernel, read_kernels
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
 from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .record import Record, is_archived, read
+from .signing import SigningKey
+from .signing_key import read_signing_key
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
 LISTS = "/var/lib/apt/lists"
@@ -89,7 +91,7 @@ class Observation:
     originals:            {path: text before us or None}.
     lists:                index files of our repository in apt's state.
     archives:             names of package files in apt's cache.
-    signing_key_enrolled: whether the key that DKMS signs with is known to the firmware.
+    signing_key:          the key that DKMS signs with.
     offer:                what the repository has; None when nothing needs to be known of it.
     removable:            those of installed_by_us that can go without taking others along; () unless they are to go.
     held:                 {package: version} of those of the family, kernels and headers that somebody holds.
@@ -123,7 +125,7 @@ class Observation:
     originals: Mapping[str, Optional[str]] = field(default_factory=dict)
     lists: Tuple[str, ...] = ()
     archives: Tuple[str, ...] = ()
-    signing_key_enrolled: bool = False
+    signing_key: SigningKey = SigningKey()
     offer: Optional[Offer] = None
     removable: Tuple[str, ...] = ()
     held: Mapping[str, str] = field(default_factory=dict)
@@ -174,7 +176,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver") if original.path != AUTH_FILE},
         lists=_lists_of(host, origin.url) if origin.url else (),
-        signing_key_enrolled=facts.secure_boot and signing_key_enrolled(host),
+        signing_key=read_signing_key(host, policy),
         held=database.held(packages, watched),
         auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
                                  None if policy.state == "absent" else origin.credentials),

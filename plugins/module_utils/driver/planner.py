@@ -25,8 +25,17 @@ from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue, parameters, preinstalled, rollback
-from .files import AUTH_FILE, PIN_FILE, SOURCES_FILE, UNATTENDED_FILE, pin_text, sources_text, unattended_text
+from . import building, by_hand, catalogue, enrollment, parameters, preinstalled, rollback, signing
+from .files import (
+    AUTH_FILE,
+    FRAMEWORK_FILE,
+    PIN_FILE,
+    SOURCES_FILE,
+    UNATTENDED_FILE,
+    pin_text,
+    sources_text,
+    unattended_text,
+)
 from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
@@ -65,32 +74,40 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     if planned.refusals or policy.state == "staged":
         return facts
     if policy.state == "rolled_back":
-        return _facts_rolled_back(observation, facts, planned)
+        return _facts_rolled_back(observation, policy, facts, planned)
     if not policy.comes_from.installs:
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
-        return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="") if removed \
-            else facts
+        return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="",
+                         key_pending="") if removed else facts
     target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
     if isinstance(target, Refusal):
         return facts
-    return _facts_with(observation, parameters.facts_after(observation, policy, facts, target), planned, target)
+    return _facts_with(
+        observation, policy, parameters.facts_after(observation, policy, facts, target), planned, target)
 
 
-def _facts_with(observation: Observation, facts: HostFacts, planned: Plan, target: Target) -> HostFacts:
+def _facts_with(
+    observation: Observation, policy: Policy, facts: HostFacts, planned: Plan, target: Target
+) -> HostFacts:
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
     changes = any(step.action == PACKAGES_INSTALL for step in planned.steps)
     built = changes or any(step.action == building.BUILD for step in planned.steps)
+    signer = enrollment.unconfirmed(observation, policy, facts, target)
+    if signing.asked_for(policy, facts):
+        facts = facts.but(key_pending=signer)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
                      driver_changes=changes, module_installed=target.module if built else facts.module_installed)
 
 
-def _facts_rolled_back(observation: Observation, facts: HostFacts, planned: Plan) -> HostFacts:
+def _facts_rolled_back(
+    observation: Observation, policy: Policy, facts: HostFacts, planned: Plan
+) -> HostFacts:
     if observation.record is None or not any(
             step.action in (PACKAGES_INSTALL, building.BUILD) for step in planned.steps):
         return facts
-    return _facts_with(observation, facts, planned, recorded_target(observation.record))
+    return _facts_with(observation, policy, facts, planned, recorded_target(observation.record))
 
 
 # refusals
@@ -188,7 +205,7 @@ def _repairable(observation: Observation) -> bool:
 
 
 def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-    refusals = building.refuse_unsigned(observation.kernels, observation.signing_key_enrolled, policy, facts, target)
+    refusals = signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
     refusals += parameters.refusals(observation, policy, facts, target)
     refusals += building.refuse_gone(observation.kernels, policy, facts, target)
     if observation.offer is None:
@@ -288,13 +305,15 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
         steps += _own_file(observation, UNATTENDED_FILE, unattended_text(),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
     steps += parameters.steps(observation, policy, facts, target)
+    steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _hold_steps(observation, policy, target, requires)
-    builds = building.build_steps(observation.kernels, policy, facts, target, packages)
+    builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
     steps += builds + rollback.withdraw_steps(observation)
     return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
-                requirements=building.requirements(observation.kernels, facts, target),
+                requirements=(*building.requirements(observation.kernels, facts, target),
+                              *enrollment.requirements(observation, policy, facts, target)),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
                 notes=tuple(_notes(observation, policy, facts, target)))
@@ -421,7 +440,8 @@ def _hold_steps(observation: Observation, policy: Policy, target: Target, requir
 
 
 def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    notes = building.notes(observation.kernels, observation.boot, _coming(observation.offer), policy, facts, target)
+    notes = building.notes(observation.kernels, observation.signing_key, observation.boot, _coming(observation.offer),
+                           policy, facts, target)
     notes += parameters.notes(observation, policy, facts, target)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
@@ -452,7 +472,7 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps = _finishing_steps(observation, facts, packages is not None, [*steps, *offered])
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)
-    steps += building.build_steps(observation.kernels, policy, facts, target, packages)
+    steps += building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
     steps += rollback.superfluous_steps(observation, facts, packages)
     steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
     return Plan(steps=tuple(steps), requirements=building.requirements(observation.kernels, facts, target))
@@ -463,7 +483,7 @@ def _refuse_rolled_back(
 ) -> List[Refusal]:
     offer = observation.offer
     refusals = (_refuse_broken(observation) or rollback.refuse_way_back(observation, record)
-                or building.refuse_unsigned(observation.kernels, observation.signing_key_enrolled, policy, facts,
+                or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts,
                                             target)
                 or building.refuse_gone(observation.kernels, policy, facts, target))
     if refusals or offer is None:
@@ -491,7 +511,7 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
             request=dict(leaving), purge=True))
     steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
-              for path in (PARAMETERS_FILE, PIN_FILE, UNATTENDED_FILE, SOURCES_FILE, KEY_FILE)
+              for path in (PARAMETERS_FILE, PIN_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, SOURCES_FILE, KEY_FILE)
               if path in observation.originals]
     if observation.auth.shown is not None:
         steps.append(credentials.removal(NAME, AUTH_FILE, observation.auth))
@@ -505,7 +525,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             depends_on=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
     steps += rollback.withdraw_steps(observation) + rollback.forget_steps(observation)
     return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals),
-                kept=tuple(Kept("package " + name, why) for name, why in sorted(kept.items())))
+                kept=(*(Kept("package " + name, why) for name, why in sorted(kept.items())),
+                      *enrollment.kept(observation, policy, facts)))
 
 
 def _leftover_steps(observation: Observation, facts: HostFacts, transaction_follows: bool) -> List[Step]:

@@ -13,6 +13,8 @@ from ..packages.apt import credentials, keys
 from ..packages.model import Credentials
 from .sources import DEFAULT, SOURCES, Source
 
+REQUIRE_SIGNED, ENROLL, IGNORE = "require_signed", "enroll", "ignore"
+
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "staged", "rolled_back", "absent"],
               "default": "present"},
@@ -31,7 +33,10 @@ ARGUMENTS: Dict[str, Any] = {
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
     "roll_back_to": {"type": "str", "default": ""},
-    "secure_boot": {"type": "str", "choices": ["require_signed", "ignore"], "default": "require_signed"},
+    "secure_boot": {"type": "str", "choices": [REQUIRE_SIGNED, ENROLL, IGNORE], "default": REQUIRE_SIGNED},
+    "signing_key": {"type": "str", "default": "", "no_log": False},
+    "signing_certificate": {"type": "str", "default": ""},
+    "enrollment_password": {"type": "str", "default": "", "no_log": True},
     "boards": {"type": "list", "elements": "str", "default": []},
 }
 
@@ -63,7 +68,10 @@ class Policy:
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
     roll_back_to:               the only version that rolled_back may return to, '' for what is recorded.
-    secure_boot:                require_signed or ignore.
+    secure_boot:                REQUIRE_SIGNED, ENROLL or IGNORE.
+    signing_key:                path on the host of the private key that DKMS signs with, '' for DKMS's own.
+    signing_certificate:        path of its certificate; with signing_key, or ''.
+    enrollment_password:        what is typed at the console to confirm the key.
     credentials:                what the repository asks for; they stood in repository_url.
     key_credentials:            what the place of the key asks for; they stood in repository_key.
     """
@@ -84,7 +92,10 @@ class Policy:
     kernel_headers: bool = True
     hold: bool = True
     roll_back_to: str = ""
-    secure_boot: str = "require_signed"
+    secure_boot: str = REQUIRE_SIGNED
+    signing_key: str = ""
+    signing_certificate: str = ""
+    enrollment_password: str = ""
     credentials: Optional[Credentials] = None
     key_credentials: Optional[Credentials] = None
 
@@ -197,6 +208,7 @@ def _refuse_contradictions(policy: Policy) -> None:
             remedy="set `repository_key` to one of these",
             option="repository_key",
         )
+    _refuse_half_a_pair(policy)
     for name in policy.extra_packages:
         if not _PACKAGE.match(name):
             raise GpuOpsError(
@@ -206,3 +218,16 @@ def _refuse_contradictions(policy: Policy) -> None:
                 remedy="leave the version out: every package gets the driver's own",
                 option="extra_packages",
             )
+
+
+def _refuse_half_a_pair(policy: Policy) -> None:
+    pair = {"signing_key": policy.signing_key, "signing_certificate": policy.signing_certificate}
+    wrong = [name for name, path in pair.items() if any(pair.values()) and not path.startswith("/")]
+    if wrong:
+        raise GpuOpsError(
+            "driver.signing_pair_incomplete",
+            found="`%s`: %r" % (wrong[0], pair[wrong[0]]),
+            wanted="the absolute paths of a private key and of its certificate, both or neither",
+            remedy="set `signing_key` and `signing_certificate`, or leave both empty for the key of DKMS",
+            option=wrong[0],
+        )

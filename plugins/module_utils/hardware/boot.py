@@ -175,10 +175,13 @@ def _listed_file(host: Host, release: str, name: Pattern[str]) -> str:
 
 
 def installed_module(host: Host, release: str) -> Module:
-    """The driver's module of a kernel, as modinfo(8) tells it."""
+    """The driver's module of a kernel."""
     path = module_path(host, release)
-    if not path:
-        return Module()
+    return read_module(host, path) if path else Module()
+
+
+def read_module(host: Host, path: str) -> Module:
+    """A module file, as modinfo(8) tells it."""
     fields: Dict[str, str] = {}
     for line in host.run(["modinfo", path], check=False).stdout.splitlines():
         name, _separator, value = line.partition(":")

@@ -11,17 +11,16 @@ from typing import Dict, Tuple
 from ..core.facts import CONTROL_NODES, UVM_NODES, Gpu, HostFacts
 from ..core.host import Host
 from ..core.startup import BOOTED
-from .boot import boot_state, installed_module, loaded_kind
+from .boot import Module, boot_state, installed_module, loaded_kind
 from .images import image_of
 from .nvml import SILENCE, reading_of
 from .parameters import stale_parameters
 from .pci import PciBus, read_bus
+from .secure_boot import firmware_keys, modules_must_be_signed
 
 # Drivers of the kernel's own that bind NVIDIA GPUs; nova since Linux 6.15 (drivers/gpu/nova-core)
 KERNELS_OWN = ("nouveau", "nova_core")
 LIBRARY_DIRECTORIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
-# UEFI specification: the SecureBoot variable in the global variable namespace; four attribute bytes, then the value
-SECURE_BOOT = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 
 
 def host_facts(host: Host) -> HostFacts:
@@ -45,6 +44,7 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
     immutable, image = image_of(host, release)
     installed = installed_module(host, system.release)
     boots = installed if boot.default == system.release else installed_module(host, boot.default)
+    signed = modules_must_be_signed(host)
     return HostFacts(
         hostname=system.nodename,
         os_id=release.get("ID", ""),
@@ -63,7 +63,8 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         image_remedy=image.remedy,
         keeps_etc=image.keeps_etc,
         boots_by_systemd=host.is_dir(BOOTED),
-        secure_boot=(host.read_bytes(SECURE_BOOT) or b"")[-1:] == b"\x01",
+        secure_boot=signed,
+        key_pending=pending_signer(host, installed if installed.version else boots) if signed else "",
         driver_installed=installed.version,
         driver_boots=boots.version,
         driver_userspace=library_version(host),
@@ -75,6 +76,12 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         control_nodes=control_nodes(host),
         parameters_differ=stale_parameters(host),
     )
+
+
+def pending_signer(host: Host, module: Module) -> str:
+    """Name of the key that signed a module, where that waits to be confirmed at the console; else ''."""
+    pending = firmware_keys(host).pending if module.key else ()
+    return next((each.subject or each.sha1 for each in pending if each.serial == module.key), "")
 
 
 def control_nodes(host: Host) -> Tuple[str, ...]:

@@ -120,6 +120,9 @@ class World(world.World):
         if policy.assume_pods_evicted:
             self.programs = tuple(holder for holder in self.programs if not holder.pod)
 
+    def confirm(self) -> None:
+        self.facts = self.facts.but(key_pending="")
+
     def boot(self) -> None:
         super().boot()
         self.stopped, self.unloaded, self.programs, self.nodes = [], [], (), ()

@@ -33,6 +33,13 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.record import
     of_dict,
     strangers,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing import (
+    ENROLLED,
+    NAME_OF_MADE,
+    PENDING,
+    UNKNOWN,
+    SigningKey,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
@@ -63,6 +70,7 @@ def policy(**changes: Any) -> Policy:
     return policy_of(given)
 
 
+NO_MODULE: Dict[str, Any] = {"module": "", "license": "", "signer": "", "key": "", "trusted": True}
 # As modinfo tells it
 LICENSES = {True: "Dual MIT/GPL", False: "NVIDIA"}
 
@@ -76,6 +84,7 @@ class World(world.World):
     offered:       whether apt is told of them.
     script_builds: whether the script of the driver's package builds its module, for the running and the newest kernel.
     more:          further fields of the observation.
+    signing_key:   the key that DKMS signs with; the firmware keeps what it has of it.
     """
 
     capability = CAPABILITY
@@ -93,13 +102,14 @@ class World(world.World):
     offered: bool = False
     script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
+    signing_key: SigningKey = SigningKey()
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
             installed=dict(self.installed), kernels=self.kernels, installed_by_us=dict(self.installed_by_us),
             files=self.state(OUR_FILES), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
-            record=self.record, kept=self.kept, offered=self.offered)
+            record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted))
         seen = replace(seen, **self.more)
         if wanted.state == "rolled_back":
             needed = way_back_needed(seen, wanted)
@@ -157,6 +167,11 @@ class World(world.World):
         return Offer(versions=versions, key=key, transaction=Simulation(
             installs, removes, before=before, request=request, allow_downgrade=goes_down(self.installed, installs),
             named=("libnvidia-ml1",) if comes and not there.vgpu_manager else ()))
+
+    def _signing_key(self, wanted: Policy) -> SigningKey:
+        if not wanted.signing_key:
+            return self.signing_key
+        return replace(self.signing_key, key=wanted.signing_key, certificate=wanted.signing_certificate, given=True)
 
     @property
     def is_touched(self) -> bool:
@@ -228,7 +243,7 @@ class World(world.World):
         anchor = [name for name in step.change["after"] if name in self.installed
                   and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
         if anchor:
-            self.kernels = tuple(replace(kernel, module="", license="") for kernel in self.kernels)
+            self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
         if anchor and self.script_builds:
             self._build((self.facts.kernel, self.kernels[-1].release), catalogue.upstream(self.installed[anchor[0]]))
         self._tell()
@@ -241,7 +256,7 @@ class World(world.World):
         for name in step.change["after"]:
             assert step.change["before"][name] == self.installed.pop(name)
             self.installed_by_us.pop(name)
-        self.kernels = tuple(replace(kernel, module="", license="", headers=False) for kernel in self.kernels)
+        self.kernels = tuple(replace(kernel, **NO_MODULE, headers=False) for kernel in self.kernels)
         self._tell()
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
 
@@ -251,8 +266,21 @@ class World(world.World):
 
     def _build(self, releases: Tuple[str, ...], version: str) -> None:
         self.kernels = tuple(
-            replace(kernel, module=version, license=LICENSES[self._module() == OPEN])
+            replace(kernel, module=version, license=LICENSES[self._module() == OPEN], key=self.signing_key.serial,
+                    signer=self.signing_key.name, trusted=self._takes_our_key())
             if kernel.release in releases and kernel.headers else kernel for kernel in self.kernels)
+
+    def _takes_our_key(self) -> bool:
+        return not self.facts.secure_boot or self.signing_key.state == ENROLLED
+
+    def signing_key_make(self, step: Step) -> None:
+        assert not self.signing_key.serial, "there is a key already"
+        self.signing_key = replace(self.signing_key, name=NAME_OF_MADE, serial="5e71a1", sha1="ab" * 20)
+
+    def signing_key_import(self, step: Step) -> None:
+        assert self.signing_key.serial, "there is nothing to import"
+        self.signing_key = replace(self.signing_key, state=PENDING)
+        self._tell()
 
     def _module(self) -> str:
         """Which module the installed packages bring."""
@@ -266,7 +294,9 @@ class World(world.World):
             driver_installed=runs.module, driver_boots=boots.module,
             driver_userspace=next((catalogue.upstream(version) for name, version in self.installed.items()
                                    if name == "libnvidia-ml1" or catalogue.is_guest(name)), ""),
-            module_installed=kind_of((runs if runs.module else boots).license))
+            module_installed=kind_of((runs if runs.module else boots).license),
+            key_pending=self.signing_key.called if self.signing_key.state == PENDING
+            and self.signing_key.serial == (runs if runs.module else boots).key else "")
 
     # what scenarios say
 
@@ -304,6 +334,30 @@ class World(world.World):
     def say_unfinished(self, *packages: str) -> None:
         """A transaction of ours was stopped in these."""
         self.more = {**self.more, "broken": packages, "ours_unfinished": True}
+
+    def say_key(self, *states: str) -> None:
+        """DKMS has a key: 'enrolled', 'pending', 'unknown'; 'unusable' where others can read it."""
+        self.signing_key = replace(
+            self.signing_key, name="ours", serial="5e71a1", sha1="cd" * 20,
+            state=next((state for state in states if state != "unusable"), UNKNOWN),
+            objection="/var/lib/dkms/mok.key has mode 0644" if "unusable" in states else "")
+
+    def confirm(self) -> None:
+        self._answered(ENROLLED)
+
+    def say_confirmed(self) -> None:
+        """Somebody confirms the key at the console of a boot."""
+        self.confirm()
+
+    def say_missed(self) -> None:
+        """Nobody does, and MOK Manager drops the request."""
+        self._answered(UNKNOWN)
+
+    def _answered(self, state: str) -> None:
+        assert self.signing_key.state == PENDING, "nothing waits"
+        self.signing_key = replace(self.signing_key, state=state)
+        self.kernels = tuple(replace(kernel, trusted=state == ENROLLED) for kernel in self.kernels)
+        self._tell()
 
     def say_indexed(self, *files: str) -> None:
         """Files of apt's that hold the repository's index."""

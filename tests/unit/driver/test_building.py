@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
+import signing_keys as keys
 from driver_world import World, made, policy
 from gpu_hosts import A100, facts
 
@@ -23,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import executors, kernels, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.preinstalled_parts import Parts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing import ENROLLED, SigningKey
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import BootState, Module
 
 OLD, RUNNING, NEW = "6.1.0-42-amd64", "6.1.0-50-amd64", "6.1.0-56-amd64"
@@ -136,7 +138,7 @@ class TestSignature:
 
     def test_a_module_that_the_kernel_would_not_load_is_built_anew(self) -> None:
         world, _there = converged()
-        world.more = {"signing_key_enrolled": True}
+        world.signing_key = SigningKey(state=ENROLLED)
         world.kernels = tuple(replace(kernel, signer="DKMS", trusted=False) for kernel in world.kernels)
         (step,) = made(world, policy(), self.there).steps
         assert (step.subject, step.parameters["signed"]) == (RUNNING, True)
@@ -150,37 +152,8 @@ class TestSignature:
         world.kernels = tuple(replace(kernel, trusted=True) for kernel in world.kernels)
         assert made(world, policy(), self.there) == Plan()
 
-    # mokutil --list-enrolled, shortened by the keys themselves
-    ENROLLED = """\
-[key 1]
-SHA1 Fingerprint: 53:61:0c:f8:1f:bd:7e:0c:eb:67:91:3c:9e:f3:e7:94:a9:63:3e:cb
-Certificate:
-    Data:
-        Version: 3 (0x2)
-        Serial Number:
-            ed:54:a1:d5:af:87:48:94:8d:9f:89:32:ee:9c:7c:34
-        Signature Algorithm: sha256WithRSAEncryption
-        Issuer: CN=Debian Secure Boot CA
-        Subject: CN=Debian Secure Boot CA
-        X509v3 extensions:
-            X509v3 Subject Key Identifier:
-                6C:CE:CE:7E:4C:6C:0D:1F:61:49:F3:DD:27:DF:CC:5C:BB:41:9E:A1
-
-[key 2]
-        Serial Number:
-            0a:1b:2c:3d
-        Issuer: CN = DKMS module signing key
-        Subject: O = host, CN = DKMS module signing key
-[key 3]
-        Serial Number: 4096 (0x1000)
-        Subject: CN=ours, O=us
-"""
+    ENROLLED = {"ed54a1d5af8748948d9f8932ee9c7c34": "Debian Secure Boot CA", "a1b2c3d": "DKMS module signing key"}
     KEYRING = ["Debian Secure Boot CA", "DKMS module signing key", "Canonical Ltd. Kernel Module Signing"]
-
-    def test_enrolled_keys_are_read(self) -> None:
-        assert kernels.parse_enrolled(self.ENROLLED) == {
-            "ed54a1d5af8748948d9f8932ee9c7c34": "Debian Secure Boot CA", "a1b2c3d": "DKMS module signing key",
-            "1000": "ours"}
 
     @pytest.mark.parametrize("signer, key, taken", [
         ("DKMS module signing key", "a1b2c3d", True),
@@ -192,70 +165,46 @@ Certificate:
     ])
     def test_which_signature_the_kernel_takes(self, signer: str, key: str, taken: bool) -> None:
         module = Module("/lib/modules/x/nvidia.ko", VERSION, "NVIDIA", signer, key)
-        assert kernels.is_trusted(
-            module, kernels.KnownKeys(kernels.parse_enrolled(self.ENROLLED), tuple(self.KEYRING))) is taken
+        assert kernels.is_trusted(module, kernels.KnownKeys(self.ENROLLED, tuple(self.KEYRING))) is taken
 
     def test_the_kernels_keyring_and_the_firmwares_list_are_both_asked(self, tmp_path: Path) -> None:
-        enrolled = self.ENROLLED
-
-        class Mokutil(Host):
-            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
-                return CommandResult(argv, 0, enrolled, "")
-
-        host = Mokutil(str(tmp_path))
+        host, ours = Host(str(tmp_path)), keys.make(tmp_path, "ours")
         vendor = Module("/x.ko", VERSION, "NVIDIA", "Canonical Ltd. Kernel Module Signing", "c1")
-        assert self.trusted(host, vendor), "without mokutil nothing tells who may sign"
-        host.write("/usr/bin/mokutil", "", mode=0o755)
+        assert self.trusted(host, vendor), "where the firmware tells nothing, nobody tells who may sign"
+        keys.firmware(host, enrolled=[ours])
         assert not self.trusted(host, vendor)
         host.write("/proc/keys", "04cf95ef I------     1 perm 0f0b0000     0     0 keyring   .blacklist: empty\n"
                    "0ec59ae1 I------     1 perm 1f030000     0     0 asymmetri Canonical Ltd. Kernel Module Signing: "
                    "88f752e560a1e0737e31163a466ad7b70a850c19: X509.rsa 0a850c19 []\n")
         assert self.trusted(host, vendor)
-        assert self.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "DKMS module signing key", "a1b2c3d"))
+        assert self.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "ours", ours.read.serial))
 
     @staticmethod
     def trusted(host: Host, module: Module) -> bool:
         return kernels.is_trusted(module, kernels.known_keys(host))
 
-    def test_the_enrolled_keys_are_read_once_for_all_kernels(self, tmp_path: Path) -> None:
-        asked, enrolled = [], self.ENROLLED
+    def test_each_kernels_module_is_judged_by_its_own_signature(self, tmp_path: Path) -> None:
+        ours = keys.make(tmp_path, "DKMS module signing key")
 
         class Signed(Host):
             """Two kernels with a module each, signed by the enrolled key and by one of its name."""
 
             def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
-                if argv[0] == "modinfo":
-                    return CommandResult(argv, 0, "version: %s\nsigner: DKMS module signing key\nsig_key: %s\n" % (
-                        VERSION, "0A:1B:2C:3D" if RUNNING in argv[1] else "77"), "")
-                asked.append(" ".join(argv))
-                return CommandResult(argv, 0, enrolled, "")
+                assert argv[0] == "modinfo"
+                return CommandResult(argv, 0, "version: %s\nsigner: DKMS module signing key\nsig_key: %s\n" % (
+                    VERSION, ours.read.serial if RUNNING in argv[1] else "77"), "")
 
         host = Signed(str(tmp_path))
-        host.write("/usr/bin/mokutil", "", mode=0o755)
+        keys.firmware(host, enrolled=[ours])
         for release in (OLD, RUNNING):
             host.write("/boot/vmlinuz-" + release, "")
             host.write("/lib/modules/%s/modules.dep" % release, "updates/dkms/nvidia.ko:\n")
         found = kernels.read_kernels(host, Journal(host), self.there)
-        assert [(kernel.release, kernel.trusted) for kernel in found] == [(OLD, False), (RUNNING, True)]
-        assert asked == ["mokutil --list-enrolled"]
-        kernels.read_kernels(host, Journal(host), facts(A100))
-        assert len(asked) == 1, "without Secure Boot nobody asks who signs"
-
-    def test_the_key_that_dkms_is_told_to_sign_with_counts(self, tmp_path: Path) -> None:
-        class Mokutil(Host):
-            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
-                return CommandResult(argv, 0, "%s is %s\n" % (argv[2], "already enrolled" if argv[2].startswith("/var")
-                                                              else "not enrolled"), "")
-
-        host = Mokutil(str(tmp_path))
-        assert not kernels.signing_key_enrolled(host)
-        host.write("/var/lib/dkms/mok.pub", "")
-        assert kernels.signing_key_enrolled(host)
-        host.write("/etc/dkms/framework.conf", "# mok_certificate=/var/lib/dkms/mok.pub\n")
-        assert kernels.signing_key_enrolled(host)
-        host.write("/etc/dkms/framework.conf.d/site.conf", 'mok_certificate="/etc/keys/site.der"\n')
-        host.write("/etc/keys/site.der", "")
-        assert not kernels.signing_key_enrolled(host)
+        assert [(kernel.release, kernel.trusted, kernel.key) for kernel in found] == [
+            (OLD, False, "77"), (RUNNING, True, ours.read.serial)]
+        keys.firmware(host)
+        assert all(kernel.trusted for kernel in kernels.read_kernels(host, Journal(host), facts(A100))), \
+            "without Secure Boot nobody asks who signs"
 
 
 class Dkms(Host):
@@ -288,7 +237,7 @@ class Dkms(Host):
 
     def build(self, release: str, **parameters: Any) -> Dict[str, Any]:
         """Carry out the step that builds for a kernel; what is remembered afterwards."""
-        given = dict({"essential": True, "signed": False, "timeout": 5}, **parameters)
+        given = {"essential": True, "signed": False, "certificate": "", "exactly": False, "timeout": 5, **parameters}
         step = Step("driver", "dkms.build", release, "", parameters=given,
                     change={"before": {"nvidia": None}, "after": {"nvidia": VERSION}})
         journal = Journal(self)
@@ -381,7 +330,7 @@ class TestBuild:
         host.status = "nvidia-current/%s, %s, x86_64: installed\n" % (VERSION, RUNNING)
         with pytest.raises(GpuOpsError, match="signed by nobody") as caught:
             host.build(RUNNING, signed=True)
-        assert "mokutil --import" in caught.value.remedy
+        assert "`secure_boot`: `enroll`" in caught.value.remedy
         assert host.said == ["dkms build --force nvidia-current/%s -k %s" % (VERSION, RUNNING),
                              "dkms install nvidia-current/%s -k %s --force" % (VERSION, RUNNING)]
         Dkms(str(tmp_path), self.STATUS, (RUNNING,), signer="DKMS").build(RUNNING, signed=True)

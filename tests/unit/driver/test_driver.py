@@ -30,6 +30,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation i
     list_name,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import KEY_FILE, origin_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing import ENROLLED, SigningKey
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import space
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
@@ -165,7 +166,7 @@ class TestRefusals:
         assert said in refused(made(World(), policy(), there))
 
     def test_secure_boot_with_an_enrolled_key_or_by_will(self) -> None:
-        enrolled = World(more={"signing_key_enrolled": True})
+        enrolled = World(signing_key=SigningKey(state=ENROLLED))
         assert not made(enrolled, policy(), facts(A100, secure_boot=True)).refusals
         assert not made(World(), policy(secure_boot="ignore"), facts(A100, secure_boot=True)).refusals
 

@@ -1,0 +1,135 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whose signature the driver's modules need, and what forbids it. Pure.
+
+A kernel that loads signed modules alone takes those of a key that it or the firmware knows. The distribution has one;
+DKMS signs with a key of the host's own, which a person has to confirm once at the console.
+"""
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Iterable, List, Sequence, Tuple
+
+from ..core.facts import HostFacts
+from ..core.refusal import Refusal
+from .kernels import Kernel
+from .policy import ENROLL, IGNORE, Policy
+from .target import Target
+
+# What a key is to the firmware
+ENROLLED, PENDING, UNKNOWN = "enrolled", "pending", "unknown"
+# As DKMS calls a key that it makes (dkms, prepare_mok())
+NAME_OF_MADE = "DKMS module signing key"
+DKMS, PRECOMPILED, AUTO = "dkms", "precompiled", "auto"
+
+
+@dataclass(frozen=True)
+class SigningKey:
+    """The key that DKMS signs modules with.
+
+    key, certificate: their files on the host.
+    given:            whether the policy names them, and not DKMS or its defaults.
+    name, serial:     of the certificate, as modinfo tells a signer; '' while there is none.
+    sha1:             its fingerprint, as MOK Manager shows it.
+    state:            ENROLLED, PENDING (imported, not confirmed yet) or UNKNOWN to the firmware.
+    objection:        why modules cannot be signed with it, as found; '' where they can.
+    lacks:            programs that its enrolment needs and the host does not have.
+    """
+
+    key: str = "/var/lib/dkms/mok.key"
+    certificate: str = "/var/lib/dkms/mok.pub"
+    given: bool = False
+    name: str = ""
+    serial: str = ""
+    sha1: str = ""
+    state: str = UNKNOWN
+    objection: str = ""
+    lacks: Tuple[str, ...] = ()
+
+    @property
+    def called(self) -> str:
+        return self.name or NAME_OF_MADE
+
+
+def preferred_build(asked: str, precompiled: bool, facts: HostFacts) -> str:
+    """DKMS or PRECOMPILED for a policy that asks for either or AUTO.
+
+    precompiled: whether the source has modules of this driver that the distribution built and signed, for every kernel
+    that must have one. They need no key of the host's own, so they are taken where modules must be signed.
+    """
+    if asked != AUTO:
+        return asked
+    return PRECOMPILED if precompiled and facts.secure_boot else DKMS
+
+
+def asked_for(policy: Policy, facts: HostFacts) -> bool:
+    """Whether modules have to be signed here."""
+    return facts.secure_boot and policy.secure_boot != IGNORE
+
+
+def signed_with(kernel: Kernel, key: SigningKey) -> bool:
+    """Whether a kernel's module has the signature of this key: another build with it would change nothing."""
+    return bool(kernel.key) and kernel.key == key.serial
+
+
+def is_needed(kernels: Iterable[Kernel], policy: Policy, facts: HostFacts, target: Target) -> bool:
+    """Whether a module needs the host's own key: one that is built, or one that the kernel does not take yet."""
+    return asked_for(policy, facts) and not all(
+        kernel.module == target.version and kernel.trusted for kernel in kernels)
+
+
+def refuse_unsigned(
+    kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
+    """Refuse what would be built and then not be loaded."""
+    if not is_needed(kernels, policy, facts, target):
+        return []
+    if key.objection:
+        return [Refusal(
+            "driver.signing_key_unusable", key.objection,
+            "a private key that only root can read (mode 0600), with its certificate in DER beside it",
+            "correct it (`chown root`, `chmod 0600`, `openssl x509 -outform DER`)"
+            + (", or name another pair with `signing_key` and `signing_certificate`" if key.given else ""),
+            option="signing_key" if key.given else "")]
+    if key.state == ENROLLED:
+        return []
+    return _refuse_enrolment(key, policy) if policy.secure_boot == ENROLL else [_without_key(kernels, key, target)]
+
+
+def _refuse_enrolment(key: SigningKey, policy: Policy) -> List[Refusal]:
+    if key.state == PENDING:
+        return []
+    refusals = []
+    if key.lacks:
+        refusals.append(Refusal(
+            "driver.enrollment_without_tools", "no %s on this host" % " and no ".join(key.lacks),
+            "the programs that prepare the enrolment of a key",
+            "install %s" % " and ".join(key.lacks)))
+    if not policy.enrollment_password:
+        refusals.append(Refusal(
+            "driver.enrollment_without_password",
+            "no `enrollment_password`, and %s is not enrolled" % key.certificate,
+            "a password for one use, which is typed at the console when the key is confirmed",
+            "set `enrollment_password` (in a vault)", option="enrollment_password"))
+    return refusals
+
+
+def _without_key(kernels: Sequence[Kernel], key: SigningKey, target: Target) -> Refusal:
+    signers = sorted({kernel.signer for kernel in kernels if kernel.module == target.version and not kernel.trusted})
+    there = "" if not signers else "; the modules there are signed by %s" % ", ".join(
+        signer or "nobody" for signer in signers)
+    if key.state == PENDING:
+        return Refusal(
+            "driver.signing_key_unconfirmed",
+            "Secure Boot is on, and key '%s' (SHA1 %s) was imported and is not confirmed yet%s" % (
+                key.called, key.sha1, there),
+            "kernel modules that the kernel will load",
+            "reboot the host and confirm the key at its console (Enroll MOK, Continue, Yes, the password), or set "
+            "`secure_boot` to `enroll`, which installs the driver before that", option="secure_boot")
+    return Refusal(
+        "driver.secure_boot_without_key",
+        "Secure Boot is on, and no enrolled key signs the modules that DKMS builds" + there,
+        "kernel modules that the kernel will load",
+        "set `secure_boot` to `enroll` with an `enrollment_password`, or enrol DKMS's key yourself (`mokutil --import "
+        "%s`, then confirm it on the console at the next boot), or set `source` to `preinstalled` with modules that "
+        "the distribution signed, or `secure_boot` to `ignore`" % key.certificate, option="secure_boot")

@@ -1,0 +1,72 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The key that DKMS will sign with, as it lies on the host."""
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import List, Optional, Tuple
+
+from ..core.host import Host
+from ..hardware.certificates import Certificate, parse_certificate
+from ..hardware.secure_boot import FirmwareKeys, firmware_keys
+from .files import FRAMEWORK_FILE
+from .policy import Policy
+from .signing import ENROLLED, PENDING, UNKNOWN, SigningKey
+
+# What DKMS takes where nothing names a key: on Ubuntu update-secureboot-policy makes one (dkms, prepare_mok())
+UBUNTU = ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")
+DEFAULT = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub")
+TOOLS = ("mokutil", "openssl")
+_FRAMEWORK = "/etc/dkms/framework.conf"
+_SETTING = r"^\s*%s=[\"']?([^\"'\s#]+)"
+_NOT_ROOTS_ALONE = 0o077
+
+
+def read_signing_key(host: Host, policy: Policy) -> SigningKey:
+    key, certificate = (policy.signing_key, policy.signing_certificate) if policy.signing_key else _of_dkms(host)
+    found = SigningKey(key, certificate, given=bool(policy.signing_key),
+                       lacks=tuple(tool for tool in TOOLS if host.which(tool) is None))
+    missing = [path for path in (key, certificate) if not host.is_file(path)]
+    if missing and not found.given:
+        return found
+    if missing:
+        return replace(found, objection="no file %s" % " and no file ".join(missing))
+    try:
+        read = parse_certificate(host.read_bytes(certificate) or b"")
+    except ValueError as error:
+        return replace(found, objection="%s: %s" % (certificate, error))
+    return replace(found, name=read.subject, serial=read.serial, sha1=read.sha1, objection=_exposed(host, key),
+                   state=state_of(read, firmware_keys(host)))
+
+
+def state_of(certificate: Certificate, firmware: FirmwareKeys) -> str:
+    """Keys that DKMS makes are all called the same: the fingerprint tells them apart."""
+    if certificate.sha256 in [each.sha256 for each in firmware.enrolled]:
+        return ENROLLED
+    return PENDING if certificate.sha256 in [each.sha256 for each in firmware.pending] else UNKNOWN
+
+
+def _exposed(host: Host, path: str) -> str:
+    found = host.ownership(path)
+    if found is None or (found.uid == 0 and not found.mode & _NOT_ROOTS_ALONE):
+        return ""
+    return "%s has mode %04o and owner %d: whoever reads it can sign modules for this host" % (
+        path, found.mode, found.uid)
+
+
+def _of_dkms(host: Host) -> Tuple[str, str]:
+    """(key, certificate) as DKMS's configuration names them, of its files the last one; else as it would choose them.
+
+    What we wrote there ourselves was of another policy.
+    """
+    files = [path for path in host.glob("/etc/dkms/framework.conf.d/*.conf") if path != FRAMEWORK_FILE]
+    key, certificate = (_setting(host, [_FRAMEWORK, *files], name) for name in ("mok_signing_key", "mok_certificate"))
+    if key and certificate:
+        return key, certificate
+    return UBUNTU if host.exists(UBUNTU[1]) or host.which("update-secureboot-policy") else DEFAULT
+
+
+def _setting(host: Host, files: List[str], name: str) -> Optional[str]:
+    found = [value for path in files for value in re.findall(_SETTING % name, host.read(path) or "", re.MULTILINE)]
+    return found[-1] if found else None

@@ -1,0 +1,268 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""openssl makes keys, hashes the password and signs; kmod reads the signature. The firmware alone is a double."""
+from __future__ import annotations
+
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, List
+
+import pytest
+import signing_keys as keys
+from driver_world import World, made, policy
+from gpu_hosts import A100, facts
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import enrollment, executors, signing
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing_key import read_signing_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import read_module
+
+PASSWORD = "correct horse"
+MOK = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub")
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="keys belong to root")
+needs_modinfo = pytest.mark.skipif(Host().which("modinfo") is None, reason="kmod is not installed")
+
+
+class Firmware(Host):
+    """A host whose mokutil puts what it imports into a request, with the hash that it was given.
+
+    works: whether the firmware takes variables.
+    """
+
+    def __init__(self, root: str, works: bool = True) -> None:
+        super().__init__(root)
+        self.works = works
+        self.said: List[List[str]] = []
+        self.hashed = ""
+
+    def run(self, argv: Any, *words: Any, **options: Any) -> CommandResult:
+        self.said.append(list(argv))
+        if argv[0] != "mokutil":
+            return super().run(argv, *words, **options)
+        hash_file = Path(argv[argv.index("--hash-file") + 1])
+        assert hash_file.stat().st_mode & 0o077 == 0 and hash_file.parent.stat().st_mode & 0o077 == 0
+        self.hashed = hash_file.read_text()
+        if self.works:
+            keys.variable(self, "MokNew", keys.signature_list([Path(argv[2]).read_bytes()]))
+            keys.variable(self, "MokAuth", self.hashed.encode())
+        return CommandResult(argv, 0 if self.works else 255, "", "Failed to write MokNew\n")
+
+
+def put(host: Host, pair: keys.Pair, mode: int = 0o600) -> None:
+    host.write_bytes(MOK[0], pair.key.read_bytes(), mode)
+    host.write_bytes(MOK[1], pair.der)
+
+
+def carried_out(host: Host, action: str) -> None:
+    step = Step("driver", action, MOK[1], "", parameters={"key": MOK[0]})
+    wanted = policy(secure_boot="enroll", enrollment_password=PASSWORD)
+    {**executors.EXECUTORS, **executors.secret_executors(wanted)}[action](host, Journal(host), step)
+
+
+@root_only
+class TestReading:
+    def test_where_there_is_none_it_is_one_that_dkms_would_make(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        assert read_signing_key(host, policy()) == signing.SigningKey(*MOK, lacks=("mokutil", "openssl"))
+        host.write("/usr/sbin/update-secureboot-policy", "", mode=0o755)
+        assert read_signing_key(host, policy()).certificate == "/var/lib/shim-signed/mok/MOK.der"
+
+    def test_the_one_that_dkms_is_told_of_counts(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        host.write("/etc/dkms/framework.conf", "# mok_certificate=/a\nmok_signing_key=/b.key\nmok_certificate=/b\n")
+        host.write("/etc/dkms/framework.conf.d/site.conf", 'mok_certificate="/etc/keys/site.der"\n')
+        found = read_signing_key(host, policy())
+        assert (found.key, found.certificate) == ("/b.key", "/etc/keys/site.der")
+
+    def test_one_of_the_policy_that_is_not_there_is_told(self, tmp_path: Path) -> None:
+        wanted = policy(signing_key="/k", signing_certificate="/c")
+        assert read_signing_key(Host(str(tmp_path)), wanted).objection == "no file /k and no file /c"
+
+    @pytest.mark.parametrize("mode, said", [(0o600, ""), (0o400, ""), (0o640, "mode 0640"), (0o604, "mode 0604")])
+    def test_a_key_that_others_can_read_is_told(self, tmp_path: Path, mode: int, said: str) -> None:
+        host = Host(str(tmp_path / "root"))
+        put(host, keys.make(tmp_path, "ours"), mode)
+        objection = read_signing_key(host, policy()).objection
+        assert said in objection and bool(said) == bool(objection)
+
+    def test_a_key_of_somebody_else_is_told(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path / "root"))
+        put(host, keys.make(tmp_path, "ours"))
+        os.chown(host.path(MOK[0]), 1000, 0)
+        assert "owner 1000" in read_signing_key(host, policy()).objection
+
+    def test_what_is_no_certificate_is_told(self, tmp_path: Path) -> None:
+        host = Host(str(tmp_path))
+        host.write(MOK[0], "", 0o600)
+        host.write(MOK[1], "certificate")
+        assert read_signing_key(host, policy()).objection.startswith(MOK[1])
+
+    def test_another_key_of_the_same_name_is_not_the_enrolled_one(self, tmp_path: Path) -> None:
+        host, other = Host(str(tmp_path / "root")), tmp_path / "other"
+        other.mkdir()
+        ours, theirs = keys.make(tmp_path, "DKMS"), keys.make(other, "DKMS")
+        put(host, ours)
+        for enrolled, pending, state in (((theirs,), (), "unknown"), ((theirs,), (ours,), "pending"),
+                                         ((ours, theirs), (), "enrolled")):
+            keys.firmware(host, enrolled, pending)
+            assert read_signing_key(host, policy()).state == state
+
+
+@root_only
+class TestMaking:
+    def test_the_pair_fits_and_only_root_reads_the_key(self, tmp_path: Path) -> None:
+        host = Firmware(str(tmp_path))
+        carried_out(host, enrollment.MAKE)
+        found = read_signing_key(host, policy())
+        assert (found.name, found.objection, host.mode(MOK[0])) == (signing.NAME_OF_MADE, "", 0o600)
+        public = [subprocess.run(["openssl", *words], check=True, capture_output=True).stdout for words in (
+            ["pkey", "-in", host.path(MOK[0]), "-pubout"],
+            ["x509", "-inform", "DER", "-in", host.path(MOK[1]), "-noout", "-pubkey"])]
+        assert public[0] == public[1]
+
+    def test_half_a_pair_that_a_killed_run_left_is_made_whole(self, tmp_path: Path) -> None:
+        host = Firmware(str(tmp_path))
+        host.write(MOK[0], "half", 0o644)
+        assert read_signing_key(host, policy()).serial == ""
+        carried_out(host, enrollment.MAKE)
+        assert read_signing_key(host, policy()).objection == ""
+
+
+@root_only
+class TestImporting:
+    def test_the_request_waits_and_its_hash_is_of_the_password(self, tmp_path: Path) -> None:
+        host = Firmware(str(tmp_path / "root"))
+        put(host, keys.make(tmp_path, "ours"))
+        carried_out(host, enrollment.IMPORT)
+        assert read_signing_key(host, policy()).state == "pending"
+        salt = host.hashed.split("$")[2]
+        again = subprocess.run(["openssl", "passwd", "-6", "-salt", salt, "-stdin"], input=PASSWORD, check=True,
+                               capture_output=True, text=True).stdout
+        assert host.hashed == again
+
+    def test_the_password_is_on_no_command_line_and_in_no_file(self, tmp_path: Path) -> None:
+        host = Firmware(str(tmp_path / "root"))
+        put(host, keys.make(tmp_path, "ours"))
+        carried_out(host, enrollment.IMPORT)
+        assert not [argv for argv in host.said if PASSWORD in " ".join(argv)]
+        files = [path for path in (tmp_path / "root").rglob("*") if path.is_file()]
+        assert files and not [path for path in files if PASSWORD.encode() in path.read_bytes()]
+        assert not Path(host.said[-1][-1]).exists(), "the hash is gone too"
+
+    def test_the_password_is_in_no_plan_and_no_digest(self) -> None:
+        there = facts(A100, secure_boot=True)
+        plans = [made(World(), policy(secure_boot="enroll", enrollment_password=word), there)
+                 for word in (PASSWORD, "another")]
+        assert plans[0] == plans[1] and PASSWORD not in str(plans[0].to_dict())
+
+    def test_what_is_imported_or_enrolled_is_not_imported_again(self, tmp_path: Path) -> None:
+        host, ours = Firmware(str(tmp_path / "root")), keys.make(tmp_path, "ours")
+        put(host, ours)
+        for firmware in ({"pending": [ours]}, {"enrolled": [ours]}):
+            keys.firmware(host, **firmware)
+            carried_out(host, enrollment.IMPORT)
+        assert host.said == []
+
+    def test_a_firmware_that_takes_no_variables_is_told(self, tmp_path: Path) -> None:
+        host = Firmware(str(tmp_path / "root"), works=False)
+        put(host, keys.make(tmp_path, "ours"))
+        with pytest.raises(GpuOpsError, match="ended with 255.*Failed to write MokNew") as caught:
+            carried_out(host, enrollment.IMPORT)
+        assert caught.value.refusals[0].code == "driver.signing_key_not_imported"
+        assert PASSWORD not in str(caught.value.result())
+
+
+class TestRefusals:
+    there = facts(A100, secure_boot=True)
+
+    def codes(self, key: signing.SigningKey, **options: Any) -> List[str]:
+        return [refusal.code for refusal in made(World(signing_key=key), policy(**options), self.there).refusals]
+
+    def test_what_the_enrolment_lacks_is_refused_at_once(self) -> None:
+        key = signing.SigningKey(lacks=("mokutil",))
+        assert self.codes(key, secure_boot="enroll") == [
+            "driver.enrollment_without_tools", "driver.enrollment_without_password"]
+        assert self.codes(replace(key, state=signing.PENDING), secure_boot="enroll") == []
+
+    @pytest.mark.parametrize("pair", [
+        {"signing_key": "/k"}, {"signing_certificate": "/c"}, {"signing_key": "k", "signing_certificate": "/c"}])
+    def test_half_a_pair_is_refused(self, pair: Any) -> None:
+        with pytest.raises(GpuOpsError, match="both or neither") as caught:
+            policy(**pair)
+        assert caught.value.refusals[0].code == "driver.signing_pair_incomplete"
+
+    def test_distribution_signed_modules_are_preferred_where_signatures_are_asked_for(self) -> None:
+        bare = facts(A100)
+        assert signing.preferred_build("auto", True, self.there) == "precompiled"
+        assert signing.preferred_build("auto", False, self.there) == "dkms"
+        assert signing.preferred_build("auto", True, bare) == "dkms"
+        assert signing.preferred_build("dkms", True, self.there) == "dkms"
+
+    def test_a_module_that_our_key_has_signed_is_not_built_again_for_the_confirmation(self) -> None:
+        key = signing.SigningKey(serial="5e71a1", name="ours", state=signing.PENDING)
+        kernel = Kernel("6.1.0-50-amd64", True, "580.178.04", "Dual MIT/GPL", "ours", False, key="5e71a1")
+        world = World(signing_key=key)
+        world.apply(made(world, policy(secure_boot="enroll"), self.there))
+        world.kernels = (kernel,)
+        assert [step.action for step in made(world, policy(secure_boot="enroll"), self.there).steps] == []
+        world.kernels = (replace(kernel, key="77"),)
+        assert [step.action for step in made(world, policy(secure_boot="enroll"), self.there).steps] == ["dkms.build"]
+
+
+@root_only
+@needs_modinfo
+class TestSigners:
+    """Modules with what the kernel's sign-file appends: PKCS#7 without certificates, a trailer, a word."""
+
+    def sign(self, path: Path, pair: keys.Pair) -> None:
+        """Linux, scripts/sign-file.c and include/linux/module_signature.h: keys by issuer and serial number."""
+        pem = path.parent / "certificate.pem"
+        subprocess.run(["openssl", "x509", "-inform", "DER", "-in", str(pair.certificate), "-out", str(pem)],
+                       check=True)
+        signature = subprocess.run(
+            ["openssl", "cms", "-sign", "-binary", "-noattr", "-nocerts", "-md", "sha256", "-signer", str(pem),
+             "-inkey", str(pair.key), "-outform", "DER", "-in", str(path)], check=True, capture_output=True).stdout
+        pem.unlink()
+        trailer = bytes([0, 0, 2, 0, 0, 0, 0, 0]) + len(signature).to_bytes(4, "big")
+        path.write_bytes(path.read_bytes() + signature + trailer + b"~Module signature appended~\n")
+
+    def module(self, tmp_path: Path, name: str = "nvidia.ko") -> Path:
+        source = tmp_path / "module.c"
+        source.write_text('const char info[] __attribute__((section(".modinfo"))) = "version=580.178.04";\n')
+        path = tmp_path / name
+        subprocess.run(["gcc", "-c", str(source), "-o", str(path)], check=True)
+        return path
+
+    def checked(self, host: Host, path: Path, certificate: keys.Pair, exactly: bool = False) -> None:
+        host.write_bytes("/certificate", certificate.der)
+        step = Step("driver", "dkms.build", "6.1.0-50-amd64", "", parameters={
+            "certificate": "/certificate", "exactly": exactly})
+        executors._check_signer(host, read_module(host, str(path)), step)
+
+    def test_kmod_names_the_key_as_we_read_it_from_the_certificate(self, tmp_path: Path) -> None:
+        ours, path = keys.make(tmp_path, "ours"), self.module(tmp_path)
+        self.sign(path, ours)
+        read = read_module(Host(), str(path))
+        assert (read.signer, read.key) == ("ours", ours.read.serial)
+
+    def test_which_signer_is_taken(self, tmp_path: Path) -> None:
+        host, path = Host(str(tmp_path / "root")), self.module(tmp_path)
+        ours, theirs = keys.make(tmp_path, "ours"), keys.make(tmp_path, "theirs")
+        keys.firmware(host, enrolled=[theirs])
+        with pytest.raises(GpuOpsError, match="signed by nobody"):
+            self.checked(host, path, ours)
+        self.sign(path, ours)
+        self.checked(host, path, ours, exactly=True)
+        with pytest.raises(GpuOpsError, match="signed by ours with key %s, and no enrolled" % ours.read.serial):
+            self.checked(host, path, theirs)
+        other = self.module(tmp_path, "nvidia-uvm.ko")
+        self.sign(other, theirs)
+        self.checked(host, other, ours)
+        with pytest.raises(GpuOpsError, match="/certificate is of key %s" % ours.read.serial):
+            self.checked(host, other, ours, exactly=True)
