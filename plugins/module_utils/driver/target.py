@@ -79,7 +79,8 @@ def target_of(
 def wanted_of(policy: Policy, facts: HostFacts, branch: int, module: str) -> Wanted:
     """What the catalogue is asked for, of a system that it knows."""
     system = system_of(facts.os_id, facts.os_version, facts.arch)
-    assert system is not None, facts.os_id
+    if system is None:
+        raise ValueError("no driver packages are known for %s %s" % (facts.os_id, facts.os_version))
     return Wanted(
         system, policy.comes_from.of_distribution, branch, module, policy.flavour,
         version=policy.version if policy.exact else "", kernel=facts.boot_kernel or facts.kernel,

@@ -20,8 +20,9 @@ from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, 
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import CommandResult, Host
 from ...core.waiting import wait_for
+from ..given_key import read_given
 from ..model import Credentials, Repository, Simulation
-from . import credentials, keys, running
+from . import credentials, running
 from .database import ADMIN, full_name, installed, interrupted, native, status
 from .transaction import install_words
 from .versions import newest_first
@@ -270,18 +271,7 @@ def fetch(host: Host, url: str, told: Optional[Credentials] = None) -> bytes:
 
 def read_key(host: Host, key: str, told: Optional[Credentials] = None) -> str:
     """A repository's public key, armoured from what was read of it: a URL, a path on the host or armoured text."""
-    if keys.is_armoured(key):
-        return keys.read(key.encode()).armoured
-    on_host = re.sub(r"^file:(//)?", "", key)
-    data = host.read_bytes(on_host) if on_host.startswith("/") else fetch(host, key, told)
-    if data is None:
-        raise GpuOpsError(
-            "packages.key_file_missing",
-            found="no file %s on this host" % key,
-            wanted="the repository's public key",
-            remedy="give the key as a URL, as a path on the host, or as ASCII-armoured text",
-        )
-    return keys.read(data).armoured
+    return read_given(host, key, lambda url: fetch(host, url, told))
 
 
 def parse_simulation(

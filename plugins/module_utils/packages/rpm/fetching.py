@@ -3,12 +3,11 @@
 """A repository's key by its address, through curl, which every system with rpm has."""
 from __future__ import annotations
 
-import re
 from typing import Optional
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
-from ..apt import keys
+from ..given_key import read_given
 from ..model import Credentials
 
 _SECONDS = 120
@@ -21,18 +20,7 @@ def read_key(host: Host, key: str, told: Optional[Credentials] = None, proxy: st
 
     told: who we are for that address; proxy: what the package manager goes through, '' for none.
     """
-    if keys.is_armoured(key):
-        return keys.read(key.encode()).armoured
-    on_host = re.sub(r"^file:(//)?", "", key)
-    data = host.read_bytes(on_host) if on_host.startswith("/") else _fetch(host, key, told, proxy)
-    if data is None:
-        raise GpuOpsError(
-            "packages.key_file_missing",
-            found="no file %s on this host" % key,
-            wanted="the repository's public key",
-            remedy="give the key as a URL, as a path on the host, or as ASCII-armoured text",
-        )
-    return keys.read(data).armoured
+    return read_given(host, key, lambda url: _fetch(host, url, told, proxy))
 
 
 def _fetch(host: Host, url: str, told: Optional[Credentials], proxy: str) -> bytes:
