@@ -20,7 +20,6 @@ from .target import Target
 ENROLLED, PENDING, UNKNOWN = "enrolled", "pending", "unknown"
 # As DKMS calls a key that it makes (dkms, prepare_mok())
 NAME_OF_MADE = "DKMS module signing key"
-DKMS, PRECOMPILED, AUTO = "dkms", "precompiled", "auto"
 
 
 @dataclass(frozen=True)
@@ -49,17 +48,6 @@ class SigningKey:
     @property
     def called(self) -> str:
         return self.name or NAME_OF_MADE
-
-
-def preferred_build(asked: str, precompiled: bool, facts: HostFacts) -> str:
-    """DKMS or PRECOMPILED for a policy that asks for either or AUTO.
-
-    precompiled: whether the source has modules of this driver that the distribution built and signed, for every kernel
-    that must have one. They need no key of the host's own, so they are taken where modules must be signed.
-    """
-    if asked != AUTO:
-        return asked
-    return PRECOMPILED if precompiled and facts.secure_boot else DKMS
 
 
 def asked_for(policy: Policy, facts: HostFacts) -> bool:

@@ -197,13 +197,6 @@ class TestRefusals:
             policy(**pair)
         assert caught.value.refusals[0].code == "driver.signing_pair_incomplete"
 
-    def test_distribution_signed_modules_are_preferred_where_signatures_are_asked_for(self) -> None:
-        bare = facts(A100)
-        assert signing.preferred_build("auto", True, self.there) == "precompiled"
-        assert signing.preferred_build("auto", False, self.there) == "dkms"
-        assert signing.preferred_build("auto", True, bare) == "dkms"
-        assert signing.preferred_build("dkms", True, self.there) == "dkms"
-
     def test_a_module_that_our_key_has_signed_is_not_built_again_for_the_confirmation(self) -> None:
         key = signing.SigningKey(serial="5e71a1", name="ours", state=signing.PENDING)
         kernel = Kernel("6.1.0-50-amd64", True, "580.178.04", "Dual MIT/GPL", "ours", False, key="5e71a1")
