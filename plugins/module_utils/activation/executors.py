@@ -17,6 +17,7 @@ from ..core.refusal import Refusal
 from ..core.steps import Executor, control_service, restore_file, run_argv
 from ..core.waiting import wait_for
 from ..hardware.mig import RESTORE_UNIT, RESTORE_WANTED
+from ..hardware.parameters import stale_parameters
 from .observation import UNLOAD_ORDER
 from .planner import DIVIDE, NAME, REMOVE_NODES
 
@@ -63,6 +64,10 @@ def load_module(host: Host, journal: Journal, step: Step) -> None:
                 raise GpuOpsError.because([replace(refusal, found=found)], **failure.details) from failure
         raise
     interrupted.forget(host, journal, NAME, interrupted.UNLOADED, step.subject)
+    # What a module reports otherwise although it has just been loaded with it, no further load would change
+    for each in stale_parameters(host):
+        if each.split(".")[0] == step.subject:
+            interrupted.note(host, journal, NAME, interrupted.LOADED_WITH, each)
 
 
 def unload_module(host: Host, journal: Journal, step: Step) -> None:

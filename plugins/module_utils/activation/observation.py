@@ -9,12 +9,13 @@ from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
 from ..core.facts import HostFacts
 from ..core.host import Host
-from ..core.interrupted import STOPPED, UNDIVIDED, UNLOADED, remembered
+from ..core.interrupted import LOADED_WITH, STOPPED, UNDIVIDED, UNLOADED, remembered
 from ..core.journal import Journal
 from ..core.steps import PACKAGES_INSTALL
 from ..hardware.boot import installed_module, module_file
 from ..hardware.holders import Holder, read_holders
 from ..hardware.mig import RESTORE_WANTED
+from ..hardware.parameters import is_older_than_boot, stale_parameters
 from .policy import Policy
 
 MODULES_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
@@ -81,6 +82,8 @@ class Observation:
     enabled:    services that an earlier run enabled.
     divided:    whether a boot makes a layout of MIG instances, which no reload of the driver leaves.
     undivided:  whether an earlier run unloaded the driver since the boot and did not have that layout made again.
+    loaded_with: parameters that the loaded modules were loaded with and report in another value, as
+                HostFacts.parameters_differ has them.
     guest:      whether the GPUs are virtual ones, whose driver's package has no persistence daemon.
     ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
     """
@@ -102,6 +105,7 @@ class Observation:
     enabled: Tuple[str, ...] = ()
     divided: bool = False
     undivided: bool = False
+    loaded_with: Tuple[str, ...] = ()
     guest: bool = False
     ours: bool = False
 
@@ -138,6 +142,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         enabled=tuple(memory.get("enabled", ())),
         divided=host.exists(RESTORE_WANTED),
         undivided=bool(memory.get(UNDIVIDED)),
+        loaded_with=tuple(sorted({*memory.get(LOADED_WITH, ()), *(
+            stale_parameters(host) if is_older_than_boot(host) else ())})),
         guest=bool(facts.vgpu_manager),
         ours=any("nvidia" in name and change.before is None
                  for name, change in journal.packages("driver").items()),

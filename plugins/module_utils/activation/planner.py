@@ -84,7 +84,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
                     requirements=(confirmation(NAME, facts.key_pending),))
     if facts.driver_loaded and (
             facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)
-            or _other_parameters(facts)):
+            or _other_parameters(observation, facts)):
         busy = _busy(observation, policy)
         if busy:
             return Plan(steps=tuple(steps + _enable_steps(observation, policy)), requirements=(_reboot(
@@ -128,15 +128,17 @@ def _boots_after(planned: Plan) -> bool:
     return any(requirement.kind in AFTERWARDS for requirement in planned.requirements)
 
 
-def _other_parameters(facts: HostFacts) -> Tuple[str, ...]:
+def _other_parameters(observation: Observation, facts: HostFacts) -> Tuple[str, ...]:
     """Parameters that the modules have only once they are loaded anew; () where that cannot be done now."""
-    return facts.parameters_differ if facts.driver_installed else ()
+    return tuple(each for each in facts.parameters_differ if each not in observation.loaded_with) \
+        if facts.driver_installed else ()
 
 
 def _loaded(facts: HostFacts) -> str:
     """The loaded driver, with its kernel module or parameters where that is what tells it from the installed one."""
-    if _other_parameters(facts):
-        return "%s with another %s" % (facts.driver_loaded, ", ".join(facts.parameters_differ))
+    if facts.parameters_differ and facts.driver_installed:
+        return "%s with another %s" % (facts.driver_loaded, ", ".join(
+            each.partition("=")[0] for each in facts.parameters_differ))
     return "%s (%s)" % (facts.driver_loaded, facts.module_loaded) if facts.other_module else facts.driver_loaded
 
 
@@ -428,6 +430,10 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts) -> List[s
     notes = []
     if observation.on_disk and not observation.modprobe:
         notes.append("nvidia-modprobe is not installed: device nodes appear only when a program opens a GPU as root.")
+    kept = [each for each in facts.parameters_differ if each in observation.loaded_with]
+    if kept:
+        notes.append("The driver was loaded with %s and reports another value: where an initramfs loads it, make that "
+                     "anew; else the driver takes no such value." % ", ".join(kept))
     for unit in _wanted(policy):
         if observation.on_disk and not _state(observation, unit).known:
             notes.append("%s is not installed, so it is not started." % unit)

@@ -104,7 +104,7 @@ class HostFacts:
                         NVIDIA's handler stands in for first; () where no runtime can be told, and where the reader of
                         the facts has not asked.
     parameters_differ:  parameters that the loaded modules have in another value than our file of modprobe.d says, as
-                        'nvidia.NVreg_ModifyDeviceFiles'.
+                        'nvidia.NVreg_ModifyDeviceFiles=0', with the value of the file.
     driver_changes:     whether packages of the driver change before what is planned with these facts; never read.
     driver_reloads:     whether the driver is loaded anew before what is planned with these facts; never read.
     fabric_starts:      whether the fabric manager is started before what is planned with these facts; never read.

@@ -12,7 +12,7 @@ from .journal import Journal
 from .plan import Step
 from .steps import control_service
 
-STOPPED, UNLOADED, UNDIVIDED = PASSING = ("stopped", "unloaded", "undivided")
+STOPPED, UNLOADED, UNDIVIDED, LOADED_WITH = PASSING = ("stopped", "unloaded", "undivided", "loaded_with")
 _BOOT = "boot"
 
 

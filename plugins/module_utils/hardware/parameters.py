@@ -9,6 +9,7 @@ nv-procfs.c), where NVreg_ is left out; of other modules those of /sys/module.
 from __future__ import annotations
 
 import re
+import time
 from typing import Dict, Iterable, Mapping, Tuple
 
 from ..core.host import Host
@@ -65,23 +66,32 @@ def loaded_parameters(host: Host, names: Iterable[str]) -> Dict[str, str]:
 
 
 def differing(wanted: Mapping[str, str], loaded: Mapping[str, str]) -> Tuple[str, ...]:
-    """Parameters whose loaded value is told and is another one than wanted."""
-    return tuple(sorted(name for name, value in wanted.items()
+    """'nvidia.NVreg_EnableMSI=1' of parameters whose loaded value is told and is another one than wanted."""
+    return tuple(sorted("%s=%s" % (name, value) for name, value in wanted.items()
                         if name in loaded and not is_same(value, loaded[name])))
 
 
 def is_same(one: str, other: str) -> bool:
-    """Whether two values are one to the kernel: '0x10' and '16', 'Y' and '1'."""
+    """Whether two values are one to the kernel: '0x10' and '16', '0666' and '438', 'Y' and '1'."""
     return _meaning(one) == _meaning(other)
 
 
 def _meaning(value: str) -> str:
     if value in ("Y", "y", "N", "n"):
         return "1" if value in "Yy" else "0"
+    # A zero makes it octal (include/linux/kstrtox.h), which Python writes with an 'o'
+    number = re.sub(r"^(-?)0(?=[0-7]+$)", r"\g<1>0o", value)
     try:
-        return str(int(value, 0))
+        return str(int(number, 0))
     except ValueError:
         return value
+
+
+def is_older_than_boot(host: Host) -> bool:
+    """Whether our file was last written before this boot: whatever is loaded has been loaded with it since."""
+    found = host.stat(PARAMETERS_FILE)
+    uptime = (host.read("/proc/uptime") or "").split()
+    return found is not None and bool(uptime) and found.st_mtime < time.time() - float(uptime[0])
 
 
 def stale_parameters(host: Host) -> Tuple[str, ...]:

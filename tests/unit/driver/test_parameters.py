@@ -149,12 +149,13 @@ class TestLoaded:
         assert parameters_in(host.read("/etc/modprobe.d/site.conf") or "") == {"nvidia.NVreg_EnableMSI": "1"}
 
     def test_a_value_that_waits_for_a_load_is_told(self, host: Host) -> None:
-        assert stale_parameters(host) == (PROFILING,)
+        assert stale_parameters(host) == (PROFILING + "=0",)
 
     def test_what_is_not_told_does_not_differ(self) -> None:
         assert differing({PROFILING: "0"}, {}) == ()
 
-    @pytest.mark.parametrize("loaded, differ", [({PROFILING: "1"}, (PROFILING,)), ({PROFILING: "0"}, ()), ({}, ())])
+    @pytest.mark.parametrize("loaded, differ", [
+        ({PROFILING: "1"}, (PROFILING + "=0",)), ({PROFILING: "0"}, ()), ({}, ())])
     def test_the_plan_foretells_what_waits_for_a_load(self, loaded: Dict[str, str], differ: tuple) -> None:
         world, wanted = World(), policy(module_parameters={"NVreg_RestrictProfilingToAdminUsers": 0})
         there = facts(A100, driver_loaded="580.178.04")
