@@ -61,7 +61,7 @@ def quick_gates() -> List[Gate]:
 
 
 def program_gates() -> List[Gate]:
-    return [Gate("programs", "unit tests that run ansible-playbook, apt, dpkg, dnf and Prometheus", _programs, 900)]
+    return [Gate("programs", "unit tests that run ansible-playbook, apt, dpkg, dnf and Prometheus", _programs, 1500)]
 
 
 def sanity_gates() -> List[Gate]:
