@@ -72,6 +72,10 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if facts.awaits_gpu:
         return Plan(steps=tuple(steps + _enable_steps(observation, policy)), complete=False,
                     notes=("Activation %s." % facts.awaited,))
+    if facts.key_pending and not facts.loaded_is_installed:
+        # Before any other reason for a boot: one that nobody watches would lose the request
+        return Plan(steps=tuple(steps + _enable_steps(observation, policy)),
+                    requirements=(confirmation(NAME, facts.key_pending),))
     if gone:
         return Plan(steps=tuple(steps + _enable_steps(observation, policy)),
                     requirements=(_boots_with_driver(facts),))
@@ -79,9 +83,6 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(steps=tuple(steps + _enable_steps(observation, policy)), requirements=(_reboot(
             "nouveau", "nouveau (or nova) is loaded and holds the GPUs.", {"nouveau": "loaded"}, {"nouveau": None}),))
     notes = tuple(_notes(observation, policy, facts))
-    if facts.key_pending and not facts.loaded_is_installed:
-        return Plan(steps=tuple(steps + _enable_steps(observation, policy)),
-                    requirements=(confirmation(NAME, facts.key_pending),))
     if facts.driver_loaded and (
             facts.other_module or facts.driver_loaded != (facts.driver_installed or facts.driver_userspace)
             or _other_parameters(observation, facts)):
