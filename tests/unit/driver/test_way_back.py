@@ -265,6 +265,15 @@ def test_what_the_former_driver_needs_beside_its_packages_comes_from_its_reposit
     assert not plan.refusals and "helper" in {name for step in plan.steps for name in step.change["after"]}
 
 
+def test_no_room_is_asked_for_what_is_on_the_host_already(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    for clean in (False, True):
+        if clean:
+            machine.root.apt("clean")
+        offer = observation.observe(machine.host, machine.journal, machine.wanted(state="rolled_back"), NEWER).offer
+        assert offer and offer.transaction and offer.transaction.download == 0 < offer.transaction.unpacked
+
+
 def test_what_a_stopped_run_left_of_the_store_goes_with_the_driver(machine: Machine) -> None:
     machine.apply(machine.plan(LOADED, state="absent"))
     machine.host.write(archive.STORE + "/.half_1_all.deb", "!<arch>")
