@@ -71,6 +71,8 @@ def record_steps(observation: Observation, facts: HostFacts, packages: Optional[
         return []
     return [Step(
         NAME, RECORD, record.name, "Until the next change, `state: rolled_back` returns to it.",
+        # Put off with the exchange: else the way back to the driver before would be given up for nothing
+        packages.disruption,
         change={"before": {"returns to": before.name if before else None}, "after": {"returns to": record.name}},
         parameters={"record": record.to_dict(), "coming": coming}, reversible=False)]
 

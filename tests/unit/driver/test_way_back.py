@@ -17,7 +17,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    Disruption,
+    Plan,
+    Step,
+    split_by_disruption,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, observation, planner, record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
@@ -55,11 +60,11 @@ class Machine:
         wanted = self.wanted(**changes)
         return planner.plan(observation.observe(self.host, self.journal, wanted, there), wanted, there)
 
-    def apply(self, plan: Plan) -> None:
+    def apply(self, plan: Plan, allowed: Disruption = Disruption.reboot) -> None:
         assert not plan.refusals, plan.refusals
         executors = {**generic_executors(), **EXECUTORS, "dkms.build": lambda *_words: None}
         done: List[str] = []
-        for step in plan.steps:
+        for step in split_by_disruption(plan.steps, allowed)[0]:
             if step.action in CONTROLLER:
                 self._transaction(step, done)
             else:
@@ -297,3 +302,26 @@ def test_a_copy_that_fails_leaves_nothing_behind(machine: Machine, monkeypatch: 
     with pytest.raises(GpuOpsError):
         archive.keep(machine.host, dict.fromkeys(NAMES, OLD_PACKAGE))
     assert machine.host.list(archive.STORE) == []
+
+
+def test_an_exchange_that_is_put_off_gives_up_no_way_back(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    kept = archive.kept(machine.host)
+    loaded = NEWER.but(driver_loaded=NEW)
+    for name in NAMES:
+        build(machine.repository.directory, name, "1:610.57.04-1")
+    machine.repository.publish()
+    machine.apply(machine.plan(loaded, version="610.57.04"), Disruption.service_restart)
+    there = record.read(machine.journal)
+    assert there and there.version == OLD and set(kept) <= set(archive.kept(machine.host))
+    machine.apply(machine.plan(loaded, state="rolled_back"))
+    assert set(machine.driver().values()) == {OLD_PACKAGE}
+
+
+def test_a_way_back_that_is_put_off_changes_nothing(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    loaded = NEWER.but(driver_loaded=NEW)
+    back = machine.plan(loaded, state="rolled_back")
+    machine.apply(back, Disruption.service_restart)
+    assert not machine.host.exists(KEPT_SOURCES_FILE)
+    assert machine.plan(loaded, state="rolled_back").steps == back.steps
