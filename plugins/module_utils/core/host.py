@@ -119,6 +119,15 @@ class Host:
                     return None
                 raise self._failure(error, name, "read") from error
 
+    def read_part(self, name: str, offset: int, length: int) -> bytes:
+        """So many bytes of a file from there on; fewer where it ends before, none where it is not there."""
+        handle = self._open(name)
+        if handle is None:
+            return b""
+        with self._telling(name, "read"), handle:
+            handle.seek(offset)
+            return handle.read(length)
+
     def lines(self, name: str, last: Optional[int] = None) -> Iterator[str]:
         """Lines of a file one by one, none when it is not there; with last, those whole in its last so many bytes."""
         opened = self._open(name)

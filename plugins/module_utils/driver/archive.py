@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 from typing import Iterable, Mapping, Tuple
 
-from ..core.host import Host
+from ..core.host import CommandFailed, Host
 from ..core.journal import Journal
 from ..packages.apt import database
 from ..packages.model import Repository
@@ -27,8 +27,14 @@ INDEX = STORE + "/Packages"
 
 
 def kept(host: Host) -> Tuple[str, ...]:
-    """Names of the package files of the store."""
-    return tuple(name for name in host.list(STORE) if name.endswith(".deb") and not name.startswith("."))
+    """Names of the package files of the store, as far as they are whole."""
+    return database.whole_archives(host, STORE)
+
+
+def is_there(host: Host) -> bool:
+    """Whether there is a store, or the directory above it that was made for it alone."""
+    above = os.path.dirname(STORE)
+    return host.exists(STORE) or (host.is_dir(above) and not host.list(above))
 
 
 def repository(directory: str) -> Repository:
@@ -75,17 +81,22 @@ def keep(host: Host, packages: Mapping[str, str]) -> None:
         host.remove(half)
         origin, target = (host.path(each) for each in ("%s/%s" % (directory, name), half))
         if host.run(["ln", origin, target], check=False).rc != 0:
-            host.run(["cp", "--preserve=mode,timestamps", origin, target], timeout=600)
+            try:
+                host.run(["cp", "--preserve=mode,timestamps", origin, target], timeout=600)
+            except CommandFailed:
+                # It would hold the room that is lacking
+                host.remove(half)
+                raise
         host.rename(half, "%s/%s" % (STORE, name))
 
 
 def prune(host: Host, *sets: Mapping[str, str]) -> None:
-    """Remove the files of all packages but these; what a killed keep() left goes too."""
-    names = set(kept(host))
-    for packages in sets:
-        names.intersection_update(strangers(names, packages))
-    for name in (*names, *(name for name in host.list(STORE) if name.startswith("."))):
-        host.remove("%s/%s" % (STORE, name))
+    """Remove the files of all packages but these; those that are not whole and what a killed keep() left go too."""
+    whole = set(kept(host))
+    stays = {name for packages in sets for name in whole.difference(strangers(whole, packages))}
+    for name in host.list(STORE):
+        if name not in stays and name.endswith(".deb"):
+            host.remove("%s/%s" % (STORE, name))
 
 
 def keep_fetched(host: Host, journal: Journal, coming: Mapping[str, str]) -> None:

@@ -104,6 +104,7 @@ class Observation:
     month:                'YYYY-MM' by this host's clock.
     record:               the driver before the last change of it, None where there was none.
     kept:                 names of the package files that are kept for the way back.
+    stores:               whether the place of these files is there, or what a stopped run has left of it.
     offered:              whether apt is told of these files now: a transaction that needs them was stopped.
     automatic:            packages of the family that nobody has chosen by hand; only asked when packages are to change.
     brought_by:           the image that brings a driver of its own at every boot, '' where none does.
@@ -137,6 +138,7 @@ class Observation:
     month: str = ""
     record: Optional[Record] = None
     kept: Tuple[str, ...] = ()
+    stores: bool = False
     offered: bool = False
     automatic: Tuple[str, ...] = ()
     brought_by: str = ""
@@ -186,6 +188,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         given_key=_given_key(host, origin) if policy.state in ("present", "staged") else "",
         record=read(journal),
         kept=archive.kept(host),
+        stores=archive.is_there(host),
         offered=host.exists(KEPT_SOURCES_FILE),
         brought_by=image_of_driver(host),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
@@ -366,14 +369,17 @@ def _read_way_back(
     named = [Repository(record.url, record.files.get(KEY_FILE) or "", KEY_FILE,
                         credentials=origin.credentials if origin.url == record.url else None)]
     files = archive.index_at_hand(host, record.packages)
-    error = ""
-    if lacking and record.url:
-        try:
-            return _offer_back(host, observation, record, named, files, automatic)
-        except GpuOpsError as unreadable:
-            error = unreadable.found
+    offer, error = None, ""
     try:
-        return replace(_offer_back(host, observation, record, [], files, automatic), error=error)
+        if not lacking or not record.url:
+            offer = _offer_back(host, observation, record, [], files, automatic)
+        # What the driver needs beside its own packages may have gone meanwhile, as by 'apt autoremove'
+        if record.url and (offer is None or offer.transaction is not None and offer.transaction.problem):
+            return _offer_back(host, observation, record, named, files, automatic)
+    except GpuOpsError as unreadable:
+        error = unreadable.found
+    try:
+        return replace(offer or _offer_back(host, observation, record, [], files, automatic), error=error)
     except GpuOpsError as unreadable:
         return Offer(error=error or unreadable.found)
 

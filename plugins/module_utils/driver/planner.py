@@ -469,6 +469,9 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
         packages = replace(
             packages, subject=record.name, why="Driver %s was there before the last change." % record.version)
         offered = rollback.offer_steps(observation, record.changed(observation.installed))
+        # Put off with the transaction that they are for
+        steps, offered = ([replace(step, disruption=packages.disruption) for step in each]
+                          for each in (steps, offered))
     steps = _finishing_steps(observation, facts, packages is not None, [*steps, *offered])
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)

@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
-from urllib.parse import quote
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.journal import Journal
+from ..packages.apt.database import archive_begins
 
 MEMORY = "driver_record"
 SCHEMA = 1
@@ -101,11 +101,6 @@ def is_proven(version: str, facts: HostFacts, before: Optional[Record]) -> bool:
 
 
 # archives
-
-
-def archive_begins(name: str, version: str) -> str:
-    """How the file of a package in this version begins (apt quotes what no file system has to take)."""
-    return "%s_%s_" % (name.split(":")[0], quote(version, safe="+~."))
 
 
 def is_archived(name: str, version: str, archives: Iterable[str]) -> bool:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from typing import Dict
+from typing import Dict, Mapping
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -14,7 +14,7 @@ from ..core.steps import Executor, managed
 from .archive import INDEX, STORE, index_of, keep, kept, prune, repository
 from .files import KEPT_SOURCES_FILE
 from .observation import LISTS, list_name
-from .record import MEMORY, is_archived
+from .record import MEMORY, is_archived, strangers
 from .rollback import FORGET, OFFER, RECORD, WITHDRAW
 
 
@@ -36,8 +36,10 @@ def forget_record(host: Host, journal: Journal, step: Step) -> None:
 
 def offer(host: Host, journal: Journal, step: Step) -> None:
     """Let apt install from the store: its index first, then the source that names it."""
-    keep(host, step.change["after"])
-    lost = [name for name, version in step.change["after"].items() if not is_archived(name, version, kept(host))]
+    wanted = step.change["after"]
+    keep(host, wanted)
+    _discard_damaged(host, wanted)
+    lost = [name for name, version in wanted.items() if not is_archived(name, version, kept(host))]
     if lost:
         raise GpuOpsError(
             "driver.archive_lost",
@@ -46,6 +48,15 @@ def offer(host: Host, journal: Journal, step: Step) -> None:
             remedy="run again: the new plan is made from what is there then")
     host.write(INDEX, index_of(host, STORE, kept(host), with_digests=True))
     host.write(KEPT_SOURCES_FILE, managed(repository(host.path(STORE)).sources()))
+
+
+def _discard_damaged(host: Host, packages: Mapping[str, str]) -> None:
+    """dpkg finds what cannot be unpacked when half of the former driver is gone."""
+    for name in kept(host):
+        path = "%s/%s" % (STORE, name)
+        if not strangers([name], packages) and host.run(
+                ["dpkg-deb", "--contents", host.path(path)], check=False, timeout=600).rc != 0:
+            host.remove(path)
 
 
 def withdraw(host: Host, journal: Journal, step: Step) -> None:

@@ -71,6 +71,8 @@ def record_steps(observation: Observation, facts: HostFacts, packages: Optional[
         return []
     return [Step(
         NAME, RECORD, record.name, "Until the next change, `state: rolled_back` returns to it.",
+        # Put off with the exchange: else the way back to the driver before would be given up for nothing
+        packages.disruption,
         change={"before": {"returns to": before.name if before else None}, "after": {"returns to": record.name}},
         parameters={"record": record.to_dict(), "coming": coming}, reversible=False)]
 
@@ -108,7 +110,7 @@ def withdraw_steps(observation: Observation, offered: bool = False, requires: Tu
 
 def forget_steps(observation: Observation) -> List[Step]:
     """With the driver goes what was kept of the one before it."""
-    if observation.record is None and not observation.kept:
+    if observation.record is None and not observation.kept and not observation.stores:
         return []
     told = observation.record.name if observation.record else "package files"
     return [Step(NAME, FORGET, STORE, "Nothing is left to return from.",
@@ -138,11 +140,13 @@ def refuse_way_back(observation: Observation, record: Record) -> List[Refusal]:
     offer = observation.offer
     if offer is None:
         return []
-    way = way_back(record, record.changed(observation.installed), archives_at_hand(observation), offer.returnable)
-    if way["how"] != NONE:
+    # Their files on this host count among what is offered
+    way = way_back(record, record.changed(observation.installed), (), offer.returnable)
+    if way["how"] != NONE and (offer.transaction is not None or not offer.error):
         return []
+    found = "; ".join(each for each in (way["why"], offer.error) if each)
     return [Refusal(
-        "driver.no_way_back", "%s%s" % (way["why"], "; " + offer.error if offer.error else ""),
+        "driver.no_way_back", found,
         "every package of %s" % record.name,
         "let this host reach %s, or put these files into %s; or install another driver (`state: present`)" % (
             record.url or "a source that has them", STORE))]

@@ -128,10 +128,10 @@ class World(world.World):
     def _offer_back(self, seen: Observation) -> Offer:
         assert seen.record is not None
         record, at_hand = seen.record, archives_at_hand(seen)
-        returnable = self._returnable(record.packages)
         needed = record.changed(self.installed)
-        if not all(is_archived(name, version, at_hand) or "%s=%s" % (name, version) in returnable
-                   for name, version in needed.items()):
+        returnable = (*self._returnable(record.packages), *(
+            "%s=%s" % item for item in record.packages.items() if is_archived(*item, at_hand)))
+        if not all("%s=%s" % item in returnable for item in needed.items()):
             return Offer(returnable=returnable)
         removes = tuple(name for name in self.installed if building.loses([name]) and name not in record.packages)
         before = {name: self.installed[name] for name in (*needed, *removes) if name in self.installed}

@@ -3,6 +3,7 @@
 """The way back to the driver before, with the real apt and dpkg on a host below a directory."""
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -16,7 +17,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
+    Disruption,
+    Plan,
+    Step,
+    split_by_disruption,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, observation, planner, record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
@@ -54,11 +60,11 @@ class Machine:
         wanted = self.wanted(**changes)
         return planner.plan(observation.observe(self.host, self.journal, wanted, there), wanted, there)
 
-    def apply(self, plan: Plan) -> None:
+    def apply(self, plan: Plan, allowed: Disruption = Disruption.reboot) -> None:
         assert not plan.refusals, plan.refusals
         executors = {**generic_executors(), **EXECUTORS, "dkms.build": lambda *_words: None}
         done: List[str] = []
-        for step in plan.steps:
+        for step in split_by_disruption(plan.steps, allowed)[0]:
             if step.action in CONTROLLER:
                 self._transaction(step, done)
             else:
@@ -195,3 +201,127 @@ def test_a_record_of_a_newer_release_is_not_guessed_at(tmp_path: Path) -> None:
     with pytest.raises(GpuOpsError) as failed:
         record.read(journal)
     assert failed.value.code == "driver.record_of_a_newer_release"
+
+
+def cut(machine: Machine, length: int) -> None:
+    """What a power cut leaves of files that had not reached the disk; apt has forgotten its own, and a network is no
+    more."""
+    machine.root.apt("clean")
+    machine.repository.__exit__()
+    for name in archive.kept(machine.host):
+        os.truncate(machine.host.path("%s/%s" % (archive.STORE, name)), length)
+
+
+@pytest.mark.parametrize("length", [0, 400])
+def test_files_that_were_cut_short_are_no_way_back(machine: Machine, length: int) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    cut(machine, length)
+    assert archive.kept(machine.host) == ()
+    (refusal,) = machine.plan(NEWER, state="rolled_back").refusals
+    assert refusal.code == "driver.no_way_back" and "nvidia-modprobe=%s" % OLD_PACKAGE in refusal.found
+
+
+def test_files_that_were_cut_short_are_kept_again_with_the_next_change(machine: Machine) -> None:
+    for name in archive.kept(machine.host):
+        whole = machine.host.path("/var/cache/apt/archives/" + name)
+        shutil.copy(whole, whole + ".new")
+        os.replace(whole + ".new", whole)
+        os.truncate(machine.host.path("%s/%s" % (archive.STORE, name)), 0)
+    machine.apply(machine.plan(LOADED, version=NEW))
+    assert len(archive.kept(machine.host)) == 2 * len(NAMES) + 1
+
+
+def test_a_kept_file_that_cannot_be_unpacked_stops_the_way_back_before_the_transaction(machine: Machine) -> None:
+    """Zeros in the middle of a file: dpkg would find them with half of the former driver gone."""
+    machine.apply(machine.plan(LOADED, version=NEW))
+    machine.root.apt("clean")
+    before = machine.driver()
+    (name,) = [each for each in archive.kept(machine.host) if each.startswith("nvidia-modprobe_1%3a580")]
+    path = Path(machine.host.path("%s/%s" % (archive.STORE, name)))
+    data = path.read_bytes()
+    path.write_bytes(data[:-200] + bytes(200))
+    with pytest.raises(GpuOpsError) as failed:
+        machine.apply(machine.plan(NEWER, state="rolled_back"))
+    assert failed.value.code == "driver.archive_lost" and "nvidia-modprobe" in failed.value.found
+    assert machine.driver() == before
+    machine.apply(machine.plan(NEWER, state="rolled_back"))
+    assert set(machine.driver().values()) == {OLD_PACKAGE}, "what is lost comes from the repository"
+
+
+def test_where_apt_cannot_read_its_sources_nothing_is_said_to_be_back(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    (machine.root.path / "etc/apt/sources.list.d/broken.list").write_text("deb nonsense\n")
+    (refusal,) = machine.plan(NEWER, state="rolled_back").refusals
+    assert refusal.code == "driver.no_way_back" and "broken.list" in refusal.found
+
+
+def test_what_the_former_driver_needs_beside_its_packages_comes_from_its_repository(machine: Machine) -> None:
+    """As where 'apt autoremove' has taken it away after the exchange, and no source of the host's own has it."""
+    machine.apply(machine.plan(facts(A100), state="absent"))
+    machine.root.apt("clean")
+    build(machine.repository.directory, "nvidia-driver-cuda", OLD_PACKAGE, depends="helper")
+    machine.repository.add("helper", "1.0")
+    machine.apply(machine.plan(facts(A100), version=OLD))
+    machine.apply(machine.plan(LOADED, version=NEW))
+    machine.root.apt("autoremove")
+    assert "helper" not in machine.root.installed()
+    (machine.root.path / "etc/apt/sources.list.d/other.list").unlink()
+    plan = machine.plan(NEWER, state="rolled_back")
+    assert not plan.refusals and "helper" in {name for step in plan.steps for name in step.change["after"]}
+
+
+def test_no_room_is_asked_for_what_is_on_the_host_already(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    for clean in (False, True):
+        if clean:
+            machine.root.apt("clean")
+        offer = observation.observe(machine.host, machine.journal, machine.wanted(state="rolled_back"), NEWER).offer
+        assert offer and offer.transaction and offer.transaction.download == 0 < offer.transaction.unpacked
+
+
+def test_what_a_stopped_run_left_of_the_store_goes_with_the_driver(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, state="absent"))
+    machine.host.write(archive.STORE + "/.half_1_all.deb", "!<arch>")
+    machine.apply(machine.plan(facts(A100), state="absent"))
+    assert not machine.host.exists("/var/cache/gpuops")
+    assert not machine.plan(facts(A100), state="absent").steps
+
+
+def test_a_copy_that_fails_leaves_nothing_behind(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system of its own that is full: hard links are impossible, and half a file would fill it for good."""
+    for name in archive.kept(machine.host):
+        machine.host.remove("%s/%s" % (archive.STORE, name))
+    run = machine.host.run
+
+    def on_a_full_disk(argv: Any, **more: Any) -> Any:
+        if argv[0] == "cp":
+            Path(argv[-1]).write_bytes(b"half")
+        return run(["false"], **more) if argv[0] in ("ln", "cp") else run(argv, **more)
+
+    monkeypatch.setattr(machine.host, "run", on_a_full_disk)
+    with pytest.raises(GpuOpsError):
+        archive.keep(machine.host, dict.fromkeys(NAMES, OLD_PACKAGE))
+    assert machine.host.list(archive.STORE) == []
+
+
+def test_an_exchange_that_is_put_off_gives_up_no_way_back(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    kept = archive.kept(machine.host)
+    loaded = NEWER.but(driver_loaded=NEW)
+    for name in NAMES:
+        build(machine.repository.directory, name, "1:610.57.04-1")
+    machine.repository.publish()
+    machine.apply(machine.plan(loaded, version="610.57.04"), Disruption.service_restart)
+    there = record.read(machine.journal)
+    assert there and there.version == OLD and set(kept) <= set(archive.kept(machine.host))
+    machine.apply(machine.plan(loaded, state="rolled_back"))
+    assert set(machine.driver().values()) == {OLD_PACKAGE}
+
+
+def test_a_way_back_that_is_put_off_changes_nothing(machine: Machine) -> None:
+    machine.apply(machine.plan(LOADED, version=NEW))
+    loaded = NEWER.but(driver_loaded=NEW)
+    back = machine.plan(loaded, state="rolled_back")
+    machine.apply(back, Disruption.service_restart)
+    assert not machine.host.exists(KEPT_SOURCES_FILE)
+    assert machine.plan(loaded, state="rolled_back").steps == back.steps

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from typing import Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
+from urllib.parse import quote
 
 from ...core.host import CommandFailed, Host
 from ..model import Package
@@ -15,6 +16,7 @@ LISTS = "/var/lib/apt/lists"
 _CACHES = ("/var/cache/apt/pkgcache.bin", "/var/cache/apt/srcpkgcache.bin")
 EXTENDED_STATES = "/var/lib/apt/extended_states"
 UPDATES = ADMIN + "/updates"
+_AR = b"!<arch>\n"
 _FORMAT = "${db:Status-Want}\t${db:Status-Eflag}\t${db:Status-Status}\t${Package}\t${Architecture}\t${Version}\n"
 
 
@@ -115,7 +117,34 @@ def own(host: Host) -> List[str]:
 
 def archives(host: Host) -> Tuple[str, ...]:
     """Names of the package files that apt has fetched."""
-    return tuple(name for name in host.list(archives_directory(host)) if name.endswith(".deb"))
+    return whole_archives(host, archives_directory(host))
+
+
+def archive_begins(name: str, version: str) -> str:
+    """How the file of a package in this version begins (apt quotes what no file system has to take)."""
+    return "%s_%s_" % (name.split(":")[0], quote(version, safe="+~."))
+
+
+def whole_archives(host: Host, directory: str) -> Tuple[str, ...]:
+    """Names of the package files of a directory, without those that a power cut has left empty or cut short."""
+    return tuple(name for name in host.list(directory) if name.endswith(".deb") and not name.startswith(".")
+                 and _is_whole(host, "%s/%s" % (directory, name)))
+
+
+def _is_whole(host: Host, path: str) -> bool:
+    """Whether a package file ends where the headers of its members say (deb(5), ar(5))."""
+    found = host.stat(path)
+    if found is None or host.read_part(path, 0, len(_AR)) != _AR:
+        return False
+    position = len(_AR)
+    while position < found.st_size:
+        header = host.read_part(path, position, 60)
+        length = header[48:58].strip()
+        if header[58:] != b"`\n" or not length.isdigit():
+            return False
+        position += len(header) + int(length)
+        position += position % 2
+    return position in (found.st_size, found.st_size + 1)
 
 
 def archives_directory(host: Host) -> str:

@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterable, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError, HostFailed
 from ...core.host import CommandResult, Host
@@ -23,7 +23,7 @@ from ...core.waiting import wait_for
 from ..given_key import read_given
 from ..model import Credentials, Repository, Simulation
 from . import credentials, running
-from .database import ADMIN, full_name, installed, interrupted, native, status
+from .database import ADMIN, archive_begins, archives, full_name, installed, interrupted, native, status
 from .transaction import install_words
 from .versions import newest_first
 
@@ -95,11 +95,12 @@ class Index:
     # apt passes over what it cannot read
     without: Tuple[str, ...] = ()
 
-    def __init__(self, host: Host, scratch: str, repositories: Sequence[Repository]) -> None:
+    def __init__(self, host: Host, scratch: str, repositories: Sequence[Repository], files: str = "") -> None:
         self._host = host
         self._scratch = scratch
         self._options = ["-c", scratch + "/apt.conf"]
         self._repositories = repositories
+        self._files = _named(files)
         self.unread: Tuple[str, ...] = ()
 
     def run(self, program: str, *words: str) -> CommandResult:
@@ -180,16 +181,20 @@ class Index:
                                 native(self._host))[0]
 
     def _sizes(self, installs: Mapping[str, str]) -> Tuple[int, int]:
-        """Bytes to fetch and bytes unpacked of packages, as their index has them."""
+        """Bytes to fetch, of what is on the host already none, and bytes unpacked, as their index has them."""
         if not installs:
             return 0, 0
         listed = self.run("apt-cache", "show", *("%s=%s" % item for item in sorted(installs.items()))).stdout
+        fetched = tuple(name.lower() for name in archives(self._host))
         found: Dict[Tuple[str, str], Tuple[int, int]] = {}
         for stanza in listed.split("\n\n"):
             fields = dict(re.findall(r"(?m)^(Package|Version|Size|Installed-Size): *(\S+)", stanza))
             if "Package" in fields:
-                found[fields["Package"], fields.get("Version", "")] = (
-                    int(fields.get("Size", 0)), 1024 * int(fields.get("Installed-Size", 0)))
+                package = fields["Package"], fields.get("Version", "")
+                there = package in self._files or any(
+                    name.startswith(archive_begins(*package).lower()) for name in fetched)
+                found[package] = (0 if there else int(fields.get("Size", 0)),
+                                  1024 * int(fields.get("Installed-Size", 0)))
         return sum(size for size, _unpacked in found.values()), sum(size for _download, size in found.values())
 
     def update(self) -> None:
@@ -244,7 +249,7 @@ def index(
             "sources": host.path("/etc/apt/sources.list") if beside_system else scratch + "/none",
             "preferences": host.path("/etc/apt/preferences") if beside_system else scratch + "/none",
         })
-        opened = Index(host, scratch, repositories)
+        opened = Index(host, scratch, repositories, files)
         if interrupted(host):
             opened.suppose_unpacked({})
         opened.update()
@@ -405,6 +410,12 @@ def _copy(host: Host, origin: str, target: str, endings: Tuple[str, ...] = ("",)
         text = host.read(path)
         if text is not None:
             _put("%s/%s" % (target, name), text)
+
+
+def _named(index: str) -> FrozenSet[Tuple[str, str]]:
+    """(package, version) of every stanza of an index."""
+    fields = (dict(re.findall(r"(?m)^(Package|Version): *(\S+)", stanza)) for stanza in index.split("\n\n"))
+    return frozenset((each["Package"], each["Version"]) for each in fields if len(each) == 2)
 
 
 def _is_failure(line: str) -> bool:

@@ -7,12 +7,11 @@ import re
 import sys
 import time
 from typing import Callable, List, Match, Optional, Sequence
-from urllib.parse import quote
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandFailed, CommandResult, Host, held_up
 from ...core.waiting import wait_for
-from .database import archives_directory, own
+from .database import archive_begins, archives_directory, own
 
 LOCK_SECONDS = 600
 QUIET = {"DEBIAN_FRONTEND": "noninteractive", "NEEDRESTART_SUSPEND": "1"}
@@ -77,7 +76,7 @@ def archive(host: Host, name: str, version: str) -> Optional[str]:
 
 
 def _kept(host: Host, directory: str, name: str, version: str) -> List[str]:
-    return host.glob("%s/%s_%s_*.deb" % (directory, name.split(":")[0], quote(version, safe="+~.")))
+    return host.glob("%s/%s*.deb" % (directory, archive_begins(name, version)))
 
 
 def dpkg(host: Host) -> List[str]:
