@@ -33,6 +33,7 @@ class SigningKey:
     state:            ENROLLED, PENDING (imported, not confirmed yet) or UNKNOWN to the firmware.
     objection:        why modules cannot be signed with it, as found; '' where they can.
     lacks:            programs that its enrolment needs and the host does not have.
+    unenrollable:     (what is found, what to do) where the firmware cannot be asked to take it, () where it can.
     """
 
     key: str = "/var/lib/dkms/mok.key"
@@ -44,6 +45,7 @@ class SigningKey:
     state: str = UNKNOWN
     objection: str = ""
     lacks: Tuple[str, ...] = ()
+    unenrollable: Tuple[str, ...] = ()
 
     @property
     def called(self) -> str:
@@ -85,6 +87,12 @@ def refuse_unsigned(
 
 
 def _refuse_enrolment(key: SigningKey, policy: Policy) -> List[Refusal]:
+    if key.unenrollable:
+        found, remedy = key.unenrollable
+        return [Refusal(
+            "driver.enrollment_impossible", "%s, and %s is not enrolled" % (found, key.certificate),
+            "a request to enrol the key that somebody is asked to confirm", remedy
+            + ", or set `secure_boot` to `ignore` where the kernel takes the modules", option="secure_boot")]
     if key.state == PENDING:
         return []
     refusals = []
@@ -106,7 +114,7 @@ def _without_key(kernels: Sequence[Kernel], key: SigningKey, target: Target) -> 
     signers = sorted({kernel.signer for kernel in kernels if kernel.module == target.version and not kernel.trusted})
     there = "" if not signers else "; the modules there are signed by %s" % ", ".join(
         signer or "nobody" for signer in signers)
-    if key.state == PENDING:
+    if key.state == PENDING and not key.unenrollable:
         return Refusal(
             "driver.signing_key_unconfirmed",
             "Secure Boot is on, and key '%s' (SHA1 %s) was imported and is not confirmed yet%s" % (
@@ -114,10 +122,14 @@ def _without_key(kernels: Sequence[Kernel], key: SigningKey, target: Target) -> 
             "kernel modules that the kernel will load",
             "reboot the host and confirm the key at its console (Enroll MOK, Continue, Yes, the password), or set "
             "`secure_boot` to `enroll`, which installs the driver before that", option="secure_boot")
+    cause, enrolment = key.unenrollable or (
+        "Secure Boot is on",
+        "set `secure_boot` to `enroll` with an `enrollment_password`, or enrol DKMS's key yourself (`mokutil --import "
+        "%s`, then confirm it on the console at the next boot)" % key.certificate)
     return Refusal(
         "driver.secure_boot_without_key",
-        "Secure Boot is on, and no enrolled key signs the modules that DKMS builds" + there,
+        "%s, and no enrolled key signs the modules that DKMS builds%s" % (
+            "modules have to be signed here (%s)" % cause if key.unenrollable else cause, there),
         "kernel modules that the kernel will load",
-        "set `secure_boot` to `enroll` with an `enrollment_password`, or enrol DKMS's key yourself (`mokutil --import "
-        "%s`, then confirm it on the console at the next boot), or set `source` to `preinstalled` with modules that "
-        "the distribution signed, or `secure_boot` to `ignore`" % key.certificate, option="secure_boot")
+        "%s, or set `source` to `preinstalled` with modules that the distribution signed, or `secure_boot` to `ignore`"
+        % enrolment, option="secure_boot")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import List, Optional, Tuple
 
 from ..core.host import Host
-from ..hardware.certificates import Certificate, parse_certificate
-from ..hardware.secure_boot import FirmwareKeys, firmware_keys
+from ..hardware.certificates import Certificate, is_der, parse_certificate
+from ..hardware.secure_boot import FirmwareKeys, firmware_keys, obstacle
 from .files import FRAMEWORK_FILE
 from .policy import Policy
 from .signing import ENROLLED, PENDING, UNKNOWN, SigningKey
@@ -25,19 +25,26 @@ _NOT_ROOTS_ALONE = 0o077
 
 def read_signing_key(host: Host, policy: Policy) -> SigningKey:
     key, certificate = (policy.signing_key, policy.signing_certificate) if policy.signing_key else _of_dkms(host)
+    firmware = firmware_keys(host)
     found = SigningKey(key, certificate, given=bool(policy.signing_key),
-                       lacks=tuple(tool for tool in TOOLS if host.which(tool) is None))
+                       lacks=tuple(tool for tool in TOOLS if host.which(tool) is None),
+                       unenrollable=obstacle(host, firmware))
     missing = [path for path in (key, certificate) if not host.is_file(path)]
     if missing and not found.given:
         return found
     if missing:
         return replace(found, objection="no file %s" % " and no file ".join(missing))
+    data = host.read_bytes(certificate) or b""
     try:
-        read = parse_certificate(host.read_bytes(certificate) or b"")
+        read = parse_certificate(data)
     except ValueError as error:
         return replace(found, objection="%s: %s" % (certificate, error))
+    state = ENROLLED if _is_on_keyring(host, read) else state_of(read, firmware)
+    if state == UNKNOWN and not found.unenrollable and not is_der(data):
+        found = replace(found, unenrollable=(
+            "a certificate in PEM", "write it in DER, which mokutil takes (`openssl x509 -outform DER`)"))
     return replace(found, name=read.subject, serial=read.serial, sha1=read.sha1, objection=_exposed(host, key),
-                   state=state_of(read, firmware_keys(host)))
+                   state=state)
 
 
 def state_of(certificate: Certificate, firmware: FirmwareKeys) -> str:
@@ -45,6 +52,13 @@ def state_of(certificate: Certificate, firmware: FirmwareKeys) -> str:
     if certificate.sha256 in [each.sha256 for each in firmware.enrolled]:
         return ENROLLED
     return PENDING if certificate.sha256 in [each.sha256 for each in firmware.pending] else UNKNOWN
+
+
+def _is_on_keyring(host: Host, certificate: Certificate) -> bool:
+    """Whether the kernel has the key, as one that it was built with; no firmware need know that one (Linux:
+    x509_key_preparse() names a key by its subject and its key identifier)."""
+    return bool(certificate.key_id) and re.search(
+        r"\basymmetri .*: %s: " % certificate.key_id, host.read("/proc/keys") or "") is not None
 
 
 def _exposed(host: Host, path: str) -> str:

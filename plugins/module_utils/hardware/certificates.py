@@ -64,6 +64,11 @@ def parse_certificate(data: bytes) -> Certificate:
     )
 
 
+def is_der(data: bytes) -> bool:
+    """Whether a certificate is not armoured."""
+    return _PEM.search(data) is None
+
+
 def _from_pem(data: bytes) -> bytes:
     found = _PEM.search(data)
     if found is None:
@@ -110,6 +115,6 @@ def _key_id(fields: List[Element]) -> str:
             continue
         for _sequence, extension in _elements(_element(content)[1]):
             parts = list(_elements(extension))
-            if parts[0] == (_IDENTIFIER, _SUBJECT_KEY_ID):
+            if parts[:1] == [(_IDENTIFIER, _SUBJECT_KEY_ID)]:
                 return _element(parts[-1][1])[1].hex()
     return ""

@@ -40,11 +40,13 @@ class FirmwareKeys:
     pending:  those that were imported and wait to be confirmed at the console of the next boot; a request without its
               password, as a killed mokutil leaves it, is none.
     readable: whether any list could be read; where none can, nothing tells who may sign.
+    shim:     whether shim has started this system: it alone asks for the confirmation.
     """
 
     enrolled: Tuple[Certificate, ...] = ()
     pending: Tuple[Certificate, ...] = ()
     readable: bool = False
+    shim: bool = False
 
 
 def modules_must_be_signed(host: Host) -> bool:
@@ -61,10 +63,27 @@ def modules_must_be_signed(host: Host) -> bool:
 def firmware_keys(host: Host) -> FirmwareKeys:
     """Reads as far as the reader may; mok-variables are for root alone."""
     lists = [_variable(host, "db", IMAGE_SECURITY), _read(host, MOK_TABLE) or _variable(host, "MokListRT", SHIM)]
+    mirrored = "RT-" + SHIM
     return FirmwareKeys(
         tuple(each for data in lists for each in signature_list(data or b"")),
         tuple(signature_list(_variable(host, "MokNew", SHIM) or b"")) if _variable(host, "MokAuth", SHIM) else (),
-        any(data is not None for data in lists))
+        any(data is not None for data in lists),
+        lists[1] is not None or any(name.endswith(mirrored) for name in host.list(EFI_VARIABLES)))
+
+
+def obstacle(host: Host, firmware: FirmwareKeys) -> Tuple[str, ...]:
+    """(what is found, what to do) where no request to enrol a key would ever be answered, () where one can be made."""
+    if not host.is_dir("/sys/firmware/efi"):
+        return ("a system that no EFI firmware has started",
+                "sign the modules with a key that this kernel was built with, or let it load unsigned ones (its "
+                "arguments `module.sig_enforce` and `lockdown`)")
+    if not host.list(EFI_VARIABLES):
+        return ("no variables of the firmware in %s" % EFI_VARIABLES,
+                "mount them (`mount -t efivarfs efivarfs %s`), in a container those of its host" % EFI_VARIABLES)
+    if not firmware.shim:
+        return ("a system that was started without shim, whose MOK Manager asks for the confirmation",
+                "enrol the key in the firmware's own database (`db`), or boot by shim")
+    return ()
 
 
 def signature_list(data: bytes) -> Iterator[Certificate]:

@@ -69,6 +69,7 @@ def carried_out(host: Host, action: str) -> None:
 class TestReading:
     def test_where_there_is_none_it_is_one_that_dkms_would_make(self, tmp_path: Path) -> None:
         host = Host(str(tmp_path))
+        keys.firmware(host)
         assert read_signing_key(host, policy()) == signing.SigningKey(*MOK, lacks=("mokutil", "openssl"))
         host.write("/usr/sbin/update-secureboot-policy", "", mode=0o755)
         assert read_signing_key(host, policy()).certificate == "/var/lib/shim-signed/mok/MOK.der"
@@ -112,6 +113,35 @@ class TestReading:
                                          ((ours, theirs), (), "enrolled")):
             keys.firmware(host, enrolled, pending)
             assert read_signing_key(host, policy()).state == state
+
+    def test_one_that_the_kernel_was_built_with_needs_no_firmware(self, tmp_path: Path) -> None:
+        host, ours = Host(str(tmp_path / "root")), keys.make(tmp_path, "ours")
+        put(host, ours)
+        for key_id, state in (("00" * 20, "unknown"), (ours.read.key_id, "enrolled")):
+            host.write("/proc/keys", "2f0ff6ee I------     2 perm 1f010000     0     0 asymmetri gpuops: ours: %s: "
+                                     "X509.rsa %s []\n" % (key_id, key_id[-8:]))
+            assert read_signing_key(host, policy()).state == state
+
+    def test_why_no_request_to_enrol_it_would_be_answered_is_told(self, tmp_path: Path) -> None:
+        host, ours = Host(str(tmp_path / "root")), keys.make(tmp_path, "ours")
+        put(host, ours)
+
+        def told() -> str:
+            return " ".join(read_signing_key(host, policy()).unenrollable)
+
+        assert "no EFI firmware" in told()
+        os.makedirs(host.path("/sys/firmware/efi/efivars"))
+        assert "mount -t efivarfs" in told()
+        keys.variable(host, "SecureBoot", b"\x01", keys.GLOBAL)
+        assert "without shim" in told()
+        keys.variable(host, "MokNew", b"")
+        assert "without shim" in told(), "anybody may make a request"
+        keys.variable(host, "SbatLevelRT", b"sbat,1")
+        assert told() == ""
+        host.write_bytes(MOK[1], subprocess.run(
+            ["openssl", "x509", "-inform", "DER", "-in", str(ours.certificate)],
+            check=True, capture_output=True).stdout)
+        assert "-outform DER" in told(), "mokutil takes no other"
 
 
 @root_only
@@ -189,6 +219,19 @@ class TestRefusals:
         assert self.codes(key, secure_boot="enroll") == [
             "driver.enrollment_without_tools", "driver.enrollment_without_password"]
         assert self.codes(replace(key, state=signing.PENDING), secure_boot="enroll") == []
+
+    @pytest.mark.parametrize("asked, code", [
+        ("enroll", "driver.enrollment_impossible"), ("require_signed", "driver.secure_boot_without_key")])
+    @pytest.mark.parametrize("state", [signing.UNKNOWN, signing.PENDING])
+    def test_a_request_that_nobody_would_answer_is_refused_and_not_advised(
+        self, asked: str, code: str, state: str
+    ) -> None:
+        key = signing.SigningKey(state=state, unenrollable=("a system without shim", "boot by shim"))
+        wanted = policy(secure_boot=asked, enrollment_password=PASSWORD)
+        refusals = made(World(signing_key=key), wanted, self.there).refusals
+        assert [refusal.code for refusal in refusals] == [code]
+        assert "a system without shim" in refusals[0].found and refusals[0].remedy.startswith("boot by shim")
+        assert "mokutil" not in refusals[0].remedy
 
     @pytest.mark.parametrize("pair", [
         {"signing_key": "/k"}, {"signing_certificate": "/c"}, {"signing_key": "k", "signing_certificate": "/c"}])

@@ -73,6 +73,12 @@ def test_what_is_no_certificate_is_an_error_and_no_other_one(data: bytes) -> Non
         parse_certificate(data)
 
 
+def test_an_empty_extension_is_passed_over() -> None:
+    place = SAMPLE.index(bytes.fromhex("301d0603551d0e"))
+    empty, another = bytes.fromhex("3000"), bytes.fromhex("301b0419") + bytes(0x19)
+    assert parse_certificate(SAMPLE[:place] + empty + another + SAMPLE[place + 0x1f:]).key_id == ""
+
+
 @given(st.data())
 def test_a_spoiled_certificate_is_read_or_an_error(data: st.DataObject) -> None:
     der = bytearray(SAMPLE)
