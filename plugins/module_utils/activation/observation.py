@@ -82,7 +82,7 @@ class Observation:
     enabled:    services that an earlier run enabled.
     divided:    whether a boot makes a layout of MIG instances, which no reload of the driver leaves.
     undivided:  whether an earlier run unloaded the driver since the boot and did not have that layout made again.
-    loaded_with: parameters that the loaded modules were loaded with and report in another value, as
+    taken:      parameters that the loaded modules were loaded with and report in another value, as
                 HostFacts.parameters_differ has them.
     guest:      whether the GPUs are virtual ones, whose driver's package has no persistence daemon.
     ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
@@ -105,7 +105,7 @@ class Observation:
     enabled: Tuple[str, ...] = ()
     divided: bool = False
     undivided: bool = False
-    loaded_with: Tuple[str, ...] = ()
+    taken: Tuple[str, ...] = ()
     guest: bool = False
     ours: bool = False
 
@@ -142,7 +142,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         enabled=tuple(memory.get("enabled", ())),
         divided=host.exists(RESTORE_WANTED),
         undivided=bool(memory.get(UNDIVIDED)),
-        loaded_with=tuple(sorted({*memory.get(LOADED_WITH, ()), *(
+        taken=tuple(sorted({*memory.get(LOADED_WITH, ()), *(
             stale_parameters(host) if is_older_than_boot(host) else ())})),
         guest=bool(facts.vgpu_manager),
         ours=any("nvidia" in name and change.before is None

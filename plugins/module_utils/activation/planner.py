@@ -131,7 +131,7 @@ def _boots_after(planned: Plan) -> bool:
 
 def _other_parameters(observation: Observation, facts: HostFacts) -> Tuple[str, ...]:
     """Parameters that the modules have only once they are loaded anew; () where that cannot be done now."""
-    return tuple(each for each in facts.parameters_differ if each not in observation.loaded_with) \
+    return tuple(each for each in facts.parameters_differ if each not in observation.taken) \
         if facts.driver_installed else ()
 
 
@@ -431,7 +431,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts) -> List[s
     notes = []
     if observation.on_disk and not observation.modprobe:
         notes.append("nvidia-modprobe is not installed: device nodes appear only when a program opens a GPU as root.")
-    kept = [each for each in facts.parameters_differ if each in observation.loaded_with]
+    kept = [each for each in facts.parameters_differ if each in observation.taken]
     if kept:
         notes.append("The driver was loaded with %s and reports another value: where an initramfs loads it, make that "
                      "anew; else the driver takes no such value." % ", ".join(kept))

@@ -73,8 +73,10 @@ def steps(observation: Observation, policy: Policy, facts: HostFacts, target: Ta
 
 
 def parameters_text(wanted: Dict[str, str], policy: Policy, facts: HostFacts, target: Target) -> str:
-    lines = ("options %s %s=%s\n" % (_module(name.partition(".")[0], policy, facts, target), name.partition(".")[2],
-                                    value) for name, value in sorted(wanted.items()))
+    lines = []
+    for name, value in sorted(wanted.items()):
+        module, _dot, parameter = name.partition(".")
+        lines.append("options %s %s=%s\n" % (_module(module, policy, facts, target), parameter, value))
     return managed("".join(lines))
 
 

@@ -486,8 +486,7 @@ def _refuse_rolled_back(
 ) -> List[Refusal]:
     offer = observation.offer
     refusals = (_refuse_broken(observation) or rollback.refuse_way_back(observation, record)
-                or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts,
-                                            target)
+                or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
                 or building.refuse_gone(observation.kernels, policy, facts, target))
     if refusals or offer is None:
         return refusals

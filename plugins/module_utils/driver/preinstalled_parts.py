@@ -48,9 +48,8 @@ class Parts:
 
 
 def read_parts(host: Host, policy: Policy, facts: HostFacts) -> Parts:
-    wanted = {"fabric_manager": policy.fabric_manager == "present" or (
-                  policy.fabric_manager == "auto" and bool(facts.fabric)),
-              "imex": policy.imex == "present" or (policy.imex == "auto" and facts.imex)}
+    needed = {"fabric_manager": (policy.fabric_manager, bool(facts.fabric)), "imex": (policy.imex, facts.imex)}
+    wanted = {name: asked == "present" or (asked == "auto" and needs) for name, (asked, needs) in needed.items()}
     return Parts(
         brought_by=brought_by(host),
         cuda=library_version(host, "libcuda.so.1"),

@@ -47,10 +47,10 @@ def test_nothing_is_unloaded_that_could_not_be_loaded_again() -> None:
 
 
 def test_a_value_that_the_driver_was_loaded_with_and_does_not_report_is_told_and_loaded_no_more() -> None:
-    plan = planner.plan(replace(CONVERGED, loaded_with=("nvidia.NVreg_EnableMSI=1",)), PRESENT, WAITS)
+    plan = planner.plan(replace(CONVERGED, taken=("nvidia.NVreg_EnableMSI=1",)), PRESENT, WAITS)
     assert not any(step.action == "module.unload" for step in plan.steps) and not plan.requirements
     assert "nvidia.NVreg_EnableMSI=1" in plan.notes[0]
-    other = planner.plan(replace(CONVERGED, loaded_with=("nvidia.NVreg_EnableMSI=0",)), PRESENT, WAITS)
+    other = planner.plan(replace(CONVERGED, taken=("nvidia.NVreg_EnableMSI=0",)), PRESENT, WAITS)
     assert any(step.action == "module.unload" for step in other.steps)
 
 
@@ -70,10 +70,10 @@ def test_what_is_reported_otherwise_is_noted_by_who_has_loaded_it(tmp_path: Path
     host.write("/proc/driver/nvidia/params", "EnableMSI: 2\nDeviceFileMode: 438\n")
     host.write("/proc/uptime", "9.9 9.9\n")
     journal = Journal(host)
-    assert observation.observe(host, journal, PRESENT, RUNS).loaded_with == ()
+    assert observation.observe(host, journal, PRESENT, RUNS).taken == ()
     load = Step("activation", "module.load", "nvidia", "", parameters={"argv": ["modprobe", "nvidia"], "timeout": 9})
     executors.EXECUTORS["module.load"](host, journal, load)
-    assert observation.observe(host, journal, PRESENT, RUNS).loaded_with == ("nvidia.NVreg_EnableMSI=1",)
+    assert observation.observe(host, journal, PRESENT, RUNS).taken == ("nvidia.NVreg_EnableMSI=1",)
 
 
 def test_a_boot_has_loaded_what_was_written_before_it(tmp_path: Path) -> None:
@@ -82,4 +82,4 @@ def test_a_boot_has_loaded_what_was_written_before_it(tmp_path: Path) -> None:
     host.write("/proc/driver/nvidia/params", "EnableMSI: 2\n")
     host.write("/proc/uptime", "60.0 9.9\n")
     os.utime(host.path(PARAMETERS_FILE), (1, 1))
-    assert observation.observe(host, Journal(host), PRESENT, RUNS).loaded_with == ("nvidia.NVreg_EnableMSI=1",)
+    assert observation.observe(host, Journal(host), PRESENT, RUNS).taken == ("nvidia.NVreg_EnableMSI=1",)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.catalogue import Resolution, Wanted
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.catalogue.branches import BRANCHES
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.catalogue.companions import is_companion
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.branches import BRANCHES
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.companions import is_companion
 
 SYSTEMS = (
     "debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04", "ubuntu 26.04", "rhel 8.10", "rhel 9.6", "rhel 10.1",

@@ -19,12 +19,19 @@ the driver's exact version, but those that have one of their own; and all of the
 """
 from __future__ import annotations
 
-from .architectures import EITHER, GPU_ARCHITECTURES, GpuArchitecture, ModuleChoice, architecture_of, choose_module
-from .branches import FIRST_COHERENT_MODE, FIRST_OPEN_ONLY, LONG_TERM_BRANCH, notes_on
-from .companions import OF_NVLINK5
-from .guests import is_guest
-from .guests import module as module_of_guest
-from .names import (
+from .tables.architectures import (
+    EITHER,
+    GPU_ARCHITECTURES,
+    GpuArchitecture,
+    ModuleChoice,
+    architecture_of,
+    choose_module,
+)
+from .tables.branches import FIRST_COHERENT_MODE, FIRST_OPEN_ONLY, LONG_TERM_BRANCH, notes_on
+from .tables.companions import OF_NVLINK5
+from .tables.guests import is_guest
+from .tables.guests import module as module_of_guest
+from .tables.names import (
     FAMILY,
     FAMILY_EXPRESSIONS,
     FAMILY_GLOBS,
@@ -37,10 +44,10 @@ from .names import (
     newest,
     upstream,
 )
-from .repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
-from .resolver import Resolution, package_set, resolve, ways
-from .sets import PackageSet, Wanted
-from .systems import System, system_of
+from .tables.repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
+from .tables.resolver import Resolution, package_set, resolve, ways
+from .tables.sets import PackageSet, Wanted
+from .tables.systems import System, system_of
 
 __all__ = (
     "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
