@@ -154,9 +154,8 @@ def packages_step(
     parameters: 'manager' ('apt', 'dnf', 'zypper'), 'allow_downgrade', 'update_cache', 'purge' and 'hold' as the
     action plugin understands them.
     """
-    if not after:
-        raise ValueError("a transaction of no package")
-    removal = all(version is None for version in after.values())
+    # What a host has already is asked for in vain, and takes nothing away
+    removal = bool(after) and all(version is None for version in after.values())
     return Step(
         capability=capability,
         action=PACKAGES_REMOVE if removal else PACKAGES_INSTALL,
