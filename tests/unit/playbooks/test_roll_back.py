@@ -16,6 +16,11 @@ WAY = {"version": "580.178.04", "kernel_module": "open", "source": "distribution
 FINE = {"changed": True, "reboot_required": False, "applied": ["driver/packages.install/driver 580.178.04"]}
 
 
+# As where another run on this host, which may have exchanged the driver meanwhile, does not end in time
+REFUSED = {"failed": True, "msg": "it fails", "changed": False,
+           "refusals": [{"code": "host.another_run", "found": "another run", "wanted": "one", "remedy": "wait"}]}
+
+
 def failed(what: str) -> Dict[str, Any]:
     return {"failed": True, "msg": what, "changed": True}
 
@@ -58,7 +63,8 @@ def test_where_the_way_back_fails_both_errors_are_told(in_words: Hosts) -> None:
     ({**WAY, "how": "none", "why": "nobody has it"}, {"gpu_driver": [FINE, failed("it fails"), FINE]}, {}),
     (WAY, {"gpu_driver": [FINE, failed("it fails"), FINE]}, {"gpu_roll_back": False}),
     (WAY, {"gpu_driver": FINE, "container_runtime": failed("it fails")}, {}),
-], ids=["no way back", "not wanted", "not the driver's failure"])
+    (WAY, {"gpu_driver": [FINE, REFUSED, FINE]}, {}),
+], ids=["no way back", "not wanted", "not the driver's failure", "refused before anything changed"])
 def test_else_the_host_stays_as_the_failure_left_it(
     in_words: Hosts, way: Mapping[str, str], canned: Dict[str, Any], variables: Dict[str, Any]
 ) -> None:
