@@ -113,8 +113,9 @@ options:
     description:
       - Whose the memory of GPUs is on boards with a Grace processor, since driver branch 580.
       - V(driver) keeps it for GPU work, V(numa) makes nodes of the host's memory of it.
-      - V(auto) is V(driver) on such boards, as Kubernetes needs it, unless O(module_parameters) has
-        C(NVreg_CoherentGPUMemoryMode), and nothing elsewhere. The others are refused where there is no such mode.
+      - V(auto) is V(driver) on such boards, as Kubernetes needs it, unless O(module_parameters) or a file of somebody
+        else below C(/etc/modprobe.d) has C(NVreg_CoherentGPUMemoryMode), and nothing elsewhere. The others are refused
+        where there is no such mode.
     type: str
     choices: [auto, driver, numa]
     default: auto

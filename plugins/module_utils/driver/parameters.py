@@ -19,13 +19,14 @@ from .target import Target
 NAME = "driver"
 
 
-def wanted_parameters(policy: Policy, facts: HostFacts, target: Target) -> Dict[str, str]:
+def wanted_parameters(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Dict[str, str]:
     """{parameter: value}. The memory of a coherent board is the driver's own, where it can be: as NUMA nodes of the
-    host it would be given to any program, Kubernetes' own included."""
+    host it would be given to any program, Kubernetes' own included. An administrator's file that says whose it is
+    counts where the policy does not say it."""
     wanted = dict(policy.module_parameters)
     if policy.coherent_memory != "auto":
         wanted[COHERENT_MODE] = policy.coherent_memory
-    elif not _objection(facts, target):
+    elif COHERENT_MODE not in observation.set_elsewhere and not _objection(facts, target):
         wanted.setdefault(COHERENT_MODE, "driver")
     return wanted
 
@@ -48,7 +49,7 @@ def refusals(observation: Observation, policy: Policy, facts: HostFacts, target:
         found.append(Refusal(
             "driver.memory_not_coherent", objection, "`coherent_memory` %s" % policy.coherent_memory,
             "set `coherent_memory` to `auto`", option="coherent_memory"))
-    wanted = wanted_parameters(policy, facts, target)
+    wanted = wanted_parameters(observation, policy, facts, target)
     others = ["%s sets %s=%s" % (path, name, value)
               for name in sorted(wanted) for path, value in sorted(observation.set_elsewhere.get(name, {}).items())
               if not is_same(value, wanted[name])]
@@ -62,7 +63,7 @@ def refusals(observation: Observation, policy: Policy, facts: HostFacts, target:
 
 def steps(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Step]:
     """The file of modprobe.d that is ours; without parameters it is as it was before us."""
-    wanted = wanted_parameters(policy, facts, target)
+    wanted = wanted_parameters(observation, policy, facts, target)
     before = observation.files.get(PARAMETERS_FILE)
     if not wanted:
         return [restore_step(NAME, PARAMETERS_FILE, before, observation.originals[PARAMETERS_FILE])] \
@@ -93,10 +94,10 @@ def notes(observation: Observation, policy: Policy, facts: HostFacts, target: Ta
     if not facts.driver_loaded:
         return []
     gone = sorted(set(parameters_in(observation.files.get(PARAMETERS_FILE) or "")).difference(
-        wanted_parameters(policy, facts, target)))
+        wanted_parameters(observation, policy, facts, target)))
     return ["The loaded driver keeps %s until it is loaded anew." % ", ".join(gone)] if gone else []
 
 
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> HostFacts:
-    differ = differing(wanted_parameters(policy, facts, target), observation.loaded_parameters)
+    differ = differing(wanted_parameters(observation, policy, facts, target), observation.loaded_parameters)
     return facts.but(parameters_differ=differ if facts.driver_loaded else ())

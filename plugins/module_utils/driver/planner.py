@@ -454,7 +454,8 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
 
 
 def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    refusals = _refuse_system(observation, policy, facts) or rollback.refuse_record(observation, policy.roll_back_to)
+    # First, as how to install a driver here is no answer where there is none to return to
+    refusals = rollback.refuse_record(observation, policy.roll_back_to) or _refuse_system(observation, policy, facts)
     record = observation.record
     if refusals or record is None or policy.roll_back_to not in ("", record.version):
         return Plan(refusals=tuple(refusals)) if refusals else Plan(steps=tuple(rollback.withdraw_steps(observation)))

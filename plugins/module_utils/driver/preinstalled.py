@@ -24,9 +24,10 @@ def refusals(kernels: Sequence[Kernel], parts: Parts, policy: Policy, facts: Hos
     version = facts.driver_installed or facts.driver_boots
     if not version or not facts.driver_userspace:
         missing = "kernel module for %s" % facts.kernel if not version else "libnvidia-ml.so.1"
-        return (Refusal("driver.not_preinstalled", "no %s" % missing, _wanted(policy),
-                        "%s, or set `source` to `nvidia_repository` or `distribution`"
-                        % (facts.image_remedy or "install the driver into the image"), option="source"),)
+        # Where the image carries everything, no other source installs anything
+        remedy = facts.image_remedy or "build the driver into the image" if facts.immutable else \
+            "install the driver into the image, or set `source` to `nvidia_repository` or `distribution`"
+        return (Refusal("driver.not_preinstalled", "no %s" % missing, _wanted(policy), remedy, option="source"),)
     found = _of_version(version, parts, policy, facts) + _of_kernels(kernels, version, policy, facts)
     return tuple(found + _of_user_space(version, parts, facts) + _of_firmware(kernels, version, parts, facts)
                  + _of_nodes_program(parts, facts) + _of_daemons(version, parts, facts))

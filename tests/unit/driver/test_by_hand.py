@@ -107,3 +107,11 @@ def test_a_system_without_a_table_is_left_to_its_admin() -> None:
 
 def test_debian_is_driven() -> None:
     assert not made(World(), policy(), facts(A100)).refusals
+
+
+def test_who_wants_the_driver_before_is_not_told_how_to_install_one() -> None:
+    for system in (("rocky", "9.6"), ("freebsd", "14")):
+        for source in ("nvidia_repository", "preinstalled"):
+            assert told(*system, state="rolled_back", source=source).code == "driver.no_record"
+    assert told("debian", "12", state="rolled_back", source="preinstalled",
+                more={"immutable": "/run/ostree-booted"}).code == "driver.no_record"

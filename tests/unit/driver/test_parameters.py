@@ -15,6 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Hos
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.parameters import (
+    COHERENT_MODE,
     PARAMETERS_FILE,
     configuration_files,
     differing,
@@ -104,6 +105,14 @@ def test_another_file_that_says_otherwise_is_named() -> None:
 
 
 class TestCoherentMemory:
+    def test_a_file_that_says_whose_it_is_counts_where_the_policy_does_not_say_it(self) -> None:
+        theirs = World(more={"set_elsewhere": {COHERENT_MODE: {"/etc/modprobe.d/site.conf": "numa"}}})
+        plan = made(theirs, policy(), facts(GH200))
+        assert not plan.refusals
+        assert PARAMETERS_FILE not in [step.subject for step in plan.steps]
+        (refusal,) = made(theirs, policy(coherent_memory="driver"), facts(GH200)).refusals
+        assert refusal.code == "driver.parameter_set_elsewhere"
+
     @pytest.mark.parametrize("gpu, version, option, text", [
         (GH200, "580.178.04", "auto", "driver"), (GB200, "595.91.07", "auto", "driver"),
         (GH200, "580.178.04", "numa", "numa"), (GH200, "575.57.08", "auto", ""), (A100, "580.178.04", "auto", ""),

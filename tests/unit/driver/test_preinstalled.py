@@ -53,6 +53,11 @@ class TestWhole:
     def test_a_system_whose_image_carries_it_is_no_obstacle(self) -> None:
         assert planned(WHOLE.but(immutable="/run/ostree-booted", image="a system", image_remedy="layer it")) == Plan()
 
+    def test_another_source_is_no_advice_where_the_image_carries_everything(self) -> None:
+        (refusal,) = planned(facts(A100, immutable="/run/ostree-booted", image_remedy="layer it")).refusals
+        assert refusal.code == "driver.not_preinstalled" and refusal.remedy == "layer it"
+        assert "set `source`" in planned(facts(A100)).refusals[0].remedy
+
     def test_the_proprietary_module_may_do_without_firmware(self) -> None:
         kernels = tuple(replace(kernel, license="NVIDIA") for kernel in KERNELS)
         assert planned(WHOLE.but(module_installed="proprietary"), replace(PARTS, firmware=()), kernels) == Plan()

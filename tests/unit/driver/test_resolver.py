@@ -216,6 +216,9 @@ def test_repositories_without_which_nothing_is_built(system: str, enabled: Tuple
 @pytest.mark.parametrize("system, kernel, headers", [
     ("rocky 8.10", "4.18.0-553.el8_10.x86_64", ("kernel-devel-4.18.0-553.el8_10.x86_64",)),
     ("rocky 9.6", "5.14.0-570.el9.x86_64", ("kernel-devel-matched", "kernel-devel-5.14.0-570.el9.x86_64")),
+    ("rhel 9.6", "5.14.0-570.el9.aarch64+64k", ("kernel-64k-devel-matched", "kernel-64k-devel-5.14.0-570.el9.aarch64")),
+    ("rhel 9.6", "5.14.0-570.el9.x86_64+rt", ("kernel-rt-devel-matched", "kernel-rt-devel-5.14.0-570.el9.x86_64")),
+    ("ol 9.6", "5.15.0-312.187.5.el9uek.x86_64", ("kernel-uek-devel-5.15.0-312.187.5.el9uek.x86_64",)),
     ("amzn 2023", "6.1.140-154.amzn2023.x86_64", ("kernel-devel", "kernel-modules-extra")),
     ("amzn 2023", "6.12.30-40.amzn2023.x86_64", ("kernel6.12-devel", "kernel6.12-modules-extra")),
     ("amzn 2023", "6.18.2-3.amzn2023.x86_64", ("kernel6.18-devel", "kernel6.18-modules-extra")),

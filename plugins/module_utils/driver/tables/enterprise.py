@@ -4,7 +4,7 @@
 
 Sources: NVIDIA Driver Installation Guide (names, module streams, and that EL 10 and Fedora have none);
 NVIDIA/yum-packaging-precompiled-kmod (kernels that its modules are for); Red Hat's and AlmaLinux' documentation of the
-signed modules that they ship.
+signed modules that they ship; kernel.spec of CentOS Stream and kernel-uek.spec of Oracle (kinds of kernels).
 """
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ STREAM = "nvidia-driver"
 # Where the proprietary module has no stream of its own, its packages ended with this branch
 _LAST_PROPRIETARY = 580
 _FIRMWARE = "nvidia-kmod-common"
+# Oracle's kernel is what its Linux boots by default
+_ORACLES = "-uek"
 
 
 def builds(wanted: Wanted) -> Tuple[str, ...]:
@@ -93,10 +95,19 @@ def tool(wanted: Wanted) -> Tuple[str, ...]:
 
 
 def headers(system: System, kernels: Sequence[str]) -> Tuple[str, ...]:
-    """EL 9 and later have a package that always fits the newest kernel."""
-    if system.family == ENTERPRISE and system.major >= 9:
-        return ("kernel-devel-matched", *("kernel-devel-" + kernel for kernel in kernels))
-    return tuple("kernel-devel-" + kernel for kernel in kernels)
+    """EL 9 and later have a package that always fits the newest kernel, of each kind of kernel but Oracle's own."""
+    matched = system.family == ENTERPRISE and system.major >= 9
+    kinds = [_kind_of(kernel) for kernel in kernels] or [""]
+    return (*(dict.fromkeys("kernel%s-devel-matched" % kind for kind in kinds if matched and kind != _ORACLES)),
+            *("kernel%s-devel-%s" % (_kind_of(kernel), kernel.partition("+")[0]) for kernel in kernels))
+
+
+def _kind_of(kernel: str) -> str:
+    """'-64k' of '5.14.0-570.12.1.el9_6.aarch64+64k', whose pages are larger; '' of the usual kernel."""
+    if "uek." in kernel:
+        return _ORACLES
+    kind = kernel.partition("+")[2]
+    return "-" + kind if kind else ""
 
 
 def without_set(wanted: Wanted) -> str:
