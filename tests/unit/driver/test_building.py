@@ -175,8 +175,11 @@ class TestSignature:
         assert not self.trusted(host, vendor)
         host.write("/proc/keys", "04cf95ef I------     1 perm 0f0b0000     0     0 keyring   .blacklist: empty\n"
                    "0ec59ae1 I------     1 perm 1f030000     0     0 asymmetri Canonical Ltd. Kernel Module Signing: "
-                   "88f752e560a1e0737e31163a466ad7b70a850c19: X509.rsa 0a850c19 []\n")
+                   "88f752e560a1e0737e31163a466ad7b70a850c19: X509.rsa 0a850c19 []\n"
+                   "1ec59ae2 I------     1 perm 1f030000     0     0 asymmetri RESF: Rocky kernel signing key: "
+                   "18f752e560a1e0737e31163a466ad7b70a850c18: X509.rsa 0a850c18 []\n")
         assert self.trusted(host, vendor)
+        assert self.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "Rocky kernel signing key", "c2"))
         assert self.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "ours", ours.read.serial))
 
     @staticmethod
