@@ -38,11 +38,15 @@ def framework_text(key: SigningKey) -> str:
 
 def steps(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Step]:
     """Before anything is built, so that the package's own script signs with the right key."""
-    made = _framework_steps(observation)
+    return [*_framework_steps(observation), *request_steps(observation, policy, facts, target)]
+
+
+def request_steps(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Step]:
+    """The request that somebody confirms, and the key itself where there is none."""
     key = observation.signing_key
     if key.state != UNKNOWN or policy.secure_boot != ENROLL or not is_needed(
             observation.kernels, policy, facts, target):
-        return made
+        return []
     makes: List[Step] = []
     if not key.serial:
         private = {} if key.alone else {key.key: "a private key, for root alone"}
@@ -52,7 +56,7 @@ def steps(observation: Observation, policy: Policy, facts: HostFacts, target: Ta
         makes = [Step(NAME, MAKE, key.certificate, why,
                       change={"before": dict.fromkeys(made_now), "after": made_now},
                       parameters={"key": key.key}, reversible=False)]
-    return [*made, *makes, Step(
+    return [*makes, Step(
         NAME, IMPORT, key.certificate,
         "The kernel loads signed modules alone, and the firmware does not know the key that DKMS signs with.",
         change={"before": {key.called: None}, "after": {key.called: "to be confirmed at the console"}},

@@ -470,12 +470,14 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
             packages, subject=record.name, why="Driver %s was there before the last change." % record.version)
         offered = rollback.offer_steps(observation, record.changed(observation.installed))
     steps = _finishing_steps(observation, facts, packages is not None, [*steps, *offered])
+    steps += enrollment.request_steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)
     steps += building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
     steps += rollback.superfluous_steps(observation, facts, packages)
     steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
-    return Plan(steps=tuple(steps), requirements=building.requirements(observation.kernels, facts, target))
+    return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
+                                                  *enrollment.requirements(observation, policy, facts, target)))
 
 
 def _refuse_rolled_back(
