@@ -38,18 +38,25 @@ def framework_text(key: SigningKey) -> str:
 
 def steps(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Step]:
     """Before anything is built, so that the package's own script signs with the right key."""
-    made = _framework_steps(observation)
+    return [*_framework_steps(observation), *request_steps(observation, policy, facts, target)]
+
+
+def request_steps(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Step]:
+    """The request that somebody confirms, and the key itself where there is none."""
     key = observation.signing_key
     if key.state != UNKNOWN or policy.secure_boot != ENROLL or not is_needed(
             observation.kernels, policy, facts, target):
-        return made
+        return []
     makes: List[Step] = []
     if not key.serial:
-        makes = [Step(NAME, MAKE, key.certificate, "DKMS has no key yet to sign the modules with that it builds.",
-                      change={"before": {key.key: None, key.certificate: None},
-                              "after": {key.key: "a private key, for root alone", key.certificate: NAME_OF_MADE}},
+        private = {} if key.alone else {key.key: "a private key, for root alone"}
+        made_now = {**private, key.certificate: NAME_OF_MADE}
+        why = "The private key that DKMS signs with has no certificate." if key.alone else \
+            "DKMS has no key yet to sign the modules with that it builds."
+        makes = [Step(NAME, MAKE, key.certificate, why,
+                      change={"before": dict.fromkeys(made_now), "after": made_now},
                       parameters={"key": key.key}, reversible=False)]
-    return [*made, *makes, Step(
+    return [*makes, Step(
         NAME, IMPORT, key.certificate,
         "The kernel loads signed modules alone, and the firmware does not know the key that DKMS signs with.",
         change={"before": {key.called: None}, "after": {key.called: "to be confirmed at the console"}},
@@ -93,17 +100,24 @@ def kept(observation: Observation, policy: Policy, facts: HostFacts) -> Tuple[Ke
 
 
 def make_key(host: Host, journal: Journal, step: Step) -> None:
-    """As DKMS makes it (dkms, prepare_mok()); the certificate comes last, so that half a pair is made anew."""
+    """As DKMS makes it (dkms, prepare_mok()); the certificate comes last. A private key that is there without one, as a
+    killed run leaves it, is kept: other modules may be signed with it."""
+    place = step.parameters["key"]
+    there = host.read_bytes(place) or b""
     with host.scratch() as directory:
         key, certificate = directory + "/key", directory + "/certificate"
-        host.run(["openssl", "req", "-new", "-x509", "-nodes", "-newkey", "rsa:2048", "-sha256", "-days", "36500",
-                  "-subj", "/CN=%s/" % NAME_OF_MADE, "-addext", "extendedKeyUsage=codeSigning", "-outform", "DER",
-                  "-keyout", key, "-out", certificate])
         files = Host()
+        if there:
+            files.write_bytes(key, there, 0o600)
+        host.run(["openssl", "req", "-new", "-x509", *(["-key", key] if there else [
+            "-nodes", "-newkey", "rsa:2048", "-keyout", key]), "-passin", "pass:", "-sha256", "-days", "36500",
+            "-subj", "/CN=%s/" % NAME_OF_MADE, "-addext", "extendedKeyUsage=codeSigning", "-outform", "DER",
+            "-out", certificate])
         private, public = files.read_bytes(key) or b"", files.read_bytes(certificate) or b""
     host.remove(step.subject)
-    host.remove(step.parameters["key"])
-    host.write_bytes(step.parameters["key"], private, 0o600)
+    if not there:
+        host.remove(place)
+        host.write_bytes(place, private, 0o600)
     host.write_bytes(step.subject, public, 0o644)
 
 

@@ -18,7 +18,8 @@ from ..hardware.boot import Module, installed_module, kernels
 from ..hardware.secure_boot import firmware_keys
 
 NOTE = "unbuilt"
-_KEYRING = re.compile(r"\basymmetri (.+?): [0-9a-f]+: ")
+# The kernel puts an organization before the name where the name does not begin with it (Linux: x509_fabricate_name())
+_KEYRING = re.compile(r"\basymmetri (?:.+: )??((?:(?!: ).)+): [0-9a-f]+: ")
 
 
 @dataclass(frozen=True)

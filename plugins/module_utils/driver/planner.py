@@ -474,12 +474,14 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
         steps, offered = ([replace(step, disruption=packages.disruption) for step in each]
                           for each in (steps, offered))
     steps = _finishing_steps(observation, facts, packages is not None, [*steps, *offered])
+    steps += enrollment.request_steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)
     steps += building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
     steps += rollback.superfluous_steps(observation, facts, packages)
     steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
-    return Plan(steps=tuple(steps), requirements=building.requirements(observation.kernels, facts, target))
+    return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
+                                                  *enrollment.requirements(observation, policy, facts, target)))
 
 
 def _refuse_rolled_back(

@@ -44,6 +44,8 @@ _VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
 _PARAMETER = re.compile(r"[A-Za-z0-9_]+")
 _VALUE = re.compile(r"[^\s\"'\\#]+")
+# Shim's MOK Manager, PASSWORD_MAX; it knows the keys of an American keyboard alone
+_TYPED = re.compile(r"[ -~]{0,256}")
 _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9+.-]+$")
 
 
@@ -95,7 +97,7 @@ class Policy:
     secure_boot: str = REQUIRE_SIGNED
     signing_key: str = ""
     signing_certificate: str = ""
-    enrollment_password: str = ""
+    enrollment_password: str = field(default="", repr=False)
     credentials: Optional[Credentials] = None
     key_credentials: Optional[Credentials] = None
 
@@ -124,6 +126,8 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
         values["repository_url"] = bare.rstrip("/") + "/"
     values.update(_key(str(values.get("repository_key", "")), values.get("state") in ("absent", "rolled_back")))
     values["repository_key_fingerprint"] = values["repository_key_fingerprint"].replace(" ", "").upper()
+    # A block of YAML, and many a file of a vault, ends in a line feed
+    values["enrollment_password"] = str(values.get("enrollment_password", "")).rstrip("\n")
     # Of no policy: they say how the host will be, and the facts tell it
     values.pop("boards", None)
     policy = Policy(**values)
@@ -209,6 +213,15 @@ def _refuse_contradictions(policy: Policy) -> None:
             option="repository_key",
         )
     _refuse_half_a_pair(policy)
+    if not _TYPED.fullmatch(policy.enrollment_password):
+        raise GpuOpsError(
+            "driver.enrollment_password_malformed",
+            found="an `enrollment_password` that the console of the firmware does not take",
+            wanted="at most 256 letters, digits, blanks and signs of ASCII, in one line: it is typed there on an "
+                   "American keyboard",
+            remedy="set `enrollment_password` to such a one",
+            option="enrollment_password",
+        )
     for name in policy.extra_packages:
         if not _PACKAGE.match(name):
             raise GpuOpsError(

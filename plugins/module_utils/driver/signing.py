@@ -33,6 +33,7 @@ class SigningKey:
     state:            ENROLLED, PENDING (imported, not confirmed yet) or UNKNOWN to the firmware.
     objection:        why modules cannot be signed with it, as found; '' where they can.
     lacks:            programs that its enrolment needs and the host does not have.
+    alone:            whether the private key is there and its certificate is not.
     unenrollable:     (what is found, what to do) where the firmware cannot be asked to take it, () where it can.
     """
 
@@ -45,6 +46,7 @@ class SigningKey:
     state: str = UNKNOWN
     objection: str = ""
     lacks: Tuple[str, ...] = ()
+    alone: bool = False
     unenrollable: Tuple[str, ...] = ()
 
     @property

@@ -31,7 +31,7 @@ def read_signing_key(host: Host, policy: Policy) -> SigningKey:
                        unenrollable=obstacle(host, firmware))
     missing = [path for path in (key, certificate) if not host.is_file(path)]
     if missing and not found.given:
-        return found
+        return replace(found, alone=missing == [certificate])
     if missing:
         return replace(found, objection="no file %s" % " and no file ".join(missing))
     data = host.read_bytes(certificate) or b""

@@ -8,7 +8,6 @@ with GPU accelerators", "Security overview": /etc is stateless), transactional-u
 """
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Mapping, Tuple
 
@@ -103,6 +102,6 @@ def image_of(host: Host, release: Mapping[str, str]) -> Tuple[str, ImageSystem]:
         told = system.tells(host, release)
         if told:
             return told, system
-    if os.statvfs(host.path("/usr")).f_flag & os.ST_RDONLY:
+    if host.is_read_only("/usr"):
         return "/usr is mounted read-only", READ_ONLY
     return "", ImageSystem("", "")

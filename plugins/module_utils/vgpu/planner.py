@@ -34,7 +34,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(complete=False, notes=("The license waits for a loaded driver.",))
     files = _file_steps(observation, policy)
     steps = [*files, *_service_steps(observation, policy, facts, tuple(step.id for step in files))]
-    return Plan(steps=tuple(steps + _wait_steps(observation, policy, facts, steps)))
+    return Plan(steps=tuple(steps + _wait_steps(observation, policy, facts, steps)), notes=_notes(observation, policy))
 
 
 def _settings(observation: Observation, policy: Policy) -> Mapping[str, str]:
@@ -52,7 +52,14 @@ def _is_known(observation: Observation, policy: Policy) -> bool:
     """Whether it is known where a license comes from, where one is needed."""
     return not _asks(observation, policy) or bool(
         policy.token or observation.token or observation.others or observation.licensed
-        or SERVER in _settings(observation, policy))
+        or _settings(observation, policy).get(SERVER))
+
+
+def _notes(observation: Observation, policy: Policy) -> Tuple[str, ...]:
+    if not policy.token or FEATURE in policy.settings or _asks(observation, policy):
+        return ()
+    return ("%s says %s=0: no license is asked for in spite of `token`. Set `feature_type`."
+            % (CONFIGURATION, FEATURE),)
 
 
 # refusals

@@ -175,13 +175,44 @@ class TestSignature:
         assert not self.trusted(host, vendor)
         host.write("/proc/keys", "04cf95ef I------     1 perm 0f0b0000     0     0 keyring   .blacklist: empty\n"
                    "0ec59ae1 I------     1 perm 1f030000     0     0 asymmetri Canonical Ltd. Kernel Module Signing: "
-                   "88f752e560a1e0737e31163a466ad7b70a850c19: X509.rsa 0a850c19 []\n")
+                   "88f752e560a1e0737e31163a466ad7b70a850c19: X509.rsa 0a850c19 []\n"
+                   "1ec59ae2 I------     1 perm 1f030000     0     0 asymmetri RESF: Rocky kernel signing key: "
+                   "18f752e560a1e0737e31163a466ad7b70a850c18: X509.rsa 0a850c18 []\n")
         assert self.trusted(host, vendor)
+        assert self.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "Rocky kernel signing key", "c2"))
         assert self.trusted(host, Module("/x.ko", VERSION, "NVIDIA", "ours", ours.read.serial))
 
     @staticmethod
     def trusted(host: Host, module: Module) -> bool:
         return kernels.is_trusted(module, kernels.known_keys(host))
+
+    def test_modules_of_other_makers_beside_the_drivers_are_not_judged(self, tmp_path: Path) -> None:
+        ours = keys.make(tmp_path, "ours")
+
+        class Built(Host):
+            """DKMS has built a driver that is signed, beside a module of another package that nobody has signed."""
+
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+                if argv[0] == "dkms":
+                    return CommandResult(argv, 0, "nvidia/%s: added\n" % VERSION if argv[1] == "status" else "", "")
+                foreign = argv[1].endswith(("nvidia-fs.ko", self.unsigned))
+                return CommandResult(argv, 0, "version: %s\n" % ("2.29.4" if "nvidia-fs" in argv[1] else VERSION) + (
+                    "" if foreign else "signer: ours\nsig_key: %s\n" % ours.read.serial), "")
+
+            unsigned = "/none"
+
+        host = Built(str(tmp_path / "root"))
+        host.write_bytes("/certificate", ours.der)
+        host.write("/lib/modules/%s/modules.dep" % RUNNING, "updates/dkms/nvidia.ko:\n")
+        for name in ("nvidia", "nvidia-uvm", "nvidia-fs"):
+            host.write("/lib/modules/%s/updates/dkms/%s.ko" % (RUNNING, name), "")
+        step = Step("driver", "dkms.build", RUNNING, "", change={"before": {}, "after": {"nvidia": VERSION}},
+                    parameters={"essential": True, "timeout": 9, "signed": True, "certificate": "/certificate",
+                                "exactly": True})
+        executors.build_module(host, Journal(host), step)
+        host.unsigned = "nvidia-uvm.ko"
+        with pytest.raises(GpuOpsError, match="nvidia-uvm.ko is signed by nobody"):
+            executors.build_module(host, Journal(host), step)
 
     def test_each_kernels_module_is_judged_by_its_own_signature(self, tmp_path: Path) -> None:
         ours = keys.make(tmp_path, "DKMS module signing key")

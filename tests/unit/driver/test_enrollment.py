@@ -158,10 +158,33 @@ class TestMaking:
 
     def test_half_a_pair_that_a_killed_run_left_is_made_whole(self, tmp_path: Path) -> None:
         host = Firmware(str(tmp_path))
-        host.write(MOK[0], "half", 0o644)
+        host.write(MOK[0], "", 0o644)
         assert read_signing_key(host, policy()).serial == ""
         carried_out(host, enrollment.MAKE)
         assert read_signing_key(host, policy()).objection == ""
+
+    def test_a_private_key_without_its_certificate_stays_and_gets_one(self, tmp_path: Path) -> None:
+        host, ours = Firmware(str(tmp_path / "root")), keys.make(tmp_path, "ours")
+        host.write_bytes(MOK[0], ours.key.read_bytes(), 0o600)
+        found = read_signing_key(host, policy())
+        wanted = policy(secure_boot="enroll", enrollment_password=PASSWORD)
+        steps = made(World(signing_key=replace(found, lacks=(), unenrollable=())), wanted,
+                     facts(A100, secure_boot=True)).steps
+        assert [step.change["after"] for step in steps if step.action == enrollment.MAKE] == [
+            {MOK[1]: signing.NAME_OF_MADE}]
+        carried_out(host, enrollment.MAKE)
+        assert host.read_bytes(MOK[0]) == ours.key.read_bytes(), "other modules may be signed with it"
+        public = [subprocess.run(["openssl", "x509", "-inform", "DER", "-in", path, "-noout", "-pubkey"], check=True,
+                                 capture_output=True).stdout for path in (host.path(MOK[1]), str(ours.certificate))]
+        assert public[0] == public[1]
+
+    def test_what_cannot_be_read_in_its_place_is_told_and_stays(self, tmp_path: Path) -> None:
+        host = Firmware(str(tmp_path))
+        host.write(MOK[0], "-----BEGIN ENCRYPTED PRIVATE KEY-----\n", 0o600)
+        with pytest.raises(GpuOpsError):
+            carried_out(host, enrollment.MAKE)
+        assert host.read(MOK[0]) == "-----BEGIN ENCRYPTED PRIVATE KEY-----\n"
+        assert not host.exists(MOK[1])
 
 
 @root_only
@@ -232,6 +255,17 @@ class TestRefusals:
         assert [refusal.code for refusal in refusals] == [code]
         assert "a system without shim" in refusals[0].found and refusals[0].remedy.startswith("boot by shim")
         assert "mokutil" not in refusals[0].remedy
+
+    @pytest.mark.parametrize("word", ["stra\u00dfe", "two\nlines", "tab\t", "a" * 257])
+    def test_a_password_that_cannot_be_typed_at_the_console_is_refused(self, word: str) -> None:
+        with pytest.raises(GpuOpsError) as caught:
+            policy(secure_boot="enroll", enrollment_password=word)
+        assert caught.value.refusals[0].code == "driver.enrollment_password_malformed"
+        assert word not in str(caught.value.result())
+
+    def test_the_password_is_not_shown_with_the_policy(self) -> None:
+        assert PASSWORD not in repr(policy(enrollment_password=PASSWORD))
+        assert policy(enrollment_password=PASSWORD + "\n").enrollment_password == PASSWORD
 
     @pytest.mark.parametrize("pair", [
         {"signing_key": "/k"}, {"signing_certificate": "/c"}, {"signing_key": "k", "signing_certificate": "/c"}])

@@ -88,7 +88,7 @@ class World(world.World):
 
     def _fetch(self) -> None:
         settings = assignments.values(self.files.get(CONFIGURATION, ""))
-        knows = TOKEN_FILE in self.files or self.others or "ServerAddress" in settings
+        knows = TOKEN_FILE in self.files or self.others or settings.get("ServerAddress")
         self.licensed = bool(knows and self.grants and settings.get("FeatureType") != "0")
 
     # words
