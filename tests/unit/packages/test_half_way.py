@@ -141,7 +141,7 @@ def test_what_is_staged_need_not_be_fetched_where_it_is_installed(
     for path in (root.path / directory).glob("*.deb"):
         path.unlink()
     assert "packages.download" in [step.action for step in planned(root, driver, state="staged").steps]
-    (root.path / directory / ("nvidia-fabricmanager_%s_all.deb" % WANTED)).touch()
+    (root.path / directory / ("nvidia-fabricmanager_%s_all.deb" % WANTED)).write_bytes(b"!<arch>\n")
     assert "packages.download" not in [step.action for step in planned(root, driver, state="staged").steps]
 
 
