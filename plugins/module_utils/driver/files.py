@@ -19,8 +19,8 @@ AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 # Read after those that sort before it
 FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
 # What belongs to one driver and not to the one after it
-RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE)
-OUR_FILES = (*RECORDED_FILES, PARAMETERS_FILE, FRAMEWORK_FILE)
+RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE, PARAMETERS_FILE)
+OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE)
 
 
 def sources_text(origin: Origin) -> str:

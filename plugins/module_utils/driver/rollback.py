@@ -9,6 +9,7 @@ from ..core.facts import HostFacts
 from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
+from ..hardware.parameters import PARAMETERS_FILE
 from . import building, catalogue
 from .archive import STORE
 from .files import KEPT_SOURCES_FILE, PIN_FILE, RECORDED_FILES, SOURCES_FILE, UNATTENDED_FILE
@@ -175,7 +176,7 @@ def file_steps(
 
 
 def before_transaction(observation: Observation, record: Record) -> List[Step]:
-    return file_steps(observation, record, (KEY_FILE, SOURCES_FILE, UNATTENDED_FILE))
+    return file_steps(observation, record, (KEY_FILE, SOURCES_FILE, UNATTENDED_FILE, PARAMETERS_FILE))
 
 
 def after_transaction(observation: Observation, record: Record, packages: Optional[Step]) -> List[Step]:

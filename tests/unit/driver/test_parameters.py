@@ -104,6 +104,20 @@ def test_another_file_that_says_otherwise_is_named() -> None:
     assert not made(world, policy(), facts(A100)).refusals, "what the policy does not name is theirs"
 
 
+def test_the_way_back_leads_to_the_parameters_of_that_driver() -> None:
+    """What came with the newer driver may be what it failed by."""
+    old = "580.126.09"
+    world = World(facts=facts(A100, driver_installed=old, driver_boots=old, driver_loaded=old))
+    world.apply(world.plan(policy(version=old, module_parameters={"NVreg_EnableMSI": 1})))
+    before = dict(world.files)
+    failed = {"module_parameters": {"NVreg_EnableMSI": 0}}
+    world.apply(world.plan(policy(**failed)))
+    assert world.files[PARAMETERS_FILE] != before[PARAMETERS_FILE]
+    world.apply(world.plan(policy(state="rolled_back", **failed)))
+    assert world.files == before
+    assert not world.plan(policy(state="rolled_back", **failed)).steps
+
+
 class TestCoherentMemory:
     def test_a_file_that_says_whose_it_is_counts_where_the_policy_does_not_say_it(self) -> None:
         theirs = World(more={"set_elsewhere": {COHERENT_MODE: {"/etc/modprobe.d/site.conf": "numa"}}})
