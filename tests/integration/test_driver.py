@@ -260,7 +260,9 @@ def test_an_exchange_is_exactly_the_plan(play: Play, version: str, before: str) 
         if step["capability"] == "driver" and step["action"] != "packages.download"]
     assert play.say("cat", "/sys/module/nvidia/version") == before
     play.writers(version=version)
-    assert [(step["id"], step["change"], step["parameters"]) for step in play.done(lines)] == steps_of(planned)
+    # What disturbs nothing was done already by the run that was allowed no more
+    expected = sorted(steps_of(planned), key=lambda step: "/packages.download/" not in step[0])
+    assert [(step["id"], step["change"], step["parameters"]) for step in play.done(lines)] == expected
     assert play.say("cat", "/sys/module/nvidia/version") == version
     kernel = play.say("uname", "-r")
     assert play.say("dkms", "status") == "nvidia/%s, %s, x86_64: installed" % (version, kernel)

@@ -34,6 +34,8 @@ TOPOLOGY = parse({
 HOSTS = tuple(host.name for host in TOPOLOGY.hosts)
 REPOSITORY_URL = "http://packages.gpulab:8480/cuda/repos/debian12/x86_64"
 EFI_VARIABLE = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+# An empty list of keys: shim has started the system
+SHIM_VARIABLE = "/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 
 # Everything that an installation would change: contents where they are small, else names, sizes and times.
 STATE = r"""
@@ -172,8 +174,9 @@ def wishes_of_writer(controller: Controller) -> Dict[str, str]:
 
 @pytest.fixture(scope="module")
 def states(lab: Lab, controller: Controller) -> Dict[str, str]:
-    lab.ssh("t4", ["sh", "-c", "mkdir -p %s && printf '\\006\\000\\000\\000\\001' > %s"
-                   % (os.path.dirname(EFI_VARIABLE), EFI_VARIABLE)])
+    lab.ssh("t4", ["mkdir", "-p", os.path.dirname(EFI_VARIABLE)])
+    for path, content in ((EFI_VARIABLE, "\\006\\000\\000\\000\\001"), (SHIM_VARIABLE, "\\006\\000\\000\\000")):
+        lab.ssh("t4", ["sh", "-c", "printf '%s' > %s" % (content, path)])
     lab.ssh("v100", ["touch", "/run/ostree-booted"])
     try:
         return controller.refusals("gpuops.nvidia.site", STATES)
