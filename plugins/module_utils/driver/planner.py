@@ -30,6 +30,7 @@ from .files import (
     AUTH_FILE,
     FRAMEWORK_FILE,
     PIN_FILE,
+    RECORDED_FILES,
     SOURCES_FILE,
     UNATTENDED_FILE,
     pin_text,
@@ -298,9 +299,12 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(observation, facts, target)
-    steps = rollback.record_steps(observation, facts, packages)
-    steps += _first_steps(observation, policy, facts, packages is not None)
-    steps += _download_steps(observation, policy, facts, target, packages)
+    record = rollback.record_steps(observation, facts, packages)
+    first = _first_steps(observation, policy, facts, packages is not None)
+    fetched = _download_steps(observation, policy, facts, target, packages)
+    # A download may have been staged by a run of its own, so that it stands first, where nothing recorded goes before it
+    is_recorded_first = any(step.subject in RECORDED_FILES for step in first)
+    steps = [*record, *first, *fetched] if is_recorded_first else [*first, *fetched, *record]
     if policy.hold:
         steps += _own_file(observation, UNATTENDED_FILE, unattended_text(),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
