@@ -302,7 +302,7 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     record = rollback.record_steps(observation, facts, packages)
     first = _first_steps(observation, policy, facts, packages is not None)
     fetched = _download_steps(observation, policy, facts, target, packages)
-    # A download may have been staged by a run of its own, so that it stands first, where nothing recorded goes before it
+    # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
     is_recorded_first = any(step.subject in RECORDED_FILES for step in first)
     steps = [*record, *first, *fetched] if is_recorded_first else [*first, *fetched, *record]
     if policy.hold:
