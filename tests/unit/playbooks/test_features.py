@@ -171,7 +171,7 @@ def test_pods_that_wait_for_a_label_are_waited_for_once_the_node_has_it(in_words
     assert labels_of(api).get(MPS) == "true" and "failed=0" in told.stdout, told.stdout
 
 
-def test_site_looks_for_those_that_have_or_want_them_and_at_no_others(controller: Controller) -> None:
+def test_site_looks_at_those_that_have_or_speak_of_them_and_at_no_others(controller: Controller) -> None:
     """Node Feature Discovery names its labels in an annotation too."""
     theirs = {"nfd.node.kubernetes.io/feature-labels": "nvidia.com/gpu.product"}
     inventory = controller.directory / "own.json"
@@ -185,4 +185,4 @@ def test_site_looks_for_those_that_have_or_want_them_and_at_no_others(controller
           "vars": {**yaml.safe_load((REPOSITORY / "playbooks/vars/site.yml").read_text()), "gpu_components_told": {},
                    "node_maintenance_clusters": {"clusters": [{"hosts": list(hosts)}], "of_hosts": facts}}}],
         "--inventory", str(inventory), hosts=hosts)
-    assert sorted(told["msg"]) == ["gpu-2", "gpu-3"]
+    assert sorted(told["msg"]) == ["gpu-2", "gpu-3", "gpu-4"]
