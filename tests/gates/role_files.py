@@ -93,7 +93,7 @@ REBOOT = """\
     - name: Go on after the reboot
       gpuops.nvidia.%(module)s:
         from_variables: true
-      register: %(role)s_applied
+      register: %(role)s_resumed
       when: %(role)s_applied.plan.complete
 """
 # Only the activation waits for a person
@@ -109,7 +109,8 @@ CONFIRMATION = """\
       [activation.key_unconfirmed]
   vars:
     %(role)s_confirmation: >-
-      {{ %(role)s_applied.plan.requirements | selectattr('kind', 'eq', 'confirmation') | first | default({}) }}
+      {{ ([%(role)s_resumed | default({}), %(role)s_applied] | selectattr('plan', 'defined') | first).plan.requirements
+         | selectattr('kind', 'eq', 'confirmation') | first | default({}) }}
   when:
     - %(role)s_confirmation | length > 0
     - not ansible_check_mode
