@@ -109,8 +109,8 @@ CONFIRMATION = """\
       [activation.key_unconfirmed]
   vars:
     %(role)s_confirmation: >-
-      {{ ([%(role)s_resumed | default({}), %(role)s_applied] | selectattr('plan', 'defined') | first).plan.requirements
-         | selectattr('kind', 'eq', 'confirmation') | first | default({}) }}
+      {{ ([%(role)s_resumed | default({}), %(role)s_applied] | selectattr('plan', 'defined') | first)
+         .plan.requirements | selectattr('kind', 'eq', 'confirmation') | first | default({}) }}
   when:
     - %(role)s_confirmation | length > 0
     - not ansible_check_mode
