@@ -3,10 +3,11 @@
 """The hold of the kernel that runs: no other one comes while the policy says so. Pure.
 
 A file of preferences, as the driver's hold is. Each kernel of Debian and Ubuntu is a set of packages with its release
-in their names, beside those of other kernels, and metapackages bring the next one. So three things are said of them, and
-apt takes the first that fits a version (apt_preferences(5)): the packages of the running kernel and the metapackages
-stay in their versions, other packages of this release may come (its headers, a further part), those of every other
-kernel may not. What is installed of those stays, to be booted if need be. For rpm see tables/kernel_locks.py.
+in their names, beside those of other kernels, and metapackages bring the next one. So three things are said of them,
+and apt takes the first that fits a version (apt_preferences(5)): the packages of the running kernel and the
+metapackages stay in their versions, other packages of this release may come (its headers, a further part), those of
+every other kernel may not. What is installed of those stays, to be booted if need be. For rpm see
+tables/kernel_locks.py.
 """
 from __future__ import annotations
 

@@ -72,8 +72,8 @@ def notes(
     told += ["Kernel %s comes along, with its modules: the package that follows kernel updates is of this one." % each
              for each in dict.fromkeys(new)]
     if not policy.kernel_hold and any(map(catalogue.FAMILY.match, coming)):
-        told += ["No modules that follow the updates of linux-image-%s fit driver %s and a kernel that is there: the next "
-                 "kernel may come without a module, and `kernel_hold` keeps it off." % (kind, target.version)
+        told += ["No modules that follow the updates of linux-image-%s fit driver %s and a kernel that is there: the "
+                 "next kernel may come without a module, and `kernel_hold` keeps it off." % (kind, target.version)
                  for kind in follows(installed) if not _follower(kind, (*installed, *coming))]
     return told
 

@@ -86,7 +86,9 @@ def target_of(
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
     if not version:
-        present = catalogue.upstream(installed.get(packages.anchor, ""))
+        # User space is the same for modules that come built
+        others = installed.get(built.packages.anchor, "") if built is not None else ""
+        present = catalogue.upstream(installed.get(packages.anchor, others))
         version = present if present and catalogue.matches(present, policy.version) else ""
     return Target(version or catalogue.newest(known, policy.version), wanted.module, packages, leaves=leaves)
 

@@ -270,8 +270,7 @@ class World(world.World):
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or "linux-headers-" + kernel.release in self.installed)
             for kernel in self.kernels)
-        ended = any(version is None and name.startswith("nvidia-dkms-") for name, version in step.change["after"].items())
-        if ended:
+        if any(version is None and name.startswith("nvidia-dkms-") for name, version in step.change["after"].items()):
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
         self._take_modules()
         anchor = [name for name in step.change["after"] if name in self.installed
