@@ -300,7 +300,7 @@ def test_headers_of_a_kernel(system: str, kernel: str, headers: Tuple[str, ...])
 def test_modules_that_others_have_signed_are_for_secure_boot(
     system: str, own: bool, secure_boot: bool, way: str
 ) -> None:
-    assert way in resolved(wanted(system, 580, of_distribution=own), secure_boot=secure_boot).packages.required
+    assert way in resolved(wanted(system, 580, of_distribution=own), secure_boot=secure_boot).packages.names
 
 
 def test_precompiled_modules_that_lag_are_only_for_those_who_ask() -> None:

@@ -147,7 +147,7 @@ def refuse_way(wanted: Wanted, build: str) -> Refusal:
         return Refusal(
             "driver.build_not_offered", "kernel modules of this source on %s: %s" % (
                 wanted.system, ", ".join(ways(wanted))),
-            "a %s kernel module" % build, "take one of these" + (
+            "a %s kernel module" % build, "set `build` to one of these" + (
                 ", or set `source` to `distribution`, which signs modules" if _is_signed_elsewhere(wanted, build)
                 else ""), option="build")
     if _has_no_proprietary(wanted):
