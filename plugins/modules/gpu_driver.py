@@ -10,7 +10,7 @@ version_added: 0.1.0
 description:
   - Installs kernel module, user space and daemons of one version in one transaction, from one source, and holds them.
   - The kernel module is chosen by the PCI ids of all GPUs of the host; what cannot work is refused before any change.
-  - Modules are built by DKMS for every kernel that can be booted.
+  - Modules are built by DKMS for every kernel that can be booted, or come built and signed by the distribution.
   - Loading the driver is left to M(gpuops.nvidia.gpu_driver_activation).
   - A converged host is recognised without network and without the package manager's indices.
 author:
@@ -53,6 +53,22 @@ options:
       - Which kernel module; V(auto) takes the open one wherever every GPU and the branch allow it.
     type: str
     choices: [auto, open, proprietary]
+    default: auto
+  build:
+    description:
+      - Who makes the kernel module.
+      - V(dkms) builds it on the host, for every kernel that can be booted.
+      - V(precompiled) takes the one that the distribution has built and signed, a package for each kernel and one that
+        follows kernel updates. Neither DKMS nor a compiler is needed, nor a key under Secure Boot. A host that runs, or
+        boots next, a kernel for which there is none of the driver's version is refused. Ubuntu has them, O(source) is
+        V(distribution).
+      - V(auto) leaves the kind that is installed, as long as it serves, and builds by DKMS where none is. Where the
+        kernel loads signed modules alone it takes the distribution's if there are such for the kernels that run and
+        boot next, unless O(signing_key) is given.
+      - A change between the two is one transaction, in which the packages of the other kind leave. The package C(dkms)
+        and headers stay.
+    type: str
+    choices: [auto, dkms, precompiled]
     default: auto
   flavour:
     description:
@@ -129,6 +145,14 @@ options:
       - Whether to pin the version, and to keep unattended upgrades away from the driver.
     type: bool
     default: true
+  kernel_hold:
+    description:
+      - Whether the kernel that runs is held too, in C(/etc/apt/preferences.d/gpuops-nvidia-kernel), its metapackages
+        included. No other kernel comes meanwhile, so that none without the driver's module does; security updates of
+        the kernel do not come either.
+      - Off, the file goes. A host on which another kernel boots next is refused.
+    type: bool
+    default: false
   roll_back_to:
     description:
       - The only version that V(rolled_back) may return to; where it is there already, nothing is done. Empty, it is

@@ -23,13 +23,14 @@ from ..module_utils import shipped
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import part_of
 from ..module_utils.core.refusal import Refusal, as_result
-from ..module_utils.packages.apt.transaction import builtin_options
+from ..module_utils.packages.apt.transaction import builtin_options, command_words, takes_away
 from . import following
 from .libraries import archive
 from .reader_words import in_variables, people_read
 from .role_variables import SOURCES, options_given, options_of, options_of_plan, variables_behind
 
 APT = "ansible.legacy.apt"
+COMMAND = "ansible.legacy.command"
 MOST_ROUNDS = 20
 ENDLESS = {"msg": "%d package transactions in one task, and no end: something on the host undoes them "
                   "(/var/log/apt/history.log)" % MOST_ROUNDS}
@@ -149,6 +150,8 @@ class CapabilityAction(ActionBase):
 
     def _transaction(self, step: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
         """Install or remove the step's packages in one transaction."""
+        if takes_away(step):
+            return self._in_environment(PACKAGE_ENVIRONMENT, COMMAND, {"argv": command_words(step)}, task_vars)
         options = builtin_options(step, known_options(self._shared_loader_obj.module_loader))
         return self._in_environment(PACKAGE_ENVIRONMENT, APT, options, task_vars)
 

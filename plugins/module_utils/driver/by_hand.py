@@ -12,6 +12,7 @@ from ..packages.apt import keys
 from . import catalogue
 from .catalogue import Resolution
 from .policy import Policy
+from .tables import kernel_locks
 from .target import wanted_of
 
 _LISTING = {"dnf": "dnf list --showduplicates %s", "zypper": "zypper search --details %s"}
@@ -31,7 +32,7 @@ def refusal(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Refusal
     return Refusal(
         "driver.install_by_hand", "%s, whose package manager is not driven yet" % found, wanted,
         "%s; then set `source` to `preinstalled`" % "; ".join(
-            "(%d) %s" % numbered for numbered in enumerate(instructions(resolved, policy), 1)), option="source")
+            "(%d) %s" % numbered for numbered in enumerate(instructions(resolved, policy, facts), 1)), option="source")
 
 
 def resolution(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Union[Resolution, Refusal, None]:
@@ -44,11 +45,11 @@ def resolution(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Unio
         return choice.refusal
     key = policy.repository_key if policy.repository_key.startswith(("/", "http")) else ""
     return catalogue.resolve(
-        wanted_of(policy, facts, branch, choice.module), "auto", facts.secure_boot, kernels, policy.repository_url,
-        "file://" + key if key.startswith("/") else key, policy.repository_key_fingerprint)
+        wanted_of(policy, facts, branch, choice.module), policy.build, facts.secure_boot, kernels,
+        policy.repository_url, "file://" + key if key.startswith("/") else key, policy.repository_key_fingerprint)
 
 
-def instructions(resolved: Resolution, policy: Policy) -> List[str]:
+def instructions(resolved: Resolution, policy: Policy, facts: HostFacts) -> List[str]:
     """What to do, in order; commands in backticks."""
     told = _repositories(resolved, policy)
     manager = resolved.wanted.system.manager
@@ -66,6 +67,8 @@ def instructions(resolved: Resolution, policy: Policy) -> List[str]:
     told.append("`%s`" % shlex.join(resolved.tool or (manager, "install", *resolved.requests())))
     if policy.hold:
         told.append("`%s`" % shlex.join(resolved.lock()))
+    if policy.kernel_hold:
+        told.append("`%s`" % shlex.join(kernel_locks.lock(resolved.wanted.system, facts.kernel)))
     return told
 
 

@@ -45,16 +45,18 @@ from .tables.names import (
     upstream,
 )
 from .tables.repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
-from .tables.resolver import Resolution, package_set, resolve, ways
-from .tables.sets import PackageSet, Wanted
+from .tables.resolver import Resolution, package_set, refuse_way, resolve, ways
+from .tables.sets import DKMS, PRECOMPILED, PackageSet, Wanted
 from .tables.systems import System, system_of
+from .tables.ubuntu import modules_package
 
 __all__ = (
-    "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
+    "DKMS", "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
     "GPU_ARCHITECTURES",
     "GpuArchitecture", "LONG_TERM_BRANCH", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION",
-    "PackageSet",
+    "PRECOMPILED", "PackageSet",
     "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "System", "Wanted", "architecture_of",
     "branch_wanted", "choose_module", "default_key", "default_repository", "family", "is_driver_version", "is_guest",
-    "matches", "module_of_guest", "newest", "notes_on", "package_set", "resolve", "system_of", "upstream", "ways",
+    "matches", "module_of_guest", "modules_package", "newest", "notes_on", "package_set", "refuse_way",
+    "resolve", "system_of", "upstream", "ways",
 )

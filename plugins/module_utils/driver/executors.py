@@ -15,7 +15,7 @@ from ..hardware.boot import Module, installed_module, read_module
 from ..hardware.certificates import parse_certificate
 from ..packages import provenance, torn
 from ..packages.apt import credentials, running
-from . import enrollment, record_executors
+from . import enrollment, precompiled, record_executors
 from .archive import keep_fetched
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 from .policy import Policy
@@ -143,6 +143,7 @@ EXECUTORS: Dict[str, Executor] = {
     **torn.EXECUTORS,
     **record_executors.EXECUTORS,
     "dkms.build": build_module,
+    **precompiled.EXECUTORS,
     PACKAGES_DOWNLOAD: download_packages,
     "repository.forget": forget_repository,
     **enrollment.EXECUTORS,

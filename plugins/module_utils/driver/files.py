@@ -11,6 +11,7 @@ from .origin import KEY_FILE, Origin
 
 SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver.sources"
 PIN_FILE = "/etc/apt/preferences.d/gpuops-nvidia-driver"
+KERNEL_FILE = "/etc/apt/preferences.d/gpuops-nvidia-kernel"
 UNATTENDED_FILE = "/etc/apt/apt.conf.d/51gpuops-nvidia-driver"
 # The package files that are kept for the way back, for the time of one transaction
 KEPT_SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver-kept.sources"
@@ -20,7 +21,7 @@ AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
 # What belongs to one driver and not to the one after it
 RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE, PARAMETERS_FILE)
-OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE)
+OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, KERNEL_FILE)
 
 
 def sources_text(origin: Origin) -> str:
@@ -39,7 +40,11 @@ def pin_text(versions: str) -> str:
         " ".join(catalogue.FAMILY_GLOBS), versions))
 
 
-def unattended_text() -> str:
-    """A swapped user space under a loaded module stops every new GPU process: leave the family to us."""
-    lines = ['    "%s";' % expression for expression in catalogue.FAMILY_EXPRESSIONS]
+def unattended_text(are_precompiled: bool = False) -> str:
+    """A swapped user space under a loaded module stops every new GPU process: leave the family to us.
+
+    are_precompiled: modules that come with each kernel have to come with the next one too.
+    """
+    lines = ['    "%s";' % expression for expression in catalogue.FAMILY_EXPRESSIONS
+             if not (are_precompiled and expression.startswith("linux-"))]
     return managed("Unattended-Upgrade::Package-Blacklist {\n%s\n};\n" % "\n".join(lines), "//")

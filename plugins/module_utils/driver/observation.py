@@ -24,23 +24,23 @@ from ..packages.apt.versions import compare
 from ..packages.model import Repository, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
-from . import archive, catalogue
+from . import archive, catalogue, kernel_hold, prebuilt
 from .files import AUTH_FILE, KEPT_SOURCES_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
 from .kernels import Kernel, read_kernels
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
+from .prebuilt import KERNEL_METAPACKAGE, Prebuilt
 from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .record import Record, is_archived, read
 from .signing import SigningKey
 from .signing_key import read_signing_key
-from .target import SYSTEMS, Target, anchors, packages_settled, target_of
+from .target import SYSTEMS, Target, anchors, chosen, packages_settled, target_of
 
 LISTS = "/var/lib/apt/lists"
 LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
-_KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
-_KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".join(
+_KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-(?!nvidia-)|dkms$|%s)" % "|".join(
     re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
 
 
@@ -58,6 +58,7 @@ class Offer:
     lost:        those torn that the transaction does not replace, and that cannot be had in any version of theirs.
     returnable:  'name=version' of what the sources have of the driver that is there, and of the recorded one.
     superfluous: {package: version} of what only the newer driver brought, and can go without taking others along.
+    modules:     {package of modules that come built: {version: what it depends on}}; None where nobody has looked.
     """
 
     error: str = ""
@@ -70,6 +71,7 @@ class Offer:
     lost: Tuple[str, ...] = ()
     returnable: Tuple[str, ...] = ()
     superfluous: Mapping[str, str] = field(default_factory=dict)
+    modules: Optional[Mapping[str, Mapping[str, str]]] = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Observation:
     automatic:            packages of the family that nobody has chosen by hand; only asked when packages are to change.
     brought_by:           the image that brings a driver of its own at every boot, '' where none does.
     parts:                what there is beside the kernel module; only read where the driver is to be there already.
+    kernel_hold:          the text of our hold of the kernel that counts once the plan is done, '' for none.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -143,6 +146,12 @@ class Observation:
     automatic: Tuple[str, ...] = ()
     brought_by: str = ""
     parts: Parts = Parts()
+    kernel_hold: str = ""
+
+    @property
+    def prebuilt(self) -> Prebuilt:
+        return Prebuilt(self.kernels, frozenset(self.installed_by_us),
+                        self.offer.modules if self.offer and not self.offer.error else None)
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -158,6 +167,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     packages = database.installed(host)
     watched = [name for name in packages if catalogue.FAMILY.match(name) or _KEPT_NAMES.match(name)
                or name in policy.extra_packages]
+    if policy.kernel_hold:
+        watched += [name for kind in prebuilt.follows(watched) for name in ["linux-" + kind] if name in packages]
     installed = {name: packages[name].version for name in watched if packages[name].installed}
     installed_by_us = provenance.installed_by_us(host, journal, "driver", packages)
     origin = origin_of(policy, facts)
@@ -193,6 +204,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         brought_by=image_of_driver(host),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
     )
+    observation = replace(observation, kernel_hold=kernel_hold.wanted(policy, installed, observation.files, facts))
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
         return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
@@ -274,10 +286,12 @@ def _offer(
     versions = opened.versions(anchors(policy, facts), origin.url)
     if not origin.url and not policy.exact:
         versions = preferred(versions, opened.preference(versions), observation.installed, policy.version)
-    target = target_of(policy, facts, observation.installed, versions)
+    modules = _modules_offered(opened, observation, policy, facts, versions)
+    there = replace(observation.prebuilt, offered=modules)
+    target = target_of(policy, facts, observation.installed, versions, there)
     if not isinstance(target, Target):
-        return Offer(versions=versions, key=key)
-    headers = header_packages(observation, policy)
+        return Offer(versions=versions, key=key, modules=modules)
+    headers = () if target.is_precompiled else header_packages(observation, policy)
     family = tuple(catalogue.family(observation.installed, target.packages.floating))
     others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
     versions.update(opened.versions(others, origin.url))
@@ -286,10 +300,24 @@ def _offer(
         versions.update(preferred(floating, opened.preference(floating), observation.installed))
     versions.update(_header_versions(opened, headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
-        return Offer(versions=versions, key=key)
+        return Offer(versions=versions, key=key, modules=modules)
     offer = _transacted(host, opened, observation, target, versions, automatic,
                         requested(target, observation, versions, headers))
-    return replace(offer, key=key, returnable=_returnable(opened, observation))
+    return replace(offer, key=key, returnable=_returnable(opened, observation), modules=modules)
+
+
+def _modules_offered(
+    opened: Index, observation: Observation, policy: Policy, facts: HostFacts, versions: Mapping[str, List[str]]
+) -> Optional[Dict[str, Dict[str, str]]]:
+    """{package of modules: {version: what it depends on}} of what the sources have; None where there are none such."""
+    wanted = chosen(policy, facts, observation.installed, versions)
+    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(wanted):
+        return None
+    names = prebuilt.names(wanted, observation.kernels, observation.installed)
+    offered = opened.versions(names)
+    told = prebuilt.parse_show(opened.run("apt-cache", "show", *(name for name in names if offered[name])).stdout)
+    return {name: {version: told.get(name, {}).get(version, "") for version in found}
+            for name, found in offered.items()}
 
 
 def _transacted(
@@ -335,7 +363,7 @@ def recorded_target(record: Record) -> Target:
     return RecordedTarget(record.version, record.kernel_module, catalogue.PackageSet(
         "", tuple(sorted(record.packages)), (),
         frozenset(name for name, version in record.packages.items() if catalogue.upstream(version) != record.version)),
-        record.packages)
+        prebuilt.kind_there(record.packages) or catalogue.DKMS, exact=record.packages)
 
 
 @dataclass(frozen=True)
@@ -470,7 +498,7 @@ def _half_way(opened: Index, observation: Observation, target: Target) -> Dict[s
     if not observation.broken:
         return {}
     there = {**observation.unfinished, **observation.installed}
-    opened.prefer(pin_text(target.pinned))
+    opened.prefer(_preferences(pin_text(target.pinned), observation.kernel_hold))
     missing = opened.missing()
     offered = opened.versions([name for name in {**missing, **there} if catalogue.FAMILY.match(name)])
     wanted = {name: target.package_version(name, offered) for name in offered}
@@ -488,10 +516,10 @@ def _simulated(
     there, and that of the old version would have apt keep them: so they are asked for by name. So is what nothing of
     the driver needs (nvidia-imex, nvidia-settings): apt would leave it at the version before.
     """
-    opened.prefer(pin_text(target.pinned))
+    opened.prefer(_preferences(pin_text(target.pinned), observation.kernel_hold))
     there = {**observation.unfinished, **observation.installed}
     asked = {**half_way, **request}
-    draft = opened.simulate(asked, goes_down(there, asked))
+    draft = opened.simulate_without(asked, target.leaves, goes_down(there, asked))
     if draft.problem:
         return draft
     family = {name: version for name, version in draft.installs.items()
@@ -506,10 +534,15 @@ def _simulated(
                       if name not in draft.installs and name not in draft.removes and name not in family
                       and target.package_version(name, versions))
     whole = {**family, **asked}
-    opened.prefer(observation.files.get(PIN_FILE) or "")
+    opened.prefer(_preferences(observation.files.get(PIN_FILE) or "", observation.kernel_hold))
     followers = {name for name in set(whole).difference(request) if name not in observation.installed} \
         | automatic & set(whole)
-    return replace(opened.simulate(whole, goes_down(there, whole)), named=tuple(sorted(followers)))
+    return replace(opened.simulate_without(whole, target.leaves, goes_down(there, whole)),
+                   named=tuple(sorted(followers)))
+
+
+def _preferences(*texts: str) -> str:
+    return "\n".join(text for text in texts if text)
 
 
 def settled(target: Target, observation: Observation) -> bool:
@@ -549,12 +582,13 @@ def _key_text(host: Host, observation: Observation, origin: Origin) -> str:
 
 
 def header_packages(observation: Observation, policy: Policy) -> Tuple[str, ...]:
-    """Header packages that are missing: of every bootable kernel, and the metapackage that follows updates."""
+    """Header packages that are missing: of every bootable kernel, and the metapackage that follows their updates."""
     if not policy.kernel_headers:
         return ()
     names = ["linux-headers-" + kernel.release for kernel in observation.kernels if not kernel.headers]
-    for name in observation.installed:
-        meta = _KERNEL_METAPACKAGE.match(name)
+    # What follows the updates of a held kernel would bring headers of kernels that do not come
+    for name in () if policy.kernel_hold else observation.installed:
+        meta = KERNEL_METAPACKAGE.match(name)
         if meta and "linux-headers-" + meta.group(1) not in observation.installed:
             names.append("linux-headers-" + meta.group(1))
     return tuple(sorted(names))
@@ -566,11 +600,13 @@ def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> 
         return False
     if facts.immutable or not facts.gpus or (policy.from_repository and not origin_of(policy, facts).url):
         return False
-    target = target_of(policy, facts, observation.installed, {})
+    target = target_of(policy, facts, observation.installed, {}, observation.prebuilt)
     if isinstance(target, Refusal):
         return not policy.version
     if observation.torn or not settled(target, observation) or key_needed(observation, origin_of(policy, facts)):
         return True
+    if target.is_precompiled:
+        return False
     return any(not kernel.headers and kernel.module != target.version for kernel in observation.kernels) and bool(
         header_packages(observation, policy))
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import quote
 
 from ..core.facts import ROLES, HostFacts
@@ -25,10 +25,22 @@ from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue, enrollment, parameters, preinstalled, rollback, signing
+from . import (
+    building,
+    by_hand,
+    catalogue,
+    enrollment,
+    kernel_hold,
+    parameters,
+    precompiled,
+    preinstalled,
+    rollback,
+    signing,
+)
 from .files import (
     AUTH_FILE,
     FRAMEWORK_FILE,
+    KERNEL_FILE,
     PIN_FILE,
     RECORDED_FILES,
     SOURCES_FILE,
@@ -37,6 +49,7 @@ from .files import (
     sources_text,
     unattended_text,
 )
+from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
@@ -59,7 +72,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     refusals = _refuse_host(observation, policy, facts)
     if refusals:
         return Plan(refusals=tuple(refusals))
-    target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
+    target = _target(observation, policy, facts)
     if isinstance(target, Refusal):
         return Plan(refusals=(target,))
     refusals = _refuse_target(observation, policy, facts, target)
@@ -68,6 +81,11 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "staged":
         return _plan_staged(observation, policy, facts, target)
     return _plan_present(observation, policy, facts, target)
+
+
+def _target(observation: Observation, policy: Policy, facts: HostFacts) -> Union[Target, Refusal]:
+    return target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {},
+                     observation.prebuilt)
 
 
 def facts_after(observation: Observation, policy: Policy, facts: HostFacts, planned: Plan) -> HostFacts:
@@ -82,7 +100,7 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
         removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="",
                          key_pending="") if removed else facts
-    target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
+    target = _target(observation, policy, facts)
     if isinstance(target, Refusal):
         return facts
     return _facts_with(
@@ -94,7 +112,7 @@ def _facts_with(
 ) -> HostFacts:
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
     changes = any(step.action == PACKAGES_INSTALL for step in planned.steps)
-    built = changes or any(step.action == building.BUILD for step in planned.steps)
+    built = changes or any(step.action in (building.BUILD, precompiled.VERIFY) for step in planned.steps)
     signer = enrollment.unconfirmed(observation, policy, facts, target)
     if signing.asked_for(policy, facts):
         facts = facts.but(key_pending=signer)
@@ -106,7 +124,7 @@ def _facts_rolled_back(
     observation: Observation, policy: Policy, facts: HostFacts, planned: Plan
 ) -> HostFacts:
     if observation.record is None or not any(
-            step.action in (PACKAGES_INSTALL, building.BUILD) for step in planned.steps):
+            step.action in (PACKAGES_INSTALL, building.BUILD, precompiled.VERIFY) for step in planned.steps):
         return facts
     return _facts_with(observation, policy, facts, planned, recorded_target(observation.record))
 
@@ -120,7 +138,8 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
     refusals += facts.refusals_without_gpus()
     if refusals:
         return refusals
-    return _refuse_foreign(observation, policy, facts) + _refuse_broken(observation)
+    return (_refuse_foreign(observation, policy, facts) + _refuse_broken(observation)
+            + kernel_hold.refusals(observation.installed, policy, facts))
 
 
 def _refuse_system(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
@@ -208,7 +227,7 @@ def _repairable(observation: Observation) -> bool:
 def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
     refusals = signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
     refusals += parameters.refusals(observation, policy, facts, target)
-    refusals += building.refuse_gone(observation.kernels, policy, facts, target)
+    refusals += building.refuse_gone(_kernels(observation, target), policy, facts, target)
     if observation.offer is None:
         return refusals
     return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
@@ -237,7 +256,13 @@ def _refuse_offer(
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
             "set `version` to one of these, or choose another repository", option="version")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, target)
-            or building.refuse_headless(observation.kernels, _coming(offer), policy, facts, target))
+            or building.refuse_headless(_kernels(observation, target), _coming(offer), policy, facts, target))
+
+
+def _kernels(observation: Observation, target: Target) -> Tuple[Kernel, ...]:
+    """Those that can be booted; whose modules come built, no headers are asked for."""
+    return tuple(replace(kernel, headers=kernel.headers or (
+        target.is_precompiled and precompiled.has_module(kernel, target))) for kernel in observation.kernels)
 
 
 def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal]:
@@ -301,19 +326,21 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     packages = _packages_step(observation, facts, target)
     record = rollback.record_steps(observation, facts, packages)
     first = _first_steps(observation, policy, facts, packages is not None)
+    held = kernel_hold.steps(observation.kernel_hold, observation.files, observation.originals, facts)
     fetched = _download_steps(observation, policy, facts, target, packages)
     # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
     is_recorded_first = any(step.subject in RECORDED_FILES for step in first)
     steps = [*record, *first, *fetched] if is_recorded_first else [*first, *fetched, *record]
     if policy.hold:
-        steps += _own_file(observation, UNATTENDED_FILE, unattended_text(),
+        steps += _own_file(observation, UNATTENDED_FILE, unattended_text(target.is_precompiled),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
+    steps += held
     steps += parameters.steps(observation, policy, facts, target)
     steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _hold_steps(observation, policy, target, requires)
-    builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
+    builds = _module_steps(observation, policy, facts, target, packages)
     steps += builds + rollback.withdraw_steps(observation)
     return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
                 requirements=(*building.requirements(observation.kernels, facts, target),
@@ -321,6 +348,15 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
                 notes=tuple(_notes(observation, policy, facts, target)))
+
+
+def _module_steps(
+    observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+) -> List[Step]:
+    """Of modules that DKMS builds, or that come built."""
+    if target.is_precompiled:
+        return precompiled.verify_steps(observation.kernels, policy, facts, target, packages)
+    return building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
 
 
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
@@ -336,14 +372,15 @@ def _download_steps(
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return []
     wanted = packages.parameters["request"]
-    if all(_fetched(name, version, observation.archives) for name, version in wanted.items()
+    comes = {name: version for name, version in wanted.items() if version is not None}
+    if all(_fetched(name, version, observation.archives) for name, version in comes.items()
            if observation.installed.get(name) != version):
         return []
     return [command_step(
         NAME, PACKAGES_DOWNLOAD, "driver %s" % target.version,
         ["--download-only", *install_words(wanted, packages.parameters["allow_downgrade"])],
         "The packages are on the host before anything on it changes.",
-        change={"before": dict.fromkeys(wanted), "after": dict(wanted)}, timeout=1800)]
+        change={"before": dict.fromkeys(comes), "after": comes}, timeout=1800)]
 
 
 def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:
@@ -414,8 +451,8 @@ def _packages_step(observation: Observation, facts: HostFacts, target: Target) -
         NAME, "driver %s" % target.version if driver else "kernel headers", before, after,
         _why(observation, target, driver),
         Disruption.driver_reload if swapped else Disruption.none,
-        manager="apt", request=dict(done.request), automatic=list(done.named), update_cache=True,
-        allow_downgrade=done.allow_downgrade)
+        manager="apt", request={**done.request, **dict.fromkeys(done.leaves)}, automatic=list(done.named),
+        update_cache=True, allow_downgrade=done.allow_downgrade)
 
 
 def _of_family(request: Mapping[str, str], target: Target) -> Dict[str, str]:
@@ -429,6 +466,10 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
         return "The kernel module is built for every kernel that can be booted."
     present = catalogue.upstream(observation.installed.get(target.packages.anchor, ""))
     module = "with the %s kernel module" % target.module
+    if target.leaves:
+        return "Driver %s %s, %s." % (
+            target.version, module, "built and signed by the distribution: what DKMS builds leaves"
+            if target.is_precompiled else "built here by DKMS: modules that came built leave")
     if not present:
         return "Driver %s %s, one exact version for every package." % (target.version, module)
     return "Driver %s %s takes the place of %s, in one transaction." % (target.version, module, present)
@@ -444,8 +485,10 @@ def _hold_steps(observation: Observation, policy: Policy, target: Target, requir
 
 
 def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
-    notes = building.notes(observation.kernels, observation.signing_key, observation.boot, _coming(observation.offer),
-                           policy, facts, target)
+    coming = _coming(observation.offer)
+    notes = precompiled.notes(observation.kernels, observation.installed, coming, policy, facts, target) \
+        if target.is_precompiled else building.notes(
+            observation.kernels, observation.signing_key, observation.boot, coming, policy, facts, target)
     notes += parameters.notes(observation, policy, facts, target)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
@@ -481,7 +524,7 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += enrollment.request_steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)
-    steps += building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
+    steps += _module_steps(observation, policy, facts, target, packages)
     steps += rollback.superfluous_steps(observation, facts, packages)
     steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
@@ -494,11 +537,11 @@ def _refuse_rolled_back(
     offer = observation.offer
     refusals = (_refuse_broken(observation) or rollback.refuse_way_back(observation, record)
                 or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
-                or building.refuse_gone(observation.kernels, policy, facts, target))
+                or building.refuse_gone(_kernels(observation, target), policy, facts, target))
     if refusals or offer is None:
         return refusals
     return _refuse_transaction(observation, offer, target) or building.refuse_headless(
-        observation.kernels, _coming(offer), policy, facts, target)
+        _kernels(observation, target), _coming(offer), policy, facts, target)
 
 
 # absent
@@ -520,7 +563,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
             request=dict(leaving), purge=True))
     steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
-              for path in (PARAMETERS_FILE, PIN_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, SOURCES_FILE, KEY_FILE)
+              for path in (PARAMETERS_FILE, PIN_FILE, KERNEL_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, SOURCES_FILE,
+                           KEY_FILE)
               if path in observation.originals]
     if observation.auth.shown is not None:
         steps.append(credentials.removal(NAME, AUTH_FILE, observation.auth))

@@ -12,7 +12,9 @@ from ..core.versions import bounds_of, is_empty
 from ..packages.apt import credentials, keys
 from ..packages.model import Credentials
 from .sources import DEFAULT, SOURCES, Source
+from .tables.sets import DKMS, PRECOMPILED
 
+AUTO = "auto"
 REQUIRE_SIGNED, ENROLL, IGNORE = "require_signed", "enroll", "ignore"
 
 ARGUMENTS: Dict[str, Any] = {
@@ -21,6 +23,7 @@ ARGUMENTS: Dict[str, Any] = {
     "source": {"type": "str", "choices": list(SOURCES), "default": DEFAULT},
     "version": {"type": "str", "default": ""},
     "kernel_module": {"type": "str", "choices": ["auto", "open", "proprietary"], "default": "auto"},
+    "build": {"type": "str", "choices": [AUTO, DKMS, PRECOMPILED], "default": AUTO},
     "flavour": {"type": "str", "choices": ["headless", "full"], "default": "headless"},
     "repository_url": {"type": "str", "default": ""},
     "repository_key": {"type": "str", "default": "", "no_log": False},
@@ -32,6 +35,7 @@ ARGUMENTS: Dict[str, Any] = {
     "coherent_memory": {"type": "str", "choices": ["auto", "driver", "numa"], "default": "auto"},
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
+    "kernel_hold": {"type": "bool", "default": False},
     "roll_back_to": {"type": "str", "default": ""},
     "secure_boot": {"type": "str", "choices": [REQUIRE_SIGNED, ENROLL, IGNORE], "default": REQUIRE_SIGNED},
     "signing_key": {"type": "str", "default": "", "no_log": False},
@@ -58,6 +62,7 @@ class Policy:
     version:                    '580.178.04', or a branch '580', or '' for what the source has; of a source that
                                 installs nothing a range too.
     kernel_module:              auto, open or proprietary.
+    build:                      auto, dkms or precompiled: who makes the kernel module.
     flavour:                    headless or full.
     repository_url:             directory with the packages, '' for NVIDIA's own.
     repository_key:             armoured text, path on the host or URL, '' for NVIDIA's table.
@@ -69,6 +74,7 @@ class Policy:
     coherent_memory:            auto, driver or numa: whose the memory of a coherent GPU is.
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
+    kernel_hold:                whether the kernel that runs is pinned too.
     roll_back_to:               the only version that rolled_back may return to, '' for what is recorded.
     secure_boot:                REQUIRE_SIGNED, ENROLL or IGNORE.
     signing_key:                path on the host of the private key that DKMS signs with, '' for DKMS's own.
@@ -82,6 +88,7 @@ class Policy:
     source: str = DEFAULT
     version: str = ""
     kernel_module: str = "auto"
+    build: str = AUTO
     flavour: str = "headless"
     repository_url: str = ""
     repository_key: str = ""
@@ -93,6 +100,7 @@ class Policy:
     coherent_memory: str = "auto"
     kernel_headers: bool = True
     hold: bool = True
+    kernel_hold: bool = False
     roll_back_to: str = ""
     secure_boot: str = REQUIRE_SIGNED
     signing_key: str = ""
@@ -213,6 +221,7 @@ def _refuse_contradictions(policy: Policy) -> None:
             option="repository_key",
         )
     _refuse_half_a_pair(policy)
+    _refuse_build(policy)
     if not _TYPED.fullmatch(policy.enrollment_password):
         raise GpuOpsError(
             "driver.enrollment_password_malformed",
@@ -231,6 +240,26 @@ def _refuse_contradictions(policy: Policy) -> None:
                 remedy="leave the version out: every package gets the driver's own",
                 option="extra_packages",
             )
+
+
+def _refuse_build(policy: Policy) -> None:
+    idle = [name for name, is_set in (("build", policy.build != AUTO), ("kernel_hold", policy.kernel_hold)) if is_set]
+    if idle and not policy.comes_from.installs:
+        raise GpuOpsError(
+            "driver.option_of_preinstalled",
+            found="`%s` with `source` %s" % (idle[0], policy.source),
+            wanted="a driver and a kernel that are left as the image brought them",
+            remedy="leave `%s` out, or choose another `source`" % idle[0],
+            option=idle[0],
+        )
+    if policy.build == PRECOMPILED and policy.signing_key:
+        raise GpuOpsError(
+            "driver.signing_key_of_precompiled",
+            found="`signing_key` with `build` %s" % policy.build,
+            wanted="modules that are signed by who made them, or by a key of your own",
+            remedy="leave `signing_key` and `signing_certificate` empty, or set `build` to `dkms`",
+            option="build",
+        )
 
 
 def _refuse_half_a_pair(policy: Policy) -> None:

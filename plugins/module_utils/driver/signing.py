@@ -66,7 +66,7 @@ def signed_with(kernel: Kernel, key: SigningKey) -> bool:
 
 def is_needed(kernels: Iterable[Kernel], policy: Policy, facts: HostFacts, target: Target) -> bool:
     """Whether a module needs the host's own key: one that is built, or one that the kernel does not take yet."""
-    return asked_for(policy, facts) and not all(
+    return asked_for(policy, facts) and not target.is_precompiled and not all(
         kernel.module == target.version and kernel.trusted for kernel in kernels)
 
 

@@ -3,16 +3,17 @@
 """From a policy to one exact driver: where it comes from, which version, which packages. Pure."""
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
 
 from ..core.facts import FABRIC_MANAGER_NVLSM, OPEN, PROPRIETARY, HostFacts
 from ..core.refusal import Refusal
 from ..core.versions import branch_of, version_key
 from ..packages.apt.versions import newest_first
-from . import catalogue
-from .catalogue import PackageSet, Wanted, system_of
+from . import catalogue, prebuilt
+from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted, system_of
 from .policy import Policy
+from .prebuilt import NOTHING, Prebuilt
 
 SYSTEMS = ("debian", "ubuntu")
 _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
@@ -20,11 +21,23 @@ _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
 
 @dataclass(frozen=True)
 class Target:
-    """One driver: its version, kernel module and packages."""
+    """One driver: its version, kernel module and packages.
+
+    build:  DKMS, or PRECOMPILED where the modules come built and signed.
+    fits:   {package whose version is a kernel's: that version}.
+    leaves: installed packages that leave with the transaction: modules of the other kind.
+    """
 
     version: str
     module: str
     packages: PackageSet
+    build: str = DKMS
+    fits: Mapping[str, str] = field(default_factory=dict)
+    leaves: Tuple[str, ...] = ()
+
+    @property
+    def is_precompiled(self) -> bool:
+        return self.build == PRECOMPILED
 
     @property
     def pinned(self) -> str:
@@ -39,6 +52,8 @@ class Target:
 
     def package_version(self, name: str, versions: Mapping[str, Sequence[str]]) -> str:
         """The package's version in the repository that belongs to this driver, '' if there is none."""
+        if name in self.packages.bounded:
+            return self.fits.get(name, "")
         known = versions.get(name, ())
         if name in self.packages.floating:
             return newest_first(known)[0] if known else ""
@@ -47,12 +62,41 @@ class Target:
 
 
 def target_of(
-    policy: Policy, facts: HostFacts, installed: Mapping[str, str], versions: Mapping[str, Sequence[str]]
+    policy: Policy, facts: HostFacts, installed: Mapping[str, str], versions: Mapping[str, Sequence[str]],
+    there: Prebuilt = NOTHING
 ) -> Union[Target, Refusal]:
     """The driver that the policy means on this host.
 
     A branch means the installed driver where that is of the branch, else the newest that the repository has of it.
     """
+    wanted = chosen(policy, facts, installed, versions)
+    if isinstance(wanted, Refusal):
+        return wanted
+    ways = catalogue.ways(wanted)
+    if policy.build not in ("auto", *ways) and ways:
+        return catalogue.refuse_way(wanted, policy.build)
+    built = prebuilt.choice(policy, facts, wanted, there, installed, versions) if PRECOMPILED in ways else None
+    build = prebuilt.build_of(policy, facts, wanted, there, installed, built is not None and not built.lacking)
+    wanted = replace(wanted, build=build)
+    leaves = prebuilt.leaving(policy, wanted, there, installed)
+    if built is not None and build == PRECOMPILED:
+        return prebuilt.refusal(facts, wanted, built) or Target(
+            built.version, wanted.module, built.packages, build, built.fits, leaves)
+    packages = catalogue.package_set(wanted)
+    known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
+    version = policy.version if policy.exact else ""
+    if not version:
+        # User space is the same for modules that come built
+        others = installed.get(built.packages.anchor, "") if built is not None else ""
+        present = catalogue.upstream(installed.get(packages.anchor, others))
+        version = present if present and catalogue.matches(present, policy.version) else ""
+    return Target(version or catalogue.newest(known, policy.version), wanted.module, packages, leaves=leaves)
+
+
+def chosen(
+    policy: Policy, facts: HostFacts, installed: Mapping[str, str], versions: Mapping[str, Sequence[str]]
+) -> Union[Wanted, Refusal]:
+    """Branch and kernel module."""
     branch = _branch(policy, facts, installed, versions)
     if not branch:
         return Refusal(
@@ -67,13 +111,7 @@ def target_of(
     choice = catalogue.choose_module(facts.gpus, module or policy.kernel_module, branch)
     if choice.refusal is not None:
         return choice.refusal
-    packages = catalogue.package_set(wanted_of(policy, facts, branch, choice.module))
-    known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
-    version = policy.version if policy.exact else ""
-    if not version:
-        present = catalogue.upstream(installed.get(packages.anchor, ""))
-        version = present if present and catalogue.matches(present, policy.version) else ""
-    return Target(version or catalogue.newest(known, policy.version), choice.module, packages)
+    return wanted_of(policy, facts, branch, choice.module)
 
 
 def wanted_of(policy: Policy, facts: HostFacts, branch: int, module: str) -> Wanted:
@@ -84,6 +122,7 @@ def wanted_of(policy: Policy, facts: HostFacts, branch: int, module: str) -> Wan
     return Wanted(
         system, policy.comes_from.of_distribution, branch, module, policy.flavour,
         version=policy.version if policy.exact else "", kernel=facts.boot_kernel or facts.kernel,
+        kernels=(facts.kernel,) if facts.kernel else (),
         fabric_manager=policy.fabric_manager == "present" or (policy.fabric_manager == "auto" and bool(facts.fabric)),
         subnet_manager=facts.fabric == FABRIC_MANAGER_NVLSM,
         imex=policy.imex == "present" or (policy.imex == "auto" and facts.imex), extra=policy.extra_packages,
@@ -110,18 +149,21 @@ def anchors(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     names: Dict[str, None] = {}
     for branch in sorted(branches):
         for module in (OPEN, PROPRIETARY):
-            names[catalogue.package_set(wanted_of(policy, facts, branch, module)).anchor] = None
+            wanted = wanted_of(policy, facts, branch, module)
+            for build in {DKMS: None, **dict.fromkeys(catalogue.ways(wanted))}:
+                names[catalogue.package_set(replace(wanted, build=build)).anchor] = None
     return tuple(names)
 
 
 def packages_settled(target: Target, installed: Mapping[str, str]) -> bool:
     """Whether every package of the driver is there in its version, and none of another one."""
-    if not target.version:
+    if not target.version or target.leaves:
         return False
+    own = target.packages.floating | target.packages.bounded
     for name in target.packages.required:
         if name not in installed:
             return False
-        if name not in target.packages.floating and catalogue.upstream(installed[name]) != target.version:
+        if name not in own and catalogue.upstream(installed[name]) != target.version:
             return False
     present = catalogue.family(installed, target.packages.floating)
     return all(catalogue.upstream(version) == target.version for version in present.values())

@@ -127,6 +127,7 @@ class Simulation:
     unpacked:        bytes that the new packages hold on the disk.
     named:           those of the request that only follow from the others, and are asked for by name for their version.
     held:            packages that somebody holds and that it would change; then there is a problem too.
+    leaves:          packages that it was asked to take away.
     """
 
     installs: Mapping[str, str]
@@ -139,6 +140,7 @@ class Simulation:
     unpacked: int = 0
     named: Tuple[str, ...] = ()
     held: Tuple[str, ...] = ()
+    leaves: Tuple[str, ...] = ()
 
     @property
     def change(self) -> Tuple[Mapping[str, Optional[str]], Mapping[str, Optional[str]]]:

@@ -37,7 +37,7 @@ from ..core.journal import Journal, PackageChange
 from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, PACKAGES_INSTALL, PACKAGES_REMOVE
 from .apt import conffiles, database, running, units
-from .apt.transaction import install_words
+from .apt.transaction import install_words, words
 from .model import Package
 
 HISTORY = "/var/log/apt/history.log"
@@ -214,7 +214,7 @@ def merged(
     return result
 
 
-def refresh(host: Host, request: Mapping[str, str]) -> None:
+def refresh(host: Host, request: Mapping[str, Optional[str]]) -> None:
     """Renew the host's lists, so that what was planned can be found in them.
 
     A source of somebody else that cannot be read keeps its old lists and stops nobody. Raises GpuOpsError when what is
@@ -236,9 +236,9 @@ def refresh(host: Host, request: Mapping[str, str]) -> None:
         )
 
 
-def _lacking(host: Host, request: Mapping[str, str]) -> List[str]:
+def _lacking(host: Host, request: Mapping[str, Optional[str]]) -> List[str]:
     """'name=version' of what is asked for and not in the host's lists."""
-    wanted = ["%s=%s" % item for item in sorted(request.items())]
+    wanted = words({name: version for name, version in request.items() if version is not None})
     listed = host.run(["apt-cache", *database.own(host), "show", *wanted], check=False)
     names, told_versions = (re.findall(r"(?m)^%s: (\S+)" % field, listed.stdout) for field in ("Package", "Version"))
     found = set(zip(names, told_versions))
@@ -267,9 +267,9 @@ def _keep_automatic(
 def _entries(host: Host, step: Step) -> List[Entry]:
     """Those entries of apt's history that ask for nothing but what the step asks for, oldest first."""
     request = step.parameters["request"]
-    asked = set(request) if step.action == PACKAGES_REMOVE else {"%s=%s" % item for item in request.items()}
+    asked = set(request) if step.action == PACKAGES_REMOVE else set(words(request))
     verb = "remove" if step.action == PACKAGES_REMOVE else "install"
-    return [entry for words, entry in parse_history(_logs(host, HISTORY), asked) if verb in words]
+    return [entry for told, entry in parse_history(_logs(host, HISTORY), asked) if verb in told]
 
 
 def _newer(entries: Iterable[Entry], known: Iterable[str]) -> List[Entry]:

@@ -10,7 +10,14 @@ import world
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import OPEN, PROPRIETARY, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import building, catalogue, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
+    building,
+    catalogue,
+    kernel_hold,
+    planner,
+    prebuilt,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import OUR_FILES, RECORDED_FILES
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
@@ -40,7 +47,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing impor
     UNKNOWN,
     SigningKey,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, chosen, target_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
@@ -85,6 +92,7 @@ class World(world.World):
     script_builds: whether the script of the driver's package builds its module, for the running and the newest kernel.
     more:          further fields of the observation.
     signing_key:   the key that DKMS signs with; the firmware keeps what it has of it.
+    modules:       {package of modules that Ubuntu has signed: {version: what it depends on}}.
     """
 
     capability = CAPABILITY
@@ -103,6 +111,7 @@ class World(world.World):
     script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
     signing_key: SigningKey = SigningKey()
+    modules: Dict[str, Dict[str, str]] = field(default_factory=dict)
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -111,6 +120,7 @@ class World(world.World):
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted))
         seen = replace(seen, **self.more)
+        seen = replace(seen, kernel_hold=kernel_hold.wanted(wanted, self.installed, seen.files, there))
         if wanted.state == "rolled_back":
             needed = way_back_needed(seen, wanted)
             seen = replace(seen, archives=self.archives) if needed else seen
@@ -143,30 +153,50 @@ class World(world.World):
     def _offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
         packages = {version if there.vgpu_manager else "%s-1" % version: version for version in self.versions}
         versions: Dict[str, List[str]] = {name: sorted(packages, reverse=True) for name in anchors(wanted, there)}
-        target = target_of(wanted, there, seen.installed, versions)
+        modules = self._modules_offered(seen, wanted, there, versions)
+        target = target_of(wanted, there, seen.installed, versions, replace(seen.prebuilt, offered=modules))
         if not isinstance(target, Target):
-            return Offer(versions=versions, key=origin_of(wanted, there).key_text)
+            return Offer(versions=versions, key=origin_of(wanted, there).key_text, modules=modules)
         for name in target.packages.required + target.packages.optional:
             versions[name] = sorted(packages, reverse=True)
-        headers = header_packages(seen, wanted)
+        headers = () if target.is_precompiled else header_packages(seen, wanted)
         versions.update(dict.fromkeys(headers, ["6.1.176-1"] if self.headers_offered else []))
         key = origin_of(wanted, there).key_text
         request = requested(target, seen, versions, headers)
         if not request:
-            return Offer(versions=versions, key=key)
+            return Offer(versions=versions, key=key, modules=modules)
         comes: Tuple[str, ...] = ()
         if any(name in request for name in target.packages.required):
-            comes = ("dkms",)
+            comes = () if target.is_precompiled else ("dkms",)
             if not there.vgpu_manager:
                 request["libnvidia-ml1"] = "%s-1" % target.version
-        installs = {**request, **dict.fromkeys(comes, "3.0.10-8")}
+        brought = {**dict.fromkeys(comes, "3.0.10-8"), **self._of_archive(target)}
+        installs = {**request, **brought}
         installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
-        removes = tuple(name for name in self.installed if building.loses([name]) and name not in installs) \
-            if building.loses(installs) else ()
+        removes = tuple(name for name in self.installed if building.loses([name]) and name not in installs
+                        and "-no-dkms-" not in name) if building.loses(installs) else ()
+        removes = tuple(sorted({*removes, *target.leaves}))
         before = {name: self.installed[name] for name in (*installs, *removes) if name in self.installed}
-        return Offer(versions=versions, key=key, transaction=Simulation(
+        of_driver = "libnvidia-ml1" in request
+        return Offer(versions=versions, key=key, modules=modules, transaction=Simulation(
             installs, removes, before=before, request=request, allow_downgrade=goes_down(self.installed, installs),
-            named=("libnvidia-ml1",) if comes and not there.vgpu_manager else ()))
+            named=("libnvidia-ml1",) if of_driver else (), leaves=target.leaves))
+
+    def _modules_offered(
+        self, seen: Observation, wanted: Policy, there: HostFacts, versions: Mapping[str, List[str]]
+    ) -> Optional[Dict[str, Dict[str, str]]]:
+        meant = chosen(wanted, there, seen.installed, versions)
+        if isinstance(meant, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(meant):
+            return None
+        return {name: self.modules.get(name, {}) for name in prebuilt.names(meant, self.kernels, self.installed)}
+
+    @staticmethod
+    def _of_archive(target: Target) -> Dict[str, str]:
+        """What the package that Ubuntu's archive has of a driver with DKMS depends on."""
+        beginning, dash, series = target.packages.anchor.partition("-headless-")
+        if not dash or target.is_precompiled:
+            return {}
+        return {name % series: "%s-1" % target.version for name in ("nvidia-dkms-%s", "nvidia-headless-no-dkms-%s")}
 
     def _signing_key(self, wanted: Policy) -> SigningKey:
         if not wanted.signing_key:
@@ -240,7 +270,11 @@ class World(world.World):
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or "linux-headers-" + kernel.release in self.installed)
             for kernel in self.kernels)
+        if any(version is None and name.startswith("nvidia-dkms-") for name, version in step.change["after"].items()):
+            self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+        self._take_modules()
         anchor = [name for name in step.change["after"] if name in self.installed
+                  and not name.startswith(("linux-", "nvidia-headless-no-dkms-"))
                   and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
         if anchor:
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
@@ -251,6 +285,22 @@ class World(world.World):
             self.facts.driver_userspace != self.facts.driver_loaded
             or (self.facts.module_loaded or self._module()) != self._module())
         return Disruption.driver_reload if exchanged else Disruption.none
+
+    def _take_modules(self) -> None:
+        """Those that came built lie where DKMS's are looked for first."""
+        if any(name.startswith("nvidia-dkms-") for name in self.installed):
+            return
+        for name in self.installed:
+            for kernel in self.kernels:
+                if name.startswith("linux-modules-nvidia-") and name.endswith(kernel.release):
+                    made = replace(kernel, module=prebuilt.driver_of(self.modules[name][self.installed[name]]),
+                                   license=LICENSES["-open-" in name], signer="Canonical Ltd.", key="ca", trusted=True)
+                    self.kernels = tuple(made if each is kernel else each for each in self.kernels)
+
+    def module_verify(self, step: Step) -> None:
+        (kernel,) = [kernel for kernel in self.kernels if kernel.release == step.subject]
+        assert kernel.module == step.change["after"]["nvidia"] and kernel.trusted, kernel
+        assert kind_of(kernel.license) == step.parameters["module"]
 
     def packages_remove(self, step: Step) -> Disruption:
         for name in step.change["after"]:
@@ -309,6 +359,16 @@ class World(world.World):
     def say_package(self, name: str, version: str) -> None:
         """Somebody installs it."""
         self.installed[name] = version
+
+    def say_modules(self, end: str, version: str, driver: str, *kernel: str) -> None:
+        """Ubuntu's archive has signed modules: for a kernel's release, or for a kind of kernels, now of this kernel."""
+        series = "%s-server" % driver.split(".")[0]
+        name = "linux-modules-nvidia-%s-open-" % series
+        tied = ["%s%s (= %s)" % (name, kernel[0], version)] if kernel else [
+            "linux-image-%s" % end, "linux-signatures-nvidia-%s (= %s)" % (end, version)]
+        common = "nvidia-kernel-common-" + series
+        self.modules.setdefault(name + end, {})[version] = ", ".join([
+            *tied, "%s (<= %s-1)" % (common, driver), "%s (>= %s)" % (common, driver)])
 
     def say_offered(self, *versions: str) -> None:
         """Drivers in the repository."""

@@ -60,6 +60,11 @@ nvidia-modprobe-3:580.178.04`
     (("rocky", "9.6"), {"fabric_manager": "present"}, "nvidia-fabricmanager-580.178.04"),
     (("rocky", "9.6"), {"source": "local_repository", "repository_url": "https://mirror/el9", "repository_key": KEY},
      "add the repository https://mirror/el9/ signed by the key in `repository_key`"),
+    (("rocky", "9.6"), {"kernel_module": "proprietary", "build": "precompiled"}, "nvidia-driver:580`"),
+    (("rocky", "9.6"), {"kernel_module": "proprietary", "build": "precompiled"},
+     "`dnf install kmod-nvidia-580.178.04-5.14.0-570.12.1.el9_6 "),
+    (("sles", "15.7"), {"build": "precompiled"}, "nvidia-open-driver-G07-signed-cuda-kmp-"),
+    (("rocky", "9.6"), {"kernel_hold": True}, "`dnf versionlock add kernel-%s " % EL9),
     (("opensuse-leap", "15.6"), {}, "it has no directory for this system"),
 ])
 def test_systems_and_policies_have_instructions_of_their_own(
@@ -92,6 +97,7 @@ def test_under_secure_boot_modules_of_suse_are_told() -> None:
     ((V100,), {"version": "595"}, "driver.branch_too_new"),
     ((A100,), {"version": "615", "kernel_module": "proprietary"}, "driver.kernel_module_not_in_branch"),
     ((A100,), {"source": "distribution", "version": ""}, "driver.not_packaged"),
+    ((A100,), {"build": "precompiled"}, "driver.build_not_offered"),
 ])
 def test_what_could_not_be_installed_by_hand_either_is_refused_for_that(
     gpus: Tuple[str, ...], options: Any, code: str

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.catalogue import Resolution, Wanted
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables import kernel_locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.branches import BRANCHES
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.companions import is_companion
 
@@ -63,12 +64,16 @@ EL_SETS = ("nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")
     ("ubuntu 24.04", 580, "proprietary", True, "dkms", ("nvidia-headless-580-server", "nvidia-utils-580-server")),
     ("ubuntu 24.04", 580, "open", True, "precompiled",
      ("nvidia-headless-no-dkms-580-server-open", "nvidia-utils-580-server",
-      "linux-modules-nvidia-580-server-open-6.8.0-90-generic", "linux-modules-nvidia-580-server-open-generic",
-      "linux-signatures-nvidia-6.8.0-90-generic")),
+      "linux-modules-nvidia-580-server-open-6.8.0-90-generic")),
     ("ubuntu 24.04", 580, "proprietary", True, "precompiled",
      ("nvidia-headless-no-dkms-580-server", "nvidia-utils-580-server",
-      "linux-modules-nvidia-580-server-6.8.0-90-generic", "linux-modules-nvidia-580-server-generic",
-      "linux-objects-nvidia-580-server-6.8.0-90-generic", "linux-signatures-nvidia-6.8.0-90-generic")),
+      "linux-modules-nvidia-580-server-6.8.0-90-generic")),
+    ("ubuntu 22.04", 535, "proprietary", True, "precompiled",
+     ("nvidia-headless-no-dkms-535-server", "nvidia-utils-535-server",
+      "linux-modules-nvidia-535-server-6.8.0-90-generic")),
+    ("ubuntu 26.04", 595, "open", True, "precompiled",
+     ("nvidia-headless-no-dkms-595-server-open", "nvidia-utils-595-server",
+      "linux-modules-nvidia-595-server-open-6.8.0-90-generic")),
     ("debian 12", 580, "open", False, "dkms",
      ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")),
     ("debian 13", 595, "proprietary", False, "dkms",
@@ -103,6 +108,61 @@ def test_packages_of_a_headless_driver(
 ) -> None:
     version = {580: V580, 595: V595, 610: V610}.get(branch, "")
     assert resolved(wanted(system, branch, module, own, version=version), build).packages.required == required
+
+
+@pytest.mark.parametrize("kernels, follows, arch, module, optional", [
+    (("6.8.0-90-generic",), (), "x86_64", "open",
+     ("linux-modules-nvidia-580-server-open-generic", "linux-signatures-nvidia-6.8.0-90-generic")),
+    (("6.8.0-90-generic", "6.8.0-1015-nvidia-64k"), (), "aarch64", "open",
+     ("linux-modules-nvidia-580-server-open-generic", "linux-modules-nvidia-580-server-open-nvidia-64k")),
+    (("6.8.0-90-generic",), ("generic-hwe-22.04",), "x86_64", "proprietary",
+     ("linux-modules-nvidia-580-server-generic-hwe-22.04", "linux-objects-nvidia-580-server-6.8.0-90-generic",
+      "linux-signatures-nvidia-6.8.0-90-generic")),
+    (("6.17.0-1002-aws",), ("aws",), "x86_64", "open",
+     ("linux-modules-nvidia-580-server-open-aws", "linux-signatures-nvidia-6.17.0-1002-aws")),
+])
+def test_signed_modules_of_ubuntu_follow_the_kernel_and_show_what_they_are_made_of(
+    kernels: Tuple[str, ...], follows: Tuple[str, ...], arch: str, module: str, optional: Tuple[str, ...]
+) -> None:
+    packages = resolved(wanted("ubuntu 24.04", 580, module, True, arch, kernel=kernels[0], kernels=kernels,
+                               follows=follows), "precompiled").packages
+    assert packages.optional == ("nvidia-modprobe", *optional)
+    assert packages.required[2:] == tuple("linux-modules-nvidia-580-server%s-%s" % (
+        "-open" if module == "open" else "", kernel) for kernel in kernels)
+    assert packages.bounded == {*packages.required[2:], *optional}
+    assert not any("dkms" in name and "no-dkms" not in name for name in packages.names)
+
+
+@pytest.mark.parametrize("system, branch, module, own, modules", [
+    ("rocky 9.6", 580, "proprietary", False,
+     ("kmod-nvidia-580.178.04-5.14.0-570.el9", "kmod-nvidia-580.178.04-5.14.0-503.el9")),
+    ("sles 15.7", 595, "open", False, ("nvidia-open-driver-G07-signed-cuda-kmp-default",
+                                       "nvidia-open-driver-G07-signed-cuda-kmp-64kb")),
+])
+def test_modules_that_come_built_are_named_for_each_kernel(
+    system: str, branch: int, module: str, own: bool, modules: Tuple[str, ...]
+) -> None:
+    kernels = ("6.4.0-150700.53-default", "6.4.0-150700.53-64kb") if system.startswith("sles") else (
+        "5.14.0-570.el9.x86_64", "5.14.0-503.el9.x86_64")
+    found = resolved(wanted(system, branch, module, own, kernel=kernels[0], kernels=kernels, version=V580),
+                     "precompiled")
+    assert set(modules) <= set(found.packages.required)
+    assert not found.headers and not found.compiler
+
+
+@pytest.mark.parametrize("system, kernel, words", [
+    ("rocky 9.6", "5.14.0-570.el9.x86_64", "dnf versionlock add kernel-5.14.0-570.el9.x86_64 "
+     "kernel-core-5.14.0-570.el9.x86_64 kernel-modules-5.14.0-570.el9.x86_64"),
+    ("rhel 10.1", "6.12.0-55.el10.aarch64+64k", "dnf versionlock add kernel-64k-6.12.0-55.el10.aarch64 "
+     "kernel-64k-core-6.12.0-55.el10.aarch64 kernel-64k-modules-6.12.0-55.el10.aarch64"),
+    ("ol 9.6", "5.15.0-312.187.5.el9uek.x86_64", "dnf versionlock add kernel-uek-5.15.0-312.187.5.el9uek.x86_64 "
+     "kernel-uek-core-5.15.0-312.187.5.el9uek.x86_64 kernel-uek-modules-5.15.0-312.187.5.el9uek.x86_64"),
+    ("amzn 2023", "6.12.30-40.amzn2023.x86_64", "dnf versionlock add kernel6.12-6.12.30-40.amzn2023.x86_64 "
+     "kernel6.12-devel-6.12.30-40.amzn2023.x86_64"),
+    ("sles 15.7", "6.4.0-150700.53-default", "zypper addlock kernel-default"),
+])
+def test_how_a_kernel_is_locked_where_packages_are_rpms(system: str, kernel: str, words: str) -> None:
+    assert " ".join(kernel_locks.lock(wanted(system, 580).system, kernel)) == words
 
 
 @pytest.mark.parametrize("system, branch, module, own, build, said", [
@@ -240,7 +300,7 @@ def test_headers_of_a_kernel(system: str, kernel: str, headers: Tuple[str, ...])
 def test_modules_that_others_have_signed_are_for_secure_boot(
     system: str, own: bool, secure_boot: bool, way: str
 ) -> None:
-    assert way in resolved(wanted(system, 580, of_distribution=own), secure_boot=secure_boot).packages.required
+    assert way in resolved(wanted(system, 580, of_distribution=own), secure_boot=secure_boot).packages.names
 
 
 def test_precompiled_modules_that_lag_are_only_for_those_who_ask() -> None:

@@ -12,10 +12,13 @@ from ansible.plugins.loader import PluginLoader, module_loader
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import (
     builtin_options,
+    command_words,
     install_words,
+    takes_away,
 )
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import (
     APT,
+    COMMAND,
     MOST_ROUNDS,
     CapabilityAction,
     known_options,
@@ -64,6 +67,21 @@ def test_the_transaction_has_the_terms_of_its_simulation(downgrade: bool) -> Non
     assert options["allow_downgrade"] == ("--allow-downgrades" in words) == downgrade
     assert options["install_recommends"] is False and "APT::Install-Recommends=no" in words
     assert not options.get("allow_change_held_packages") and not options.get("update_cache")
+
+
+@pytest.mark.parametrize("downgrade", [False, True])
+def test_what_leaves_by_name_while_others_come_is_asked_of_apt_itself(downgrade: bool) -> None:
+    exchange = {"action": "packages.install", "parameters": {
+        "request": {"driver": "1:2-1", "old-module": None}, "allow_downgrade": downgrade}}
+    words = command_words(exchange)
+    assert takes_away(exchange) and words[0] == "apt-get"
+    assert words[-len(install_words({}, downgrade)) - 2:] == [
+        *install_words({}, downgrade), "driver=1:2-1", "old-module-"], "the terms of its simulation"
+    for option in builtin_options(step())["dpkg_options"].split(","):
+        assert "Dpkg::Options::=--" + option in words
+    assert not takes_away(step()) and not takes_away({"action": "packages.remove", "parameters": {
+        "request": {"driver": None}}})
+    assert COMMAND == "ansible.legacy.command"
 
 
 class Endless(CapabilityAction):

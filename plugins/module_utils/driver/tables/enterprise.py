@@ -43,11 +43,11 @@ def packages(wanted: Wanted) -> PackageSet:
             # Its own tool chooses the rest of the set
             return PackageSet("kmod-nvidia-open", ("kmod-nvidia-open", "nvidia-driver-cuda", *display))
         return PackageSet("nvidia-open-kmod", ("nvidia-open-kmod", "nvidia-driver", "nvidia-driver-cuda"))
+    modules: Tuple[str, ...] = ("kmod-nvidia-open-dkms" if wanted.open else "kmod-nvidia-latest-dkms",)
     if wanted.build == PRECOMPILED:
-        anchor = "kmod-nvidia-%s-%s" % (wanted.version or ANY_VERSION, wanted.kernel.rpartition(".")[0])
-    else:
-        anchor = "kmod-nvidia-open-dkms" if wanted.open else "kmod-nvidia-latest-dkms"
-    return PackageSet(anchor, (anchor, "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", *display),
+        modules = tuple("kmod-nvidia-%s-%s" % (wanted.version or ANY_VERSION, kernel.rpartition(".")[0])
+                        for kernel in dict.fromkeys((wanted.kernel, *wanted.kernels)))
+    return PackageSet(modules[0], (*modules, "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", *display),
                       firmware=_FIRMWARE)
 
 

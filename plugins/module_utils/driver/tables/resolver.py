@@ -123,7 +123,7 @@ def resolve(
     """The full set. url, key, fingerprint: the repository of the policy, '' for NVIDIA's own."""
     made = way(wanted, build, secure_boot)
     if not made:
-        return _refuse_way(wanted, build)
+        return refuse_way(wanted, build)
     absent = lacking(wanted)
     if absent:
         return Refusal(
@@ -141,12 +141,15 @@ def resolve(
         _compiler(wanted.system) if built else (), enterprise.tool(wanted))
 
 
-def _refuse_way(wanted: Wanted, build: str) -> Refusal:
+def refuse_way(wanted: Wanted, build: str) -> Refusal:
+    """Why a source has no set whose module is made so."""
     if ways(wanted):
         return Refusal(
             "driver.build_not_offered", "kernel modules of this source on %s: %s" % (
                 wanted.system, ", ".join(ways(wanted))),
-            "a %s kernel module" % build, "take one of these")
+            "a %s kernel module" % build, "set `build` to one of these" + (
+                ", or set `source` to `distribution`, which signs modules" if _is_signed_elsewhere(wanted, build)
+                else ""), option="build")
     if _has_no_proprietary(wanted):
         why = "packages with the proprietary kernel module are of branches before %d" % FIRST_OPEN_ONLY
     else:
@@ -156,6 +159,11 @@ def _refuse_way(wanted: Wanted, build: str) -> Refusal:
         "set `source` to `nvidia_repository`" if wanted.of_distribution and wanted.open
         else "set `kernel_module` to `open`, or `version` to such a branch",
         option="source" if wanted.of_distribution and wanted.open else "kernel_module")
+
+
+def _is_signed_elsewhere(wanted: Wanted, build: str) -> bool:
+    return build == PRECOMPILED and not wanted.of_distribution and PRECOMPILED in ways(
+        replace(wanted, of_distribution=True))
 
 
 def _brought_first(wanted: Wanted) -> Tuple[str, ...]:

@@ -34,6 +34,9 @@ class Wanted:
     build:           DKMS (built on the host) or PRECOMPILED (signed by who made it).
     version:         the driver's exact version, '' where it is not known yet.
     kernel:          release of the kernel that a precompiled module is for.
+    kernels:         releases of further kernels that it is for.
+    follows:         kinds of kernels whose updates it follows, as their metapackages end ('generic-hwe-24.04'); ()
+                     for the kind of those kernels.
     fabric_manager:  whether the board needs NVIDIA's Fabric Manager.
     subnet_manager:  whether it is one of NVLink 5, which needs the subnet manager too.
     imex:            whether the host shares its GPUs' memory with others.
@@ -49,6 +52,8 @@ class Wanted:
     build: str = DKMS
     version: str = ""
     kernel: str = ""
+    kernels: Tuple[str, ...] = ()
+    follows: Tuple[str, ...] = ()
     fabric_manager: bool = False
     subnet_manager: bool = False
     imex: bool = False

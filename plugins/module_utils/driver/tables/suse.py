@@ -29,9 +29,10 @@ def packages(wanted: Wanted) -> PackageSet:
         return PackageSet(anchor, (anchor, user_space, *display), ("nvidia-persistenced",))
     if wanted.build == PRECOMPILED:
         # SUSE's own, which lag: they set the version of all that comes from NVIDIA
-        module = "nvidia-open-driver-G07-signed-cuda-kmp-" + flavour_of(wanted.kernel)
-        return PackageSet(user_space, (user_space, module, "nvidia-persistenced", *display),
-                          bounded=frozenset((module,)))
+        modules = tuple(dict.fromkeys("nvidia-open-driver-G07-signed-cuda-kmp-" + flavour_of(kernel)
+                                      for kernel in (wanted.kernel, *wanted.kernels)))
+        return PackageSet(user_space, (user_space, *modules, "nvidia-persistenced", *display),
+                          bounded=frozenset(modules))
     anchor = "nvidia-open-driver-G07" if wanted.open else "nvidia-driver-G06-kmp-" + flavour_of(wanted.kernel)
     return PackageSet(anchor, (anchor, user_space, "nvidia-persistenced", *display))
 

@@ -3,16 +3,19 @@
 """What the driver's packages are called on Ubuntu.
 
 Sources: NVIDIA Driver Installation Guide (names without a branch since 590); Ubuntu's archive (server drivers, signed
-modules) and its documentation of them.
+modules) and its documentation of them; NVIDIA/gpu-driver-container, precompiled drivers (what a signed module is of).
 """
 from __future__ import annotations
 
+import re
 from typing import Sequence, Tuple
 
 from .branches import FIRST_UNSUFFIXED_BRANCH
 from .sets import DKMS, FULL, PRECOMPILED, PackageSet, Wanted
 
 _FLOATING = frozenset(("nvidia-modprobe", "nvidia-settings"))
+# '6.8.0-90' and 'generic-64k' of '6.8.0-90-generic-64k'
+_RELEASE = re.compile(r"^(.+?)-([a-z].*)$")
 
 
 def builds(wanted: Wanted) -> Tuple[str, ...]:
@@ -50,28 +53,41 @@ def _of_archive(wanted: Wanted) -> PackageSet:
 
 
 def _precompiled(wanted: Wanted) -> PackageSet:
-    """Modules that Ubuntu has signed, for this kernel and, by the metapackage, for those that follow it.
+    """Modules that Ubuntu has signed, for these kernels and, by the metapackages, for those that follow them.
 
-    They are made for one driver, which Ubuntu's updates may have left behind: that one is the driver's version.
+    They are made for one driver, which Ubuntu's updates may have left behind: that one is the driver's version. What
+    modules are put together from (the objects of the proprietary one, the signatures for both) comes by their own
+    dependencies, and is named so that it is seen and leaves with them.
     """
-    branch = "%d-server%s" % (wanted.branch, "-open" if wanted.open else "")
-    kernel = wanted.kernel
-    modules = ["linux-modules-nvidia-%s-%s" % (branch, kernel),
-               "linux-modules-nvidia-%s-%s" % (branch, flavour_of(kernel))]
-    if not wanted.open:
-        modules.append("linux-objects-nvidia-%s-%s" % (branch, kernel))
-    if wanted.system.arch == "x86_64":
-        modules.append("linux-signatures-nvidia-" + kernel)
+    kernels = tuple(dict.fromkeys((wanted.kernel, *wanted.kernels)))
+    follows = wanted.follows or tuple(dict.fromkeys(map(flavour_of, kernels)))
+    required = tuple(modules_package(wanted, kernel) for kernel in kernels)
+    optional = [modules_package(wanted, flavour) for flavour in follows]
+    for kernel in kernels:
+        if not wanted.open:
+            optional.append("linux-objects-nvidia-%s-%s" % (_branch(wanted), kernel))
+        if wanted.system.arch == "x86_64":
+            optional.append("linux-signatures-nvidia-" + kernel)
     kind = "nvidia-driver-no-dkms" if wanted.flavour == FULL else "nvidia-headless-no-dkms"
-    anchor = "%s-%s" % (kind, branch)
+    anchor = "%s-%s" % (kind, _branch(wanted))
     return PackageSet(
-        anchor, (anchor, "nvidia-utils-%d-server" % wanted.branch, *modules), ("nvidia-modprobe",), _FLOATING,
-        frozenset(modules), "nvidia-firmware-%d-server" % wanted.branch)
+        anchor, (anchor, "nvidia-utils-%d-server" % wanted.branch, *required), ("nvidia-modprobe", *optional),
+        _FLOATING, frozenset((*required, *optional)), "nvidia-firmware-%d-server" % wanted.branch)
+
+
+def _branch(wanted: Wanted) -> str:
+    return "%d-server%s" % (wanted.branch, "-open" if wanted.open else "")
+
+
+def modules_package(wanted: Wanted, kernel: str) -> str:
+    """The signed modules for a kernel's release; for what its metapackages end in, those that follow its updates."""
+    return "linux-modules-nvidia-%s-%s" % (_branch(wanted), kernel)
 
 
 def flavour_of(kernel: str) -> str:
     """'generic' of '6.8.0-90-generic': what its metapackages end in."""
-    return kernel.rpartition("-")[2]
+    parts = _RELEASE.match(kernel)
+    return parts.group(2) if parts else kernel
 
 
 def headers(kernels: Sequence[str]) -> Tuple[str, ...]:

@@ -155,13 +155,13 @@ class Index:
         self, request: Mapping[str, str], gone: Sequence[str], allow_downgrade: bool = False
     ) -> Simulation:
         """The same, where these packages go with it."""
-        done = self.run("apt-get", "--simulate", "-q", *install_words(request, allow_downgrade),
-                        *(name + "-" for name in gone))
+        done = self.run("apt-get", "--simulate", "-q",
+                        *install_words({**request, **dict.fromkeys(gone)}, allow_downgrade))
         installs, removes, before = parse_simulation(done.stdout, native(self._host))
         problem = "" if done.rc == 0 else _objection(done)
         download, unpacked = (0, 0) if problem else self._sizes(installs)
         return Simulation(installs, removes, problem, before, dict(request), allow_downgrade, download, unpacked,
-                          held=_held(done.stdout))
+                          held=_held(done.stdout), leaves=tuple(gone))
 
     def simulate_removal(self, packages: Iterable[str]) -> Simulation:
         """What else would go if these packages went."""

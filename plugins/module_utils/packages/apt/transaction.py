@@ -2,6 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """One transaction in two forms: words for apt-get, which simulates it; options of ansible.builtin.apt, which does it.
 
+A transaction that installs and takes away at once (a request with a version of None) is more than that module can be
+asked for: ansible.builtin.command has apt-get do it, in the words of that module.
+
 Both are made here, so that what was simulated is what is done. Pure; the controller imports it too.
 """
 from __future__ import annotations
@@ -14,11 +17,26 @@ LOCK_SECONDS = 600
 DISPENSABLE = ("auto_install_module_deps",)
 
 
-def words(request: Mapping[str, str]) -> List[str]:
-    return ["%s=%s" % item for item in sorted(request.items())]
+def words(request: Mapping[str, Optional[str]]) -> List[str]:
+    """'NAME=VERSION' of what is to come, 'NAME-' of what is to leave (apt-get(8), install)."""
+    return ["%s-" % name if version is None else "%s=%s" % (name, version)
+            for name, version in sorted(request.items())]
 
 
-def install_words(request: Mapping[str, str], allow_downgrade: bool) -> List[str]:
+def takes_away(step: Mapping[str, Any]) -> bool:
+    """Whether a package step installs, and takes away by name."""
+    return step["action"] == "packages.install" and None in step["parameters"]["request"].values()
+
+
+def command_words(step: Mapping[str, Any]) -> List[str]:
+    """apt-get with the options under which ansible.builtin.apt calls it."""
+    parameters = step["parameters"]
+    return ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=%d" % LOCK_SECONDS,
+            "-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold",
+            *install_words(parameters["request"], bool(parameters.get("allow_downgrade")))]
+
+
+def install_words(request: Mapping[str, Optional[str]], allow_downgrade: bool) -> List[str]:
     """Words behind apt-get, as ansible.builtin.apt writes them: -y makes apt refuse what it would ask about."""
     options = ["-y", "-o", "APT::Install-Recommends=no"] + (["--allow-downgrades"] if allow_downgrade else [])
     return [*options, "install", *words(request)]

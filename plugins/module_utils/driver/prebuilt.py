@@ -1,0 +1,265 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Whether the kernel modules are built here or come built and signed by the distribution, and which those are. Pure.
+
+What is relied upon of Ubuntu's packages (source package linux-restricted-modules, Ubuntu's kernel team)
+  linux-modules-nvidia-BRANCH-server[-open]-RELEASE is of one kernel. Its version is that kernel's, and its dependency
+  on nvidia-kernel-common-BRANCH-server has bounds within which one driver lies: the one that it was made for. That is
+  the tie to user space, so that modules of another branch leave with their user space.
+  linux-objects-nvidia-... and linux-signatures-nvidia-RELEASE are what it is put together from on the host, the first
+  of the proprietary module alone, the second where kernels are signed (amd64). It depends on them in its own version:
+  they are named, so that a plan shows them, and never chosen.
+  linux-modules-nvidia-BRANCH-server[-open]-FLAVOUR has the same bounds and depends on the modules of the newest kernel
+  of its flavour, which depend on that kernel: it follows the kernel's metapackage linux-image-FLAVOUR. Of one whose
+  kernel is not there yet the host would get that kernel: it waits until the kernel has come.
+  User space without a module is nvidia-headless-no-dkms-BRANCH-server[-open]; nvidia-headless-BRANCH-server[-open] is
+  the same with nvidia-dkms-BRANCH-server[-open]. Both kinds of modules do not conflict: depmod prefers what DKMS has
+  built (updates/dkms), so that DKMS's package has to leave.
+"""
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+
+from ..core.facts import HostFacts
+from ..core.refusal import Refusal
+from ..core.versions import version_key
+from ..packages.apt.versions import compare, newest_first
+from . import catalogue
+from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted
+from .kernels import Kernel
+from .policy import AUTO, IGNORE, Policy
+
+# 'linux-image-generic-hwe-24.04' of a kernel's metapackage, not of a kernel
+KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
+_MODULES = re.compile(r"^linux-(modules|objects|signatures)-nvidia-")
+_BUILT_HERE = re.compile(r"^nvidia-(dkms-|(headless|driver)-\d)")
+_OF_SERIES = re.compile(r"^linux-(?:modules|objects)-nvidia-(\d+(?:-server)?(?:-open)?)-(?!server|open)")
+_BOUND = re.compile(r"\bnvidia-kernel-common-[\w.-]+ \((<<|<=|=|>=|>>) ([^)]+)\)")
+_TIED = re.compile(r"\b(linux-(?:objects|signatures)-nvidia-[\w.+-]+) \(= ([^)]+)\)")
+_KEEPS: Dict[str, Callable[[int], bool]] = {
+    "<<": lambda order: order < 0, "<=": lambda order: order <= 0, "=": lambda order: order == 0,
+    ">=": lambda order: order >= 0, ">>": lambda order: order > 0}
+
+
+@dataclass(frozen=True)
+class Prebuilt:
+    """What there is of modules that somebody else has built.
+
+    kernels: those that can be booted.
+    ours:    packages that came by us.
+    offered: {package of modules: {version: what it depends on}}; None where nobody has looked.
+    """
+
+    kernels: Tuple[Kernel, ...] = ()
+    ours: FrozenSet[str] = frozenset()
+    offered: Optional[Mapping[str, Mapping[str, str]]] = None
+
+
+NOTHING = Prebuilt()
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The driver whose modules come built.
+
+    version:  of the driver, '' where there is none.
+    packages: its set.
+    fits:     {package whose version is a kernel's: that version}.
+    lacking:  {kernel in use without a module of this driver: what there is for it}; () where nobody has looked.
+    """
+
+    version: str
+    packages: PackageSet
+    fits: Mapping[str, str]
+    lacking: Mapping[str, str]
+
+
+def kernels_in_use(kernels: Iterable[Kernel], facts: HostFacts) -> Tuple[Kernel, ...]:
+    """Those that must have the module: the kernel that runs, where its modules are not gone, and the one after it."""
+    return tuple(kernel for kernel in kernels if kernel.release in (facts.kernel, facts.boot_kernel))
+
+
+def follows(installed: Iterable[str]) -> Tuple[str, ...]:
+    """The kinds of kernels whose updates come to this host."""
+    return tuple(sorted(match.group(1) for match in map(KERNEL_METAPACKAGE.match, installed) if match))
+
+
+def names(wanted: Wanted, kernels: Iterable[Kernel], installed: Iterable[str]) -> Tuple[str, ...]:
+    """Packages of modules whose offer tells which driver they are made for."""
+    ends = (*(kernel.release for kernel in kernels), *follows(installed))
+    return tuple(catalogue.modules_package(wanted, end) for end in ends)
+
+
+def parse_show(text: str) -> Dict[str, Dict[str, str]]:
+    """{package: {version: what it depends on}} of 'apt-cache show'."""
+    found: Dict[str, Dict[str, str]] = {}
+    for stanza in text.split("\n\n"):
+        fields = dict(re.findall(r"(?m)^(Package|Version|Depends): *(.*)$", stanza))
+        if "Package" in fields and "Version" in fields:
+            found.setdefault(fields["Package"], {})[fields["Version"]] = fields.get("Depends", "")
+    return found
+
+
+def is_made_for(depends: str, version: str) -> bool:
+    """Whether modules with these dependencies are of the user space in this version of its packages."""
+    return all(_KEEPS[relation](compare(version, bound)) for relation, bound in _BOUND.findall(depends))
+
+
+def driver_of(depends: str) -> str:
+    """The driver that modules with these dependencies are of, '' where they do not say so."""
+    return next((catalogue.upstream(bound) for relation, bound in _BOUND.findall(depends) if relation != "<<"), "")
+
+
+# the decision
+
+
+def build_of(
+    policy: Policy, facts: HostFacts, wanted: Wanted, there: Prebuilt, installed: Mapping[str, str], is_whole: bool
+) -> str:
+    """DKMS or PRECOMPILED. is_whole: whether every kernel in use has or gets a module of one driver, if not built here.
+
+    'auto' leaves the kind that is there, as long as it serves: an exchange would bring nothing. Where modules have to
+    be signed it takes those that the distribution has signed, which need no key of the host's own; but a key that the
+    policy names is there to be used.
+    """
+    if policy.build != AUTO:
+        return policy.build
+    if PRECOMPILED not in catalogue.ways(wanted) or policy.signing_key:
+        return DKMS
+    used = kernels_in_use(there.kernels, facts)
+    is_signed = facts.secure_boot and policy.secure_boot != IGNORE
+    kind = kind_there(installed)
+    if kind != PRECOMPILED and (not is_signed or (
+            kind == DKMS and all(kernel.module and kernel.trusted for kernel in used))):
+        return DKMS
+    return PRECOMPILED if is_whole or there.offered is None else DKMS
+
+
+def kind_there(installed: Iterable[str]) -> str:
+    """Which kind of modules is installed, '' for none; where both are, depmod takes those of DKMS."""
+    kinds = {DKMS if name.startswith("nvidia-dkms-") else PRECOMPILED for name in installed
+             if name.startswith(("nvidia-dkms-", "linux-modules-nvidia-"))}
+    return DKMS if DKMS in kinds else PRECOMPILED if kinds else ""
+
+
+def leaving(policy: Policy, wanted: Wanted, there: Prebuilt, installed: Iterable[str]) -> Tuple[str, ...]:
+    """Installed packages of the other kind, and of the other module: they leave with the transaction.
+
+    What others have installed and does no harm stays, unless the policy names the kind.
+    """
+    if PRECOMPILED not in catalogue.ways(wanted):
+        return ()
+    if wanted.build == DKMS:
+        return tuple(sorted(name for name in installed if _MODULES.match(name) and (
+            policy.build == DKMS or name in there.ours)))
+    own = _series(catalogue.modules_package(wanted, "generic"))
+    return tuple(sorted(name for name in installed if _BUILT_HERE.match(name) or _series(name) not in ("", own)))
+
+
+def _series(name: str) -> str:
+    """'580-server-open' of a package of modules, '' of any other one."""
+    match = _OF_SERIES.match(name)
+    return match.group(1) if match else ""
+
+
+def choice(
+    policy: Policy, facts: HostFacts, wanted: Wanted, there: Prebuilt, installed: Mapping[str, str],
+    versions: Mapping[str, Sequence[str]]
+) -> Choice:
+    """The driver that the policy means, as far as there are modules for the kernels in use: the installed one, else the
+    newest. versions: of user space; wanted names kernel module and branch."""
+    used = [kernel.release for kernel in kernels_in_use(there.kernels, facts)] or [wanted.kernel]
+    wanted = replace(wanted, build=PRECOMPILED, kernel=used[-1], kernels=tuple(used), follows=follows(installed))
+    named = catalogue.package_set(wanted)
+    whole = dict(versions)
+    present = installed.get(named.anchor, "")
+    whole[named.anchor] = [*versions.get(named.anchor, ()), *([present] if present else [])]
+    found: List[Choice] = []
+    for version in _versions(policy, present, whole[named.anchor]):
+        found.append(_of_version(policy, facts, wanted, named, there, installed, version, whole[named.anchor]))
+        if not found[-1].lacking:
+            return found[-1]
+    if found:
+        return found[0]
+    return Choice(policy.version if policy.exact else "", named, {},
+                  {} if there.offered is None else dict.fromkeys(used, ""))
+
+
+def _versions(policy: Policy, present: str, offered: Iterable[str]) -> List[str]:
+    """Of the driver, what is preferred first."""
+    if policy.exact:
+        return [policy.version]
+    known = sorted({catalogue.upstream(version) for version in offered}, key=version_key, reverse=True)
+    first = [catalogue.upstream(present)] if present else []
+    return [version for version in dict.fromkeys([*first, *known]) if catalogue.matches(version, policy.version)]
+
+
+def _of_version(
+    policy: Policy, facts: HostFacts, wanted: Wanted, named: PackageSet, there: Prebuilt,
+    installed: Mapping[str, str], version: str, offered: Iterable[str]
+) -> Choice:
+    packages = newest_first([each for each in offered if catalogue.upstream(each) == version])
+    fits: Dict[str, str] = {}
+    lacking: Dict[str, str] = {}
+    for kernel in there.kernels:
+        name = catalogue.modules_package(wanted, kernel.release)
+        known = there.offered.get(name, {}) if there.offered else {}
+        fitting = newest_first([each for each, depends in known.items()
+                                if packages and is_made_for(depends, packages[0])])
+        if not fitting and name in installed and kernel.module == version:
+            fitting = [installed[name]]
+        if fitting:
+            fits[name] = fitting[0]
+            fits.update(tied for tied in _TIED.findall(known.get(fitting[0], "")))
+        elif kernel.release in wanted.kernels:
+            lacking[kernel.release] = ", ".join(sorted({driver_of(depends) for depends in known.values()} - {""}))
+    for release in wanted.kernels:
+        if release not in [kernel.release for kernel in there.kernels]:
+            lacking[release] = ""
+    fits.update(_metapackages(policy, facts, wanted, there, packages))
+    # Without a metapackage of kernels no update of theirs comes, and there is nothing to follow
+    kept = [name for name in named.optional if name not in named.bounded or name in fits]
+    further = [name for name in fits if name not in named.names]
+    named = replace(named, optional=(*kept, *further), bounded=named.bounded.intersection(
+        (*named.required, *kept)).union(further))
+    return Choice(version, named, fits, {} if there.offered is None else lacking)
+
+
+def _metapackages(
+    policy: Policy, facts: HostFacts, wanted: Wanted, there: Prebuilt, packages: Sequence[str]
+) -> Dict[str, str]:
+    """{package that follows the updates of a kind of kernels: version}, whose kernel is there, or is the held one."""
+    found = {}
+    releases = (facts.kernel,) if policy.kernel_hold else tuple(kernel.release for kernel in there.kernels)
+    modules = [re.compile(r"\b%s(?![\w.+-])" % re.escape(catalogue.modules_package(wanted, release)))
+               for release in releases]
+    for flavour in wanted.follows:
+        name = catalogue.modules_package(wanted, flavour)
+        known = there.offered.get(name, {}) if there.offered else {}
+        fitting = newest_first([
+            version for version, depends in known.items() if packages and is_made_for(depends, packages[0])
+            and any(each.search(depends) for each in modules)])
+        if fitting:
+            found[name] = fitting[0]
+    return found
+
+
+def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice) -> Optional[Refusal]:
+    """Why modules that are not built here are none for this host, None where they are there for every kernel in use."""
+    if not chosen.lacking:
+        return None
+    there = "; ".join("%s for kernel %s" % (
+        "%s is of driver %s" % (catalogue.modules_package(wanted, release), drivers) if drivers
+        else "no %s" % catalogue.modules_package(wanted, release), release)
+        for release, drivers in sorted(chosen.lacking.items()))
+    of_all = set.intersection(*(set(filter(None, drivers.split(", "))) for drivers in chosen.lacking.values()))
+    others = sorted(of_all, key=version_key)
+    return Refusal(
+        "driver.no_precompiled_module", "the sources of %s %s: %s" % (facts.os_id, facts.os_version, there),
+        "modules of driver %s that the distribution has signed, for the kernels that run and boot next" % (
+            chosen.version or "branch %d" % wanted.branch),
+        "%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`" % (
+            "set `version` to %s, or " % " or ".join(others) if others and chosen.version not in others else ""),
+        option="build")

@@ -1,0 +1,116 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Modules that come built and signed: what is checked of them, and what is to be known. Which they are: prebuilt.py."""
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence
+
+from ..core.errors import GpuOpsError
+from ..core.facts import HostFacts
+from ..core.host import Host
+from ..core.journal import Journal
+from ..core.plan import Step
+from ..core.steps import Executor
+from ..hardware.boot import installed_module, kind_of, read_module
+from . import catalogue
+from .building import essential, runs_already
+from .kernels import Kernel, is_trusted, known_keys
+from .policy import Policy
+from .prebuilt import follows
+from .signing import asked_for
+from .target import Target
+
+NAME = "driver"
+VERIFY = "module.verify"
+_BEGINS = "linux-modules-nvidia-"
+_IMAGE = re.compile(r"^linux-image-(?:unsigned-)?(\d.*)$")
+
+
+def has_module(kernel: Kernel, target: Target) -> bool:
+    """Whether the set brings modules for a kernel."""
+    return any(name.startswith(_BEGINS) and name.endswith("-" + kernel.release) for name in target.packages.names)
+
+
+def _is_right(kernel: Kernel, policy: Policy, facts: HostFacts, target: Target) -> bool:
+    return (kernel.module == target.version and kind_of(kernel.license) in ("", target.module)
+            and (kernel.trusted or not asked_for(policy, facts)))
+
+
+def verify_steps(
+    kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+) -> List[Step]:
+    """What the packages bring is looked at as what DKMS builds is: version, kernel module and signer of each kernel's.
+
+    The packages' own scripts put modules together and index them; once they have, the step is not needed any more.
+    """
+    coming: Mapping[str, Any] = packages.change["after"] if packages else {}
+    exchanged = any(version is None or name.startswith(_BEGINS) for name, version in coming.items()
+                    if catalogue.FAMILY.match(name))
+    return [Step(
+        NAME, VERIFY, kernel.release,
+        "Its module comes with a package, signed by who built it; it has to be the one of driver %s." % target.version,
+        change={"before": {"nvidia": None}, "after": {"nvidia": target.version}},
+        parameters={"module": target.module, "signed": asked_for(policy, facts)},
+        depends_on=(packages.id,) if packages else ())
+        for kernel in kernels if has_module(kernel, target)
+        and (exchanged or not _is_right(kernel, policy, facts, target))]
+
+
+def notes(
+    kernels: Sequence[Kernel], installed: Mapping[str, str], coming: Mapping[str, str], policy: Policy,
+    facts: HostFacts, target: Target
+) -> List[str]:
+    told = []
+    if coming and runs_already(facts, target):
+        told.append("Driver %s is loaded already: the kernel module that comes now (%s) is in use after the next boot."
+                    % (target.version, target.module))
+    told += ["Kernel %s has no signed module of driver %s: do not boot it for GPU work." % (
+        kernel.release, target.version) for kernel in kernels
+        if not essential(kernel, facts) and not has_module(kernel, target) and kernel.module != target.version]
+    new = [match.group(1) for match in map(_IMAGE.match, sorted(coming)) if match]
+    told += ["Kernel %s comes along, with its modules: the package that follows kernel updates is of this one." % each
+             for each in dict.fromkeys(new)]
+    if not policy.kernel_hold and any(map(catalogue.FAMILY.match, coming)):
+        told += ["No modules that follow the updates of linux-image-%s fit driver %s and a kernel that is there: the "
+                 "next kernel may come without a module, and `kernel_hold` keeps it off." % (kind, target.version)
+                 for kind in follows(installed) if not _follower(kind, (*installed, *coming))]
+    return told
+
+
+def _follower(kind: str, names: Iterable[str]) -> bool:
+    """Whether a metapackage of modules is among these that goes with kernels of a kind."""
+    return any(re.fullmatch(_BEGINS + r"\d+-server(-open)?-" + re.escape(kind), name) for name in names)
+
+
+def verify_module(host: Host, journal: Journal, step: Step) -> None:
+    """The file that modprobe would load for this kernel; an index that is older than it is renewed first."""
+    version = step.change["after"]["nvidia"]
+    module = installed_module(host, step.subject)
+    if module.version != version:
+        host.run(["depmod", step.subject], check=False, timeout=600)
+        module = installed_module(host, step.subject)
+    if module.version != version or module.kind not in ("", step.parameters["module"]):
+        raise GpuOpsError(
+            "driver.precompiled_module_not_there",
+            found="kernel %s would load %s" % (step.subject, "%s, driver %s with the %s kernel module" % (
+                module.path, module.version or "(no version)", module.kind or "unknown")
+                if module.path else "no module of NVIDIA's"),
+            wanted="driver %s with the %s kernel module, from its package" % (version, step.parameters["module"]),
+            remedy="see `modinfo -k %s nvidia` and `dkms status`; take away what lies beside the package's modules, "
+                   "and run again" % step.subject)
+    if not step.parameters["signed"]:
+        return
+    known = known_keys(host)
+    for path in host.glob(module.path.rpartition("/")[0] + "/nvidia*.ko*"):
+        each = read_module(host, path)
+        if each.version in ("", version) and not is_trusted(each, known):
+            raise GpuOpsError(
+                "driver.precompiled_module_not_trusted",
+                found="%s is signed by %s, whom neither firmware nor kernel knows" % (path, each.signer or "nobody"),
+                wanted="a signature that the kernel takes under Secure Boot",
+                remedy="boot a kernel that the distribution has signed together with its modules, or set `build` to "
+                       "`dkms` with an enrolled key")
+
+
+EXECUTORS: Dict[str, Executor] = {VERIFY: verify_module}

@@ -1,0 +1,148 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which modules come built, for which driver, and that what came is looked at."""
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, List, Tuple
+
+import pytest
+from driver_world import policy
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, kernel_hold, prebuilt
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import unattended_text
+
+VERSION, KERNEL = "580.178.04", "6.8.0-90-generic"
+
+
+class TestBounds:
+    @pytest.mark.parametrize("depends, version, fits", [
+        ("nvidia-kernel-common-580-server (<= 580.178.04-1), nvidia-kernel-common-580-server (>= 580.178.04)",
+         "580.178.04-0ubuntu0.24.04.1", True),
+        ("nvidia-kernel-common-580-server (<= 580.178.04-1), nvidia-kernel-common-580-server (>= 580.178.04)",
+         "580.178.04-2ubuntu1", False),
+        ("nvidia-kernel-common-580-server (<= 580.126.09-1)", "580.178.04-0ubuntu1", False),
+        ("nvidia-kernel-common-580-server (>= 580.178.04)", "580.126.09-0ubuntu1", False),
+        ("nvidia-kernel-common-580 (= 580.178.04-0ubuntu1)", "580.178.04-0ubuntu1", True),
+        ("linux-image-6.8.0-90-generic", "580.178.04-0ubuntu1", True),
+    ])
+    def test_modules_are_of_the_driver_within_their_bounds(self, depends: str, version: str, fits: bool) -> None:
+        assert prebuilt.is_made_for(depends, version) is fits
+
+    def test_what_apt_shows_is_read_version_by_version(self) -> None:
+        shown = ("Package: linux-modules-nvidia-580-server-%s\nVersion: 6.8.0-90.91+1\nDepends: a (= 1), b\n\n"
+                 "Package: linux-modules-nvidia-580-server-%s\nVersion: 6.8.0-90.91\n" % (KERNEL, KERNEL))
+        assert prebuilt.parse_show(shown) == {"linux-modules-nvidia-580-server-" + KERNEL: {
+            "6.8.0-90.91+1": "a (= 1), b", "6.8.0-90.91": ""}}
+
+
+class TestLeaving:
+    INSTALLED = ("linux-modules-nvidia-580-server-open-" + KERNEL, "linux-modules-nvidia-580-server-" + KERNEL,
+                 "linux-modules-nvidia-580-server-oracle", "linux-objects-nvidia-580-server-" + KERNEL,
+                 "linux-modules-nvidia-570-server-open-generic", "linux-signatures-nvidia-" + KERNEL, "nvidia-fs-dkms",
+                 "nvidia-dkms-580-server-open", "nvidia-headless-580-server-open", "nvidia-utils-580-server",
+                 "nvidia-headless-no-dkms-580-server-open", "nvidia-driver-580-server-open", "nvidia-driver-assistant",
+                 "linux-modules-" + KERNEL, "dkms")
+
+    def leaving(self, kind: str, ours: Tuple[str, ...] = (), **changes: Any) -> Tuple[str, ...]:
+        system = catalogue.system_of("ubuntu", "24.04", "x86_64")
+        assert system is not None
+        wanted = catalogue.Wanted(system, True, 580, "open", build=kind)
+        return prebuilt.leaving(policy(source="distribution", repository_url="", repository_key="", **changes), wanted,
+                                prebuilt.Prebuilt(ours=frozenset(ours)), self.INSTALLED)
+
+    def test_beside_signed_modules_stays_no_other_module_of_nvidias_driver(self) -> None:
+        assert self.leaving("precompiled") == tuple(sorted((
+            "linux-modules-nvidia-580-server-" + KERNEL, "linux-modules-nvidia-580-server-oracle",
+            "linux-objects-nvidia-580-server-" + KERNEL, "linux-modules-nvidia-570-server-open-generic",
+            "nvidia-dkms-580-server-open", "nvidia-headless-580-server-open", "nvidia-driver-580-server-open")))
+
+    def test_beside_those_of_dkms_leaves_what_is_ours_or_all_where_the_policy_says_so(self) -> None:
+        assert self.leaving("dkms") == ()
+        assert self.leaving("dkms", self.INSTALLED[:1]) == self.INSTALLED[:1]
+        assert len(self.leaving("dkms", build="dkms")) == 6
+
+
+class TestPolicy:
+    @pytest.mark.parametrize("options, code, option", [
+        ({"source": "preinstalled", "build": "precompiled"}, "driver.option_of_preinstalled", "build"),
+        ({"source": "preinstalled", "kernel_hold": True}, "driver.option_of_preinstalled", "kernel_hold"),
+        ({"build": "precompiled", "signing_key": "/k", "signing_certificate": "/c"},
+         "driver.signing_key_of_precompiled", "build"),
+    ])
+    def test_what_makes_no_sense_is_refused(self, options: Any, code: str, option: str) -> None:
+        with pytest.raises(GpuOpsError) as refused:
+            policy(repository_url="", repository_key="", **options)
+        assert [(each.code, each.option) for each in refused.value.refusals] == [(code, option)]
+
+    def test_modules_that_come_with_kernels_are_left_to_unattended_upgrades(self) -> None:
+        assert "linux-modules-nvidia-" in unattended_text()
+        assert "linux-" not in unattended_text(True) and "libnvidia-" in unattended_text(True)
+
+
+@pytest.mark.parametrize("release, base", [
+    ("6.8.0-90-generic-64k", "6.8.0-90"), ("6.12.107+deb13-amd64", "6.12.107+deb13"),
+    ("6.1.0-50-cloud-amd64", "6.1.0-50"), ("6.18.44", "6.18.44"),
+])
+def test_headers_of_all_flavours_have_the_release_without_its_flavour(release: str, base: str) -> None:
+    assert kernel_hold.base_of(release) == base
+
+
+class Modules(Host):
+    """A host with the module that a package put together, whose index is made by depmod; and its modinfo."""
+
+    def __init__(self, root: str, told: str, indexed: bool = True) -> None:
+        super().__init__(root)
+        self.told = told
+        self.said: List[str] = []
+        directory = "/lib/modules/%s/" % KERNEL
+        self.write(directory + "kernel/nvidia-580-server-open/nvidia.ko", "")
+        self.write(directory + "modules.dep", "kernel/nvidia-580-server-open/nvidia.ko:\n" if indexed else "")
+
+    def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+        if argv[0] == "modinfo":
+            return CommandResult(argv, 0, self.told, "")
+        assert list(argv) == ["depmod", KERNEL]
+        self.said.append("depmod")
+        self.write("/lib/modules/%s/modules.dep" % KERNEL, "kernel/nvidia-580-server-open/nvidia.ko:\n")
+        return CommandResult(argv, 0, "", "")
+
+    def verify(self, signed: bool = False) -> None:
+        step = Step("driver", "module.verify", KERNEL, "", parameters={"module": "open", "signed": signed},
+                    change={"before": {"nvidia": None}, "after": {"nvidia": VERSION}})
+        EXECUTORS[step.action](self, Journal(self), step)
+
+
+OPEN = "version: %s\nlicense: Dual MIT/GPL\n" % VERSION
+
+
+class TestVerified:
+    def test_a_module_of_the_right_version_and_kind_is_enough_without_secure_boot(self, tmp_path: Path) -> None:
+        host = Modules(str(tmp_path), OPEN)
+        host.verify()
+        assert host.said == []
+
+    def test_an_index_that_lags_behind_is_renewed(self, tmp_path: Path) -> None:
+        host = Modules(str(tmp_path), OPEN, indexed=False)
+        host.verify()
+        assert host.said == ["depmod"]
+
+    @pytest.mark.parametrize("told, said", [
+        (OPEN.replace("178", "126"), "driver 580.126.04 with the open"),
+        (OPEN.replace("Dual MIT/GPL", "NVIDIA"), "the proprietary kernel module"),
+    ])
+    def test_another_module_in_its_place_is_said(self, tmp_path: Path, told: str, said: str) -> None:
+        with pytest.raises(GpuOpsError, match=said) as failed:
+            Modules(str(tmp_path), told).verify()
+        assert failed.value.code == "driver.precompiled_module_not_there"
+
+    def test_under_secure_boot_somebody_has_signed_it(self, tmp_path: Path) -> None:
+        with pytest.raises(GpuOpsError, match="signed by nobody") as failed:
+            Modules(str(tmp_path), OPEN).verify(signed=True)
+        assert failed.value.code == "driver.precompiled_module_not_trusted"
+        Modules(str(tmp_path), OPEN + "signer: Canonical Ltd. Kernel Module Signing\n").verify(signed=True)
