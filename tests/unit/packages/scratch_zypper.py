@@ -22,6 +22,9 @@ PRODUCT = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
+BASE = scratch_rpm.Made("filesystem", "15.0")
+
+
 class LowHost(Host):
     """libzypp reads its locks below the root alone, so scratch directories lie there."""
 
@@ -40,6 +43,8 @@ class Root(scratch_rpm.Root):
             (path / directory).mkdir(parents=True, exist_ok=True)
         super().__init__(path)
         self.host = LowHost(str(path))
+        # libsolv ends where there was no package before (rpmdb2solv: no error); every SLES has some
+        self.rpm("-i", "--nodeps", "--justdb", str(scratch_rpm.built(BASE)))
         self.write("/etc/os-release", 'ID="sles"\nID_LIKE="suse"\nVERSION_ID="15.6"\n')
         self.write("/etc/products.d/SLES.prod", PRODUCT)
         (path / "etc/products.d/baseproduct").symlink_to("SLES.prod")
@@ -49,9 +54,14 @@ class Root(scratch_rpm.Root):
         self.rpm("--import", "%s/etc/pki/rpm-gpg/%s" % (self.path, name))
         address = where if isinstance(where, str) else "file://%s" % where
         options = {"name": "The repository %s" % name, "baseurl": address, "enabled": 1, "autorefresh": 1,
-                   "gpgcheck": 1, "repo_gpgcheck": 0, "gpgkey": "file://%s/etc/pki/rpm-gpg/%s" % (self.path, name), **more}
+                   "gpgcheck": 1, "repo_gpgcheck": 0,
+                   "gpgkey": "file://%s/etc/pki/rpm-gpg/%s" % (self.path, name), **more}
         self.write("/etc/zypp/repos.d/%s.repo" % name,
                    "[%s]\n%s" % (name, "".join("%s=%s\n" % item for item in options.items())))
+
+    def installed(self) -> Dict[str, str]:
+        """Without that which is there from the beginning."""
+        return {name: version for name, version in super().installed().items() if name != BASE.name}
 
     @property
     def environment(self) -> Dict[str, str]:

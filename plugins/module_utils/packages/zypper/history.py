@@ -46,6 +46,11 @@ class Line:
     name: str = ""
     version: str = ""
 
+    @property
+    def after(self) -> Optional[str]:
+        """Version of its package by then."""
+        return self.version if self.kind == "install" else None
+
 
 @dataclass(frozen=True)
 class Unfinished:
@@ -99,21 +104,19 @@ def evidence(
 ) -> Dict[str, PackageChange]:
     """What the step's transaction demonstrably changed, as long as it is so still.
 
-    From when its command stands in the history, what becomes as it was planned became so by it, also where rpm was
-    stopped before zypper could say so; unless a line says that it was another transaction.
+    Who wrote the last line of a package has made it what that line says. Where that is not what it is, rpm was stopped
+    before zypper could write one: then it became so by the transaction whose command stands in the history.
     """
     mark, told = _mark(step), lines(host)
-    began = next((number for number, line in enumerate(told) if line.kind == "command"
-                  and line.word.startswith(mark) and line.word not in opened["known"]), None)
-    if began is None:
+    words = {line.word for line in told if line.word.startswith(mark)}.difference(opened["known"])
+    if not words:
         return {}
-    others = {(line.name, line.version if line.kind == "install" else None) for line in told[began:]
-              if not line.word.startswith(mark)}
+    last = {line.name: line for line in told if line.name}
     there = {name: package.version for name, package in packages.items() if package.there}
     changes = {name: PackageChange(opened["there"].get(name), version)
                for name, version in step.change["after"].items() if there.get(name) == version}
-    return {name: change for name, change in changes.items()
-            if change.before != change.after and (name, change.after) not in others}
+    return {name: change for name, change in changes.items() if change.before != change.after
+            and (name not in last or last[name].after != change.after or last[name].word in words)}
 
 
 def begin(host: Host, journal: Journal, step: Step, after: Mapping[str, Optional[str]]) -> str:

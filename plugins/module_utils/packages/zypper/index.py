@@ -108,21 +108,30 @@ class Index:
         return unread
 
     def _check(self, repository: Repository) -> None:
-        """Whether the index is what the repository's key has signed."""
+        """Whether the index is what the repository's key has signed.
+
+        zypper fetches an index anew where that has changed, and is content with the signature that it has of it.
+        """
+        why = self._objection(repository)
+        if why:
+            self._ask("refresh", "--force", repository.id)
+            why = self._objection(repository)
+        if why:
+            raise _unreadable(repository, why)
+
+    def _objection(self, repository: Repository) -> str:
         index = "%s/raw/%s/repodata/repomd.xml" % (self._cache, repository.id)
         if not os.path.exists(index + ".asc"):
-            raise _unreadable(repository, "its index is not signed")
+            return "its index is not signed"
         keyring = "%s/%s.gpg" % (self._scratch, repository.id)
         put_bytes(keyring, keys.packets(repository.key))
-        for program in ("gpgv", "gpgv2"):
-            done = self._host.run([program, "--homedir", self._scratch, "--keyring", keyring, index + ".asc", index],
-                                  check=False)
-            if done.rc == 0:
-                return
-            if done.rc != 127:
-                break
-        raise _unreadable(repository, "its key has not signed its index: %s" % " | ".join(
-            done.stderr.splitlines()[-2:]))
+        words = ["--homedir", self._scratch, "--keyring", keyring, index + ".asc", index]
+        done = self._host.run(["gpgv", *words], check=False)
+        if done.rc == 127:
+            # As SUSE calls that of GnuPG 2
+            done = self._host.run(["gpgv2", *words], check=False)
+        return "" if done.rc == 0 else "its key has not signed its index: %s" % " | ".join(
+            done.stderr.splitlines()[-2:])
 
     def versions(self, packages: Iterable[str], uri: str = "") -> Dict[str, List[str]]:
         """Versions on offer of each package, newest first; none for a package that is not there. A hold hides none."""
@@ -154,7 +163,7 @@ class Index:
 
     def simulate(self, request: Mapping[str, str], allow_downgrade: bool = False) -> Simulation:
         """What a transaction that asks for these versions would do, under the options that it will have."""
-        done = self._simulated(install_words(request, allow_downgrade, only_say=True)) if request else Simulation({}, ())
+        done = self._simulated(install_words(request, allow_downgrade, True)) if request else Simulation({}, ())
         return replace(done, request=dict(request), allow_downgrade=allow_downgrade,
                        held=self._held(request, done.problem))
 
@@ -172,7 +181,7 @@ class Index:
         """What else would go if these packages went."""
         there = database.installed(self._host)
         request = {name: there[name].version for name in sorted(set(packages)) if name in there}
-        done = self._simulated(remove_words(request, only_say=True)) if request else Simulation({}, ())
+        done = self._simulated(remove_words(request, True)) if request else Simulation({}, ())
         return replace(done, request=request)
 
     def _simulated(self, words: Sequence[str]) -> Simulation:

@@ -20,7 +20,7 @@ from ..rpm.versions import compare
 
 PATH = "/etc/zypp/locks"
 _OURS = "gpuops.nvidia-"
-_BLOCK = re.compile(r"(?:[^\n]*\S[^\n]*(?:\n|\Z))+(?:[^\S\n]*\n)*")
+_BLOCK = re.compile(r"(?:[^\n]*\S[^\n]*(?:\n|\Z))+(?:[^\S\n]*\n)?")
 _LINE = re.compile(r"^([\w-]+):[^\S\n]*(.*?)[^\S\n]*$", re.MULTILINE)
 _VERSION = re.compile(r"^(==|=|!=|<=|>=|<|>)?\s*(\S+)$")
 _JUDGED = {"==": (0,), "=": (0,), "!=": (-1, 1), "<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (1, 0)}

@@ -38,7 +38,7 @@ def install_words(request: Mapping[str, Optional[str]], allow_downgrade: bool, o
     only_say: to say what it would do. Options come before names: behind them a dash makes a removal of a word.
     """
     return ["install", *_said(only_say), "--name", "--no-recommends", "--auto-agree-with-licenses",
-            "--force-resolution", "--download-in-advance", *(["--oldpackage"] if allow_downgrade else []),
+            "--force-resolution", "--download", "in-advance", *(["--oldpackage"] if allow_downgrade else []),
             *specs(request)]
 
 
