@@ -192,7 +192,7 @@ def _rpm(host: Host, *words: str) -> None:
 
 def _not_finished(done: CommandResult, told: str, by_hand: str) -> GpuOpsError:
     return GpuOpsError(
-        "packages.not_finished",
+        "packages.zypper_not_finished",
         found="what a stopped transaction began cannot be ended: %s" % told,
         wanted="packages whose scripts have been run, each in one version",
         remedy="see that `%s` works on this host" % by_hand,
