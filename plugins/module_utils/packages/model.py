@@ -18,8 +18,8 @@ controller's ansible.builtin carry the request out (apt/transaction.py), account
 Never touched: the host's own sources, keys, preferences and credentials; holds of others (a policy that needs another
 version of a held package is refused); packages that came by anybody else.
 
-What every package manager answers is a protocol (manager.py); apt and dnf have a directory each, rpm has what the
-managers of rpm packages share.
+What every package manager answers is a protocol (manager.py); apt, dnf and zypper have a directory each, rpm has what
+the managers of rpm packages share.
 """
 from __future__ import annotations
 

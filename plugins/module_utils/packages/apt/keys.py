@@ -65,6 +65,11 @@ def read(data: bytes) -> KeyFile:
     return KeyFile(_armour(packets), tuple(primary))
 
 
+def packets(armoured: str) -> bytes:
+    """The keys of a text that read() has made, as gpgv has its keyrings."""
+    return _dearmour(armoured.encode())
+
+
 def objection(armoured: str, fingerprint: str) -> str:
     """What is found in place of exactly the key with this fingerprint, '' when it is that key and no other."""
     try:

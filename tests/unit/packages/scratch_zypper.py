@@ -1,0 +1,79 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A host of SLES below a directory: that of scratch_rpm.py with zypper's configuration, and its repositories."""
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Sequence
+
+import scratch_rpm
+from scratch_apt import keyring
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+
+PRODUCT = """<?xml version="1.0" encoding="UTF-8"?>
+<product schemeversion="0"><vendor>SUSE</vendor><name>SLES</name><version>15.6</version><baseversion>15</baseversion>
+<patchlevel>6</patchlevel><release>0</release><arch>x86_64</arch><productline>sles</productline>
+<register><target>sle-15-x86_64</target></register></product>
+"""
+
+
+BASE = scratch_rpm.Made("filesystem", "15.0")
+
+
+class LowHost(Host):
+    """libzypp reads its locks below the root alone, so scratch directories lie there."""
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[str]:
+        with tempfile.TemporaryDirectory(prefix="gpuops-", dir=self.path("/tmp")) as directory:
+            yield directory
+
+
+class Root(scratch_rpm.Root):
+    """A host of SLES 15 below a directory."""
+
+    def __init__(self, path: Path) -> None:
+        for directory in ("etc/zypp/repos.d", "etc/products.d", "etc", "var/lib/zypp", "var/cache/zypp",
+                          "var/log/zypp"):
+            (path / directory).mkdir(parents=True, exist_ok=True)
+        super().__init__(path)
+        self.host = LowHost(str(path))
+        # libsolv ends where there was no package before (rpmdb2solv: no error); every SLES has some
+        self.rpm("-i", "--nodeps", "--justdb", str(scratch_rpm.built(BASE)))
+        self.write("/etc/os-release", 'ID="sles"\nID_LIKE="suse"\nVERSION_ID="15.6"\n')
+        self.write("/etc/products.d/SLES.prod", PRODUCT)
+        (path / "etc/products.d/baseproduct").symlink_to("SLES.prod")
+
+    def configure(self, name: str, where: Any, key: str = "one", **more: Any) -> None:
+        self.write("/etc/pki/rpm-gpg/%s" % name, keyring(key).public)
+        self.rpm("--import", "%s/etc/pki/rpm-gpg/%s" % (self.path, name))
+        address = where if isinstance(where, str) else "file://%s" % where
+        options = {"name": "The repository %s" % name, "baseurl": address, "enabled": 1, "autorefresh": 1,
+                   "gpgcheck": 1, "repo_gpgcheck": 0,
+                   "gpgkey": "file://%s/etc/pki/rpm-gpg/%s" % (self.path, name), **more}
+        self.write("/etc/zypp/repos.d/%s.repo" % name,
+                   "[%s]\n%s" % (name, "".join("%s=%s\n" % item for item in options.items())))
+
+    def installed(self) -> Dict[str, str]:
+        """Without that which is there from the beginning."""
+        return {name: version for name, version in super().installed().items() if name != BASE.name}
+
+    @property
+    def environment(self) -> Dict[str, str]:
+        return dict(os.environ, LC_ALL="C", ZYPP_LOCKFILE_ROOT=str(self.path),
+                    ZYPP_LOGFILE=str(self.path / "var/log/zypper.log"))
+
+    def zypper(self, *words: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+        """zypper of this host, as its administrator calls it."""
+        done = subprocess.run(self.zypper_words(words), capture_output=True, text=True, env=self.environment)
+        if check and done.returncode:
+            raise AssertionError(done.stdout + done.stderr)
+        return done
+
+    def zypper_words(self, words: Sequence[str]) -> List[str]:
+        return ["zypper", "--root", str(self.path), "--non-interactive", *words]
