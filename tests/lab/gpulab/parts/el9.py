@@ -20,7 +20,7 @@ from .rpms import KERNEL, REGISTERED
 NAME = "root-el9"
 HOST = Path(__file__).resolve().parents[2] / "host" / "el9"
 # What the mirror of Debian packages has not
-ADDED: Tuple[str, ...] = ("dnf", "python3-dnf", "dnf-plugins-core", "rpm", "dracut-core")
+ADDED: Tuple[str, ...] = ("dnf", "python3-dnf", "dnf-plugins-core", "rpm", "dracut-core", "curl")
 # Of the mirror, what only Debian's own DKMS needs
 LEFT_OUT: Tuple[str, ...] = ("dkms", "fakeroot", "libfakeroot", "dpkg-dev", "libdpkg-perl", "lsb-release",
                              "linux-headers-amd64")

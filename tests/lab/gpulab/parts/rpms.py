@@ -42,7 +42,8 @@ HEADERS = "/usr/src/gpulab-headers"
 _BASE: Mapping[str, str] = {
     "glibc": "2.34", "bash": "5.1.8", "systemd": "252", "python3": "3.9.21", "rpm": "4.16.1.3", "dnf": "4.14.0",
     "dracut": "057", "kmod": "28", "openssl": "3.2.2", "mokutil": "0.6.0", "pciutils": "3.7.0", "sudo": "1.9.5p2",
-    "openssh-server": "8.7p1", "iproute": "6.11.0", "gcc": "11.5.0", "make": "4.3", "elfutils-libelf-devel": "0.192",
+    "openssh-server": "8.7p1", "curl": "7.76.1", "iproute": "6.11.0", "gcc": "11.5.0", "make": "4.3",
+    "elfutils-libelf-devel": "0.192",
 }
 REGISTERED: Tuple[str, ...] = ("rocky-release", "kernel", "kernel-core", "kernel-modules-core", "kernel-modules",
                                *_BASE)
