@@ -11,6 +11,9 @@ from typing import Dict, List
 
 import pytest
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables import enterprise, resolver
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.sets import Wanted
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.systems import system_of
 from gpulab import aptrepo, rpmrepo
 from gpulab.aptrepo import File
 from gpulab.cache import Job
@@ -19,10 +22,6 @@ from gpulab.parts import packages, rpms
 from gpulab.parts.rpms import CLOSED, OPEN, Driver
 from gpulab.rpmrepo import Rpm
 from gpulab.topology import load
-
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables import enterprise, resolver
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.sets import Wanted
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.systems import system_of
 
 PROGRAMS = ("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced", "nv-fabricmanager", "nvidia-imex",
             "nvidia-imex-ctl", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
