@@ -53,7 +53,7 @@ def has_capability(number: int) -> bool:
 
 @dataclass(frozen=True)
 class HostParts:
-    """The built things a host is made of."""
+    """The built things a host is made of. base: what root is a layer over."""
 
     root: Path
     layer: Path
@@ -63,6 +63,7 @@ class HostParts:
     store: Optional[Path]
     package_key: Path
     crio: Optional[Path] = None
+    base: Optional[Path] = None
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps({key: value and str(value) for key, value in asdict(self).items()}, indent=2))
@@ -171,7 +172,7 @@ class Host:
         return Machine(
             machine="%s-%s" % (self.lab, self.name), hostname=self.name, bridge=self.network.bridge,
             cgroup=self.cgroup, uuid=str(self.identity),
-            layers=tuple(str(layer) for layer in (parts.crio, parts.layer, parts.root) if layer),
+            layers=tuple(str(layer) for layer in (parts.crio, parts.layer, parts.root, parts.base) if layer),
             binds=tuple("%s:%s" % (self.directory / name, inside) for name, inside in binds.items()),
             binds_readonly=tuple("%s:%s" % pair for pair in readonly.items()), disk=self.spec.disk)
 
@@ -201,6 +202,13 @@ class Host:
         self._write_admin(parts)
         if parts.silicon:
             self._put("etc/ld.so.preload", "/usr/lib/gpusim/lib/libgpusim-uname.so\n")
+        self._write_sources(parts)
+
+    def _write_sources(self, parts: HostParts) -> None:
+        """The distribution's own packages."""
+        if self.spec.image == "el9":
+            self._fill("etc/yum.repos.d/rocky.repo", "rocky.repo", {})
+            return
         self._put("usr/share/keyrings/gpulab-debian.asc", parts.package_key.read_text())
         self._fill("etc/apt/sources.list.d/debian.sources", "debian.sources", {"suite": self.spec.image})
 

@@ -26,13 +26,15 @@ from .parts.stores import store_name
 from .paths import RunPaths, running_labs
 from .processes import LabError, run, wait_for
 from .repositories import Repositories
-from .topology import HostSpec, Topology, load, parse
+from .topology import LAYERED, HostSpec, Topology, load, parse
 
 DEFAULT_NAME = "gpulab"
 NODE_SECONDS = 60.0
 
 # First word of a URL path: the part that is served below it.
 REPOSITORIES: Dict[str, str] = {"cuda": "apt-nvidia", "libnvidia-container": "apt-toolkit", "debian": "apt-debian"}
+# Those that only a laboratory with a host of EL 9 serves
+RPM_REPOSITORIES: Dict[str, str] = {"cuda-rpm": "rpm-nvidia", "el9": "rpm-el9"}
 
 
 def say(text: str) -> None:
@@ -119,7 +121,7 @@ class Lab:
         hosts = self.hosts
         raise_limits()
         networks.bring_up(self.network, len(hosts))
-        self.repositories.start({path: shop.path(part) for path, part in REPOSITORIES.items()})
+        self.repositories.start({path: shop.path(part) for path, part in repositories_of(self.topology).items()})
         self._write_access(list(hosts.values()))
         plane = self.control_plane
         if plane:
@@ -261,9 +263,14 @@ class Lab:
             yield
 
 
+def repositories_of(topology: Topology) -> Dict[str, str]:
+    rpm = any(spec.image == "el9" for spec in topology.hosts)
+    return {**REPOSITORIES, **(RPM_REPOSITORIES if rpm else {})}
+
+
 def parts_of(topology: Topology) -> List[str]:
     """The parts that must be built before the topology can come up."""
-    names = ["host-layer", *REPOSITORIES.values()]
+    names = ["host-layer", *repositories_of(topology).values()]
     for spec in topology.hosts:
         names.append("root-%s" % spec.image)
         if spec.board:
@@ -280,7 +287,8 @@ def parts_of(topology: Topology) -> List[str]:
 
 
 def _store(spec: HostSpec) -> str:
-    return crio.store_part(spec.image) if spec.runtime == "cri-o" else store_name(spec.image, spec.containerd)
+    image = LAYERED.get(spec.image, spec.image)
+    return crio.store_part(image) if spec.runtime == "cri-o" else store_name(image, spec.containerd)
 
 
 def _host_parts(shop: Workshop, spec: HostSpec) -> HostParts:
@@ -292,7 +300,8 @@ def _host_parts(shop: Workshop, spec: HostSpec) -> HostParts:
         containerd=shop.path("containerd-%s" % spec.containerd) if spec.containerd != "debian" else None,
         store=shop.path(_store(spec)) / STORES[spec.runtime][0] if spec.join else None,
         package_key=shop.path(KEY_PART.name) / PUBLIC_KEY,
-        crio=shop.path(crio.LAYER) if spec.runtime == "cri-o" else None)
+        crio=shop.path(crio.LAYER) if spec.runtime == "cri-o" else None,
+        base=shop.path("root-%s" % LAYERED[spec.image]) / "root" if spec.image in LAYERED else None)
 
 
 def _describe(spec: HostSpec) -> str:

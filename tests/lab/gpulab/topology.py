@@ -10,6 +10,8 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 TOPOLOGIES = Path(__file__).resolve().parents[1] / "topologies"
 IMAGES = ("bookworm",)
+# Roots that are a layer over another
+LAYERED = {"el9": "bookworm"}
 RUNTIMES = ("containerd", "cri-o")
 CONTAINERDS = ("debian", "1.7", "2.2", "2.3")
 MAX_HOSTS = 8
@@ -105,7 +107,7 @@ def _host(entry: Any, where: str, control_plane: bool) -> HostSpec:
     if runtime != "containerd" and containerd != CONTAINERDS[0]:
         raise TopologyError("%s: containerd is %r with runtime %s; give the version of a runtime that the host runs"
                             % (where, containerd, runtime))
-    return HostSpec(name, _choice(table, "image", IMAGES, where), board, gpus, join, containerd, runtime,
+    return HostSpec(name, _choice(table, "image", (*IMAGES, *LAYERED), where), board, gpus, join, containerd, runtime,
                     _typed(table, "disk", bool, False, where))
 
 

@@ -1,0 +1,138 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A host of EL 9: dnf, rpm, module streams and scriptlets are real, and so are DKMS and the modules that it builds.
+
+One host in this order: as it was delivered, with a driver that its administrator has installed, without it again.
+"""
+from __future__ import annotations
+
+from typing import Any, Dict, Iterator, List
+
+import pytest
+from laboratory import Fleet, Played, new_lab
+
+from gpulab.parts.rpms import KERNEL
+
+HOST = "rocky"
+REPOSITORY = "http://packages.gpulab:8480/cuda-rpm/repos/rhel9/x86_64"
+OLD, NEW = "580.178.04", "595.91.07"
+SET = ("kmod-nvidia-open-dkms", "nvidia-driver-cuda", "nvidia-modprobe", "nvidia-persistenced")
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    lab = new_lab("rpm")
+    lab.up("el9")
+    yield Fleet(lab, tmp_path_factory.mktemp("rpm"))
+    lab.down()
+
+
+def succeeded(played: Played) -> Played:
+    assert played.code == 0, played.failures()
+    return played
+
+
+def module(fleet: Fleet, name: str, **options: Any) -> Dict[str, Any]:
+    return succeeded(fleet.tasks(HOST, [{"gpuops.nvidia." + name: options}])).result(HOST, name)
+
+
+def installed(fleet: Fleet) -> Dict[str, str]:
+    """{package: version} of what the database has."""
+    lines = fleet.say(HOST, "rpm", "-qa", "--qf", "%{NAME} %|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n").splitlines()
+    return {line.split(" ")[0]: line.split(" ")[1] for line in lines}
+
+
+def by_hand(version: str) -> List[Dict[str, Any]]:
+    """What an administrator plays: NVIDIA's repository, the branch's stream, and the set in one version."""
+    return [
+        {"ansible.builtin.yum_repository": {
+            "name": "cuda-rhel9-x86_64", "description": "cuda-rhel9-x86_64", "baseurl": REPOSITORY, "gpgcheck": True,
+            "gpgkey": REPOSITORY + "/gpulab.pub"}},
+        {"ansible.builtin.command": {"argv": [
+            "dnf", "-y", "module", "enable", "nvidia-driver:%s-open" % version.split(".")[0]]}},
+        {"ansible.builtin.dnf": {"name": ["%s-3:%s" % (name, version) for name in SET] + ["kernel-devel-" + KERNEL]}},
+    ]
+
+
+@pytest.fixture(scope="module")
+def with_driver(fleet: Fleet) -> Dict[str, str]:
+    """The host with the driver of branch 580, loaded; the answer is what was installed before."""
+    before = installed(fleet)
+    succeeded(fleet.tasks(HOST, by_hand(OLD)))
+    fleet.lab.ssh(HOST, ["rmmod", "nouveau"])
+    fleet.lab.ssh(HOST, ["modprobe", "nvidia-uvm"])
+    return before
+
+
+def test_the_host_is_an_el_9_for_ansible(fleet: Fleet) -> None:
+    played = succeeded(fleet.tasks(HOST, [{"ansible.builtin.setup": {}}, {"ansible.builtin.package_facts": {}}]))
+    facts = played.result(HOST, "setup")["ansible_facts"]
+    assert {name: facts["ansible_" + name] for name in (
+        "os_family", "distribution", "distribution_major_version", "pkg_mgr", "service_mgr", "kernel")} == {
+        "os_family": "RedHat", "distribution": "Rocky", "distribution_major_version": "9", "pkg_mgr": "dnf",
+        "service_mgr": "systemd", "kernel": KERNEL}
+    packages = played.result(HOST, "package_facts")["ansible_facts"]["packages"]
+    assert {package["source"] for versions in packages.values() for package in versions} == {"rpm"}
+
+
+def test_the_host_is_a_node_of_the_cluster(fleet: Fleet) -> None:
+    assert fleet.node(HOST)["status"]["nodeInfo"]["osImage"].startswith("Rocky Linux 9")
+
+
+def test_gpu_info_reads_the_host_as_it_was_delivered(fleet: Fleet) -> None:
+    observation = module(fleet, "gpu_info")["observation"]
+    assert [observation["host"][name] for name in ("os_id", "os_version", "kernel", "boot_kernel")] == [
+        "rocky", "9.7", KERNEL, KERNEL]
+    assert len(observation["pci"]["gpus"]) == 2 and observation["host"]["driver_installed"] == ""
+    assert {gpu["driver"] for gpu in observation["pci"]["gpus"]} == {"nouveau"}
+
+
+def test_dnf_installs_the_set_with_its_dependencies_and_the_module_is_built(
+        fleet: Fleet, with_driver: Dict[str, str]) -> None:
+    new = {name: version for name, version in installed(fleet).items() if name not in with_driver}
+    assert set(SET) | {"dkms", "kernel-devel", "libnvidia-ml", "nvidia-kmod-common"} <= set(new)
+    assert {version for name, version in new.items() if "nvidia" in name and name != "gpg-pubkey"} == {
+        "3:%s-1.el9" % OLD}
+    assert fleet.say(HOST, "dkms", "status") == "nvidia/%s, %s, x86_64: installed" % (OLD, KERNEL)
+    assert fleet.say(HOST, "modinfo", "-F", "version", "nvidia") == OLD
+    assert "/extra/" in fleet.say(HOST, "modinfo", "-F", "filename", "nvidia")
+
+
+def test_the_driver_is_loaded_and_answers(fleet: Fleet, with_driver: Dict[str, str]) -> None:
+    assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == OLD
+    assert len(fleet.say(HOST, "nvidia-smi", "-L").splitlines()) == 2
+    observation = module(fleet, "gpu_info")["observation"]
+    assert len(observation["nvml"]["gpus"]) == 2
+    assert [observation["host"][name] for name in ("driver_installed", "driver_loaded", "driver_userspace")] == [
+        OLD, OLD, OLD]
+
+
+def test_dnf_has_nothing_to_do_again(fleet: Fleet, with_driver: Dict[str, str]) -> None:
+    played = succeeded(fleet.tasks(HOST, by_hand(OLD)))
+    assert not played.result(HOST, "yum_repository")["changed"] and not played.result(HOST, "dnf")["changed"]
+
+
+def test_a_driver_that_dnf_has_installed_is_verified_as_preinstalled(
+        fleet: Fleet, with_driver: Dict[str, str]) -> None:
+    result = module(fleet, "gpu_driver", source="preinstalled", version=OLD.split(".")[0])
+    assert not result["changed"] and result["plan"]["steps"] == []
+    refused = fleet.tasks(HOST, [{"gpuops.nvidia.gpu_driver": {"source": "preinstalled", "version": NEW}}])
+    assert refused.result(HOST, "gpu_driver")["failed"]
+
+
+def test_after_a_reboot_the_driver_is_loaded_in_place_of_nouveau(fleet: Fleet, with_driver: Dict[str, str]) -> None:
+    fleet.lab.reboot(HOST)
+    assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == OLD
+    assert "nouveau" not in fleet.say(HOST, "cat", "/proc/modules")
+    assert fleet.say(HOST, "systemctl", "is-active", "nvidia-persistenced.service") == "active"
+
+
+def test_removal_takes_packages_and_modules_away(fleet: Fleet, with_driver: Dict[str, str]) -> None:
+    for name in ("nvidia-uvm", "nvidia-modeset", "nvidia"):
+        fleet.say(HOST, "systemctl", "stop", "nvidia-persistenced.service")
+        fleet.say(HOST, "rmmod", name)
+    succeeded(fleet.tasks(HOST, [{"ansible.builtin.dnf": {
+        "name": [*SET, "kernel-devel"], "state": "absent", "autoremove": True}}]))
+    assert installed(fleet) == with_driver
+    assert fleet.say(HOST, "sh", "-c", "ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/extra/*") == ""
+    assert module(fleet, "gpu_info")["observation"]["host"]["driver_installed"] == ""

@@ -1,0 +1,155 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The laboratory's RPM repositories: what is in them, and that the real rpm and dnf accept them."""
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Dict, List
+
+import pytest
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables import enterprise, resolver
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.sets import Wanted
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.systems import system_of
+from gpulab import aptrepo, rpmrepo
+from gpulab.aptrepo import File
+from gpulab.cache import Job
+from gpulab.lab import REPOSITORIES, RPM_REPOSITORIES, parts_of
+from gpulab.parts import packages, rpms
+from gpulab.parts.rpms import CLOSED, OPEN, Driver
+from gpulab.rpmrepo import Rpm
+from gpulab.topology import load
+
+PROGRAMS = ("nvidia-smi", "nvidia-modprobe", "nvidia-persistenced", "nv-fabricmanager", "nvidia-imex",
+            "nvidia-imex-ctl", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
+LIBRARIES = ("libnvidia-ml.so", "libcuda.so", "libnvidia-ptxjitcompiler.so", "empty.so")
+FIELD = b"head" + b"GPUSIM_VERSION=unpackaged".ljust(64, b"\0") + b"tail"
+
+needs_rpm = pytest.mark.skipif(
+    not all(map(shutil.which, ("rpmbuild", "rpmsign", "createrepo_c", "modifyrepo_c", "dnf", "gpg"))),
+    reason="needs rpm, createrepo-c, dnf and gpg")
+
+
+@pytest.fixture(name="driver")
+def _driver(tmp_path: Path) -> Driver:
+    silicon = tmp_path / "silicon"
+    silicon.mkdir()
+    for name in (*PROGRAMS, *LIBRARIES):
+        (silicon / name).write_bytes(FIELD)
+    return Driver(packages.Driver("595.91.07", silicon, silicon / "empty.so"))
+
+
+def _by_name(driver: Driver) -> Dict[str, Rpm]:
+    return {rpm.name: rpm for group in driver.groups() for rpm in group}
+
+
+def test_every_exact_dependency_is_in_the_same_set(driver: Driver) -> None:
+    found = _by_name(driver)
+    provided = {"%s = %d:%s" % (rpm.name, rpm.epoch, rpm.version) for rpm in found.values()}
+    provided |= {word for rpm in found.values() for word in rpm.provides}
+    exact = [word for rpm in found.values() for word in rpm.requires if " = " in word]
+    assert len(exact) > 10 and set(exact) <= provided
+
+
+def test_the_driver_has_an_epoch_and_its_companions_have_none(driver: Driver) -> None:
+    epochs = {name: rpm.epoch for name, rpm in _by_name(driver).items()}
+    assert {name for name, epoch in epochs.items() if epoch == 0} == {
+        "cuda-drivers", "nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}
+    assert {epoch for epoch in epochs.values() if epoch} == {3}
+
+
+@pytest.mark.parametrize("module", ["open", "proprietary"])
+def test_what_the_collection_asks_for_on_el_9_is_there(driver: Driver, module: str) -> None:
+    system = system_of("rocky", "9.7", "x86_64")
+    assert system
+    wanted = Wanted(system, False, 595, module, version="595.91.07", fabric_manager=True, imex=True)
+    asked = resolver.package_set(wanted)
+    assert {*asked.names, asked.firmware} <= set(_by_name(driver))
+    assert enterprise.stream(wanted).partition(":")[2] in rpms.streams([driver])
+
+
+def test_flavours_exclude_each_other_and_have_streams_of_their_own(driver: Driver) -> None:
+    found = _by_name(driver)
+    assert found[OPEN].conflicts == (CLOSED,) and found[CLOSED].conflicts == (OPEN,)
+    streams = {name: {rpm.name for rpm in members} for name, members in rpms.streams([driver]).items()}
+    assert set(streams) == {"595-open", "595-dkms", "open-dkms", "latest-dkms"}
+    for name in ("595-open", "open-dkms"):
+        assert OPEN in streams[name] and CLOSED not in streams[name]
+    for name in ("595-dkms", "latest-dkms"):
+        assert CLOSED in streams[name] and OPEN not in streams[name]
+
+
+def test_files_are_where_el_has_them(driver: Driver) -> None:
+    paths = [path for rpm in _by_name(driver).values() for path in (*rpm.files, *rpm.links)]
+    assert "/usr/lib64/libnvidia-ml.so.595.91.07" in paths and "/usr/lib64/libcuda.so.1" in paths
+    assert not [path for path in paths if path.startswith("/lib") or "x86_64-linux-gnu" in path]
+    assert _by_name(driver)["libnvidia-ml"].links["/usr/lib64/nvidia-gpusim.so.595.91.07"] == \
+        "../../var/lib/gpusim/board"
+
+
+def test_the_files_are_those_of_the_debian_packages(driver: Driver) -> None:
+    """All of them but the pins, which are apt's, and what the distribution brings."""
+    ours = {path for rpm in _by_name(driver).values() for path in rpm.files}
+    theirs = {rpms.moved(path) for deb in driver.debs.values() for path in deb.files
+              if deb.name not in ("nvlsm", "infiniband-diags") and "pinning" not in deb.name}
+    assert theirs <= ours
+
+
+def test_scriptlets_are_shell(driver: Driver) -> None:
+    found = [script for rpm in _by_name(driver).values() for script in rpm.scripts.values()]
+    assert len(found) > 10 and not [text for text in found if re.search(r"@[A-Z]+@", text)]
+    for script in found:
+        subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+
+
+def test_only_a_laboratory_with_an_el_host_needs_its_parts() -> None:
+    assert not {"root-el9", *RPM_REPOSITORIES.values()} & set(parts_of(load("single")))
+    names = parts_of(load("el9"))
+    assert {"root-el9", *REPOSITORIES.values(), *RPM_REPOSITORIES.values()} <= set(names)
+    assert "store-bookworm-debian" in names
+
+
+@needs_rpm
+def test_dnf_installs_the_stream_that_is_enabled(driver: Driver, tmp_path: Path) -> None:
+    job = Job("test", tmp_path / "out", tmp_path / "log", {})
+    key = Job("test", tmp_path / "key", tmp_path / "log", {})
+    for directory in (job.out, key.out):
+        directory.mkdir()
+    aptrepo.KEY_PART.build(key)
+    for group in driver.groups():
+        rpmrepo.pack(job, group, job.out)
+    rpmrepo.pack(job, [Rpm("dkms", "3.0", "dkms"), Rpm("bash", "5", "bash", provides=("/bin/sh",))], job.out)
+    rpmrepo.sign(job, key.out, sorted(job.out.glob("*.rpm")))
+    rpmrepo.index(job, key.out, job.out, rpmrepo.modulemd(
+        rpms.MODULE, rpms.streams([driver]), "open-dkms", ("nvidia-open",), rpms.PLATFORM))
+    root = tmp_path / "root"
+    (root / "etc").mkdir(parents=True)
+    (root / "etc/os-release").write_text('ID=rocky\nPLATFORM_ID="platform:el9"\n')
+    (root / "dnf.conf").write_text("[main]\nreposdir=/nonexistent\npluginpath=/nonexistent\n[lab]\nbaseurl=file://%s\n"
+                                   "gpgcheck=1\nrepo_gpgcheck=1\ngpgkey=file://%s\n"
+                                   % (job.out, key.out / aptrepo.PUBLIC_KEY))
+
+    def dnf(*words: str) -> List[str]:
+        done = subprocess.run(["dnf", "-y", "--installroot", str(root), "--config", str(root / "dnf.conf"),
+                               "--releasever=9", *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout.splitlines()
+
+    dnf("module", "enable", "nvidia-driver:595-dkms")
+    # The scriptlets belong to a host, and the names to NVIDIA
+    dnf("install", "--setopt=tsflags=noscripts", CLOSED, "nvidia-driver-cuda-3:595.91.07")
+    names = dnf("repoquery", "--installed", "--qf", "%{name}")
+    assert {CLOSED, "nvidia-driver-cuda", "nvidia-kmod-common", "libnvidia-ml"} <= set(names)
+    assert OPEN not in names
+    program = root / "usr/bin/nvidia-smi"
+    assert b"GPUSIM_VERSION=595.91.07" in program.read_bytes()
+    assert (root / "usr/src/nvidia-595.91.07").is_dir()
+
+
+def test_a_percent_sign_in_a_script_is_no_macro() -> None:
+    package = Rpm("a", "1", "a", files={"/etc/a": File("b", 0o600)}, scripts={"post": "echo 5%\n"})
+    assert "echo 5%%\n" in package.sections()
+    assert "%config(noreplace) %attr(0600, root, root) /etc/a" in package.sections()
