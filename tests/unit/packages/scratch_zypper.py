@@ -1,19 +1,26 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A host of SLES below a directory: that of scratch_rpm.py with zypper's configuration, and its repositories."""
+"""A host of SLES below a directory: that of scratch_rpm.py with zypper's configuration, and its repositories.
+
+Debian has zypper and dnf's plugins in packages of which only one can be installed, for a program that both have. So
+where it is not there, zypper is unpacked, with the libraries that the machine lacks, below ~/.cache/gpuops.
+"""
 from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shutil
 import subprocess
 import tempfile
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import scratch_rpm
 from scratch_apt import keyring
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 
 PRODUCT = """<?xml version="1.0" encoding="UTF-8"?>
 <product schemeversion="0"><vendor>SUSE</vendor><name>SLES</name><version>15.6</version><baseversion>15</baseversion>
@@ -25,8 +32,57 @@ PRODUCT = """<?xml version="1.0" encoding="UTF-8"?>
 BASE = scratch_rpm.Made("filesystem", "15.0")
 
 
+_CACHE = Path.home() / ".cache" / "gpuops" / "test-zypper"
+_PROGRAM = """#!/bin/sh
+export LD_LIBRARY_PATH=%(root)s/usr/lib/x86_64-linux-gnu:%(root)s/usr/lib/aarch64-linux-gnu
+exec %(root)s/usr/bin/zypper "$@"
+"""
+
+
+@lru_cache(maxsize=None)
+def program() -> str:
+    return shutil.which("zypper") or unpacked(_CACHE)
+
+
+def unpacked(where: Path) -> str:
+    """zypper of Debian's package, unpacked where it is not yet."""
+    made = where / "zypper"
+    if made.exists():
+        return str(made)
+    where.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=where.name + "-", dir=where.parent))
+    told = _apt(beside, "--simulate", "--no-install-recommends", "install", "zypper")
+    lacking = {"zypper", *re.findall(r"(?m)^Inst (\S+)", told)}
+    _apt(beside, "download", *sorted(lacking))
+    for package in beside.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "--extract", str(package), str(beside / "root")], check=True)
+        package.unlink()
+    (beside / "zypper").write_text(_PROGRAM % {"root": where / "root"})
+    (beside / "zypper").chmod(0o755)
+    try:
+        beside.rename(where)
+    except OSError:
+        # Another process was quicker
+        shutil.rmtree(beside)
+    return str(made)
+
+
+def _apt(where: Path, *words: str) -> str:
+    done = subprocess.run(["apt-get", "--quiet", "-o", "APT::Sandbox::User=root", *words], cwd=where,
+                          capture_output=True, text=True, env=dict(os.environ, LC_ALL="C"))
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 class LowHost(Host):
     """libzypp reads its locks below the root alone, so scratch directories lie there."""
+
+    def run(
+        self, argv: Sequence[str], check: bool = True, timeout: float = 120, stdin: Optional[str] = None,
+        env: Optional[Mapping[str, str]] = None,
+    ) -> CommandResult:
+        """With the zypper that there is."""
+        return super().run([program() if word == "zypper" else word for word in argv], check, timeout, stdin, env)
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[str]:
@@ -76,4 +132,4 @@ class Root(scratch_rpm.Root):
         return done
 
     def zypper_words(self, words: Sequence[str]) -> List[str]:
-        return ["zypper", "--root", str(self.path), "--non-interactive", *words]
+        return [program(), "--root", str(self.path), "--non-interactive", *words]
