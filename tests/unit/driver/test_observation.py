@@ -14,7 +14,8 @@ from gpu_hosts import A100, facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation, observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observing import observe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, target_of
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="needs dpkg")
