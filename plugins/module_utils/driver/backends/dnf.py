@@ -94,12 +94,15 @@ class Dnf:
         return [*repository, *_finish(observation, tuple(step.id for step in repository))]
 
     def download_step(self, observation: Observation, target: Target, packages: Step) -> Step:
+        """The plan counts on what is of our repository: dnf keeps no copy of what another one has on this host."""
         coming = {name: version for name, version in packages.change["after"].items() if version is not None}
+        ours = {name: version for name, version in coming.items() if catalogue.FAMILY.match(name)}
         return Step(
             NAME, PACKAGES_DOWNLOAD, "driver %s" % target.version,
             "The packages are on the host before anything on it changes.",
-            change={"before": dict.fromkeys(coming), "after": coming},
-            parameters={"manager": self.manager.name, "without": list(packages.parameters.get("without", ()))})
+            change={"before": dict.fromkeys(ours), "after": ours},
+            parameters={"manager": self.manager.name, "request": coming,
+                        "without": list(packages.parameters.get("without", ()))})
 
     def steps_before(
         self, observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]

@@ -89,7 +89,7 @@ class Dnf:
 
     def download(self, host: Host, step: Step) -> None:
         """Exactly these packages, whatever streams and locks leave to choose from now."""
-        words = transaction.specs(step.change["after"])
+        words = transaction.specs(step.parameters["request"])
         with host.scratch() as scratch:
             told = ask(host, scratch, "download", specs=words, without=list(step.parameters.get("without", ())))
         if told["lacking"]:
