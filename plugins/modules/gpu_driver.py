@@ -80,14 +80,14 @@ options:
     description:
       - Directory that holds the packages. Empty, it is NVIDIA's for this distribution.
       - Credentials in it (V(https://user:password@mirror/path/\)) are kept in a file below C(/etc/apt/auth.conf.d) that
-        root alone may read, and in no other file, plan or result.
+        root alone may read, and in no other file, plan or result. With C(dnf) they are refused.
     type: str
     default: ""
   repository_key:
     description:
       - The key that signed the repository, as armoured text, as an absolute path on the host, or as a URL. Empty, it is
         NVIDIA's key for this distribution.
-      - C(apt) gets a copy of what was checked; a key on the host is copied anew when it changes.
+      - C(apt) and C(rpm) get a copy of what was checked; a key on the host is copied anew when it changes.
     type: str
     default: ""
   repository_key_fingerprint:
@@ -137,12 +137,13 @@ options:
     default: auto
   kernel_headers:
     description:
-      - Whether to install headers of every bootable kernel, and the metapackage that follows kernel updates.
+      - Whether to install headers of every bootable kernel, and the package that follows kernel updates.
     type: bool
     default: true
   hold:
     description:
-      - Whether to pin the version, and to keep unattended upgrades away from the driver.
+      - Whether to pin the version, and to keep unattended upgrades away from the driver; with C(dnf) by locks of its
+        plugin versionlock, which C(dnf-automatic) heeds too.
     type: bool
     default: true
   kernel_hold:
@@ -150,7 +151,8 @@ options:
       - Whether the kernel that runs is held too, in C(/etc/apt/preferences.d/gpuops-nvidia-kernel), its metapackages
         included. No other kernel comes meanwhile, so that none without the driver's module does; security updates of
         the kernel do not come either.
-      - Off, the file goes. A host on which another kernel boots next is refused.
+      - Off, the file goes. A host on which another kernel boots next is refused; so is one with C(dnf), with the
+        command that locks its kernel.
     type: bool
     default: false
   roll_back_to:

@@ -30,9 +30,8 @@ from . import catalogue
 from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted
 from .kernels import Kernel
 from .policy import AUTO, IGNORE, Policy
+from .tables.systems import APT
 
-# 'linux-image-generic-hwe-24.04' of a kernel's metapackage, not of a kernel
-KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
 _MODULES = re.compile(r"^linux-(modules|objects|signatures)-nvidia-")
 _BUILT_HERE = re.compile(r"^nvidia-(dkms-|(headless|driver)-\d)")
 _OF_SERIES = re.compile(r"^linux-(?:modules|objects)-nvidia-(\d+(?:-server)?(?:-open)?)-(?!server|open)")
@@ -76,6 +75,11 @@ class Choice:
     lacking: Mapping[str, str]
 
 
+def ways(wanted: Wanted) -> Tuple[str, ...]:
+    """How modules are made that come by us; where packages are rpm's, those that come built are installed by hand."""
+    return tuple(way for way in catalogue.ways(wanted) if way == DKMS or wanted.system.manager == APT)
+
+
 def kernels_in_use(kernels: Iterable[Kernel], facts: HostFacts) -> Tuple[Kernel, ...]:
     """Those that must have the module: the kernel that runs, where its modules are not gone, and the one after it."""
     return tuple(kernel for kernel in kernels if kernel.release in (facts.kernel, facts.boot_kernel))
@@ -83,7 +87,7 @@ def kernels_in_use(kernels: Iterable[Kernel], facts: HostFacts) -> Tuple[Kernel,
 
 def follows(installed: Iterable[str]) -> Tuple[str, ...]:
     """The kinds of kernels whose updates come to this host."""
-    return tuple(sorted(match.group(1) for match in map(KERNEL_METAPACKAGE.match, installed) if match))
+    return tuple(sorted(match.group(1) for match in map(catalogue.KERNEL_METAPACKAGE.match, installed) if match))
 
 
 def names(wanted: Wanted, kernels: Iterable[Kernel], installed: Iterable[str]) -> Tuple[str, ...]:
@@ -126,7 +130,7 @@ def build_of(
     """
     if policy.build != AUTO:
         return policy.build
-    if PRECOMPILED not in catalogue.ways(wanted) or policy.signing_key:
+    if PRECOMPILED not in ways(wanted) or policy.signing_key:
         return DKMS
     used = kernels_in_use(there.kernels, facts)
     is_signed = facts.secure_boot and policy.secure_boot != IGNORE
@@ -149,7 +153,7 @@ def leaving(policy: Policy, wanted: Wanted, there: Prebuilt, installed: Iterable
 
     What others have installed and does no harm stays, unless the policy names the kind.
     """
-    if PRECOMPILED not in catalogue.ways(wanted):
+    if PRECOMPILED not in ways(wanted):
         return ()
     if wanted.build == DKMS:
         return tuple(sorted(name for name in installed if _MODULES.match(name) and (

@@ -9,13 +9,12 @@ from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
 from ..core.facts import FABRIC_MANAGER_NVLSM, OPEN, PROPRIETARY, HostFacts
 from ..core.refusal import Refusal
 from ..core.versions import branch_of, version_key
-from ..packages.apt.versions import newest_first
 from . import catalogue, prebuilt
 from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted, system_of
 from .policy import Policy
 from .prebuilt import NOTHING, Prebuilt
 
-SYSTEMS = ("debian", "ubuntu")
+_ALWAYS = ("debian", "ubuntu")
 _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
 
 
@@ -51,14 +50,27 @@ class Target:
         return {name: version for name, version in named if version}
 
     def package_version(self, name: str, versions: Mapping[str, Sequence[str]]) -> str:
-        """The package's version in the repository that belongs to this driver, '' if there is none."""
+        """The package's version in the repository that belongs to this driver, '' if there is none.
+
+        versions: those that the repository has of each, newest first.
+        """
         if name in self.packages.bounded:
             return self.fits.get(name, "")
         known = versions.get(name, ())
         if name in self.packages.floating:
-            return newest_first(known)[0] if known else ""
+            return known[0] if known else ""
         fitting = [version for version in known if catalogue.upstream(version) == self.version]
-        return newest_first(fitting)[0] if fitting else ""
+        return fitting[0] if fitting else ""
+
+
+def is_driven(policy: Policy, facts: HostFacts) -> bool:
+    """Whether this driver is installed here by us: on the systems of rpm not from the distribution's own source, which
+    packages of its own name, not with modules that come built, and not as a guest of vGPU."""
+    system = system_of(facts.os_id, facts.os_version, facts.arch)
+    if system is None:
+        return facts.os_id in _ALWAYS
+    return catalogue.is_driven(system) and (facts.os_id in _ALWAYS or not (
+        policy.comes_from.of_distribution or policy.build == PRECOMPILED or facts.vgpu_manager))
 
 
 def target_of(
@@ -72,7 +84,7 @@ def target_of(
     wanted = chosen(policy, facts, installed, versions)
     if isinstance(wanted, Refusal):
         return wanted
-    ways = catalogue.ways(wanted)
+    ways = prebuilt.ways(wanted)
     if policy.build not in ("auto", *ways) and ways:
         return catalogue.refuse_way(wanted, policy.build)
     built = prebuilt.choice(policy, facts, wanted, there, installed, versions) if PRECOMPILED in ways else None
@@ -150,7 +162,7 @@ def anchors(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     for branch in sorted(branches):
         for module in (OPEN, PROPRIETARY):
             wanted = wanted_of(policy, facts, branch, module)
-            for build in {DKMS: None, **dict.fromkeys(catalogue.ways(wanted))}:
+            for build in {DKMS: None, **dict.fromkeys(prebuilt.ways(wanted))}:
                 names[catalogue.package_set(replace(wanted, build=build)).anchor] = None
     return tuple(names)
 

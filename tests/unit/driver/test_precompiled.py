@@ -17,11 +17,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Hos
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observation, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import KERNEL_FILE, PIN_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import command_words, takes_away
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.manager import APT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 
 sys.path.append(str(Path(__file__).parents[1] / "packages"))
@@ -87,7 +88,7 @@ class Machine:
     def plan(self, there: HostFacts = UBUNTU, **changes: Any) -> Plan:
         wanted = policy(**{"source": "distribution", "version": "580", "repository_url": "", "repository_key": "",
                            **changes})
-        return planner.plan(observation.observe(self.host, self.journal, wanted, there), wanted, there)
+        return planner.plan(observing.observe(self.host, self.journal, wanted, there), wanted, there)
 
     def apply(self, plan: Plan) -> Plan:
         assert not plan.refusals, plan.refusals
@@ -110,8 +111,10 @@ class Machine:
         request = step.parameters["request"]
         if step.action == "packages.remove":
             self.root.apt("remove", "--purge", *request)
-        elif takes_away(step.to_dict()):
-            self.root.apt(*command_words(step.to_dict())[1:])
+        elif APT.builtin_module(step.to_dict()) == "command":
+            options = APT.builtin_options(step.to_dict())
+            assert options is not None
+            self.root.apt(*options["argv"][1:])
         else:
             self.root.install("--no-install-recommends", *("%s=%s" % item for item in request.items()))
         Provenance().settle(self.host, self.journal, step, opened)
@@ -146,13 +149,13 @@ def ubuntu(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Repository]:
 
 @pytest.fixture
 def machine(ubuntu: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    monkeypatch.setattr(observation.running, "has_bindings", lambda host: True)
+    monkeypatch.setattr(running, "has_bindings", lambda host: True)
     root = Root(tmp_path / "host")
     root.trust(ubuntu)
     root.apt("update")
     root.install("linux-generic=6.8.0-90.91", "linux-image-generic=6.8.0-90.91")
     made = Machine(root, ubuntu)
-    monkeypatch.setattr(observation, "read_kernels", lambda *_words: made.kernels())
+    monkeypatch.setattr(observing, "read_kernels", lambda *_words: made.kernels())
     return made
 
 

@@ -10,6 +10,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import pa
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.manager import APT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.manager import PackageManager
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import manager_of_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository as Source
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper.manager import ZYPPER
@@ -74,6 +75,22 @@ def test_who_has_no_module_of_ansible_carries_packages_out_himself(manager: Pack
     for after in ("1-1", None):
         step = packages_step("driver", "driver", {"tool": None}, {"tool": after}, "a test", manager=manager.name)
         assert (manager.builtin_options(step.to_dict()) is None) is (step.action in manager.executors)
+        assert bool(manager.builtin_module(step.to_dict())) is (step.action not in manager.executors)
+
+
+@ALL
+def test_a_step_names_a_manager_that_is_found_by_that_name(manager: PackageManager) -> None:
+    step = packages_step("driver", "driver", {"tool": None}, {"tool": "1-1"}, "a test", manager=manager.name)
+    assert manager_of_step(step) is manager
+
+
+@ALL
+def test_a_package_file_is_known_by_its_beginning(manager: PackageManager) -> None:
+    """Of another version, and of another package, it is none."""
+    begins = manager.archive_begins("nvidia-driver-cuda", "3:580.178.04-1")
+    assert begins.startswith("nvidia-driver-cuda") and "580.178.04-1" in begins
+    assert not "nvidia-driver-cuda-libs-580.178.04-1.x86_64.rpm".startswith(begins)
+    assert not "nvidia-driver-cuda-580.178.04-11.x86_64.rpm".startswith(begins)
 
 
 @ALL

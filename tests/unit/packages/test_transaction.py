@@ -10,15 +10,15 @@ from typing import Any, Dict, List
 import pytest
 from ansible.plugins.loader import PluginLoader, module_loader
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.manager import APT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import (
     builtin_options,
     command_words,
     install_words,
-    takes_away,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import (
-    APT,
-    COMMAND,
+    MODULES,
     MOST_ROUNDS,
     CapabilityAction,
     known_options,
@@ -74,14 +74,15 @@ def test_what_leaves_by_name_while_others_come_is_asked_of_apt_itself(downgrade:
     exchange = {"action": "packages.install", "parameters": {
         "request": {"driver": "1:2-1", "old-module": None}, "allow_downgrade": downgrade}}
     words = command_words(exchange)
-    assert takes_away(exchange) and words[0] == "apt-get"
+    assert APT.builtin_module(exchange) == "command" and APT.builtin_options(exchange) == {"argv": words}
+    assert words[0] == "apt-get"
     assert words[-len(install_words({}, downgrade)) - 2:] == [
         *install_words({}, downgrade), "driver=1:2-1", "old-module-"], "the terms of its simulation"
     for option in builtin_options(step())["dpkg_options"].split(","):
         assert "Dpkg::Options::=--" + option in words
-    assert not takes_away(step()) and not takes_away({"action": "packages.remove", "parameters": {
-        "request": {"driver": None}}})
-    assert COMMAND == "ansible.legacy.command"
+    removal = {"action": "packages.remove", "parameters": {"request": {"driver": None}}}
+    assert [APT.builtin_module(each) for each in (step(), removal)] == ["apt", "apt"]
+    assert MODULES["command"] == "ansible.legacy.command"
 
 
 class Endless(CapabilityAction):
@@ -123,8 +124,19 @@ def test_a_host_that_never_comes_to_an_end_is_no_success() -> None:
     action = Endless(module_loader)
     result = action.run(task_vars={})
     assert result["failed"] and result["changed"] and "something on the host undoes them" in result["msg"]
-    assert [call["module"] for call in action.calls[:-1]] == [DRIVER, APT] * MOST_ROUNDS
+    assert [call["module"] for call in action.calls[:-1]] == [DRIVER, MODULES["apt"]] * MOST_ROUNDS
     # the last transaction is accounted for, and the host's lock given back
     last = action.calls[-1]
     assert last["transaction_failed"] and last["resumed_step"] == result["failed_step"]["id"]
     assert len(result["applied"]) == MOST_ROUNDS
+
+
+def test_a_step_of_dnf_is_done_by_its_module_in_every_supported_release() -> None:
+    known = known_options(module_loader, MODULES["dnf"])
+    assert known is not None
+    wanted = {"action": "packages.install", "parameters": {
+        "manager": "dnf", "request": {"nvidia-driver-cuda": "3:580.178.04-1.el9"}, "allow_downgrade": True}}
+    options = DNF.builtin_options(wanted, known)
+    assert options is not None and set(options) <= known
+    assert options["name"] == ["nvidia-driver-cuda-3:580.178.04-1.el9"]
+    assert options["allow_downgrade"] is True

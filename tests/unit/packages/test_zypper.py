@@ -501,11 +501,11 @@ def test_of_several_kernels_the_one_that_is_named_goes(root: Root) -> None:
         root.rpm("-i", "--nodeps", "--justdb", str(scratch_rpm.built(Made(
             "kernel-core", "5.14.0", "%d.el9" % number, relations=(
                 "Provides: kernel = 5.14.0-%d.el9" % number, "Provides: installonlypkg(kernel)")))))
-    assert set(root.installed()) == {"kernel-core", "kernel-core-5.14.0-570.el9"}
+    assert set(root.installed()) == {"kernel-core-5.14.0-611.el9", "kernel-core-5.14.0-570.el9"}
     with ZYPPER.open(root.host, [], beside_system=True) as made:
         done = made.simulate_removal(["kernel-core-5.14.0-570.el9"])
         assert made.simulate({"kernel-core": "5.14.0-640.el9"}).change == (
-            {"kernel-core": None}, {"kernel-core": "5.14.0-640.el9"})
+            {"kernel-core-5.14.0-640.el9": None}, {"kernel-core-5.14.0-640.el9": "5.14.0-640.el9"})
     assert done.removes == ("kernel-core-5.14.0-570.el9",)
 
 
@@ -660,3 +660,32 @@ def test_nothing_is_left_to_a_module_of_ansible() -> None:
     assert ZYPPER.builtin_options(step.to_dict()) is None
     assert {step.action, "packages.remove"} <= set(ZYPPER.executors)
     assert ZYPPER.choose({"nvidia-driver": "580-open"}) == {}
+
+
+# what a capability asks besides
+
+
+def test_what_came_as_a_dependency_is_told_and_what_is_marked_counts_as_such_for_zypper(root: Root) -> None:
+    root.rpm("-i", "--nodeps", "--justdb", *(str(scratch_rpm.built(Made(name, "1.0"))) for name in ("one", "two")))
+    root.write("/var/lib/zypp/AutoInstalled", "# generated\none\nno-such\n")
+    assert ZYPPER.automatic(root.host) == {"one"}
+    ZYPPER.mark_automatic(root.host, ["two", "one"])
+    assert ZYPPER.automatic(root.host) == {"one", "two"}
+    told = root.zypper("--no-refresh", "packages", "--autoinstalled").stdout
+    assert "one" in told and "two" in told
+
+
+def test_a_repository_is_found_under_an_address_with_variables(root: Root) -> None:
+    root.write("/etc/zypp/vars.d/where", "mirror\n")
+    root.write("/etc/zypp/repos.d/theirs.repo",
+               "[theirs]\nenabled=1\nbaseurl=https://example.com/${where}/$releasever/$releasever_major\n")
+    found = ZYPPER.configured_in(root.host, "https://example.com/mirror/15.6/15", "/etc/zypp/repos.d/ours.repo")
+    assert found == ("/etc/zypp/repos.d/theirs.repo",)
+
+
+def test_one_of_several_versions_is_locked_by_its_name_and_held_by_that(root: Root) -> None:
+    root.rpm("-i", "--nodeps", "--justdb", str(scratch_rpm.built(Made(
+        "kernel-core", "5.14.0", "611.el9", relations=("Provides: installonlypkg(kernel)",)))))
+    root.write("/etc/zypp/locks",
+               "type: package\nmatch_type: exact\ncase_sensitive: on\nsolvable_name: kernel-core\n\n")
+    assert ZYPPER.installed(root.host)["kernel-core-5.14.0-611.el9"].wanted == "hold"

@@ -44,6 +44,15 @@ def carry_out(host: Host, journal: Journal, step: Step) -> None:
             history.end(host, journal)
 
 
+def fetch(host: Host, step: Step) -> None:
+    """The packages of a step (PACKAGES_DOWNLOAD), to where zypper looks for what it would fetch."""
+    wanted = specs(step.parameters["request"])
+    with host.scratch() as scratch:
+        options = _repositories(host, scratch, step.parameters.get("without", ()))
+        done = asking.zypper(host, *options, "--no-refresh", "download", *wanted)
+    asking.complain(done, wanted)
+
+
 def _repositories(host: Host, scratch: str, without: Sequence[str]) -> List[str]:
     """Words that leave repositories out, none where there are none to leave out."""
     if not without:

@@ -111,10 +111,12 @@ def evidence(
     words = {line.word for line in told if line.word.startswith(mark)}.difference(opened["known"])
     if not words:
         return {}
-    last = {line.name: line for line in told if line.name}
+    last = {name: line for line in told if line.name for name in database.names_of(line.name, line.version)}
     there = {name: package.version for name, package in packages.items() if package.there}
+    after = {name if version is None else database.called(packages, name, version): version
+             for name, version in step.change["after"].items()}
     changes = {name: PackageChange(opened["there"].get(name), version)
-               for name, version in step.change["after"].items() if there.get(name) == version}
+               for name, version in after.items() if there.get(name) == version}
     return {name: change for name, change in changes.items() if change.before != change.after
             and (name not in last or last[name].after != change.after or last[name].word in words)}
 
@@ -124,7 +126,7 @@ def begin(host: Host, journal: Journal, step: Step, after: Mapping[str, Optional
     word = "%s%d" % (_mark(step), time.time_ns())
     packages = database.installed(host)
     coming = {name: version for name, version in after.items()
-              if version is not None and (name not in packages or packages[name].version != version)}
+              if version is not None and not _is_there(packages, name, version)}
     journal.remember(MEMORY, {"word": word, "coming": coming})
     return word
 
@@ -145,10 +147,15 @@ def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
     began = next((number for number, line in enumerate(told) if line.word == note["word"]), len(told))
     # Whoever has installed it since has finished it
     came = {(line.name, line.version) for line in told[began:] if line.kind == "install"}
-    doubtful = {name: version for name, version in note["coming"].items()
-                if began < len(told) and (name, version) not in came
-                and name in packages and packages[name].version == version}
+    doubtful = {database.called(packages, name, version): version for name, version in note["coming"].items()
+                if began < len(told) and (database.without_version(name, version), version) not in came
+                and _is_there(packages, name, version)}
     return Unfinished(left, doubtful)
+
+
+def _is_there(packages: Mapping[str, Package], name: str, version: str) -> bool:
+    found = database.called(packages, name, version)
+    return found in packages and packages[found].version == version
 
 
 def finish_step(capability: str, left: Unfinished, requires: Tuple[str, ...] = ()) -> Step:

@@ -240,15 +240,15 @@ def simulation(items: Iterable[Item], there: Mapping[str, Package]) -> Simulatio
     installs: Dict[str, str] = {}
     goes: Dict[str, str] = {}
     makes_way: Dict[str, str] = {}
+    several = database.several(there)
     for item in items:
         short = database.short_name(item.name, item.arch)
         if item.kind == COMES:
-            installs[short] = item.version
+            installs[database.long_name(short, item.version) if short in several else short] = item.version
             if item.before:
                 makes_way[short] = item.before
         else:
-            longer = database.long_name(short, item.version)
-            goes[longer if longer in there and there[longer].version == item.version else short] = item.version
+            goes[database.called(there, short, item.version)] = item.version
     return Simulation(installs, tuple(sorted(set(goes).difference(installs))), before={**goes, **makes_way})
 
 

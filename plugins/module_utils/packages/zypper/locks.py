@@ -48,8 +48,12 @@ def text(capability: str, versions: Mapping[str, str], there: Optional[str]) -> 
 def _lock(mine: str, name: str, version: str) -> str:
     """Of every architecture: zypper takes one among the attributes of a lock for another way to match it."""
     return "\n".join((
-        "type: package", "match_type: exact", "case_sensitive: on", "solvable_name: " + database.bare_name(name),
+        "type: package", "match_type: exact", "case_sensitive: on", "solvable_name: " + _bare(name, version),
         "solvable_name: " + mine, "install_status: not-installed", "version: != " + version)) + "\n\n"
+
+
+def _bare(name: str, version: str) -> str:
+    return database.bare_name(database.without_version(name, version))
 
 
 def _canonical(block: str) -> List[Tuple[str, List[str]]]:
@@ -72,7 +76,7 @@ def of_others(there: Optional[str]) -> List[Lock]:
 
 def holds(locks: Iterable[Lock], name: str, version: str) -> bool:
     """Whether a lock keeps an installed package as it is. One of a repository is about what is offered there."""
-    return any(_holds(lock, database.bare_name(name), version) for lock in locks)
+    return any(_holds(lock, _bare(name, version), version) for lock in locks)
 
 
 def _holds(lock: Lock, name: str, version: str) -> bool:

@@ -3,8 +3,10 @@
 """zypper and rpm as a package manager (manager.PackageManager)."""
 from __future__ import annotations
 
+import platform
+import re
 from dataclasses import replace
-from typing import Any, Collection, ContextManager, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, ContextManager, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -14,7 +16,7 @@ from ...core.refusal import Refusal
 from ...core.steps import Executor
 from ..manager import PackageManager
 from ..model import Credentials, Package, Repository
-from ..rpm import database, fetching, keyring
+from ..rpm import database, fetching, keyring, removal
 from ..rpm import repositories as repository_files
 from ..rpm.versions import compare
 from . import asking, carrying_out, configuration, history, locks
@@ -22,6 +24,9 @@ from .index import REPOSITORIES, Index, index, offered, search_words
 from .transaction import specs
 
 CACHE = "/var/cache/zypp/packages"
+# Names of packages that came because others needed them, a line each (libzypp's zypp/target/SolvIdentFile.cc)
+AUTOMATIC = "/var/lib/zypp/AutoInstalled"
+_VARIABLES = "/etc/zypp/vars.d"
 
 
 class Zypper:
@@ -41,6 +46,35 @@ class Zypper:
     def interrupted(self, host: Host) -> bool:
         return bool(history.unfinished(host, database.installed(host)))
 
+    def automatic(self, host: Host) -> FrozenSet[str]:
+        """zypper keeps them by name, whatever the architecture and the version."""
+        named = _automatic(host)
+        return frozenset(name for name, package in database.installed(host).items() if named.intersection(
+            (_bare(name, package.version),)))
+
+    def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
+        """No command of zypper does; it reads the file before each transaction, and writes it anew with that."""
+        packages = database.installed(host)
+        new = {_bare(name, packages[name].version) for name in names if name in packages}.difference(_automatic(host))
+        if new:
+            text = host.read(AUTOMATIC) or ""
+            text += "\n" if text and not text.endswith("\n") else ""
+            host.write(AUTOMATIC, text + "".join(name + "\n" for name in sorted(new)))
+
+    def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
+        ours = set(installed_by_us)
+        if not ours.intersection(packages):
+            return ()
+        with index(host, []) as opened:
+            return removal.removable(opened, packages, ours)
+
+    def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
+        return repository_files.configured_in(host, (REPOSITORIES,), uri, ours, _variables(host))
+
+    def has_bindings(self, host: Host) -> bool:
+        """zypper itself carries transactions out."""
+        return host.run(["zypper", "--version"], check=False).rc == 0
+
     def compare(self, first: str, second: str) -> int:
         return compare(first, second)
 
@@ -54,11 +88,30 @@ class Zypper:
         """
         return tuple(sorted({path.rsplit("/", 1)[1] for path in host.glob(CACHE + "/**/*.rpm")}))
 
+    def archive_begins(self, name: str, version: str) -> str:
+        return database.archive_begins(name, version)
+
+    def download(self, host: Host, step: Step) -> None:
+        self.refresh(host, step.parameters["request"])
+        carrying_out.fetch(host, step)
+
+    def prepare(
+        self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
+    ) -> Dict[str, Any]:
+        """Whoever has just fetched the packages has renewed the lists for it."""
+        if step.parameters.get("update_cache") and not is_fetched:
+            self.refresh(host, step.parameters["request"])
+        return {}
+
+    def mend(self, host: Host, names: Collection[str]) -> None:
+        """rpm brings what it writes to the disk before its database says so (rpm, fsm.c)."""
+
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """A repository of somebody else that cannot be read stops nobody."""
         done = asking.zypper(host, "refresh")
-        there = offered(asking.zypper(host, "--no-refresh", *search_words(request))) if request else set()
-        lacking = {name: version for name, version in request.items() if (name, version) not in there}
+        names = {name: database.without_version(name, version) for name, version in request.items()}
+        there = offered(asking.zypper(host, "--no-refresh", *search_words(names.values()))) if request else set()
+        lacking = {name: version for name, version in request.items() if (names[name], version) not in there}
         if lacking:
             raise GpuOpsError(
                 "packages.zypper_lists_incomplete",
@@ -109,6 +162,9 @@ class Zypper:
             "packages.other_locks", "libzypp's configuration with locksfile.path = %s" % configured,
             "locks in %s" % locks.PATH, "take that option out of zypp.conf, and the locks over into %s" % locks.PATH)]
 
+    def builtin_module(self, step: Mapping[str, Any]) -> str:
+        return ""
+
     def builtin_options(
         self, step: Mapping[str, Any], known: Optional[Collection[str]] = None
     ) -> Optional[Dict[str, Any]]:
@@ -121,6 +177,27 @@ class Zypper:
         self, host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
     ) -> Dict[str, PackageChange]:
         return history.evidence(host, step, opened, packages)
+
+
+def _automatic(host: Host) -> FrozenSet[str]:
+    return frozenset(line.strip() for line in (host.read(AUTOMATIC) or "").splitlines()
+                     if line.strip() and not line.startswith("#"))
+
+
+def _bare(name: str, version: str) -> str:
+    return database.bare_name(database.without_version(name, version))
+
+
+def _variables(host: Host) -> Dict[str, str]:
+    """What stands for '$name' in addresses of repositories (zypper(8), Repository Variables)."""
+    release = re.search(r'(?m)^VERSION_ID="?([^"\n]*)', host.read("/etc/os-release") or "")
+    version = release.group(1) if release else ""
+    major, _dot, minor = version.partition(".")
+    found = {"releasever": version, "releasever_major": major, "releasever_minor": minor,
+             "basearch": platform.machine(), "arch": platform.machine()}
+    for name in host.list(_VARIABLES):
+        found[name] = (host.read("%s/%s" % (_VARIABLES, name)) or "").strip()
+    return found
 
 
 ZYPPER: PackageManager = Zypper()

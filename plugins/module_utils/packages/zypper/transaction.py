@@ -23,12 +23,7 @@ def specs(request: Mapping[str, Optional[str]]) -> List[str]:
 def _spec(name: str, version: Optional[str]) -> str:
     if version is None:
         return name
-    bare = database.bare_name(name)
-    arch = name[len(bare):]
-    ending = database.long_name("", version)
-    if bare.endswith(ending):
-        bare = bare[:-len(ending)]
-    return "%s%s=%s" % (bare, arch, version)
+    return "%s=%s" % (database.without_version(name, version), version)
 
 
 def install_words(request: Mapping[str, Optional[str]], allow_downgrade: bool, only_say: bool = False) -> List[str]:

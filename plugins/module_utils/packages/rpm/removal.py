@@ -1,0 +1,22 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Which of our packages can go without any of somebody else's."""
+from __future__ import annotations
+
+from typing import Iterable, List, Mapping, Tuple
+
+from ..manager import Index
+from ..model import Package
+
+
+def removable(opened: Index, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
+    """opened: an index of no repository. What an interrupted transaction has not erased is no package of its own."""
+    ours = sorted(name for name in set(installed_by_us) if name in packages and packages[name].there)
+    if not ours or set(opened.simulate_removal(ours).removes) <= set(ours):
+        return tuple(ours)
+    # One more each time: somebody's package may do with either of two, and not without both
+    together: List[str] = []
+    for name in ours:
+        if set(opened.simulate_removal([*together, name]).removes) <= set(ours):
+            together.append(name)
+    return tuple(together)
