@@ -33,6 +33,7 @@ from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .record import Record, is_archived, read
 from .signing import SigningKey
 from .signing_key import read_signing_key
+from .staged_build import StagedBuild, lacking_tools, read_staged
 from .target import SYSTEMS, Target, anchors, packages_settled, target_of
 
 LISTS = "/var/lib/apt/lists"
@@ -109,6 +110,8 @@ class Observation:
     automatic:            packages of the family that nobody has chosen by hand; only asked when packages are to change.
     brought_by:           the image that brings a driver of its own at every boot, '' where none does.
     parts:                what there is beside the kernel module; only read where the driver is to be there already.
+    staged:               kernel modules that were built ahead of an exchange, finished or not.
+    lacking_tools:        what is not installed of what builds a module; only asked where one is to be built ahead.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -143,6 +146,8 @@ class Observation:
     automatic: Tuple[str, ...] = ()
     brought_by: str = ""
     parts: Parts = Parts()
+    staged: Tuple[StagedBuild, ...] = ()
+    lacking_tools: Tuple[str, ...] = ()
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -192,6 +197,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         offered=host.exists(KEPT_SOURCES_FILE),
         brought_by=image_of_driver(host),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
+        staged=read_staged(host),
     )
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
@@ -203,7 +209,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         return observation
     followers = provenance.followers(host, journal, "driver")
     observation = replace(observation, archives=database.archives(host), bindings=running.has_bindings(host),
-                          automatic=tuple(sorted(followers.intersection(watched))))
+                          automatic=tuple(sorted(followers.intersection(watched))),
+                          lacking_tools=lacking_tools(host) if policy.state == "staged" else ())
     offer = _read_way_back(host, observation, record, origin, followers) if returns and record else _read_offer(
         host, observation, policy, facts, origin, followers)
     return replace(observation, offer=offer)

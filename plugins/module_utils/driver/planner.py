@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 from urllib.parse import quote
 
 from ..core.facts import ROLES, HostFacts
@@ -25,7 +25,7 @@ from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue, enrollment, parameters, preinstalled, rollback, signing
+from . import building, by_hand, catalogue, enrollment, parameters, preinstalled, rollback, signing, staging
 from .files import (
     AUTH_FILE,
     FRAMEWORK_FILE,
@@ -313,8 +313,10 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _hold_steps(observation, policy, target, requires)
-    builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
+    builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages,
+                                  _built_ahead(observation, target, packages))
     steps += builds + rollback.withdraw_steps(observation)
+    steps += staging.withdraw_steps(observation, target.version, packages)
     return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *enrollment.requirements(observation, policy, facts, target)),
@@ -325,14 +327,25 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
 
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(observation, facts, target)
-    steps = _first_steps(observation, policy, facts, False)
-    return Plan(steps=tuple(steps + _download_steps(observation, policy, facts, target, packages)))
+    first = _first_steps(observation, policy, facts, False)
+    fetched = _download_steps(observation, policy, facts, target, packages)
+    ahead, notes = staging.stage_steps(
+        observation, facts, target, packages, fetched, origin_of(policy, facts).url.startswith("file:"))
+    withdrawn = staging.withdraw_steps(observation, target.version, packages, ahead)
+    return Plan(steps=(*withdrawn, *first, *fetched, *ahead), notes=tuple(notes))
+
+
+def _built_ahead(observation: Observation, target: Target, packages: Optional[Step]) -> FrozenSet[str]:
+    """Kernels whose module DKMS will not have to compile."""
+    there: Dict[str, Optional[str]] = {**observation.installed, **(packages.change["after"] if packages else {})}
+    return frozenset(kernel.release for kernel in observation.kernels
+                     if staging.is_usable(observation.staged, kernel.release, target.version, there))
 
 
 def _download_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
 ) -> List[Step]:
-    """Staging ends here; a whole installation begins with it, so that the two are one plan."""
+    """Staging begins with it as a whole installation does, so that the two are one plan."""
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return []
     wanted = packages.parameters["request"]
@@ -512,7 +525,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
         refusals.append(held_packages({name: observation.held[name] for name in held}, "packages that may be removed"))
     if leaving:
         refusals += _refuse_tools(observation)
-    steps = _leftover_steps(observation, facts, bool(leaving)) if observation.installed_by_us else []
+    steps = staging.withdraw_steps(observation, "", None)
+    steps += _leftover_steps(observation, facts, bool(leaving)) if observation.installed_by_us else []
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),

@@ -40,6 +40,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing impor
     UNKNOWN,
     SigningKey,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.staged_build import StagedBuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
@@ -85,6 +86,8 @@ class World(world.World):
     script_builds: whether the script of the driver's package builds its module, for the running and the newest kernel.
     more:          further fields of the observation.
     signing_key:   the key that DKMS signs with; the firmware keeps what it has of it.
+    staged:        modules that were built ahead.
+    tools:         whether DKMS and a compiler are there.
     """
 
     capability = CAPABILITY
@@ -103,13 +106,16 @@ class World(world.World):
     script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
     signing_key: SigningKey = SigningKey()
+    staged: Tuple[StagedBuild, ...] = ()
+    tools: bool = False
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
             installed=dict(self.installed), kernels=self.kernels, installed_by_us=dict(self.installed_by_us),
             files=self.state(OUR_FILES), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
-            record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted))
+            record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
+            staged=self.staged)
         seen = replace(seen, **self.more)
         if wanted.state == "rolled_back":
             needed = way_back_needed(seen, wanted)
@@ -118,7 +124,8 @@ class World(world.World):
         if wanted.state != "absent" and index_needed(seen, wanted, there):
             returnable = {**self.installed, **(self.record.packages if self.record else {})}
             offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
-            return replace(seen, offer=offer, archives=self.archives)
+            lacking = () if self.tools or wanted.state != "staged" else ("dkms", "make", "compiler")
+            return replace(seen, offer=offer, archives=self.archives, lacking_tools=lacking)
         return seen
 
     def _returnable(self, packages: Mapping[str, str]) -> Tuple[str, ...]:
@@ -175,7 +182,7 @@ class World(world.World):
 
     @property
     def is_touched(self) -> bool:
-        return super().is_touched or bool(self.installed_by_us) or self.record is not None
+        return super().is_touched or bool(self.installed_by_us or self.staged) or self.record is not None
 
     def of_others(self) -> Dict[str, Any]:
         return {**super().of_others(), "packages": dict(self.installed)}
@@ -206,6 +213,21 @@ class World(world.World):
         for packages in sets:
             gone.intersection_update(strangers(gone, packages))
         self.kept = tuple(archive for archive in self.kept if archive not in gone)
+
+    def module_stage(self, step: Step) -> None:
+        kernel = next(each for each in self.kernels if each.release == step.subject)
+        assert kernel.headers and self.tools, "nothing is built without headers and a compiler"
+        assert all(is_archived(name, version, (*self.archives, *self.kept))
+                   for name, version in step.parameters["packages"].items()), "its source has not been fetched"
+        self._discard(step.subject)
+        self.staged += (StagedBuild(step.subject, step.change["after"]["nvidia"], step.parameters["packages"], True),)
+
+    def module_withdraw(self, step: Step) -> None:
+        assert any(build.kernel == step.subject for build in self.staged)
+        self._discard(step.subject)
+
+    def _discard(self, release: str) -> None:
+        self.staged = tuple(build for build in self.staged if build.kernel != release)
 
     def driver_record(self, step: Step) -> None:
         self.record = of_dict(step.parameters["record"])
@@ -244,6 +266,7 @@ class World(world.World):
                   and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
         if anchor:
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+        self.tools = self.tools or "dkms" in self.installed
         if anchor and self.script_builds:
             self._build((self.facts.kernel, self.kernels[-1].release), catalogue.upstream(self.installed[anchor[0]]))
         self._tell()
@@ -265,6 +288,9 @@ class World(world.World):
         self._tell()
 
     def _build(self, releases: Tuple[str, ...], version: str) -> None:
+        """What was built ahead is used up with it."""
+        self.staged = tuple(build for build in self.staged
+                            if not (build.kernel in releases and build.version == version))
         self.kernels = tuple(
             replace(kernel, module=version, license=LICENSES[self._module() == OPEN], key=self.signing_key.serial,
                     signer=self.signing_key.name, trusted=self._takes_our_key())
@@ -309,6 +335,17 @@ class World(world.World):
     def say_package(self, name: str, version: str) -> None:
         """Somebody installs it."""
         self.installed[name] = version
+
+    def say_staged(self, release: str, version: str, *state: str) -> None:
+        """A module was built ahead for a kernel; 'torn', 'proprietary' (another package's), or why it could not be."""
+        package = "nvidia-kernel-dkms" if state == ("proprietary",) else "nvidia-kernel-open-dkms"
+        why = "" if state in ((), ("torn",), ("proprietary",)) else " ".join(state)
+        self._discard(release)
+        self.staged += (StagedBuild(release, version, {package: version + "-1"}, state != ("torn",), why),)
+
+    def say_tools(self) -> None:
+        """DKMS and a compiler are there."""
+        self.tools = True
 
     def say_offered(self, *versions: str) -> None:
         """Drivers in the repository."""
