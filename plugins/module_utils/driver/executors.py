@@ -15,7 +15,7 @@ from ..hardware.certificates import parse_certificate
 from ..packages import provenance, torn
 from ..packages.apt import credentials, running
 from . import enrollment, record_executors, staging_executors
-from .archive import keep_fetched
+from .archive import keep_fetched, lend
 from .build_log import last_lines, last_log
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 from .policy import Policy
@@ -105,6 +105,7 @@ def _add_source(host: Host, version: str) -> str:
 
 def download_packages(host: Host, journal: Journal, step: Step) -> None:
     provenance.refresh(host, step.change["after"])
+    lend(host, step.change["after"])
     host.fetches(running.to_fetch(host, *step.parameters["argv"]))
     running.apt_get(host, *step.parameters["argv"], timeout=step.parameters["timeout"])
     keep_fetched(host, journal, step.change["after"])

@@ -271,7 +271,30 @@ def _read_offer(
             offer = _offer(host, opened, observation, policy, facts, origin, key, automatic)
             return replace(offer, unread=opened.unread, space=space.observe(host) if offer.transaction else None)
     except GpuOpsError as error:
-        return Offer(error=error.found, key=key)
+        return _read_at_hand(host, observation, policy, facts, origin, key, automatic) or Offer(
+            error=error.found, key=key)
+
+
+def _read_at_hand(
+    host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str,
+    automatic: AbstractSet[str]
+) -> Optional[Offer]:
+    """What apt would do with package files on this host, where a driver was staged that needs no others; else None."""
+    at_hand = archives_at_hand(observation)
+    if not at_hand or not origin.url or observation.files.get(SOURCES_FILE) != sources_text(origin):
+        return None
+    files = archive.index_of(host, archive.STORE, observation.kept, with_digests=False)
+    files += archive.index_of_installed(host, observation.installed)
+    try:
+        with index(host, [], beside_system=True, files=files) as opened:
+            offer = _offer(host, opened, observation, policy, facts, replace(origin, url=""), key, automatic)
+            done = offer.transaction
+            if done is None or done.problem or not all(
+                    is_archived(name, version, at_hand) for name, version in done.installs.items()):
+                return None
+            return replace(offer, unread=opened.unread, space=space.observe(host))
+    except GpuOpsError:
+        return None
 
 
 def _offer(

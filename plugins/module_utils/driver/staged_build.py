@@ -2,18 +2,19 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Kernel modules that were built ahead of an exchange: where they lie, what they were built of, whether they fit still.
 
-dkms builds them in a tree of its own below STAGED, and its tree of the host knows nothing of it: what the script of a
-driver's package finds there of its version it removes first (dkms, /usr/lib/dkms/common.postinst), and a version without
-its source makes `dkms status` fail. DKMS is given them where it would compile: an override for one version and one
-kernel (dkms(8), /etc/dkms/<module>-<version>-<kernel>.conf) puts TAKE before the command that makes the module. So it
-is signed, compressed, installed and accounted for as any other, whoever has DKMS build it: the package's script, a
+DKMS builds them in a tree of their own below STAGED, and its tree of the host knows nothing of it: what the script of a
+driver's package finds there of its version it removes first (dkms, /usr/lib/dkms/common.postinst), and a version
+without its source makes `dkms status` fail. DKMS is given them where it would compile: an override for one version and
+one kernel (dkms(8), /etc/dkms/<module>-<version>-<kernel>.conf) puts TAKE before the command that makes the module. So
+it is signed, compressed, installed and accounted for as any other, whoever has DKMS build it: the package's script, a
 kernel update, or we. TAKE gives them only where every digest is right; else what follows it compiles.
 
 A directory for each kernel, `stage.json` being written last:
-  stage.json      {'schema': 1, 'version', 'packages' {name: version}, 'why': why there is nothing to build ahead, or ''}
+  stage.json      {'schema': 1, 'version', 'packages' {name: version}, 'why': why nothing can be built ahead, or ''}
   modules/        as DKMS made them: stripped, not signed
   *.sha256        of the modules, of the source as the package will unpack it, and of what else a compiler reads: the
-                  kernel's configuration and symbols, and overrides that an administrator has given DKMS
+                  kernel's configuration and symbols, and overrides that an administrator has given DKMS; their
+                  names are those below the root
   work/           while it is built
 """
 from __future__ import annotations
@@ -39,7 +40,8 @@ TAKE = managed("""\
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 test -e "$here/stage.json"
-( cd / && sha256sum --check --quiet --strict "$here/inputs.sha256" "$here/source.sha256" "$here/modules.sha256" )
+( cd "$here/../../../../.." &&
+    sha256sum --check --quiet --strict "$here/inputs.sha256" "$here/source.sha256" "$here/modules.sha256" )
 rm -rf .gpuops
 for each; do
     built=${each#*=}

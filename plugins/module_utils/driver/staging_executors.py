@@ -166,7 +166,11 @@ def withdraw(host: Host, journal: Journal, step: Step) -> None:
 
 
 class Books(Provenance):
-    """What a transaction has taken of what was built ahead goes with it."""
+    """A transaction finds the packages that were staged, and what it has taken of what was built ahead goes with it."""
+
+    def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
+        archive.lend(host, step.change["after"])
+        return super().opened(host, step, done)
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         super().settle(host, journal, step, opened)
