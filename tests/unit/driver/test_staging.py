@@ -1,7 +1,7 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What is built ahead on a scratch root. DKMS itself is that of laboratory hosts (tests/integration/test_driver.py); here
-its build leaves what it leaves there, and dpkg-deb, sha256sum, and bash, in which DKMS reads overrides, are real."""
+"""What is built ahead on a scratch root. The real DKMS is that of laboratory hosts (tests/integration/test_driver.py);
+here its build leaves what it leaves there, and dpkg-deb, sha256sum, and bash, in which DKMS reads overrides, are real."""
 from __future__ import annotations
 
 import shutil
@@ -50,7 +50,7 @@ class Killed(BaseException):
 
 
 class Machine(Host):
-    """builds: what DKMS ends with. installed: {kernel: version of its module}. dies_at: which command is not reached."""
+    """builds: what DKMS ends with. installed: {kernel: version of its module}. dies_at: the command not reached."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
@@ -276,7 +276,8 @@ dkms_tree=/var/lib/dkms module=nvidia module_version=%s kernelver=%s arch=x86_64
         done = self.taken(machine)
         assert done.returncode == 0 and not list(Path(machine.root, "build").iterdir())
         assert done.stdout.splitlines()[-1] == (
-            "make -j2 KERNELRELEASE=%s -C /var/lib/dkms/nvidia/%s/build KERNEL_UNAME=%s modules" % (KERNEL, NEW, KERNEL))
+            "make -j2 KERNELRELEASE=%s -C /var/lib/dkms/nvidia/%s/build KERNEL_UNAME=%s modules"
+            % (KERNEL, NEW, KERNEL))
 
     def test_another_source_of_the_same_version_is_compiled(self, machine: Machine) -> None:
         stage(machine)
@@ -312,8 +313,8 @@ dkms_tree=/var/lib/dkms module=nvidia module_version=%s kernelver=%s arch=x86_64
     def test_a_source_without_a_command_of_its_own_has_that_of_dkms(self, machine: Machine) -> None:
         stage(machine)
         done = self.taken(machine, 'kernel_source_dir=/headers\n' + CONF.replace("MAKE[0]", "UNUSED"), "int y;\n")
-        assert done.stdout.splitlines()[-1] == "make -j2 KERNELRELEASE=%s -C /headers M=/var/lib/dkms/nvidia/%s/build" % (
-            KERNEL, NEW)
+        assert done.stdout.splitlines()[-1] == (
+            "make -j2 KERNELRELEASE=%s -C /headers M=/var/lib/dkms/nvidia/%s/build" % (KERNEL, NEW))
 
 
 class TestApproval:
