@@ -1,7 +1,7 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What is built ahead on a scratch root. The real DKMS is that of laboratory hosts (tests/integration/test_driver.py);
-here its build leaves what it leaves there, and dpkg-deb, sha256sum, and bash, in which DKMS reads overrides, are real."""
+here its build leaves what it leaves there; dpkg-deb, sha256sum, and bash, in which DKMS reads overrides, are real."""
 from __future__ import annotations
 
 import shutil
