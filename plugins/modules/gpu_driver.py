@@ -18,7 +18,8 @@ author:
 options:
   state:
     description:
-      - V(present) installs the driver, V(staged) only fetches its packages, V(absent) takes everything back.
+      - V(present) installs the driver, V(staged) fetches its packages and builds its kernel module ahead, V(absent)
+        takes everything back.
       - V(staged) configures the repository too, so that V(present) is short.
       - V(rolled_back) returns to the driver before the last change, packages and repository, whatever the other options
         say of them; without a network where the packages are kept on the host (RV(returns_to)). Done again, it does

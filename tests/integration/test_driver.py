@@ -270,6 +270,64 @@ def test_an_exchange_is_exactly_the_plan(play: Play, version: str, before: str) 
     assert changed(play.writers(version=version)) == [False] * 4
 
 
+AWAY_WITH_COMPILERS = "mkdir -p /root/away && mv /usr/bin/*gcc* /usr/bin/cc /usr/bin/cpp* /root/away/"
+BUILT_AHEAD = "built ahead"
+
+
+def test_what_is_staged_is_exchanged_without_network_and_without_a_compiler(play: Play) -> None:
+    kernel = play.say("uname", "-r")
+    staged = "/var/cache/gpuops/staged/" + kernel
+    stage: Mapping[str, Any] = {"gpuops.nvidia.gpu_driver": dict(play.driver, version=NEW, state="staged")}
+    before = play.contents()
+    (checked,) = play.tasks([stage], check=True)
+    assert "module.stage" in [step["action"] for step in checked["plan"]["steps"]]
+    assert different(before, play.contents()) == [] and play.say("ls", staged) == ""
+    (done,) = play.tasks([stage])
+    assert "driver/module.stage/" + kernel in done["applied"], done
+    assert play.say("cat", "/sys/module/nvidia/version") == OLD
+    assert play.say("dkms", "status") == "nvidia/%s, %s, x86_64: installed" % (OLD, kernel)
+    assert changed(play.tasks([stage])) == [False]
+    play.say("sed", "-i.away", "s/packages.gpulab/packages.away/", "/etc/hosts")
+    play.say("sh", "-c", "cp %s/modules/nvidia.ko /root/staged.ko; %s" % (staged, AWAY_WITH_COMPILERS))
+    try:
+        assert play.say("sh", "-c", "command -v cc gcc gcc-12") == ""
+        results = play.writers(version=NEW)
+        assert changed(results)[1:3] == [True, True]
+    finally:
+        play.say("sh", "-c", "mv /etc/hosts.away /etc/hosts; mv /root/away/* /usr/bin/")
+    assert play.say("cat", "/sys/module/nvidia/version") == NEW
+    assert BUILT_AHEAD in play.say("cat", "/var/lib/dkms/nvidia/%s/%s/x86_64/log/make.log" % (NEW, kernel))
+    # Without the signature, which DKMS puts behind what it takes
+    compare = "strip -g -o /tmp/b.ko $(modinfo -F filename nvidia); cmp /tmp/a.ko /tmp/b.ko && echo same"
+    assert play.say("sh", "-c", "strip -g -o /tmp/a.ko /root/staged.ko; " + compare) == "same"
+    assert play.say("modinfo", "-F", "signer", "nvidia") == "DKMS module signing key"
+    assert play.say("sh", "-c", "ls -d %s /etc/dkms/nvidia*" % staged) == ""
+    assert changed(play.writers(version=NEW)) == [False] * 4
+
+
+def test_a_staging_that_is_killed_or_torn_is_never_used(play: Play) -> None:
+    """dkms dies with the module in the midst of it; then a module is torn under a staging that was whole."""
+    kernel = play.say("uname", "-r")
+    staged = "/var/cache/gpuops/staged/" + kernel
+    stage: Mapping[str, Any] = {"gpuops.nvidia.gpu_driver": dict(play.driver, version=OLD, state="staged")}
+    started = subprocess.Popen(play.command([stage]), env=play.environment(), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 300
+    while not play.say("sh", "-c", "ls -d %s/work/tree/nvidia/%s/build" % (staged, OLD)):
+        assert time.monotonic() < deadline and started.poll() is None, "the build never began"
+        time.sleep(0.2)
+    play.say("sh", "-c", "kill -KILL $(fuser /run/gpuops/lock 2>/dev/null) $(pgrep -x dkms)")
+    started.wait(120)
+    assert play.say("ls", staged + "/stage.json") == ""
+    assert changed(play.tasks([stage])) == [True] and changed(play.tasks([stage])) == [False]
+    play.say("sh", "-c", "truncate --size 100 %s/modules/nvidia-uvm.ko" % staged)
+    play.writers(version=OLD)
+    assert play.say("cat", "/sys/module/nvidia/version") == OLD
+    log = play.say("cat", "/var/lib/dkms/nvidia/%s/%s/x86_64/log/make.log" % (OLD, kernel))
+    assert BUILT_AHEAD not in log and "CC [M]" in log
+    assert play.say("sh", "-c", "ls -d %s /etc/dkms/nvidia*" % staged) == ""
+
+
 def test_whoever_holds_a_gpu_is_named(play: Play) -> None:
     # There is no kernel behind the simulated nodes: a descriptor of the path alone is all that can be had.
     hold = "import os, time; os.open('/dev/nvidia0', os.O_PATH); time.sleep(600)"

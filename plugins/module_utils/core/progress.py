@@ -24,14 +24,16 @@ _NAME_CHARACTERS = 120
 
 # Where apt, dnf 4, dnf 5 and zypper put packages that they fetch, unfinished ones included
 _FETCHED = "/var/cache/apt/archives /var/cache/dnf /var/cache/libdnf5 /var/cache/zypp/packages"
+# DKMS's own tree, and those of modules that are built ahead (driver/staged_build.py)
+_BUILT = "/var/lib/dkms /var/cache/gpuops/staged/*/work/tree"
 # The time of a last status change counts: apt gives a file that is complete the time of its server.
 COMMAND = """p=%(path)s; m=%(mark)s; test -e $p || exit 0
 sed "s/^/$m step /" $p; echo; echo $m now $(date +%%s)
 find %(fetched)s -type f -name '*.[dr][ep][bm]' -cnewer $p -printf "$m fetched %%s\\n" 2>/dev/null
 find /var/log/dpkg.log -cnewer $p -exec tail -n 1 {} + 2>/dev/null | sed "s/^/$m dpkg /"
-find /var/lib/dkms -maxdepth 4 -path '*/build/make.log' -cnewer $p -exec head -qn 1 {} + 2>/dev/null |
+find %(built)s -maxdepth 4 -path '*/build/make.log' -cnewer $p -exec head -qn 1 {} + 2>/dev/null |
   sed "s/^/$m dkms /"
-true""" % {"path": PATH, "mark": _MARK, "fetched": _FETCHED}
+true""" % {"path": PATH, "mark": _MARK, "fetched": _FETCHED, "built": _BUILT}
 
 # dkms(8) begins a build's log so, 'name-version' or since release 3.1 'name/version'
 _BUILD = re.compile(r"DKMS .*?make\.log for (\S+) for kernel (\S+)")

@@ -12,7 +12,7 @@ when they were fetched, and nobody but root has written here since.
 from __future__ import annotations
 
 import os
-from typing import Iterable, Mapping, Tuple
+from typing import Iterable, Mapping, Optional, Tuple
 
 from ..core.host import CommandFailed, Host
 from ..core.journal import Journal
@@ -58,6 +58,15 @@ def index_of(host: Host, directory: str, names: Iterable[str], with_digests: boo
     return "\n".join(stanzas)
 
 
+def index_of_installed(host: Host, packages: Iterable[str]) -> str:
+    """The same for packages that are installed: what a change leaves as it is need not come from anywhere."""
+    names = set(packages)
+    stanzas = [stanza for stanza in (host.read(database.ADMIN + "/status") or "").split("\n\n")
+               if stanza.partition("\n")[0][len("Package: "):] in names]
+    return "".join("\n%s\nFilename: ./installed\nSize: 0\n" % "\n".join(
+        line for line in stanza.splitlines() if not line.startswith("Status:")) for stanza in stanzas)
+
+
 def index_at_hand(host: Host, packages: Mapping[str, str]) -> str:
     """What a repository of the files of these packages has in its index, whether apt keeps them or we do."""
     ours = kept(host)
@@ -88,6 +97,17 @@ def keep(host: Host, packages: Mapping[str, str]) -> None:
                 host.remove(half)
                 raise
         host.rename(half, "%s/%s" % (STORE, name))
+
+
+def lend(host: Host, packages: Mapping[str, Optional[str]]) -> None:
+    """Give apt the files of these packages where it has forgotten them, so that it need not fetch them again."""
+    directory = database.archives_directory(host)
+    theirs = database.archives(host)
+    for name in kept(host):
+        if name not in theirs and any(version is not None and is_archived(package, version, [name])
+                                      for package, version in packages.items()):
+            host.remove("%s/%s" % (directory, name))
+            host.run(["cp", "--link", host.path("%s/%s" % (STORE, name)), host.path(directory)], check=False)
 
 
 def prune(host: Host, *sets: Mapping[str, str]) -> None:

@@ -8,7 +8,7 @@ that is said and holds up nothing.
 from __future__ import annotations
 
 import re
-from typing import Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import HostFacts
 from ..core.plan import REBOOT, Disruption, Requirement, Step
@@ -107,9 +107,11 @@ def _headers(release: str, facts: HostFacts) -> str:
 
 def build_steps(
     kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target,
-    packages: Optional[Step]
+    packages: Optional[Step], built_ahead: AbstractSet[str] = frozenset()
 ) -> List[Step]:
     """Build for every kernel that can be booted.
+
+    built_ahead: kernels whose module DKMS need not compile.
 
     The package's own script serves the running and the newest one, but may fail to or be switched off
     (/etc/dkms/no-autoinstall), which is known only after the exchange. So it is planned here too; once the script has
@@ -127,7 +129,9 @@ def build_steps(
         steps.append(Step(
             NAME, BUILD, kernel.release,
             "Its module of driver %s is signed by no enrolled key." % target.version if there else
-            "This kernel can be booted and has no module of driver %s." % target.version,
+            "This kernel can be booted and has no module of driver %s%s." % (
+                target.version, "; it was built ahead, and is not compiled again"
+                if kernel.release in built_ahead else ""),
             change={"before": {"nvidia": None if exchanged or there else kernel.module or None},
                     "after": {"nvidia": target.version}},
             parameters={"essential": essential(kernel, facts), "timeout": 3600,

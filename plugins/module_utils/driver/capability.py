@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from ..core.capability import Capability
-from ..packages.provenance import Provenance
 from .executors import EXECUTORS, secret_executors
 from .observing import observe
 from .planner import NAME, facts_after, plan
 from .policy import ARGUMENTS, policy_of
+from .staging_executors import Books
 
 CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
-                        secret_executors=secret_executors, transactions=Provenance())
+                        secret_executors=secret_executors, transactions=Books())

@@ -3,7 +3,6 @@
 """The driver's own actions."""
 from __future__ import annotations
 
-import re
 from typing import Dict
 
 from ..core.errors import GpuOpsError
@@ -16,14 +15,11 @@ from ..hardware.certificates import parse_certificate
 from ..packages import torn
 from ..packages.apt import credentials, running
 from ..packages.managers import APT, DNF, manager_of_step
-from . import enrollment, precompiled, record_executors
-from .archive import keep_fetched
+from . import enrollment, precompiled, record_executors, staging_executors
+from .archive import keep_fetched, lend
+from .build_log import last_lines, last_log
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 from .policy import Policy
-
-LOG_LINES = 12
-# As compilers, linkers and modpost write it; not in the name of a file (error.o) or of an option (-Werror)
-_ERROR = re.compile(r"(?:^|[\s:])(?:fatal )?(?:error|ERROR)(?::|$|!)|undefined!|undefined reference")
 
 
 def finish_packages(host: Host, journal: Journal, step: Step) -> None:
@@ -32,7 +28,7 @@ def finish_packages(host: Host, journal: Journal, step: Step) -> None:
         raise GpuOpsError(
             "driver.packages_not_configured",
             found="packages do not configure: %s; %s" % (
-                " | ".join(done.stdout.splitlines()[-3:]), _last_log(host) or "no build log"),
+                " | ".join(done.stdout.splitlines()[-3:]), last_log(host) or "no build log"),
             wanted="a package database in order",
             remedy="when the kernel module does not build, choose another version of the driver or of the kernel",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
@@ -66,7 +62,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
         raise GpuOpsError(
             "driver.kernel_module_not_built",
             found="the kernel module does not build for kernel %s: %s"
-            % (step.subject, _last_log(host, words[0]) or _last_lines(done.stderr or done.stdout)),
+            % (step.subject, last_log(host, words[0]) or last_lines(done.stderr or done.stdout)),
             wanted="module %s for the kernels that run and boot next" % version,
             remedy="choose a driver that knows this kernel, or boot another kernel; do not reboot before",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
@@ -76,6 +72,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             # nvidia-fs lies there too, and is another package's
             if each.version in ("", version):
                 _check_signer(host, each, step)
+    staging_executors.discard_used(host)
 
 
 def _check_signer(host: Host, module: Module, step: Step) -> None:
@@ -107,28 +104,10 @@ def _add_source(host: Host, version: str) -> str:
     return dkms_name(host, dkms_status(host), version)
 
 
-def _last_log(host: Host, module: str = "nvidia*/*") -> str:
-    """The end of the newest log that DKMS left of a build that failed, '' when there is none."""
-    found = [(made.st_mtime_ns, name) for name in host.glob("/var/lib/dkms/%s/build/make.log" % module)
-             for made in [host.stat(name)] if made is not None]
-    if not found:
-        return ""
-    newest = max(found)[1]
-    return "%s: %s" % (newest, _telling_lines(host.read(newest) or ""))
-
-
-def _telling_lines(text: str) -> str:
-    """The first lines that name an error: make tells hundreds after them. The last lines where none does."""
-    errors = [line for line in text.splitlines() if _ERROR.search(line)]
-    return " | ".join(errors[:LOG_LINES]) or _last_lines(text)
-
-
-def _last_lines(text: str) -> str:
-    return " | ".join(text.splitlines()[-LOG_LINES:])
-
-
 def download_packages(host: Host, journal: Journal, step: Step) -> None:
     manager = manager_of_step(step)
+    if manager is APT:
+        lend(host, step.change["after"])
     manager.download(host, step)
     if manager is APT:
         keep_fetched(host, journal, step.change["after"])
@@ -148,6 +127,7 @@ EXECUTORS: Dict[str, Executor] = {
     **precompiled.EXECUTORS,
     PACKAGES_DOWNLOAD: download_packages,
     "repository.forget": forget_repository,
+    **staging_executors.EXECUTORS,
     **enrollment.EXECUTORS,
 }
 

@@ -23,7 +23,7 @@ from ..packages.model import Repository, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
 from . import archive, catalogue, prebuilt
-from .files import APT_PLACES, PIN_FILE, Places, pin_text, places_of
+from .files import APT_PLACES, PIN_FILE, SOURCES_FILE, Places, pin_text, places_of, sources_text
 from .kernels import Kernel
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
@@ -31,6 +31,7 @@ from .prebuilt import Prebuilt
 from .preinstalled_parts import Parts
 from .record import Record, is_archived
 from .signing import SigningKey
+from .staged_build import StagedBuild
 from .target import Target, anchors, chosen, is_driven, packages_settled, target_of
 
 KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-(?!nvidia-)|kernel(-|$)|dkms$|%s)" % "|".join(
@@ -126,6 +127,8 @@ class Observation:
     parts:                what there is beside the kernel module; only read where the driver is to be there already.
     kernel_hold:          the text of our hold of the kernel that counts once the plan is done, '' for none.
     of_rpm:               what only a host with rpm has.
+    staged:               kernel modules that were built ahead of an exchange, finished or not.
+    lacking_tools:        what is not installed of what builds a module; only asked where one is to be built ahead.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -162,6 +165,8 @@ class Observation:
     parts: Parts = Parts()
     kernel_hold: str = ""
     of_rpm: OfRpm = OfRpm()
+    staged: Tuple[StagedBuild, ...] = ()
+    lacking_tools: Tuple[str, ...] = ()
 
     @property
     def prebuilt(self) -> Prebuilt:
@@ -193,7 +198,30 @@ def read_offer(
             offer = _offer(host, opened, observation, policy, facts, origin, key, automatic)
             return replace(offer, unread=opened.unread, space=space.observe(host) if offer.transaction else None)
     except GpuOpsError as error:
-        return Offer(error=error.found, key=key)
+        return _read_at_hand(host, observation, policy, facts, origin, key, automatic) or Offer(
+            error=error.found, key=key)
+
+
+def _read_at_hand(
+    host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin, key: str,
+    automatic: AbstractSet[str]
+) -> Optional[Offer]:
+    """What apt would do with package files on this host, where a driver was staged that needs no others; else None."""
+    at_hand = archives_at_hand(observation)
+    if not at_hand or not origin.url or observation.files.get(SOURCES_FILE) != sources_text(origin):
+        return None
+    files = archive.index_of(host, archive.STORE, observation.kept, with_digests=False)
+    files += archive.index_of_installed(host, observation.installed)
+    try:
+        with index(host, [], beside_system=True, files=files) as opened:
+            offer = _offer(host, opened, observation, policy, facts, replace(origin, url=""), key, automatic)
+            done = offer.transaction
+            if done is None or done.problem or not all(
+                    is_archived(name, version, at_hand) for name, version in done.installs.items()):
+                return None
+            return replace(offer, unread=opened.unread, space=space.observe(host))
+    except GpuOpsError:
+        return None
 
 
 def _offer(

@@ -42,6 +42,7 @@ from .policy import Policy
 from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .record import read
 from .signing_key import read_signing_key
+from .staged_build import lacking_tools, read_staged
 from .target import is_driven
 
 LISTS = "/var/lib/apt/lists"
@@ -94,6 +95,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         brought_by=image_of_driver(host),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
         of_rpm=of_rpm,
+        staged=read_staged(host),
     )
     if manager is APT:
         observation = replace(observation, kernel_hold=kernel_hold.wanted(policy, installed, observation.files, facts))
@@ -110,7 +112,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         return replace(observation, offer=dnf_offers.read_offer(host, observation, policy, facts, origin))
     followers = provenance.followers(host, journal, "driver")
     observation = replace(observation, archives=manager.archives(host), bindings=manager.has_bindings(host),
-                          automatic=tuple(sorted(followers.intersection(watched))))
+                          automatic=tuple(sorted(followers.intersection(watched))),
+                          lacking_tools=lacking_tools(host) if policy.state == "staged" else ())
     if returns and record:
         return replace(observation, offer=read_way_back(host, observation, record, origin, followers))
     return replace(observation, offer=read_offer(host, observation, policy, facts, origin, followers))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.facts import ROLES, HostFacts
 from ..core.plan import Disruption, Kept, Plan, Step
@@ -14,7 +14,18 @@ from ..packages.apt import keys
 from ..packages.manager import PackageManager
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue, enrollment, parameters, precompiled, preinstalled, rollback, signing
+from . import (
+    building,
+    by_hand,
+    catalogue,
+    enrollment,
+    parameters,
+    precompiled,
+    preinstalled,
+    rollback,
+    signing,
+    staging,
+)
 from .backends.chosen import backend_of
 from .files import RECORDED_FILES, places_of
 from .kernels import Kernel
@@ -294,8 +305,10 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += backend.steps_after(observation, policy, target, packages)
-    builds = _module_steps(observation, policy, facts, target, packages)
+    builds = _module_steps(observation, policy, facts, target, packages,
+                           _built_ahead(observation, target, packages))
     steps += builds + rollback.withdraw_steps(observation)
+    steps += staging.withdraw_steps(observation, target.version, packages)
     return Plan(steps=tuple(steps), returns_to=_returns_to(observation, facts, packages, builds),
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *enrollment.requirements(observation, policy, facts, target)),
@@ -305,18 +318,34 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
 
 
 def _module_steps(
-    observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+    observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step],
+    built_ahead: AbstractSet[str] = frozenset()
 ) -> List[Step]:
     """Of modules that DKMS builds, or that come built."""
     if target.is_precompiled:
         return precompiled.verify_steps(observation.kernels, policy, facts, target, packages)
-    return building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
+    return building.build_steps(
+        observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead)
 
 
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(observation, facts, target)
-    steps = _first_steps(observation, policy, facts, False)
-    return Plan(steps=tuple(steps + _download_steps(observation, policy, facts, target, packages)))
+    first = _first_steps(observation, policy, facts, False)
+    fetched = _download_steps(observation, policy, facts, target, packages)
+    backend = backend_of(facts)
+    obstacle = "" if backend.builds_ahead else "packages of %s are not unpacked ahead" % backend.manager.name
+    if origin_of(policy, facts).url.startswith("file:"):
+        obstacle = "packages of a directory on this host (file:) are not fetched ahead"
+    ahead, notes = staging.stage_steps(observation, facts, target, packages, fetched, obstacle)
+    withdrawn = staging.withdraw_steps(observation, target.version, packages, ahead)
+    return Plan(steps=(*withdrawn, *first, *fetched, *ahead), notes=tuple(notes))
+
+
+def _built_ahead(observation: Observation, target: Target, packages: Optional[Step]) -> FrozenSet[str]:
+    """Kernels whose module DKMS will not have to compile."""
+    there: Dict[str, Optional[str]] = {**observation.installed, **(packages.change["after"] if packages else {})}
+    return frozenset(kernel.release for kernel in observation.kernels
+                     if staging.is_usable(observation.staged, kernel.release, target.version, there))
 
 
 def _returns_to(
@@ -338,7 +367,7 @@ def _first_steps(observation: Observation, policy: Policy, facts: HostFacts, tra
 def _download_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
 ) -> List[Step]:
-    """Staging ends here; a whole installation begins with it, so that the two are one plan."""
+    """Staging begins with it as a whole installation does, so that the two are one plan."""
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return []
     backend = backend_of(facts)
@@ -471,7 +500,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
                                       manager=backend.manager.name))
     if leaving:
         refusals += _refuse_tools(observation, backend.manager)
-    steps = backend.finish_before_removal(observation, facts, bool(leaving)) if observation.installed_by_us else []
+    steps = staging.withdraw_steps(observation, "", None)
+    steps += backend.finish_before_removal(observation, facts, bool(leaving)) if observation.installed_by_us else []
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),

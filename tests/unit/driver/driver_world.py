@@ -49,6 +49,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing impor
     UNKNOWN,
     SigningKey,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.staged_build import StagedBuild
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, chosen, target_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
@@ -99,6 +100,8 @@ class World(world.World):
     signing_key:   the key that DKMS signs with; the firmware keeps what it has of it.
     modules:       {package of modules that Ubuntu has signed: {version: what it depends on}}.
     trusted:       {name of a key in rpm's database: fingerprints}; ours are those that our_keys names.
+    staged:        modules that were built ahead.
+    tools:         whether DKMS and a compiler are there.
     """
 
     capability = CAPABILITY
@@ -120,6 +123,8 @@ class World(world.World):
     modules: Dict[str, Dict[str, str]] = field(default_factory=dict)
     trusted: Dict[str, Tuple[str, ...]] = field(default_factory=dict)
     our_keys: Tuple[str, ...] = ()
+    staged: Tuple[StagedBuild, ...] = ()
+    tools: bool = False
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -127,7 +132,7 @@ class World(world.World):
             files=self.state(places_of(there).all), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
-            of_rpm=OfRpm(dict(self.trusted), self.our_keys))
+            of_rpm=OfRpm(dict(self.trusted), self.our_keys), staged=self.staged)
         seen = replace(seen, **self.more)
         if manager_of(there) is not DNF:
             seen = replace(seen, kernel_hold=kernel_hold.wanted(wanted, self.installed, seen.files, there))
@@ -140,7 +145,8 @@ class World(world.World):
             if manager_of(there) is DNF:
                 return replace(seen, offer=self._offer_of_dnf(seen, wanted, there), archives=self.archives)
             offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
-            return replace(seen, offer=offer, archives=self.archives)
+            lacking = () if self.tools or wanted.state != "staged" else ("dkms", "make", "compiler")
+            return replace(seen, offer=offer, archives=self.archives, lacking_tools=lacking)
         return seen
 
     def _returnable(self, packages: Mapping[str, str]) -> Tuple[str, ...]:
@@ -256,7 +262,7 @@ class World(world.World):
 
     @property
     def is_touched(self) -> bool:
-        return super().is_touched or bool(self.installed_by_us) or self.record is not None
+        return super().is_touched or bool(self.installed_by_us or self.staged) or self.record is not None
 
     def of_others(self) -> Dict[str, Any]:
         return {**super().of_others(), "packages": dict(self.installed), "keys": dict(self.trusted)}
@@ -292,6 +298,21 @@ class World(world.World):
         for packages in sets:
             gone.intersection_update(strangers(gone, packages))
         self.kept = tuple(archive for archive in self.kept if archive not in gone)
+
+    def module_stage(self, step: Step) -> None:
+        kernel = next(each for each in self.kernels if each.release == step.subject)
+        assert kernel.headers and self.tools, "nothing is built without headers and a compiler"
+        assert all(is_archived(name, version, (*self.archives, *self.kept))
+                   for name, version in step.parameters["packages"].items()), "its source has not been fetched"
+        self._discard(step.subject)
+        self.staged += (StagedBuild(step.subject, step.change["after"]["nvidia"], step.parameters["packages"], True),)
+
+    def module_withdraw(self, step: Step) -> None:
+        assert any(build.kernel == step.subject for build in self.staged)
+        self._discard(step.subject)
+
+    def _discard(self, release: str) -> None:
+        self.staged = tuple(build for build in self.staged if build.kernel != release)
 
     def driver_record(self, step: Step) -> None:
         self.record = of_dict(step.parameters["record"])
@@ -335,6 +356,7 @@ class World(world.World):
                   and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
         if anchor:
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+        self.tools = self.tools or "dkms" in self.installed
         if anchor and self.script_builds:
             self._build((self.facts.kernel, self.kernels[-1].release), catalogue.upstream(self.installed[anchor[0]]))
         self._tell()
@@ -372,6 +394,9 @@ class World(world.World):
         self._tell()
 
     def _build(self, releases: Tuple[str, ...], version: str) -> None:
+        """What was built ahead is used up with it."""
+        self.staged = tuple(build for build in self.staged
+                            if not (build.kernel in releases and build.version == version))
         self.kernels = tuple(
             replace(kernel, module=version, license=LICENSES[self._module() == OPEN], key=self.signing_key.serial,
                     signer=self.signing_key.name, trusted=self._takes_our_key())
@@ -426,6 +451,17 @@ class World(world.World):
         common = "nvidia-kernel-common-" + series
         self.modules.setdefault(name + end, {})[version] = ", ".join([
             *tied, "%s (<= %s-1)" % (common, driver), "%s (>= %s)" % (common, driver)])
+
+    def say_staged(self, release: str, version: str, *state: str) -> None:
+        """A module was built ahead for a kernel; 'torn', 'proprietary' (another package's), or why it could not be."""
+        package = "nvidia-kernel-dkms" if state == ("proprietary",) else "nvidia-kernel-open-dkms"
+        why = "" if state in ((), ("torn",), ("proprietary",)) else " ".join(state)
+        self._discard(release)
+        self.staged += (StagedBuild(release, version, {package: version + "-1"}, state != ("torn",), why),)
+
+    def say_tools(self) -> None:
+        """DKMS and a compiler are there."""
+        self.tools = True
 
     def say_offered(self, *versions: str) -> None:
         """Drivers in the repository."""

@@ -98,6 +98,10 @@ class Repository:
         return self
 
     def __exit__(self, *_error: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nobody answers there any more."""
         self._server.shutdown()
         self._server.server_close()
 

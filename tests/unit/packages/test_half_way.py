@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, List, Sequence
 
 import pytest
 from scratch_apt import Repository, Root, build
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Gpu, HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observing import observe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import ARGUMENTS, policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import database
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
 
 KERNEL = "6.1.0-50-amd64"
 FACTS = HostFacts(hostname="gpu1", os_id="debian", os_version="12", arch="x86_64", kernel=KERNEL, boot_kernel=KERNEL,
@@ -49,7 +53,8 @@ def driver(tmp_path: Path) -> Iterator[Repository]:
 def planned(root: Root, driver: Repository, facts: HostFacts = FACTS, **changes: Any) -> Plan:
     given: Dict[str, Any] = {name: option.get("default") for name, option in ARGUMENTS.items()}
     given.update(version="580.178.04", kernel_headers=False, hold=False, repository_url=driver.url,
-                 repository_key=driver.url + "key.asc", repository_key_fingerprint=driver.key.fingerprint, **changes)
+                 repository_key=driver.url + "key.asc", repository_key_fingerprint=driver.key.fingerprint)
+    given.update(changes)
     (root.path / "lib/modules" / KERNEL / "build").mkdir(parents=True, exist_ok=True)
     (root.path / "lib/modules" / KERNEL / "build/Makefile").touch()
     (root.path / "lib/modules" / KERNEL / "kernel").mkdir(exist_ok=True)
@@ -128,6 +133,57 @@ def test_firmware_of_a_driver_before_is_no_part_of_this_one(root: Root, driver: 
     driver.requests.clear()
     assert [step.action for step in planned(root, driver).steps] == ["dkms.build"]
     assert driver.requests == []
+
+
+@pytest.mark.parametrize("state", ["present", "staged"])
+def test_a_converged_host_refreshes_no_metadata(
+    root: Root, driver: Repository, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither the package manager nor we ask a repository for anything, and no list is written."""
+    installed_by_us(root, driver, WHOLE)
+    for step in planned(root, driver).steps:
+        if step.action == "file.write":
+            root.host.write(step.subject, step.change["after"])
+    lists = root.path / "var/lib/apt/lists"
+    before = {path.name: path.stat().st_mtime_ns for path in lists.iterdir()}
+    commands: List[Sequence[str]] = []
+    run = Host.run
+
+    def noted(self: Host, argv: Sequence[str], *words: Any, **named: Any) -> CommandResult:
+        commands.append(argv)
+        return run(self, argv, *words, **named)
+
+    monkeypatch.setattr(Host, "run", noted)
+    driver.requests.clear()
+    assert "packages" not in {step.action.split(".")[0] for step in planned(root, driver, state=state).steps}
+    assert commands and not [argv for argv in commands if argv[0] == "apt-get" or "update" in argv]
+    assert driver.requests == []
+    assert before == {path.name: path.stat().st_mtime_ns for path in lists.iterdir()}
+
+
+def test_what_was_staged_is_planned_and_fetched_without_the_repository(root: Root, driver: Repository) -> None:
+    """Also after somebody's `apt-get clean`; what was not staged is not to be had without it."""
+    installed_by_us(root, driver, WHOLE)
+    journal = Journal(root.host)
+    change = {"version": "610.57.04", "hold": False}
+    online = planned(root, driver, **change)
+    for step in online.steps:
+        if step.action in ("file.write", "packages.download"):
+            executed = {**generic_executors(), **EXECUTORS}[step.action]
+            executed(root.host, journal, step)
+    root.apt("clean")
+    driver.close()
+    offline = planned(root, driver, **change)
+    (install,) = [step for step in offline.steps if step.action == "packages.install"]
+    assert install.promise() in [step.promise() for step in online.steps]
+    for step in offline.steps:
+        if step.action == "packages.download":
+            EXECUTORS[step.action](root.host, journal, step)
+    fetched = root.host.run(["apt-get", *database.own(root.host), "--print-uris", *install_words(
+        install.parameters["request"], install.parameters["allow_downgrade"])]).stdout
+    assert "http://" not in fetched
+    with pytest.raises(AssertionError):
+        planned(root, driver, version="595.91.07")
 
 
 @pytest.mark.parametrize("directory", ["var/cache/apt/archives", "srv/archives"])

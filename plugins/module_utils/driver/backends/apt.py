@@ -40,6 +40,7 @@ class Apt:
 
     manager: PackageManager = APT
     keeps_record = True
+    builds_ahead = True
     make_room: Mapping[str, str] = {
         space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get clean`)",
         space.BOOT: ": remove kernels that are not booted any more"}

@@ -33,6 +33,10 @@ class Backend(Protocol):
         """Whether the driver before a change is recorded, with its package files, for the way back to it."""
 
     @property
+    def builds_ahead(self) -> bool:
+        """Whether a module can be built of its packages before these are installed."""
+
+    @property
     def make_room(self) -> Mapping[str, str]:
         """{directory: how room is made on its file system}."""
 

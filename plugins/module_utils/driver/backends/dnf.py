@@ -39,6 +39,7 @@ class Dnf:
 
     manager: PackageManager = DNF
     keeps_record = False
+    builds_ahead = False
     make_room: Mapping[str, str] = {
         space.SYSTEM: _CLEAN, space.DNF_ARCHIVES: _CLEAN, space.BOOT: ": remove kernels that are not booted any more"}
 
