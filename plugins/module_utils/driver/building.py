@@ -98,25 +98,30 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
 
 def build_steps(
     kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target,
-    packages: Optional[Step]
+    packages: Optional[Step], outdated: Optional[Mapping[str, str]] = None
 ) -> List[Step]:
     """Build for every kernel that can be booted.
 
     The package's own script serves the running and the newest one, but may fail to or be switched off
     (/etc/dkms/no-autoinstall), which is known only after the exchange. So it is planned here too; once the script has
     done it, the step is not needed any more. A driver that is exchanged takes its modules with it first.
+
+    outdated: {kernel: why its module is built again, although it is there}.
     """
     coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
     exchanged = loses(coming)
+    again = outdated or {}
     steps = []
     for kernel in kernels:
-        if not (exchanged or lacking(kernel, key, policy, target)) or not buildable(kernel, coming):
+        lacks = exchanged or lacking(kernel, key, policy, target)
+        if not (lacks or kernel.release in again) or not buildable(kernel, coming):
             continue
         if kernel.failed == target.version and not essential(kernel, facts):
             continue
         there = kernel.module == target.version and not exchanged
         steps.append(Step(
             NAME, BUILD, kernel.release,
+            again[kernel.release] if not lacks else
             "Its module of driver %s is signed by no enrolled key." % target.version if there else
             "This kernel can be booted and has no module of driver %s." % target.version,
             change={"before": {"nvidia": None if exchanged or there else kernel.module or None},

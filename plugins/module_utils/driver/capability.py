@@ -7,8 +7,10 @@ from ..core.capability import Capability
 from ..packages.provenance import Provenance
 from .executors import EXECUTORS, secret_executors
 from .observation import observe
+from .peer_executors import EXECUTORS as PEER_EXECUTORS
 from .planner import NAME, facts_after, plan
 from .policy import ARGUMENTS, policy_of
 
-CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, {**EXECUTORS, **PEER_EXECUTORS},
+                        facts_after,
                         secret_executors=secret_executors, transactions=Provenance())

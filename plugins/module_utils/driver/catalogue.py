@@ -10,6 +10,7 @@
   debian, ubuntu, enterprise, suse, amazon
                   names of packages, a family each
   guests          the guest driver of NVIDIA's vGPU software
+  peers           GPUDirect Storage, GDRCopy: modules beside the driver's
   companions      fabric manager, switch libraries, subnet manager, IMEX
   resolver        all of it together
   names           what belongs to a driver that is installed, and versions of packages
@@ -44,6 +45,7 @@ from .tables.names import (
     newest,
     upstream,
 )
+from .tables.peers import PACKAGES as PEER_PACKAGES
 from .tables.repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
 from .tables.resolver import Resolution, package_set, resolve, ways
 from .tables.sets import PackageSet, Wanted
@@ -53,7 +55,7 @@ __all__ = (
     "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
     "GPU_ARCHITECTURES",
     "GpuArchitecture", "LONG_TERM_BRANCH", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION",
-    "PackageSet",
+    "PEER_PACKAGES", "PackageSet",
     "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "System", "Wanted", "architecture_of",
     "branch_wanted", "choose_module", "default_key", "default_repository", "family", "is_driver_version", "is_guest",
     "matches", "module_of_guest", "newest", "notes_on", "package_set", "resolve", "system_of", "upstream", "ways",

@@ -31,7 +31,7 @@ def finish_packages(host: Host, journal: Journal, step: Step) -> None:
         raise GpuOpsError(
             "driver.packages_not_configured",
             found="packages do not configure: %s; %s" % (
-                " | ".join(done.stdout.splitlines()[-3:]), _last_log(host) or "no build log"),
+                " | ".join(done.stdout.splitlines()[-3:]), last_log(host) or "no build log"),
             wanted="a package database in order",
             remedy="when the kernel module does not build, choose another version of the driver or of the kernel",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
@@ -65,7 +65,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
         raise GpuOpsError(
             "driver.kernel_module_not_built",
             found="the kernel module does not build for kernel %s: %s"
-            % (step.subject, _last_log(host, words[0]) or _last_lines(done.stderr or done.stdout)),
+            % (step.subject, last_log(host, words[0]) or last_lines(done.stderr or done.stdout)),
             wanted="module %s for the kernels that run and boot next" % version,
             remedy="choose a driver that knows this kernel, or boot another kernel; do not reboot before",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
@@ -74,10 +74,10 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             each = read_module(host, path)
             # nvidia-fs lies there too, and is another package's
             if each.version in ("", version):
-                _check_signer(host, each, step)
+                check_signer(host, each, step)
 
 
-def _check_signer(host: Host, module: Module, step: Step) -> None:
+def check_signer(host: Host, module: Module, step: Step) -> None:
     """A key that the policy names signs all; else any that the kernel takes, or the one that waits for confirmation."""
     certificate = step.parameters["certificate"]
     data = host.read_bytes(certificate) if certificate else None
@@ -106,7 +106,7 @@ def _add_source(host: Host, version: str) -> str:
     return dkms_name(host, dkms_status(host), version)
 
 
-def _last_log(host: Host, module: str = "nvidia*/*") -> str:
+def last_log(host: Host, module: str = "nvidia*/*") -> str:
     """The end of the newest log that DKMS left of a build that failed, '' when there is none."""
     found = [(made.st_mtime_ns, name) for name in host.glob("/var/lib/dkms/%s/build/make.log" % module)
              for made in [host.stat(name)] if made is not None]
@@ -119,10 +119,10 @@ def _last_log(host: Host, module: str = "nvidia*/*") -> str:
 def _telling_lines(text: str) -> str:
     """The first lines that name an error: make tells hundreds after them. The last lines where none does."""
     errors = [line for line in text.splitlines() if _ERROR.search(line)]
-    return " | ".join(errors[:LOG_LINES]) or _last_lines(text)
+    return " | ".join(errors[:LOG_LINES]) or last_lines(text)
 
 
-def _last_lines(text: str) -> str:
+def last_lines(text: str) -> str:
     return " | ".join(text.splitlines()[-LOG_LINES:])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from ..core.steps import managed
 from ..hardware.parameters import PARAMETERS_FILE
+from ..hardware.peer_modules import PEERS_FILE
 from ..packages.model import Repository
 from . import catalogue
 from .origin import KEY_FILE, Origin
@@ -20,7 +21,7 @@ AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
 # What belongs to one driver and not to the one after it
 RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE, PARAMETERS_FILE)
-OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE)
+OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE)
 
 
 def sources_text(origin: Origin) -> str:

@@ -16,6 +16,7 @@ from ..core.journal import Journal
 from ..core.refusal import Refusal
 from ..hardware import parameters
 from ..hardware.boot import BootState, boot_state
+from ..hardware.peer_modules import PEERS_FILE
 from ..packages import provenance, space, torn
 from ..packages.apt import credentials, database, keys, running, sources
 from ..packages.apt.credentials import AuthFile
@@ -28,6 +29,8 @@ from . import archive, catalogue
 from .files import AUTH_FILE, KEPT_SOURCES_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
 from .kernels import Kernel, read_kernels
 from .origin import KEY_FILE, Origin, origin_of
+from .peer_builds import Peers, packages_missing, read_peers, unbuilt
+from .peer_offer import peer_transaction, peer_versions
 from .policy import Policy
 from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .record import Record, is_archived, read
@@ -41,7 +44,7 @@ LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_6
 _KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
 _KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".join(
-    re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
+    re.escape(name) + "$" for name in (*catalogue.OF_NVLINK5, *catalogue.PEER_PACKAGES)))
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,9 @@ class Offer:
     lost:        those torn that the transaction does not replace, and that cannot be had in any version of theirs.
     returnable:  'name=version' of what the sources have of the driver that is there, and of the recorded one.
     superfluous: {package: version} of what only the newer driver brought, and can go without taking others along.
+    peer_versions: {package: versions} of the packages of GPUDirect Storage and GDRCopy that are missing, that first
+                 which is taken.
+    peers:       what apt would do to bring them, after the driver.
     """
 
     error: str = ""
@@ -70,6 +76,8 @@ class Offer:
     lost: Tuple[str, ...] = ()
     returnable: Tuple[str, ...] = ()
     superfluous: Mapping[str, str] = field(default_factory=dict)
+    peer_versions: Mapping[str, List[str]] = field(default_factory=dict)
+    peers: Optional[Simulation] = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +117,7 @@ class Observation:
     automatic:            packages of the family that nobody has chosen by hand; only asked when packages are to change.
     brought_by:           the image that brings a driver of its own at every boot, '' where none does.
     parts:                what there is beside the kernel module; only read where the driver is to be there already.
+    peers:                the modules of RDMA, GPUDirect Storage and GDRCopy.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -143,6 +152,7 @@ class Observation:
     automatic: Tuple[str, ...] = ()
     brought_by: str = ""
     parts: Parts = Parts()
+    peers: Peers = Peers()
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -193,6 +203,9 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         brought_by=image_of_driver(host),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
     )
+    observation = replace(observation, peers=read_peers(
+        host, journal, policy, facts, [kernel.release for kernel in observation.kernels], observation.signing_key,
+        packages, installed_by_us, PEERS_FILE in observation.originals))
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
         return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
@@ -289,7 +302,9 @@ def _offer(
         return Offer(versions=versions, key=key)
     offer = _transacted(host, opened, observation, target, versions, automatic,
                         requested(target, observation, versions, headers))
-    return replace(offer, key=key, returnable=_returnable(opened, observation))
+    peers = peer_versions(opened, packages_missing(policy, facts, observation.installed), origin.url)
+    return replace(offer, key=key, returnable=_returnable(opened, observation), peer_versions=peers,
+                   peers=peer_transaction(opened, peers, offer.transaction))
 
 
 def _transacted(
@@ -571,8 +586,12 @@ def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> 
         return not policy.version
     if observation.torn or not settled(target, observation) or key_needed(observation, origin_of(policy, facts)):
         return True
-    return any(not kernel.headers and kernel.module != target.version for kernel in observation.kernels) and bool(
-        header_packages(observation, policy))
+    if packages_missing(policy, facts, observation.installed):
+        return True
+    headless = [kernel.release for kernel in observation.kernels if not kernel.headers and (
+        kernel.module != target.version or (kernel.release in (facts.kernel, facts.boot_kernel) and unbuilt(
+            observation.peers, policy, kernel.release)))]
+    return bool(headless and header_packages(observation, policy))
 
 
 def key_needed(observation: Observation, origin: Origin) -> bool:

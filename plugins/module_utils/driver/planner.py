@@ -20,12 +20,13 @@ from ..core.steps import (
     restore_step,
 )
 from ..hardware.parameters import PARAMETERS_FILE
+from ..hardware.peer_modules import PEERS_FILE
 from ..packages import space, torn
 from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue, enrollment, parameters, preinstalled, rollback, signing
+from . import building, by_hand, catalogue, enrollment, parameters, peers, preinstalled, rollback, signing
 from .files import (
     AUTH_FILE,
     FRAMEWORK_FILE,
@@ -80,11 +81,13 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
+        facts = peers.facts_without(observation, facts)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="",
                          key_pending="") if removed else facts
     target = target_of(policy, facts, observation.installed, observation.offer.versions if observation.offer else {})
     if isinstance(target, Refusal):
         return facts
+    facts = peers.facts_after(observation, policy, facts, target)
     return _facts_with(
         observation, policy, parameters.facts_after(observation, policy, facts, target), planned, target)
 
@@ -93,7 +96,7 @@ def _facts_with(
     observation: Observation, policy: Policy, facts: HostFacts, planned: Plan, target: Target
 ) -> HostFacts:
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
-    changes = any(step.action == PACKAGES_INSTALL for step in planned.steps)
+    changes = any(step.action == PACKAGES_INSTALL and not peers.is_transaction(step) for step in planned.steps)
     built = changes or any(step.action == building.BUILD for step in planned.steps)
     signer = enrollment.unconfirmed(observation, policy, facts, target)
     if signing.asked_for(policy, facts):
@@ -209,8 +212,9 @@ def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, t
     refusals = signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
     refusals += parameters.refusals(observation, policy, facts, target)
     refusals += building.refuse_gone(observation.kernels, policy, facts, target)
+    refusals += peers.refusals(observation, policy, facts, target)
     if observation.offer is None:
-        return refusals
+        return refusals or peers.refuse_headless(observation, {}, policy, facts, target)
     return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
 
 
@@ -237,7 +241,9 @@ def _refuse_offer(
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
             "set `version` to one of these, or choose another repository", option="version")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, target)
-            or building.refuse_headless(observation.kernels, _coming(offer), policy, facts, target))
+            or building.refuse_headless(observation.kernels, _coming(offer), policy, facts, target)
+            or peers.refuse_offer(observation, offer, policy, facts, where)
+            or peers.refuse_headless(observation, _coming(offer), policy, facts, target))
 
 
 def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal]:
@@ -313,8 +319,10 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += [packages] if packages else []
     requires = (packages.id,) if packages else ()
     steps += _hold_steps(observation, policy, target, requires)
-    builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
-    steps += builds + rollback.withdraw_steps(observation)
+    builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages,
+                                  peers.outdated(observation, policy, facts, target))
+    steps += builds + peers.steps(observation, policy, facts, target, packages, builds)
+    steps += rollback.withdraw_steps(observation)
     return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *enrollment.requirements(observation, policy, facts, target)),
@@ -447,6 +455,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
     notes = building.notes(observation.kernels, observation.signing_key, observation.boot, _coming(observation.offer),
                            policy, facts, target)
     notes += parameters.notes(observation, policy, facts, target)
+    notes += peers.notes(observation, policy, facts, target)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
@@ -481,7 +490,8 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += enrollment.request_steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)
-    steps += building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
+    builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
+    steps += builds + peers.build_steps(observation, policy, facts, target, packages, builds)
     steps += rollback.superfluous_steps(observation, facts, packages)
     steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
@@ -520,7 +530,8 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
             request=dict(leaving), purge=True))
     steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
-              for path in (PARAMETERS_FILE, PIN_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, SOURCES_FILE, KEY_FILE)
+              for path in (PARAMETERS_FILE, PIN_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, PEERS_FILE, SOURCES_FILE,
+                           KEY_FILE)
               if path in observation.originals]
     if observation.auth.shown is not None:
         steps.append(credentials.removal(NAME, AUTH_FILE, observation.auth))

@@ -14,6 +14,8 @@ from ..packages.model import Credentials
 from .sources import DEFAULT, SOURCES, Source
 
 REQUIRE_SIGNED, ENROLL, IGNORE = "require_signed", "enroll", "ignore"
+# Ways by which RDMA devices reach the GPUs' memory
+DMABUF, PEER_MEMORY, NO_RDMA = "dmabuf", "peermem", "none"
 
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "staged", "rolled_back", "absent"],
@@ -30,6 +32,9 @@ ARGUMENTS: Dict[str, Any] = {
     "extra_packages": {"type": "list", "elements": "str", "default": []},
     "module_parameters": {"type": "dict", "default": {}},
     "coherent_memory": {"type": "str", "choices": ["auto", "driver", "numa"], "default": "auto"},
+    "rdma": {"type": "str", "choices": ["auto", DMABUF, PEER_MEMORY, NO_RDMA], "default": NO_RDMA},
+    "gds": {"type": "bool", "default": False},
+    "gdrcopy": {"type": "bool", "default": False},
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
     "roll_back_to": {"type": "str", "default": ""},
@@ -67,6 +72,9 @@ class Policy:
     extra_packages:             further packages of the same version.
     module_parameters:          {'nvidia.NVreg_ModifyDeviceFiles': value}, of the driver's kernel modules.
     coherent_memory:            auto, driver or numa: whose the memory of a coherent GPU is.
+    rdma:                       auto, DMABUF, PEER_MEMORY or NO_RDMA.
+    gds:                        whether GPUDirect Storage's kernel module is there too.
+    gdrcopy:                    whether GDRCopy's kernel module and library are there too.
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
     roll_back_to:               the only version that rolled_back may return to, '' for what is recorded.
@@ -91,6 +99,9 @@ class Policy:
     extra_packages: Tuple[str, ...] = ()
     module_parameters: Mapping[str, str] = field(default_factory=dict)
     coherent_memory: str = "auto"
+    rdma: str = NO_RDMA
+    gds: bool = False
+    gdrcopy: bool = False
     kernel_headers: bool = True
     hold: bool = True
     roll_back_to: str = ""
@@ -203,6 +214,8 @@ def _refuse_contradictions(policy: Policy) -> None:
             remedy="bring the parameters into the image, or choose another `source`",
             option="module_parameters",
         )
+    if not policy.comes_from.installs:
+        _refuse_peers(policy)
     key = policy.repository_key
     if key and not (keys.is_armoured(key) or key.startswith(("/", "http://", "https://"))):
         raise GpuOpsError(
@@ -231,6 +244,19 @@ def _refuse_contradictions(policy: Policy) -> None:
                 remedy="leave the version out: every package gets the driver's own",
                 option="extra_packages",
             )
+
+
+def _refuse_peers(policy: Policy) -> None:
+    asked = [name for name, value in (("rdma", policy.rdma != NO_RDMA), ("gds", policy.gds),
+                                      ("gdrcopy", policy.gdrcopy)) if value]
+    if asked:
+        raise GpuOpsError(
+            "driver.peers_of_preinstalled",
+            found="`%s` with `source` %s" % (asked[0], policy.source),
+            wanted="a driver that is left as the image brought it",
+            remedy="bring those modules into the image, or choose another `source`",
+            option=asked[0],
+        )
 
 
 def _refuse_half_a_pair(policy: Policy) -> None:

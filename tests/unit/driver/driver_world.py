@@ -10,7 +10,7 @@ import world
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import OPEN, PROPRIETARY, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import building, catalogue, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import building, catalogue, peers, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import OUR_FILES, RECORDED_FILES
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
@@ -26,7 +26,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation i
     way_back_needed,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import origin_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import Policy, policy_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_builds import (
+    Peers,
+    packages_missing,
+    wanted_products,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_offer import beyond
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import (
+    DMABUF,
+    NO_RDMA,
+    Policy,
+    policy_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.record import (
     Record,
     is_archived,
@@ -40,8 +51,14 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing impor
     UNKNOWN,
     SigningKey,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.peers import PEERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.peer_modules import (
+    PEERMEM,
+    PEERS_FILE,
+    modules_in,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
 VERSIONS = ("580.126.09", "580.178.04", "595.91.07", "610.57.04", "615.71.09")
@@ -71,6 +88,8 @@ def policy(**changes: Any) -> Policy:
 
 
 NO_MODULE: Dict[str, Any] = {"module": "", "license": "", "signer": "", "key": "", "trusted": True}
+# What NVIDIA's repository has of GPUDirect Storage and GDRCopy
+PEER_VERSIONS = {"nvidia-fs-dkms": "2.29.4-1", "gdrdrv-dkms": "2.6-1", "libgdrapi": "2.6-1"}
 # As modinfo tells it
 LICENSES = {True: "Dual MIT/GPL", False: "NVIDIA"}
 
@@ -85,6 +104,10 @@ class World(world.World):
     script_builds: whether the script of the driver's package builds its module, for the running and the newest kernel.
     more:          further fields of the observation.
     signing_key:   the key that DKMS signs with; the firmware keeps what it has of it.
+    peers_offered: {package of GPUDirect Storage or GDRCopy in the repository: version}.
+    peers_built:   {kernel: modules beside the driver's that are built for it and its driver}.
+    peers_loaded:  {loaded one of them: how often it is in use}.
+    registers:     kernels whose RDMA stack nvidia-peermem can register with.
     """
 
     capability = CAPABILITY
@@ -103,13 +126,18 @@ class World(world.World):
     script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
     signing_key: SigningKey = SigningKey()
+    peers_offered: Dict[str, str] = field(default_factory=lambda: dict(PEER_VERSIONS))
+    peers_built: Dict[str, Tuple[str, ...]] = field(default_factory=dict)
+    peers_loaded: Dict[str, int] = field(default_factory=dict)
+    registers: Tuple[str, ...] = ()
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
             installed=dict(self.installed), kernels=self.kernels, installed_by_us=dict(self.installed_by_us),
             files=self.state(OUR_FILES), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
-            record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted))
+            record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
+            peers=self._peers(wanted))
         seen = replace(seen, **self.more)
         if wanted.state == "rolled_back":
             needed = way_back_needed(seen, wanted)
@@ -120,6 +148,18 @@ class World(world.World):
             offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
             return replace(seen, offer=offer, archives=self.archives)
         return seen
+
+    def _peers(self, wanted: Policy) -> Peers:
+        if wanted.state == "absent":
+            return Peers()
+        products, asks = wanted_products(wanted), wanted.rdma not in (NO_RDMA, DMABUF)
+        names = [peer.module for peer in products] + [PEERMEM] * asks
+        return Peers(
+            built={kernel.release: tuple(name for name in self.peers_built.get(kernel.release, ()) if name in names)
+                   for kernel in self.kernels},
+            registers=self.registers if asks else (), loaded=dict(self.peers_loaded),
+            removable=tuple(sorted(name for peer in PEERS if peer not in products for names in peer.packages.values()
+                                   for name in names if name in self.installed_by_us)))
 
     def _returnable(self, packages: Mapping[str, str]) -> Tuple[str, ...]:
         return tuple(sorted("%s=%s" % (name, version) for name, version in packages.items()
@@ -141,6 +181,18 @@ class World(world.World):
             allow_downgrade=goes_down(self.installed, needed)) if needed else None)
 
     def _offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
+        offer = self._driver_offer(seen, wanted, there)
+        missing = packages_missing(wanted, there, self.installed)
+        versions = {name: [self.peers_offered[name]] if name in self.peers_offered else [] for name in missing}
+        if not versions or not all(versions.values()):
+            return replace(offer, peer_versions=versions)
+        request = {name: each[0] for name, each in versions.items()}
+        driver = offer.transaction or Simulation({}, ())
+        dkms = {} if "dkms" in self.installed else {"dkms": "3.0.10-8"}
+        both = replace(driver, installs={**driver.installs, **request, **dkms})
+        return replace(offer, peer_versions=versions, peers=replace(beyond(both, driver, request), before={}, named=()))
+
+    def _driver_offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
         packages = {version if there.vgpu_manager else "%s-1" % version: version for version in self.versions}
         versions: Dict[str, List[str]] = {name: sorted(packages, reverse=True) for name in anchors(wanted, there)}
         target = target_of(wanted, there, seen.installed, versions)
@@ -237,6 +289,10 @@ class World(world.World):
             if name not in there or name in self.installed_by_us:
                 self.installed_by_us[name] = version
             self.installed[name] = version
+        if peers.is_transaction(step):
+            for kernel in (self.facts.kernel, self.kernels[-1].release) if self.script_builds else ():
+                self._build_peers(kernel)
+            return Disruption.none
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or "linux-headers-" + kernel.release in self.installed)
             for kernel in self.kernels)
@@ -244,6 +300,7 @@ class World(world.World):
                   and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
         if anchor:
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+            self.peers_built = {}
         if anchor and self.script_builds:
             self._build((self.facts.kernel, self.kernels[-1].release), catalogue.upstream(self.installed[anchor[0]]))
         self._tell()
@@ -256,6 +313,13 @@ class World(world.World):
         for name in step.change["after"]:
             assert step.change["before"][name] == self.installed.pop(name)
             self.installed_by_us.pop(name)
+        if peers.is_transaction(step):
+            gone = {peer.module for peer in PEERS for names in peer.packages.values()
+                    if names[0] in step.change["after"]}
+            self.peers_built = {kernel: tuple(name for name in names if name not in gone)
+                                for kernel, names in self.peers_built.items()}
+            return Disruption.none
+        self.peers_built = {}
         self.kernels = tuple(replace(kernel, **NO_MODULE, headers=False) for kernel in self.kernels)
         self._tell()
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
@@ -269,6 +333,44 @@ class World(world.World):
             replace(kernel, module=version, license=LICENSES[self._module() == OPEN], key=self.signing_key.serial,
                     signer=self.signing_key.name, trusted=self._takes_our_key())
             if kernel.release in releases and kernel.headers else kernel for kernel in self.kernels)
+
+        for release in releases:
+            if self._kernel(release).module:
+                self.peers_built[release] = (PEERMEM,) if release in self.registers else ()
+
+    def _kernel(self, release: str) -> Kernel:
+        return next(kernel for kernel in self.kernels if kernel.release == release)
+
+    def _build_peers(self, release: str, *modules: str) -> None:
+        """Those named, or all whose source is there, against the driver's module that is there."""
+        if not self._kernel(release).module:
+            return
+        sources = [peer.module for peer in PEERS for names in peer.packages.values() if names[0] in self.installed]
+        for name in modules or sources:
+            assert name in sources, "dkms knows no %s" % name
+            self.peers_built[release] = tuple(sorted({*self.peers_built.get(release, ()), name}))
+
+    def peer_build(self, step: Step) -> None:
+        assert self._kernel(step.parameters["kernel"]).module == step.parameters["driver"], "no driver to build it for"
+        self._build_peers(step.parameters["kernel"], step.parameters["module"])
+
+    def module_unload(self, step: Step) -> None:
+        assert self.peers_loaded.pop(step.subject) == 0, "modprobe: %s is in use" % step.subject
+
+    def file_write(self, step: Step) -> None:
+        super().file_write(step)
+        self._tell_peers()
+
+    def file_restore(self, step: Step) -> None:
+        super().file_restore(step)
+        self._tell_peers()
+
+    def _tell_peers(self) -> None:
+        self.facts = self.facts.but(peer_modules=modules_in(self.files.get(PEERS_FILE, "")))
+
+    def boot(self) -> None:
+        super().boot()
+        self.peers_loaded = {}
 
     def _takes_our_key(self) -> bool:
         return not self.facts.secure_boot or self.signing_key.state == ENROLLED
@@ -318,6 +420,19 @@ class World(world.World):
         """'no headers' in the sources, or 'no script': the package's builds nothing."""
         self.headers_offered = self.headers_offered and what != ("headers",)
         self.script_builds = self.script_builds and what != ("script",)
+
+    def say_registers(self, *kernels: str) -> None:
+        """An OFED comes, for these kernels or the running one."""
+        self.registers = kernels or (self.facts.kernel,)
+
+    def say_peers(self, *packages: str) -> None:
+        """All that the repository has of GPUDirect Storage and GDRCopy; 'nvidia-fs-dkms=2.13.5-1' is another one."""
+        found = dict(each.partition("=")[::2] for each in packages)
+        self.peers_offered = {name: version or PEER_VERSIONS[name] for name, version in found.items()}
+
+    def say_beside(self, module: str, uses: str = "0") -> None:
+        """A module beside the driver's is loaded, and so often in use."""
+        self.peers_loaded[module] = int(uses)
 
     def say_pruned(self, *versions: str) -> None:
         """The repository has these no more."""
