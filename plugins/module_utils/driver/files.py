@@ -9,6 +9,7 @@ from ..hardware.peer_modules import PEERS_FILE
 from ..packages.model import Repository
 from . import catalogue
 from .origin import KEY_FILE, Origin
+from .tables.boot_tools import GRUB_FILE
 
 SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver.sources"
 PIN_FILE = "/etc/apt/preferences.d/gpuops-nvidia-driver"
@@ -21,7 +22,7 @@ AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
 # What belongs to one driver and not to the one after it
 RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE, PARAMETERS_FILE)
-OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE)
+OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE, GRUB_FILE)
 
 
 def sources_text(origin: Origin) -> str:

@@ -26,6 +26,7 @@ from ..packages.model import Repository, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
 from . import archive, catalogue
+from .boot_arguments import BootArguments, read_arguments
 from .files import AUTH_FILE, KEPT_SOURCES_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
 from .kernels import Kernel, read_kernels
 from .origin import KEY_FILE, Origin, origin_of
@@ -118,6 +119,7 @@ class Observation:
     brought_by:           the image that brings a driver of its own at every boot, '' where none does.
     parts:                what there is beside the kernel module; only read where the driver is to be there already.
     peers:                the modules of RDMA, GPUDirect Storage and GDRCopy.
+    arguments:            what the boot loader starts kernels with.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -153,6 +155,7 @@ class Observation:
     brought_by: str = ""
     parts: Parts = Parts()
     peers: Peers = Peers()
+    arguments: BootArguments = BootArguments()
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -201,6 +204,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         stores=archive.is_there(host),
         offered=host.exists(KEPT_SOURCES_FILE),
         brought_by=image_of_driver(host),
+        arguments=read_arguments(host, journal, policy),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
     )
     observation = replace(observation, peers=read_peers(

@@ -157,7 +157,7 @@ def refuse_headless(
                    if name not in observation.peers.built.get(kernel.release, ())]
         if lacking and building.essential(kernel, facts) and not building.buildable(kernel, coming):
             return [Refusal(
-                "driver.no_kernel_headers",
+                "driver.peer_without_headers",
                 "no headers for kernel %s, installed or in the host's sources" % kernel.release,
                 "headers to build %s with" % ", ".join(lacking),
                 "install linux-headers-%s" % kernel.release

@@ -26,7 +26,18 @@ from ..packages.apt import credentials, keys
 from ..packages.apt.transaction import install_words
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
-from . import building, by_hand, catalogue, enrollment, parameters, peers, preinstalled, rollback, signing
+from . import (
+    boot_arguments,
+    building,
+    by_hand,
+    catalogue,
+    enrollment,
+    parameters,
+    peers,
+    preinstalled,
+    rollback,
+    signing,
+)
 from .files import (
     AUTH_FILE,
     FRAMEWORK_FILE,
@@ -213,6 +224,7 @@ def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, t
     refusals += parameters.refusals(observation, policy, facts, target)
     refusals += building.refuse_gone(observation.kernels, policy, facts, target)
     refusals += peers.refusals(observation, policy, facts, target)
+    refusals += boot_arguments.refusals(observation.arguments, policy, observation.boot)
     if observation.offer is None:
         return refusals or peers.refuse_headless(observation, {}, policy, facts, target)
     return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
@@ -322,9 +334,12 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages,
                                   peers.outdated(observation, policy, facts, target))
     steps += builds + peers.steps(observation, policy, facts, target, packages, builds)
+    steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
+                                  observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
     return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
                 requirements=(*building.requirements(observation.kernels, facts, target),
+                              *boot_arguments.requirements(policy, observation.boot, facts),
                               *enrollment.requirements(observation, policy, facts, target)),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
@@ -456,6 +471,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
                            policy, facts, target)
     notes += parameters.notes(observation, policy, facts, target)
     notes += peers.notes(observation, policy, facts, target)
+    notes += boot_arguments.notes(observation.arguments, policy, observation.boot)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
@@ -543,8 +559,10 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             change={"before": "\n".join(observation.lists) + "\n", "after": None},
             parameters={"files": list(observation.lists)},
             depends_on=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
+    steps += boot_arguments.removal(observation.arguments, observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation) + rollback.forget_steps(observation)
     return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals),
+                notes=tuple(boot_arguments.notes(observation.arguments, policy, observation.boot)),
                 kept=(*(Kept("package " + name, why) for name, why in sorted(kept.items())),
                       *enrollment.kept(observation, policy, facts)))
 

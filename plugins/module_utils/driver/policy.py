@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.versions import bounds_of, is_empty
@@ -35,6 +35,7 @@ ARGUMENTS: Dict[str, Any] = {
     "rdma": {"type": "str", "choices": ["auto", DMABUF, PEER_MEMORY, NO_RDMA], "default": NO_RDMA},
     "gds": {"type": "bool", "default": False},
     "gdrcopy": {"type": "bool", "default": False},
+    "kernel_arguments": {"type": "list", "elements": "str", "default": []},
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
     "roll_back_to": {"type": "str", "default": ""},
@@ -48,6 +49,7 @@ ARGUMENTS: Dict[str, Any] = {
 _VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
 _PARAMETER = re.compile(r"[A-Za-z0-9_]+")
+_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]+(=[^\s\"'\\$`;&|<>()]+)?")
 _VALUE = re.compile(r"[^\s\"'\\#]+")
 # Shim's MOK Manager, PASSWORD_MAX; it knows the keys of an American keyboard alone
 _TYPED = re.compile(r"[ -~]{0,256}")
@@ -75,6 +77,7 @@ class Policy:
     rdma:                       auto, DMABUF, PEER_MEMORY or NO_RDMA.
     gds:                        whether GPUDirect Storage's kernel module is there too.
     gdrcopy:                    whether GDRCopy's kernel module and library are there too.
+    kernel_arguments:           what kernels are started with, beside what they have.
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
     roll_back_to:               the only version that rolled_back may return to, '' for what is recorded.
@@ -102,6 +105,7 @@ class Policy:
     rdma: str = NO_RDMA
     gds: bool = False
     gdrcopy: bool = False
+    kernel_arguments: Tuple[str, ...] = ()
     kernel_headers: bool = True
     hold: bool = True
     roll_back_to: str = ""
@@ -130,6 +134,7 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
     values = {name: value for name, value in parameters.items() if value is not None}
     values["extra_packages"] = tuple(values.get("extra_packages", ()))
     values["module_parameters"] = _parameters(values.get("module_parameters", {}))
+    values["kernel_arguments"] = _arguments(values.get("kernel_arguments", ()))
     for name in ("repository_url", "repository_key_fingerprint", "version", "roll_back_to"):
         values[name] = str(values.get(name, "")).strip()
     if values["repository_url"]:
@@ -164,6 +169,21 @@ def _parameters(given: Mapping[str, Any]) -> Dict[str, str]:
                 option="module_parameters",
             )
         found["%s.%s" % (module, name)] = text
+    return found
+
+
+def _arguments(given: Sequence[Any]) -> Tuple[str, ...]:
+    """Each once, in the order given."""
+    found = tuple(dict.fromkeys(str(each).strip() for each in given))
+    for each in found:
+        if not _ARGUMENT.fullmatch(each):
+            raise GpuOpsError(
+                "driver.kernel_argument_malformed",
+                found="`kernel_arguments`: %s" % each,
+                wanted="arguments such as iommu=pt, one an entry, without blanks, quotation marks and signs of a shell",
+                remedy="correct it, or set it in the boot loader's own configuration",
+                option="kernel_arguments",
+            )
     return found
 
 
@@ -247,14 +267,15 @@ def _refuse_contradictions(policy: Policy) -> None:
 
 
 def _refuse_peers(policy: Policy) -> None:
-    asked = [name for name, value in (("rdma", policy.rdma != NO_RDMA), ("gds", policy.gds),
-                                      ("gdrcopy", policy.gdrcopy)) if value]
+    asked = [name for name, value in (
+        ("rdma", policy.rdma != NO_RDMA), ("gds", policy.gds), ("gdrcopy", policy.gdrcopy),
+        ("kernel_arguments", policy.kernel_arguments)) if value]
     if asked:
         raise GpuOpsError(
             "driver.peers_of_preinstalled",
             found="`%s` with `source` %s" % (asked[0], policy.source),
             wanted="a driver that is left as the image brought it",
-            remedy="bring those modules into the image, or choose another `source`",
+            remedy="bring them into the image, or choose another `source`",
             option=asked[0],
         )
 

@@ -3,6 +3,7 @@
 """What steps of the driver do to a host in memory, and what a repository offers it."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
 
@@ -11,6 +12,7 @@ import world
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import OPEN, PROPRIETARY, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import building, catalogue, peers, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.boot_arguments import BootArguments
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import OUR_FILES, RECORDED_FILES
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
@@ -51,9 +53,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing impor
     UNKNOWN,
     SigningKey,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.boot_tools import GRUB_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.peers import PEERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import BootState, kind_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.peer_modules import (
     PEERMEM,
     PEERS_FILE,
@@ -108,6 +111,10 @@ class World(world.World):
     peers_built:   {kernel: modules beside the driver's that are built for it and its driver}.
     peers_loaded:  {loaded one of them: how often it is in use}.
     registers:     kernels whose RDMA stack nvidia-peermem can register with.
+    boot_state:    the boot loader, and what the running kernel was started with.
+    theirs:        what others have kernels started with; None without a GRUB.
+    configured:    what GRUB starts kernels with, since update-grub ran.
+    noted:         what of it is ours.
     """
 
     capability = CAPABILITY
@@ -130,6 +137,10 @@ class World(world.World):
     peers_built: Dict[str, Tuple[str, ...]] = field(default_factory=dict)
     peers_loaded: Dict[str, int] = field(default_factory=dict)
     registers: Tuple[str, ...] = ()
+    boot_state: BootState = BootState()
+    theirs: Optional[Tuple[str, ...]] = None
+    configured: Tuple[str, ...] = ()
+    noted: Tuple[str, ...] = ()
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -137,7 +148,7 @@ class World(world.World):
             files=self.state(OUR_FILES), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
-            peers=self._peers(wanted))
+            peers=self._peers(wanted), boot=self.boot_state, arguments=self._arguments(wanted))
         seen = replace(seen, **self.more)
         if wanted.state == "rolled_back":
             needed = way_back_needed(seen, wanted)
@@ -148,6 +159,12 @@ class World(world.World):
             offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
             return replace(seen, offer=offer, archives=self.archives)
         return seen
+
+    def _arguments(self, wanted: Policy) -> BootArguments:
+        if not (wanted.kernel_arguments or self.noted) or self.theirs is None:
+            return BootArguments()
+        return BootArguments("/boot/grub/grub.cfg", {kernel.release: self.configured for kernel in self.kernels},
+                             self.noted, True)
 
     def _peers(self, wanted: Policy) -> Peers:
         if wanted.state == "absent":
@@ -230,7 +247,7 @@ class World(world.World):
         return super().is_touched or bool(self.installed_by_us) or self.record is not None
 
     def of_others(self) -> Dict[str, Any]:
-        return {**super().of_others(), "packages": dict(self.installed)}
+        return {**super().of_others(), "packages": dict(self.installed), "arguments": self.configured}
 
     def _repaired(self, step: Step) -> None:
         """dpkg has finished what it began."""
@@ -371,6 +388,18 @@ class World(world.World):
     def boot(self) -> None:
         super().boot()
         self.peers_loaded = {}
+        self.boot_state = replace(self.boot_state, command_line=" ".join(self.configured))
+
+    def boot_configure(self, step: Step) -> None:
+        """update-grub reads what all have written."""
+        ours = re.findall(r"\$GRUB_CMDLINE_LINUX (.*)\"", self.files.get(GRUB_FILE, ""))
+        self.configured = (*(self.theirs or ()), *(each for text in ours for each in text.split()))
+        self.noted = tuple(name for name, value in step.change["after"].items() if value)
+
+    def say_grub(self, *arguments: str) -> None:
+        """GRUB is the boot loader, and others have it start kernels with these."""
+        self.theirs = self.configured = arguments
+        self.boot_state = BootState(loader="grub", command_line=" ".join(arguments))
 
     def _takes_our_key(self) -> bool:
         return not self.facts.secure_boot or self.signing_key.state == ENROLLED
