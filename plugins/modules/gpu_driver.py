@@ -135,10 +135,10 @@ options:
     default: none
   gds:
     description:
-      - Whether the kernel module of GPUDirect Storage (C(nvidia-fs)) is installed too, from the same source. Since 2.17.5
-        it needs the open kernel module.
-      - It is built for every kernel that has the driver's module, again with each change of the driver, and loaded after
-        the driver. Set to V(false) again, it is unloaded and removed where it came by V(true).
+      - Whether the kernel module of GPUDirect Storage (C(nvidia-fs)) is installed too, from the same source. Since
+        2.17.5 it needs the open kernel module.
+      - It is built for every kernel that has the driver's module, again with each change of the driver, and loaded
+        after the driver. Set to V(false) again, it is unloaded and removed where it came by V(true).
     type: bool
     default: false
   gdrcopy:

@@ -137,8 +137,8 @@ observation:
           returned: success
         peer_modules:
           description:
-            - Kernel modules that C(/etc/modules-load.d/gpuops-peer-modules.conf) has a boot load beside the driver's, so
-              that RDMA devices, storage or GDRCopy reach the GPUs' memory.
+            - Kernel modules that C(/etc/modules-load.d/gpuops-peer-modules.conf) has a boot load beside the driver's,
+              so that RDMA devices, storage or GDRCopy reach the GPUs' memory.
           type: list
           elements: str
           returned: success
