@@ -12,6 +12,7 @@ description:
   - The kernel module is chosen by the PCI ids of all GPUs of the host; what cannot work is refused before any change.
   - Modules are built by DKMS for every kernel that can be booted, or come built and signed by the distribution.
   - Loading the driver is left to M(gpuops.nvidia.gpu_driver_activation).
+  - Kernel modules beside it (RDMA, GPUDirect Storage, GDRCopy) are built for it, and again with each change of it.
   - A converged host is recognised without network and without the package manager's indices.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -136,6 +137,41 @@ options:
     type: str
     choices: [auto, driver, numa]
     default: auto
+  rdma:
+    description:
+      - How RDMA devices reach the GPUs' memory (GPUDirect RDMA).
+      - V(dmabuf) is by DMA-BUF, with the open kernel module and Linux 5.12 or newer; there is nothing to load for it,
+        and what has neither is refused.
+      - V(peermem) has C(nvidia-peermem) loaded after the driver. The RDMA stack of the host has to offer
+        C(ib_register_peer_memory_client), as DOCA-OFED and MLNX_OFED do. Where that came after the driver, the driver's
+        modules are built again. C(nv_peer_mem) is refused beside it.
+      - V(auto) is V(dmabuf) where the host allows it, else V(peermem).
+      - V(none) leaves that alone, and takes back what another value did.
+    type: str
+    choices: [auto, dmabuf, peermem, none]
+    default: none
+  gds:
+    description:
+      - Whether the kernel module of GPUDirect Storage (C(nvidia-fs)) is installed too, from the same source. Since
+        2.17.5 it needs the open kernel module.
+      - It is built for every kernel that has the driver's module, again with each change of the driver, and loaded
+        after the driver. Set to V(false) again, it is unloaded and removed where it came by V(true).
+    type: bool
+    default: false
+  gdrcopy:
+    description:
+      - Whether the kernel module and the library of GDRCopy (C(gdrdrv), C(libgdrapi)) are installed too; as O(gds). The
+        distributions' own sources have no such packages.
+    type: bool
+    default: false
+  kernel_arguments:
+    description:
+      - Arguments that kernels are started with beside what they have, such as V(iommu=pt), one an entry.
+      - They are written to a file of C(/etc/default/grub.d), which C(update-grub) reads. Until the running kernel has
+        them, the plan ends with a reboot. What others have set already is enough. Boot loaders but GRUB are refused.
+    type: list
+    elements: str
+    default: []
   kernel_headers:
     description:
       - Whether to install headers of every bootable kernel, and the package that follows kernel updates.
@@ -218,6 +254,13 @@ EXAMPLES = r"""
   gpuops.nvidia.gpu_driver:
     version: 580.178.04
     repository_url: https://mirror.example.org/cuda/repos/debian12/x86_64/
+
+- name: Install a driver with GPUDirect RDMA and GPUDirect Storage
+  gpuops.nvidia.gpu_driver:
+    version: "595"
+    rdma: auto
+    gds: true
+    kernel_arguments: [iommu=pt]
 
 - name: Return to the driver before the last change
   gpuops.nvidia.gpu_driver:

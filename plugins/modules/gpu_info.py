@@ -135,6 +135,13 @@ observation:
           type: list
           elements: str
           returned: success
+        peer_modules:
+          description:
+            - Kernel modules that C(/etc/modules-load.d/gpuops-peer-modules.conf) has a boot load beside the driver's,
+              so that RDMA devices, storage or GDRCopy reach the GPUs' memory.
+          type: list
+          elements: str
+          returned: success
         nouveau_loaded:
           description: Whether nouveau or nova is loaded, and not for a display card alone.
           type: bool

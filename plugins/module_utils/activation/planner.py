@@ -99,7 +99,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     steps += loads + _node_steps(observation, facts, reloaded=False, requires=requires)
     services = _service_steps(observation, policy, stopped=(), requires=requires)
     steps += _with_layout(services, requires, Disruption.none) if _is_undivided(observation) else services
-    steps += _load_steps(observation, facts, _brought_back(observation), Disruption.none, requires)
+    steps += _load_steps(observation, facts, _brought_back(observation, facts), Disruption.none, requires)
     return Plan(steps=tuple(steps), notes=notes)
 
 
@@ -228,7 +228,8 @@ def _load_steps(
     steps: List[Step] = []
     for name in wanted:
         if name not in observation.modules:
-            why = ("It was unloaded for the exchange of the driver." if name in OTHERS
+            why = ("It was unloaded for the exchange of the driver." if name in OTHERS and name in observation.unloaded
+                   else "The driver's policy wants it loaded too." if name in facts.peer_modules
                    else "Driver %s is installed for kernel %s." % (_installed(facts), facts.kernel))
             steps.append(command_step(
                 NAME, LOAD, name, ["modprobe", name.replace("_", "-")], why, disruption,
@@ -238,13 +239,15 @@ def _load_steps(
     return steps
 
 
-def _brought_back(observation: Observation) -> Tuple[str, ...]:
-    """What was unloaded beside the driver's essential modules and can be loaded again.
+def _brought_back(observation: Observation, facts: HostFacts) -> Tuple[str, ...]:
+    """What was unloaded beside the driver's essential modules and can be loaded again, and what a boot loads beside
+    them by the driver's policy, which has it built for this driver.
 
     It comes last: one of them that does not load must not keep the nodes and the driver's services away.
     """
-    return tuple(name for name in reversed(UNLOAD_ORDER) if name in observation.unloaded and name not in LOADED
-                 and not (name in OTHERS and observation.others.get(name) is None))
+    return tuple(name for name in reversed(UNLOAD_ORDER) if name in facts.peer_modules or (
+        name in observation.unloaded and name not in LOADED
+        and not (name in OTHERS and observation.others.get(name) is None)))
 
 
 def _node_steps(
@@ -330,7 +333,7 @@ def _exchange(observation: Observation, policy: Policy, facts: HostFacts) -> Lis
     steps += _node_steps(observation, facts, reloaded=True, requires=requires)
     services = _service_steps(observation, policy, stopped, requires)
     steps += _with_layout(services, requires, Disruption.driver_reload) if observation.divided else services
-    return steps + _load_steps(unloaded, facts, _brought_back(unloaded), Disruption.driver_reload, requires)
+    return steps + _load_steps(unloaded, facts, _brought_back(unloaded, facts), Disruption.driver_reload, requires)
 
 
 def _is_undivided(observation: Observation) -> bool:
@@ -444,7 +447,8 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts) -> List[s
                          " into kernel %s, which has driver %s" % (facts.boot_kernel, facts.driver_boots)
                          if facts.driver_boots and facts.boot_kernel != facts.kernel else "")))
     elif facts.other_module or facts.driver_loaded != facts.driver_installed:
-        notes += [note for name in OTHERS if name in observation.modules or name in observation.unloaded
+        notes += [note for name in OTHERS if name not in facts.peer_modules and (
+                      name in observation.modules or name in observation.unloaded)
                   for note in _note_of(observation, facts, name)]
     return notes
 

@@ -105,6 +105,8 @@ class HostFacts:
                         the facts has not asked.
     parameters_differ:  parameters that the loaded modules have in another value than our file of modprobe.d says, as
                         'nvidia.NVreg_ModifyDeviceFiles=0', with the value of the file.
+    peer_modules:       kernel modules that our file of modules-load.d has a boot load beside the driver's: through them
+                        RDMA devices, storage and GDRCopy reach the GPUs' memory.
     driver_changes:     whether packages of the driver change before what is planned with these facts; never read.
     driver_reloads:     whether the driver is loaded anew before what is planned with these facts; never read.
     fabric_starts:      whether the fabric manager is started before what is planned with these facts; never read.
@@ -145,6 +147,7 @@ class HostFacts:
     awaits_gpu: bool = False
     low_level_runtimes: Tuple[str, ...] = ()
     parameters_differ: Tuple[str, ...] = ()
+    peer_modules: Tuple[str, ...] = ()
     driver_changes: bool = False
     driver_reloads: bool = False
     fabric_starts: bool = False

@@ -73,7 +73,7 @@ def refuse_headless(
                 "driver.no_kernel_headers",
                 "no headers for kernel %s, installed or in the host's sources" % kernel.release,
                 "headers to build the kernel module with",
-                "install %s, or update the kernel and reboot first" % _headers(kernel.release, facts)
+                "install %s, or update the kernel and reboot first" % headers_package(kernel.release, facts)
                 + ("" if policy.kernel_headers else "; `kernel_headers` is off"),
                 option="" if policy.kernel_headers else "kernel_headers")]
     return []
@@ -83,7 +83,7 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
     """Refuse when the running kernel's modules are gone and no other kernel boots that could have the driver."""
     if not running_kernel_gone(kernels, facts) or runs_already(facts, target):
         return []
-    coming = [_headers(kernel.release, facts) for kernel in kernels if policy.kernel_headers]
+    coming = [headers_package(kernel.release, facts) for kernel in kernels if policy.kernel_headers]
     if any(kernel.release == facts.boot_kernel and (kernel.module == target.version or buildable(kernel, coming))
            for kernel in kernels):
         return []
@@ -96,7 +96,7 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
             "kernel-core and kernel-devel" if manager_of(facts) is DNF else "linux-image and linux-headers"))]
 
 
-def _headers(release: str, facts: HostFacts) -> str:
+def headers_package(release: str, facts: HostFacts) -> str:
     """The package with a kernel's headers."""
     apts, dnfs = headers_of(release)
     return dnfs if manager_of(facts) is DNF else apts
@@ -107,7 +107,8 @@ def _headers(release: str, facts: HostFacts) -> str:
 
 def build_steps(
     kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target,
-    packages: Optional[Step], built_ahead: AbstractSet[str] = frozenset()
+    packages: Optional[Step], built_ahead: AbstractSet[str] = frozenset(),
+    outdated: Optional[Mapping[str, str]] = None
 ) -> List[Step]:
     """Build for every kernel that can be booted.
 
@@ -116,18 +117,23 @@ def build_steps(
     The package's own script serves the running and the newest one, but may fail to or be switched off
     (/etc/dkms/no-autoinstall), which is known only after the exchange. So it is planned here too; once the script has
     done it, the step is not needed any more. A driver that is exchanged takes its modules with it first.
+
+    outdated: {kernel: why its module is built again, although it is there}.
     """
     coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
     exchanged = loses(coming)
+    again = outdated or {}
     steps = []
     for kernel in kernels:
-        if not (exchanged or lacking(kernel, key, policy, target)) or not buildable(kernel, coming):
+        lacks = exchanged or lacking(kernel, key, policy, target)
+        if not (lacks or kernel.release in again) or not buildable(kernel, coming):
             continue
         if kernel.failed == target.version and not essential(kernel, facts):
             continue
         there = kernel.module == target.version and not exchanged
         steps.append(Step(
             NAME, BUILD, kernel.release,
+            again[kernel.release] if not lacks else
             "Its module of driver %s is signed by no enrolled key." % target.version if there else
             "This kernel can be booted and has no module of driver %s%s." % (
                 target.version, "; it was built ahead, and is not compiled again"

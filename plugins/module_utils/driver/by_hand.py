@@ -11,8 +11,11 @@ from ..core.refusal import Refusal
 from ..packages.apt import keys
 from . import catalogue
 from .catalogue import Resolution
+from .peer_builds import wanted_products
 from .policy import Policy
 from .tables import kernel_locks
+from .tables.boot_tools import command
+from .tables.peers import packages_of
 from .target import wanted_of
 
 _LISTING = {"dnf": "dnf list --showduplicates %s", "zypper": "zypper search --details %s"}
@@ -71,6 +74,18 @@ def instructions(resolved: Resolution, policy: Policy, facts: HostFacts) -> List
         told.append("`%s`" % shlex.join(resolved.lock()))
     if policy.kernel_hold:
         told.append("`%s`" % shlex.join(kernel_locks.lock(resolved.wanted.system, facts.kernel)))
+    return told + _beside(resolved, policy)
+
+
+def _beside(resolved: Resolution, policy: Policy) -> List[str]:
+    """What comes after the driver: its modules are built against it."""
+    system = resolved.wanted.system
+    products = {peer: packages_of(peer, system, policy.comes_from.of_distribution) for peer in wanted_products(policy)}
+    told = ["`%s`" % shlex.join([system.manager, "install", *names]) for names in products.values() if names]
+    told += ["install %s yourself (no package is known for this system)" % peer.called
+             for peer, names in products.items() if not names]
+    if policy.kernel_arguments:
+        told.append("`%s`, then reboot" % shlex.join(command(system.family, policy.kernel_arguments)))
     return told
 
 

@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from ..core.capability import Capability
+from .boot_arguments import EXECUTORS as BOOT_EXECUTORS
 from .executors import EXECUTORS, secret_executors
 from .observing import observe
+from .peer_executors import EXECUTORS as PEER_EXECUTORS
 from .planner import NAME, facts_after, plan
 from .policy import ARGUMENTS, policy_of
 from .staging_executors import Books
 
-CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, EXECUTORS, facts_after,
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, {**EXECUTORS, **PEER_EXECUTORS, **BOOT_EXECUTORS},
+                        facts_after,
                         secret_executors=secret_executors, transactions=Books())

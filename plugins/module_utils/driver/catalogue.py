@@ -10,6 +10,7 @@
   debian, ubuntu, enterprise, suse, amazon
                   names of packages, a family each
   guests          the guest driver of NVIDIA's vGPU software
+  peers           GPUDirect Storage, GDRCopy: modules beside the driver's
   companions      fabric manager, switch libraries, subnet manager, IMEX
   resolver        all of it together
   names           what belongs to a driver that is installed, and versions of packages
@@ -48,6 +49,7 @@ from .tables.names import (
     newest,
     upstream,
 )
+from .tables.peers import PACKAGES as PEER_PACKAGES
 from .tables.repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
 from .tables.resolver import Resolution, package_set, refuse_way, resolve, ways
 from .tables.sets import DKMS, PRECOMPILED, PackageSet, Wanted
@@ -57,9 +59,10 @@ from .tables.ubuntu import modules_package
 __all__ = (
     "DKMS", "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
     "FOREIGN_RPM", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH", "ModuleChoice",
-    "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PRECOMPILED", "PackageSet", "REPOSITORY_DIRECTORIES",
-    "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM", "System", "Wanted", "architecture_of",
-    "branch_wanted", "choose_module", "default_key", "default_repository", "family", "header_packages", "headers_of",
-    "is_driven", "is_driver_version", "is_guest", "kernel_packages", "matches", "module_of_guest", "modules_package",
-    "newest", "notes_on", "package_set", "refuse_way", "resolve", "stream_of", "system_of", "upstream", "ways",
+    "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PRECOMPILED", "PackageSet",
+    "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM", "System", "Wanted",
+    "architecture_of", "branch_wanted", "choose_module", "default_key", "default_repository", "family",
+    "header_packages", "headers_of", "is_driven", "is_driver_version", "is_guest", "kernel_packages", "matches",
+    "module_of_guest", "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve", "stream_of",
+    "system_of", "upstream", "ways",
 )

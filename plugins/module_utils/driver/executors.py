@@ -71,11 +71,11 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             each = read_module(host, path)
             # nvidia-fs lies there too, and is another package's
             if each.version in ("", version):
-                _check_signer(host, each, step)
+                check_signer(host, each, step)
     staging_executors.discard_used(host)
 
 
-def _check_signer(host: Host, module: Module, step: Step) -> None:
+def check_signer(host: Host, module: Module, step: Step) -> None:
     """A key that the policy names signs all; else any that the kernel takes, or the one that waits for confirmation."""
     certificate = step.parameters["certificate"]
     data = host.read_bytes(certificate) if certificate else None

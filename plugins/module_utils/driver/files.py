@@ -10,12 +10,14 @@ from typing import Callable, Dict, Tuple
 from ..core.facts import HostFacts
 from ..core.steps import managed
 from ..hardware.parameters import PARAMETERS_FILE
+from ..hardware.peer_modules import PEERS_FILE
 from ..packages.dnf import locks
 from ..packages.managers import APT, DNF, manager_of
 from ..packages.model import Repository
 from ..packages.rpm import repositories
 from . import catalogue
 from .origin import KEY_FILE, Origin
+from .tables.boot_tools import GRUB_FILE
 
 SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver.sources"
 PIN_FILE = "/etc/apt/preferences.d/gpuops-nvidia-driver"
@@ -29,13 +31,13 @@ AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
 # What belongs to one driver and not to the one after it
 RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE, PARAMETERS_FILE)
-OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, KERNEL_FILE)
+OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, KERNEL_FILE, PEERS_FILE, GRUB_FILE)
 
 REPOSITORY = "gpuops-nvidia-driver"
 REPO_FILE = "/etc/yum.repos.d/%s.repo" % REPOSITORY
 RPM_KEY_FILE = "/etc/pki/rpm-gpg/" + REPOSITORY
 STREAM_FILE = "%s/%s.module" % (locks.MODULES, catalogue.STREAM)
-DNF_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, locks.LIST, PARAMETERS_FILE, FRAMEWORK_FILE)
+DNF_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, locks.LIST, PARAMETERS_FILE, FRAMEWORK_FILE, PEERS_FILE)
 
 
 @dataclass(frozen=True)

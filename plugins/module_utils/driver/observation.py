@@ -23,9 +23,12 @@ from ..packages.model import Repository, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
 from . import archive, catalogue, prebuilt
+from .boot_arguments import BootArguments
 from .files import APT_PLACES, PIN_FILE, SOURCES_FILE, Places, pin_text, places_of, sources_text
 from .kernels import Kernel
 from .origin import KEY_FILE, Origin, origin_of
+from .peer_builds import Peers, packages_missing, unbuilt, wanted_products
+from .peer_offer import peer_transaction, peer_versions
 from .policy import Policy
 from .prebuilt import Prebuilt
 from .preinstalled_parts import Parts
@@ -35,7 +38,7 @@ from .staged_build import StagedBuild
 from .target import Target, anchors, chosen, is_driven, packages_settled, target_of
 
 KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-(?!nvidia-)|kernel(-|$)|dkms$|%s)" % "|".join(
-    re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
+    re.escape(name) + "$" for name in (*catalogue.OF_NVLINK5, *catalogue.PEER_PACKAGES)))
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,9 @@ class Offer:
     modules:     {package of modules that come built: {version: what it depends on}}; None where nobody has looked.
     streams:     {module: stream} that packages come from with dnf; {} where the repository has none.
     without:     ids of repositories that dnf would end at.
+    peer_versions: {package: versions} of the packages of GPUDirect Storage and GDRCopy that are missing, that first
+                 which is taken.
+    peers:       what apt would do to bring them, after the driver.
     """
 
     error: str = ""
@@ -70,6 +76,8 @@ class Offer:
     modules: Optional[Mapping[str, Mapping[str, str]]] = None
     streams: Mapping[str, str] = field(default_factory=dict)
     without: Tuple[str, ...] = ()
+    peer_versions: Mapping[str, List[str]] = field(default_factory=dict)
+    peers: Optional[Simulation] = None
 
 
 @dataclass(frozen=True)
@@ -129,6 +137,8 @@ class Observation:
     of_rpm:               what only a host with rpm has.
     staged:               kernel modules that were built ahead of an exchange, finished or not.
     lacking_tools:        what is not installed of what builds a module; only asked where one is to be built ahead.
+    peers:                the modules of RDMA, GPUDirect Storage and GDRCopy.
+    arguments:            what the boot loader starts kernels with.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -167,6 +177,8 @@ class Observation:
     of_rpm: OfRpm = OfRpm()
     staged: Tuple[StagedBuild, ...] = ()
     lacking_tools: Tuple[str, ...] = ()
+    peers: Peers = Peers()
+    arguments: BootArguments = BootArguments()
 
     @property
     def prebuilt(self) -> Prebuilt:
@@ -217,7 +229,8 @@ def _read_at_hand(
             offer = _offer(host, opened, observation, policy, facts, replace(origin, url=""), key, automatic)
             done = offer.transaction
             if done is None or done.problem or not all(
-                    is_archived(name, version, at_hand) for name, version in done.installs.items()):
+                    is_archived(name, version, at_hand) for each in (done, offer.peers) if each
+                    for name, version in each.installs.items()):
                 return None
             return replace(offer, unread=opened.unread, space=space.observe(host))
     except GpuOpsError:
@@ -236,7 +249,9 @@ def _offer(
     target = target_of(policy, facts, observation.installed, versions, there)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key, modules=modules)
-    headers = () if target.is_precompiled else tuple(header_packages(observation, policy, facts))
+    # What is built beside modules that come built needs them all the same
+    headers = () if target.is_precompiled and not wanted_products(policy) else tuple(
+        header_packages(observation, policy, facts))
     family = tuple(catalogue.family(observation.installed, target.packages.floating))
     others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
     versions.update(opened.versions(others, origin.url))
@@ -248,7 +263,9 @@ def _offer(
         return Offer(versions=versions, key=key, modules=modules)
     offer = _transacted(host, opened, observation, target, versions, automatic,
                         requested(target, observation, versions, headers))
-    return replace(offer, key=key, returnable=_returnable(opened, observation), modules=modules)
+    peers = peer_versions(opened, packages_missing(policy, facts, observation.installed), origin.url)
+    return replace(offer, key=key, returnable=_returnable(opened, observation), modules=modules, peer_versions=peers,
+                   peers=peer_transaction(opened, peers, offer.transaction))
 
 
 def _modules_offered(
@@ -542,10 +559,13 @@ def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> 
     if observation.torn or not settled(target, observation) or key_needed(
             observation, origin_of(policy, facts), places_of(facts)):
         return True
-    if target.is_precompiled:
-        return False
-    return any(not kernel.headers and kernel.module != target.version for kernel in observation.kernels) and bool(
-        header_packages(observation, policy, facts))
+    if packages_missing(policy, facts, observation.installed):
+        return True
+    headless = [kernel.release for kernel in observation.kernels if not kernel.headers and (
+        (kernel.module != target.version and not target.is_precompiled)
+        or (kernel.release in (facts.kernel, facts.boot_kernel) and unbuilt(
+            observation.peers, policy, kernel.release)))]
+    return bool(headless and header_packages(observation, policy, facts))
 
 
 def key_needed(observation: Observation, origin: Origin, places: Places = APT_PLACES) -> bool:

@@ -15,6 +15,7 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware import parameters
 from ..hardware.boot import boot_state
+from ..hardware.peer_modules import PEERS_FILE
 from ..packages import provenance, torn
 from ..packages.apt import credentials, database
 from ..packages.dnf import history
@@ -25,6 +26,7 @@ from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
 from . import archive, catalogue, kernel_hold, prebuilt
 from .backends import dnf_offers
+from .boot_arguments import read_arguments
 from .files import AUTH_FILE, KEPT_SOURCES_FILE, places_of
 from .kernels import read_kernels
 from .observation import (
@@ -38,6 +40,7 @@ from .observation import (
     way_back_needed,
 )
 from .origin import Origin, origin_of
+from .peer_builds import read_peers
 from .policy import Policy
 from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .record import read
@@ -93,10 +96,14 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         stores=archive.is_there(host),
         offered=host.exists(KEPT_SOURCES_FILE),
         brought_by=image_of_driver(host),
+        arguments=read_arguments(host, journal, policy),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
         of_rpm=of_rpm,
         staged=read_staged(host),
     )
+    observation = replace(observation, peers=read_peers(
+        host, journal, policy, facts, [kernel.release for kernel in observation.kernels], observation.signing_key,
+        packages, installed_by_us, PEERS_FILE in observation.originals, manager))
     if manager is APT:
         observation = replace(observation, kernel_hold=kernel_hold.wanted(policy, installed, observation.files, facts))
     if policy.state == "absent":

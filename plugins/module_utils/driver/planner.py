@@ -15,11 +15,13 @@ from ..packages.manager import PackageManager
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
 from . import (
+    boot_arguments,
     building,
     by_hand,
     catalogue,
     enrollment,
     parameters,
+    peers,
     precompiled,
     preinstalled,
     rollback,
@@ -75,11 +77,13 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
         return facts
     if policy.state == "absent":
         removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
+        facts = peers.facts_without(observation, facts)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="",
                          key_pending="") if removed else facts
     target = _target(observation, policy, facts)
     if isinstance(target, Refusal):
         return facts
+    facts = peers.facts_after(observation, policy, facts, target)
     return _facts_with(
         observation, policy, parameters.facts_after(observation, policy, facts, target), planned, target)
 
@@ -88,7 +92,7 @@ def _facts_with(
     observation: Observation, policy: Policy, facts: HostFacts, planned: Plan, target: Target
 ) -> HostFacts:
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
-    changes = any(step.action == PACKAGES_INSTALL for step in planned.steps)
+    changes = any(step.action == PACKAGES_INSTALL and not peers.is_transaction(step) for step in planned.steps)
     built = changes or any(step.action in (building.BUILD, precompiled.VERIFY) for step in planned.steps)
     signer = enrollment.unconfirmed(observation, policy, facts, target)
     if signing.asked_for(policy, facts):
@@ -191,8 +195,10 @@ def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, t
     refusals += parameters.refusals(observation, policy, facts, target)
     refusals += building.refuse_gone(_kernels(observation, target), policy, facts, target)
     refusals += backend_of(facts).refuse_target(policy, facts, target)
+    refusals += peers.refusals(observation, policy, facts, target)
+    refusals += boot_arguments.refusals(observation.arguments, policy, observation.boot)
     if observation.offer is None:
-        return refusals
+        return refusals or peers.refuse_headless(observation, {}, policy, facts, target)
     return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
 
 
@@ -219,7 +225,9 @@ def _refuse_offer(
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
             "set `version` to one of these, or choose another repository", option="version")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, policy, facts, target)
-            or building.refuse_headless(_kernels(observation, target), _coming(offer), policy, facts, target))
+            or building.refuse_headless(_kernels(observation, target), _coming(offer), policy, facts, target)
+            or peers.refuse_offer(observation, offer, policy, facts, where)
+            or peers.refuse_headless(observation, _coming(offer), policy, facts, target))
 
 
 def _kernels(observation: Observation, target: Target) -> Tuple[Kernel, ...]:
@@ -305,12 +313,16 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += backend.steps_after(observation, policy, target, packages)
-    builds = _module_steps(observation, policy, facts, target, packages,
-                           _built_ahead(observation, target, packages))
-    steps += builds + rollback.withdraw_steps(observation)
+    builds = _module_steps(observation, policy, facts, target, packages, _built_ahead(observation, target, packages),
+                           peers.outdated(observation, policy, facts, target))
+    steps += builds + peers.steps(observation, policy, facts, target, packages, builds)
+    steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
+                                  observation.files, observation.originals)
+    steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages)
     return Plan(steps=tuple(steps), returns_to=_returns_to(observation, facts, packages, builds),
                 requirements=(*building.requirements(observation.kernels, facts, target),
+                              *boot_arguments.requirements(policy, observation.boot, facts),
                               *enrollment.requirements(observation, policy, facts, target)),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
                            for gpu in facts.other_gpus),
@@ -319,13 +331,13 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
 
 def _module_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step],
-    built_ahead: AbstractSet[str] = frozenset()
+    built_ahead: AbstractSet[str] = frozenset(), outdated: Optional[Mapping[str, str]] = None
 ) -> List[Step]:
     """Of modules that DKMS builds, or that come built."""
     if target.is_precompiled:
         return precompiled.verify_steps(observation.kernels, policy, facts, target, packages)
     return building.build_steps(
-        observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead)
+        observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead, outdated)
 
 
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
@@ -433,6 +445,8 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
         if target.is_precompiled else building.notes(
             observation.kernels, observation.signing_key, observation.boot, coming, policy, facts, target)
     notes += parameters.notes(observation, policy, facts, target)
+    notes += peers.notes(observation, policy, facts, target)
+    notes += boot_arguments.notes(observation.arguments, policy, observation.boot)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
@@ -467,7 +481,8 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += enrollment.request_steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)
-    steps += _module_steps(observation, policy, facts, target, packages)
+    builds = _module_steps(observation, policy, facts, target, packages)
+    steps += builds + peers.build_steps(observation, policy, facts, target, packages, builds)
     steps += rollback.superfluous_steps(observation, facts, packages)
     steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
@@ -509,8 +524,10 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager=backend.manager.name,
             request=dict(leaving), purge=True))
     steps += backend.steps_back(observation, policy, facts)
+    steps += boot_arguments.removal(observation.arguments, observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation) + rollback.forget_steps(observation)
     return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals),
+                notes=tuple(boot_arguments.notes(observation.arguments, policy, observation.boot)),
                 kept=(*(Kept("package " + name, why) for name, why in sorted(kept.items())),
                       *enrollment.kept(observation, policy, facts)))
 

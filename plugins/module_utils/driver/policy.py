@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any, Dict, Mapping, Optional, Tuple
+from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.versions import bounds_of, is_empty
@@ -16,6 +16,8 @@ from .tables.sets import DKMS, PRECOMPILED
 
 AUTO = "auto"
 REQUIRE_SIGNED, ENROLL, IGNORE = "require_signed", "enroll", "ignore"
+# Ways by which RDMA devices reach the GPUs' memory
+DMABUF, PEER_MEMORY, NO_RDMA = "dmabuf", "peermem", "none"
 
 ARGUMENTS: Dict[str, Any] = {
     "state": {"type": "str", "choices": ["present", "staged", "rolled_back", "absent"],
@@ -33,6 +35,10 @@ ARGUMENTS: Dict[str, Any] = {
     "extra_packages": {"type": "list", "elements": "str", "default": []},
     "module_parameters": {"type": "dict", "default": {}},
     "coherent_memory": {"type": "str", "choices": ["auto", "driver", "numa"], "default": "auto"},
+    "rdma": {"type": "str", "choices": ["auto", DMABUF, PEER_MEMORY, NO_RDMA], "default": NO_RDMA},
+    "gds": {"type": "bool", "default": False},
+    "gdrcopy": {"type": "bool", "default": False},
+    "kernel_arguments": {"type": "list", "elements": "str", "default": []},
     "kernel_headers": {"type": "bool", "default": True},
     "hold": {"type": "bool", "default": True},
     "kernel_hold": {"type": "bool", "default": False},
@@ -47,6 +53,7 @@ ARGUMENTS: Dict[str, Any] = {
 _VERSION = re.compile(r"^\d{3}(\.\d{1,3}){0,2}$")
 _MODULES = ("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem")
 _PARAMETER = re.compile(r"[A-Za-z0-9_]+")
+_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]+(=[^\s\"'\\$`;&|<>()]+)?")
 _VALUE = re.compile(r"[^\s\"'\\#]+")
 # Shim's MOK Manager, PASSWORD_MAX; it knows the keys of an American keyboard alone
 _TYPED = re.compile(r"[ -~]{0,256}")
@@ -72,6 +79,10 @@ class Policy:
     extra_packages:             further packages of the same version.
     module_parameters:          {'nvidia.NVreg_ModifyDeviceFiles': value}, of the driver's kernel modules.
     coherent_memory:            auto, driver or numa: whose the memory of a coherent GPU is.
+    rdma:                       auto, DMABUF, PEER_MEMORY or NO_RDMA.
+    gds:                        whether GPUDirect Storage's kernel module is there too.
+    gdrcopy:                    whether GDRCopy's kernel module and library are there too.
+    kernel_arguments:           what kernels are started with, beside what they have.
     kernel_headers:             whether headers of every bootable kernel are installed too.
     hold:                       whether the version is pinned against upgrades by others.
     kernel_hold:                whether the kernel that runs is pinned too.
@@ -98,6 +109,10 @@ class Policy:
     extra_packages: Tuple[str, ...] = ()
     module_parameters: Mapping[str, str] = field(default_factory=dict)
     coherent_memory: str = "auto"
+    rdma: str = NO_RDMA
+    gds: bool = False
+    gdrcopy: bool = False
+    kernel_arguments: Tuple[str, ...] = ()
     kernel_headers: bool = True
     hold: bool = True
     kernel_hold: bool = False
@@ -127,6 +142,7 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
     values = {name: value for name, value in parameters.items() if value is not None}
     values["extra_packages"] = tuple(values.get("extra_packages", ()))
     values["module_parameters"] = _parameters(values.get("module_parameters", {}))
+    values["kernel_arguments"] = _arguments(values.get("kernel_arguments", ()))
     for name in ("repository_url", "repository_key_fingerprint", "version", "roll_back_to"):
         values[name] = str(values.get(name, "")).strip()
     if values["repository_url"]:
@@ -161,6 +177,21 @@ def _parameters(given: Mapping[str, Any]) -> Dict[str, str]:
                 option="module_parameters",
             )
         found["%s.%s" % (module, name)] = text
+    return found
+
+
+def _arguments(given: Sequence[Any]) -> Tuple[str, ...]:
+    """Each once, in the order given."""
+    found = tuple(dict.fromkeys(str(each).strip() for each in given))
+    for each in found:
+        if not _ARGUMENT.fullmatch(each):
+            raise GpuOpsError(
+                "driver.kernel_argument_malformed",
+                found="`kernel_arguments`: %s" % each,
+                wanted="arguments such as iommu=pt, one an entry, without blanks, quotation marks and signs of a shell",
+                remedy="correct it, or set it in the boot loader's own configuration",
+                option="kernel_arguments",
+            )
     return found
 
 
@@ -211,6 +242,8 @@ def _refuse_contradictions(policy: Policy) -> None:
             remedy="bring the parameters into the image, or choose another `source`",
             option="module_parameters",
         )
+    if not policy.comes_from.installs:
+        _refuse_peers(policy)
     key = policy.repository_key
     if key and not (keys.is_armoured(key) or key.startswith(("/", "http://", "https://"))):
         raise GpuOpsError(
@@ -259,6 +292,20 @@ def _refuse_build(policy: Policy) -> None:
             wanted="modules that are signed by who made them, or by a key of your own",
             remedy="leave `signing_key` and `signing_certificate` empty, or set `build` to `dkms`",
             option="build",
+        )
+
+
+def _refuse_peers(policy: Policy) -> None:
+    asked = [name for name, value in (
+        ("rdma", policy.rdma != NO_RDMA), ("gds", policy.gds), ("gdrcopy", policy.gdrcopy),
+        ("kernel_arguments", policy.kernel_arguments)) if value]
+    if asked:
+        raise GpuOpsError(
+            "driver.peers_of_preinstalled",
+            found="`%s` with `source` %s" % (asked[0], policy.source),
+            wanted="a driver that is left as the image brought it",
+            remedy="bring them into the image, or choose another `source`",
+            option=asked[0],
         )
 
 

@@ -307,6 +307,18 @@ def _words(line: str) -> List[str]:
         return line.split()
 
 
+def started_with(text: str) -> Dict[str, Tuple[str, ...]]:
+    """{kernel: arguments that every entry of a grub.cfg starts it with, in order}."""
+    found: Dict[str, Tuple[str, ...]] = {}
+    for line in text.splitlines():
+        words = line.split()
+        match = _KERNEL_FILE.search(words[1].strip("\"'")) if len(words) > 1 and words[0].startswith("linux") else None
+        if match:
+            given = found.get(match.group(1), tuple(words[2:]))
+            found[match.group(1)] = tuple(word for word in given if word in words[2:])
+    return found
+
+
 def choose_grub(entries: Sequence[Entry], default: str) -> Optional[Entry]:
     """The entry that a value of 'default' means: numbers, titles or ids, with '>' between menu and submenu.
 

@@ -16,6 +16,7 @@ from .images import image_of
 from .nvml import SILENCE, reading_of
 from .parameters import stale_parameters
 from .pci import PciBus, read_bus
+from .peer_modules import loaded_at_boot
 from .secure_boot import firmware_keys, modules_must_be_signed
 
 # Drivers of the kernel's own that bind NVIDIA GPUs; nova since Linux 6.15 (drivers/gpu/nova-core)
@@ -75,6 +76,7 @@ def facts_of(host: Host, bus: PciBus) -> HostFacts:
         toolkit=toolkit_version(host),
         control_nodes=control_nodes(host),
         parameters_differ=stale_parameters(host),
+        peer_modules=loaded_at_boot(host),
     )
 
 

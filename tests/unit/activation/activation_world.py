@@ -129,7 +129,7 @@ class World(world.World):
         self.instances, self.undivided = self.divided, False
         there = self.facts.but(driver_installed=self.facts.driver_boots or self.facts.driver_installed,
                                nouveau_loaded=False)
-        self.modules = dict.fromkeys(planner.LOADED if MODULES_FILE in self.files else (), 0)
+        self.modules = dict.fromkeys((*planner.LOADED, *there.peer_modules) if MODULES_FILE in self.files else (), 0)
         self.facts = there.but(driver_loaded=there.driver_installed if self.modules else "",
                                module_loaded=there.module_installed if self.modules else "")
         self._have(())

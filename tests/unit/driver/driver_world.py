@@ -3,6 +3,7 @@
 """What steps of the driver do to a host in memory, and what a repository offers it."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
 
@@ -15,10 +16,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
     building,
     catalogue,
     kernel_hold,
+    peers,
     planner,
     prebuilt,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends.dnf import streams_wanted
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.boot_arguments import BootArguments
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import RECORDED_FILES, places_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
@@ -35,7 +38,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation i
     way_back_needed,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import origin_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import Policy, policy_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_builds import (
+    Peers,
+    packages_missing,
+    wanted_products,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_offer import beyond
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import (
+    DMABUF,
+    NO_RDMA,
+    Policy,
+    policy_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.record import (
     Record,
     is_archived,
@@ -50,8 +64,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing impor
     SigningKey,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.staged_build import StagedBuild
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.boot_tools import GRUB_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.peers import PEERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, chosen, target_of
-from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import BootState, kind_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.peer_modules import (
+    PEERMEM,
+    PEERS_FILE,
+    modules_in,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import DNF, manager_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
@@ -84,6 +105,8 @@ def policy(**changes: Any) -> Policy:
 
 LIBRARIES = ("libnvidia-ml1", "nvidia-driver-cuda-libs")
 NO_MODULE: Dict[str, Any] = {"module": "", "license": "", "signer": "", "key": "", "trusted": True}
+# What NVIDIA's repository has of GPUDirect Storage and GDRCopy
+PEER_VERSIONS = {"nvidia-fs-dkms": "2.29.4-1", "gdrdrv-dkms": "2.6-1", "libgdrapi": "2.6-1"}
 # As modinfo tells it
 LICENSES = {True: "Dual MIT/GPL", False: "NVIDIA"}
 
@@ -102,6 +125,14 @@ class World(world.World):
     trusted:       {name of a key in rpm's database: fingerprints}; ours are those that our_keys names.
     staged:        modules that were built ahead.
     tools:         whether DKMS and a compiler are there.
+    peers_offered: {package of GPUDirect Storage or GDRCopy in the repository: version}.
+    peers_built:   {kernel: modules beside the driver's that are built for it and its driver}.
+    peers_loaded:  {loaded one of them: how often it is in use}.
+    registers:     kernels whose RDMA stack nvidia-peermem can register with.
+    boot_state:    the boot loader, and what the running kernel was started with.
+    theirs:        what others have kernels started with; None without a GRUB.
+    configured:    what GRUB starts kernels with, since update-grub ran.
+    noted:         what of it is ours.
     """
 
     capability = CAPABILITY
@@ -125,6 +156,14 @@ class World(world.World):
     our_keys: Tuple[str, ...] = ()
     staged: Tuple[StagedBuild, ...] = ()
     tools: bool = False
+    peers_offered: Dict[str, str] = field(default_factory=lambda: dict(PEER_VERSIONS))
+    peers_built: Dict[str, Tuple[str, ...]] = field(default_factory=dict)
+    peers_loaded: Dict[str, int] = field(default_factory=dict)
+    registers: Tuple[str, ...] = ()
+    boot_state: BootState = BootState()
+    theirs: Optional[Tuple[str, ...]] = None
+    configured: Tuple[str, ...] = ()
+    noted: Tuple[str, ...] = ()
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -132,7 +171,8 @@ class World(world.World):
             files=self.state(places_of(there).all), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
-            of_rpm=OfRpm(dict(self.trusted), self.our_keys), staged=self.staged)
+            of_rpm=OfRpm(dict(self.trusted), self.our_keys), staged=self.staged,
+            peers=self._peers(wanted), boot=self.boot_state, arguments=self._arguments(wanted))
         seen = replace(seen, **self.more)
         if manager_of(there) is not DNF:
             seen = replace(seen, kernel_hold=kernel_hold.wanted(wanted, self.installed, seen.files, there))
@@ -148,6 +188,24 @@ class World(world.World):
             lacking = () if self.tools or wanted.state != "staged" else ("dkms", "make", "compiler")
             return replace(seen, offer=offer, archives=self.archives, lacking_tools=lacking)
         return seen
+
+    def _arguments(self, wanted: Policy) -> BootArguments:
+        if not (wanted.kernel_arguments or self.noted) or self.theirs is None:
+            return BootArguments()
+        return BootArguments("/boot/grub/grub.cfg", {kernel.release: self.configured for kernel in self.kernels},
+                             self.noted, True)
+
+    def _peers(self, wanted: Policy) -> Peers:
+        if wanted.state == "absent":
+            return Peers()
+        products, asks = wanted_products(wanted), wanted.rdma not in (NO_RDMA, DMABUF)
+        names = [peer.module for peer in products] + [PEERMEM] * asks
+        return Peers(
+            built={kernel.release: tuple(name for name in self.peers_built.get(kernel.release, ()) if name in names)
+                   for kernel in self.kernels},
+            registers=self.registers if asks else (), loaded=dict(self.peers_loaded),
+            removable=tuple(sorted(name for peer in PEERS if peer not in products for names in peer.packages.values()
+                                   for name in names if name in self.installed_by_us)))
 
     def _returnable(self, packages: Mapping[str, str]) -> Tuple[str, ...]:
         return tuple(sorted("%s=%s" % (name, version) for name, version in packages.items()
@@ -169,6 +227,18 @@ class World(world.World):
             allow_downgrade=goes_down(self.installed, needed)) if needed else None)
 
     def _offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
+        offer = self._driver_offer(seen, wanted, there)
+        missing = packages_missing(wanted, there, self.installed)
+        versions = {name: [self.peers_offered[name]] if name in self.peers_offered else [] for name in missing}
+        if not versions or not all(versions.values()):
+            return replace(offer, peer_versions=versions)
+        request = {name: each[0] for name, each in versions.items()}
+        driver = offer.transaction or Simulation({}, ())
+        dkms = {} if "dkms" in self.installed else {"dkms": "3.0.10-8"}
+        both = replace(driver, installs={**driver.installs, **request, **dkms})
+        return replace(offer, peer_versions=versions, peers=replace(beyond(both, driver, request), before={}, named=()))
+
+    def _driver_offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
         packages = {version if there.vgpu_manager else "%s-1" % version: version for version in self.versions}
         versions: Dict[str, List[str]] = {name: sorted(packages, reverse=True) for name in anchors(wanted, there)}
         modules = self._modules_offered(seen, wanted, there, versions)
@@ -177,7 +247,8 @@ class World(world.World):
             return Offer(versions=versions, key=origin_of(wanted, there).key_text, modules=modules)
         for name in target.packages.required + target.packages.optional:
             versions[name] = sorted(packages, reverse=True)
-        headers = () if target.is_precompiled else tuple(header_packages(seen, wanted, there))
+        headers = () if target.is_precompiled and not wanted_products(wanted) else tuple(
+            header_packages(seen, wanted, there))
         versions.update(dict.fromkeys(headers, ["6.1.176-1"] if self.headers_offered else []))
         key = origin_of(wanted, there).key_text
         request = requested(target, seen, versions, headers)
@@ -265,7 +336,8 @@ class World(world.World):
         return super().is_touched or bool(self.installed_by_us or self.staged) or self.record is not None
 
     def of_others(self) -> Dict[str, Any]:
-        return {**super().of_others(), "packages": dict(self.installed), "keys": dict(self.trusted)}
+        return {**super().of_others(), "packages": dict(self.installed), "keys": dict(self.trusted),
+                "arguments": self.configured}
 
     def _repaired(self, step: Step) -> None:
         """dpkg has finished what it began."""
@@ -344,6 +416,10 @@ class World(world.World):
             if name not in there or name in self.installed_by_us:
                 self.installed_by_us[name] = version
             self.installed[name] = version
+        if peers.is_transaction(step):
+            for kernel in (self.facts.kernel, self.kernels[-1].release) if self.script_builds else ():
+                self._build_peers(kernel)
+            return Disruption.none
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or bool(
                 set(catalogue.headers_of(kernel.release)).intersection(self.installed)))
@@ -356,6 +432,7 @@ class World(world.World):
                   and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
         if anchor:
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+            self.peers_built = {}
         self.tools = self.tools or "dkms" in self.installed
         if anchor and self.script_builds:
             self._build((self.facts.kernel, self.kernels[-1].release), catalogue.upstream(self.installed[anchor[0]]))
@@ -385,6 +462,13 @@ class World(world.World):
         for name in step.change["after"]:
             assert step.change["before"][name] == self.installed.pop(name)
             self.installed_by_us.pop(name)
+        if peers.is_transaction(step):
+            gone = {peer.module for peer in PEERS for names in peer.packages.values()
+                    if names[0] in step.change["after"]}
+            self.peers_built = {kernel: tuple(name for name in names if name not in gone)
+                                for kernel, names in self.peers_built.items()}
+            return Disruption.none
+        self.peers_built = {}
         self.kernels = tuple(replace(kernel, **NO_MODULE, headers=False) for kernel in self.kernels)
         self._tell()
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
@@ -401,6 +485,56 @@ class World(world.World):
             replace(kernel, module=version, license=LICENSES[self._module() == OPEN], key=self.signing_key.serial,
                     signer=self.signing_key.name, trusted=self._takes_our_key())
             if kernel.release in releases and kernel.headers else kernel for kernel in self.kernels)
+
+        for release in releases:
+            if self._kernel(release).module:
+                self.peers_built[release] = (PEERMEM,) if release in self.registers else ()
+
+    def _kernel(self, release: str) -> Kernel:
+        return next(kernel for kernel in self.kernels if kernel.release == release)
+
+    def _build_peers(self, release: str, *modules: str) -> None:
+        """Those named, or all whose source is there, against the driver's module that is there."""
+        if not self._kernel(release).module:
+            return
+        sources = [peer.module for peer in PEERS for names in peer.packages.values() if names[0] in self.installed]
+        for name in modules or sources:
+            assert name in sources, "dkms knows no %s" % name
+            self.peers_built[release] = tuple(sorted({*self.peers_built.get(release, ()), name}))
+
+    def peer_build(self, step: Step) -> None:
+        assert self._kernel(step.parameters["kernel"]).module == step.parameters["driver"], "no driver to build it for"
+        self._build_peers(step.parameters["kernel"], step.parameters["module"])
+
+    def module_unload(self, step: Step) -> None:
+        assert self.peers_loaded.pop(step.subject) == 0, "modprobe: %s is in use" % step.subject
+
+    def file_write(self, step: Step) -> None:
+        super().file_write(step)
+        self._tell_peers()
+
+    def file_restore(self, step: Step) -> None:
+        super().file_restore(step)
+        self._tell_peers()
+
+    def _tell_peers(self) -> None:
+        self.facts = self.facts.but(peer_modules=modules_in(self.files.get(PEERS_FILE, "")))
+
+    def boot(self) -> None:
+        super().boot()
+        self.peers_loaded = {}
+        self.boot_state = replace(self.boot_state, command_line=" ".join(self.configured))
+
+    def boot_configure(self, step: Step) -> None:
+        """update-grub reads what all have written."""
+        ours = re.findall(r"\$GRUB_CMDLINE_LINUX (.*)\"", self.files.get(GRUB_FILE, ""))
+        self.configured = (*(self.theirs or ()), *(each for text in ours for each in text.split()))
+        self.noted = tuple(name for name, value in step.change["after"].items() if value)
+
+    def say_grub(self, *arguments: str) -> None:
+        """GRUB is the boot loader, and others have it start kernels with these."""
+        self.theirs = self.configured = arguments
+        self.boot_state = BootState(loader="grub", command_line=" ".join(arguments))
 
     def _takes_our_key(self) -> bool:
         return not self.facts.secure_boot or self.signing_key.state == ENROLLED
@@ -471,6 +605,19 @@ class World(world.World):
         """'no headers' in the sources, or 'no script': the package's builds nothing."""
         self.headers_offered = self.headers_offered and what != ("headers",)
         self.script_builds = self.script_builds and what != ("script",)
+
+    def say_registers(self, *kernels: str) -> None:
+        """An OFED comes, for these kernels or the running one."""
+        self.registers = kernels or (self.facts.kernel,)
+
+    def say_peers(self, *packages: str) -> None:
+        """All that the repository has of GPUDirect Storage and GDRCopy; 'nvidia-fs-dkms=2.13.5-1' is another one."""
+        found = dict(each.partition("=")[::2] for each in packages)
+        self.peers_offered = {name: version or PEER_VERSIONS[name] for name, version in found.items()}
+
+    def say_beside(self, module: str, uses: str = "0") -> None:
+        """A module beside the driver's is loaded, and so often in use."""
+        self.peers_loaded[module] = int(uses)
 
     def say_pruned(self, *versions: str) -> None:
         """The repository has these no more."""

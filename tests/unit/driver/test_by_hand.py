@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import policy_of
 
 EL8 = "4.18.0-553.16.1.el8_10.x86_64"
+EL9 = "5.14.0-570.12.1.el9_6.x86_64"
 
 
 def told(os_id: str, release: str, kernel: str = EL8, gpus: Tuple[str, ...] = (A100,), more: Any = None,
@@ -121,3 +122,14 @@ def test_who_wants_the_driver_before_is_not_told_how_to_install_one() -> None:
             assert told(*system, state="rolled_back", source=source).code == "driver.no_record"
     assert told("debian", "12", state="rolled_back", source="preinstalled",
                 more={"immutable": "/run/ostree-booted"}).code == "driver.no_record"
+
+
+@pytest.mark.parametrize("options, said", [
+    ({"kernel_hold": True}, "run `dnf versionlock add kernel-%s " % EL9),
+    ({"gds": True}, "run `dnf install nvidia-fs-dkms nvidia-fs` once the driver is there, and leave `gds` out"),
+    ({"kernel_arguments": ["iommu=pt"]}, "iommu=pt"),
+])
+def test_what_is_not_done_with_dnf_is_told_where_the_driver_is(options: Any, said: str) -> None:
+    refusal = told("rocky", "9.6", kernel=EL9, **options)
+    assert refusal.code == "driver.option_by_hand" and refusal.option == next(iter(options))
+    assert said in refusal.remedy

@@ -313,7 +313,7 @@ class TestSigners:
         host.write_bytes("/certificate", certificate.der)
         step = Step("driver", "dkms.build", "6.1.0-50-amd64", "", parameters={
             "certificate": "/certificate", "exactly": exactly})
-        executors._check_signer(host, read_module(host, str(path)), step)
+        executors.check_signer(host, read_module(host, str(path)), step)
 
     def test_kmod_names_the_key_as_we_read_it_from_the_certificate(self, tmp_path: Path) -> None:
         ours, path = keys.make(tmp_path, "ours"), self.module(tmp_path)

@@ -11,6 +11,7 @@ from ...core.plan import Disruption, Step
 from ...core.refusal import Refusal
 from ...core.steps import PACKAGES_DOWNLOAD, command_step, file_step, restore_step
 from ...hardware.parameters import PARAMETERS_FILE
+from ...hardware.peer_modules import PEERS_FILE
 from ...packages import space, torn
 from ...packages.apt import credentials
 from ...packages.apt.manager import APT
@@ -131,8 +132,8 @@ class Apt:
 
     def steps_back(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
         steps = [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
-                 for path in (PARAMETERS_FILE, PIN_FILE, KERNEL_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, SOURCES_FILE,
-                              KEY_FILE)
+                 for path in (PARAMETERS_FILE, PIN_FILE, KERNEL_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, PEERS_FILE,
+                              SOURCES_FILE, KEY_FILE)
                  if path in observation.originals]
         if observation.auth.shown is not None:
             steps.append(credentials.removal(NAME, AUTH_FILE, observation.auth))

@@ -17,6 +17,7 @@ from ...core.plan import Disruption, Step
 from ...core.refusal import Refusal
 from ...core.steps import PACKAGES_DOWNLOAD, file_step, restore_step
 from ...hardware.parameters import PARAMETERS_FILE
+from ...hardware.peer_modules import PEERS_FILE
 from ...packages import space
 from ...packages.dnf import locks
 from ...packages.dnf.history import finish_step
@@ -26,8 +27,10 @@ from .. import catalogue
 from ..files import FRAMEWORK_FILE, REPO_FILE, RPM_KEY_FILE, STREAM_FILE, repo_text, repository_of
 from ..observation import Observation
 from ..origin import origin_of
+from ..peer_builds import wanted_products
 from ..policy import Policy
-from ..tables import kernel_locks
+from ..tables import boot_tools, kernel_locks
+from ..tables.peers import packages_of
 from ..target import Target, wanted_of
 from .backend import NAME, Backend, own_file
 
@@ -51,13 +54,12 @@ class Dnf:
 
     def refuse_host(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
         refusals = list(observation.of_rpm.objections) if policy.hold else []
-        system = catalogue.system_of(facts.os_id, facts.os_version, facts.arch)
-        if policy.kernel_hold and system is not None:
-            refusals.append(Refusal(
-                "driver.kernel_hold_by_hand", "kernel %s of %s" % (facts.kernel, system),
-                "a kernel that is held by us (`kernel_hold`), as Debian's and Ubuntu's are",
-                "run `%s`, and set `kernel_hold` to false" % shlex.join(kernel_locks.lock(system, facts.kernel)),
-                option="kernel_hold"))
+        refusals += [Refusal(
+            "driver.option_by_hand", "`%s` on %s %s" % (option, facts.os_id, facts.os_version),
+            "Debian or Ubuntu, where it is done by us",
+            "run `%s`%s, and leave `%s` out" % (
+                shlex.join(words), " once the driver is there" if option in ("gds", "gdrcopy") else "", option),
+            option=option) for option, words in _by_hand(policy, facts).items()]
         if policy.credentials is not None:
             refusals.append(Refusal(
                 "driver.credentials_not_with_dnf", "credentials in `repository_url`, on %s %s" % (
@@ -143,12 +145,26 @@ class Dnf:
             elif without != there:
                 steps += _lock_steps(observation, {}, Disruption.none, "Our locks go; those of others stay.")
         steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
-                  for path in (PARAMETERS_FILE, STREAM_FILE, FRAMEWORK_FILE, REPO_FILE)
+                  for path in (PARAMETERS_FILE, STREAM_FILE, FRAMEWORK_FILE, PEERS_FILE, REPO_FILE)
                   if path in observation.originals]
         steps += self.manager.distrust_steps(NAME, observation.of_rpm.our_keys)
         return steps + [restore_step(NAME, RPM_KEY_FILE, observation.files.get(RPM_KEY_FILE),
                                      observation.originals[RPM_KEY_FILE])
                         for path in (RPM_KEY_FILE,) if path in observation.originals]
+
+
+def _by_hand(policy: Policy, facts: HostFacts) -> Dict[str, Sequence[str]]:
+    """{option of the policy: the command} of what is done on Debian and Ubuntu alone."""
+    system = catalogue.system_of(facts.os_id, facts.os_version, facts.arch)
+    if system is None:
+        return {}
+    found: Dict[str, Sequence[str]] = {peer.option: ["dnf", "install", *packages_of(peer, system, False)]
+                                       for peer in wanted_products(policy)}
+    if policy.kernel_hold:
+        found["kernel_hold"] = kernel_locks.lock(system, facts.kernel)
+    if policy.kernel_arguments:
+        found["kernel_arguments"] = boot_tools.command(system.family, policy.kernel_arguments)
+    return found
 
 
 def _finish(observation: Observation, requires: Tuple[str, ...] = ()) -> List[Step]:

@@ -9,7 +9,7 @@ from typing import Dict, Iterable, Mapping
 from ...core.versions import branch_of, version_key
 
 FAMILY = re.compile(
-    r"^(nvidia-(?!container|docker|ctk)|libnvidia-(?!container)|libcuda1$|libcudadebugger|libnvcuvid|libnvoptix"
+    r"^(nvidia-(?!container|docker|ctk|fs(-|$))|libnvidia-(?!container)|libcuda1$|libcudadebugger|libnvcuvid|libnvoptix"
     r"|libnvsdm|firmware-nvidia|cuda-drivers|linux-(modules|objects|signatures)-nvidia-|xserver-xorg-video-nvidia"
     r"|a?kmod-nvidia|xorg-x11-(drv-)?nvidia)"
 )
