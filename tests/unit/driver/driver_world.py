@@ -487,15 +487,19 @@ class World(world.World):
             if kernel.release in releases and kernel.headers else kernel for kernel in self.kernels)
 
         for release in releases:
-            if self._kernel(release).module:
+            if self._has_module(release):
                 self.peers_built[release] = (PEERMEM,) if release in self.registers else ()
+
+    def _has_module(self, release: str) -> bool:
+        """The modules of the kernel that runs may be gone, and are no kernel that can be booted."""
+        return any(kernel.release == release and kernel.module for kernel in self.kernels)
 
     def _kernel(self, release: str) -> Kernel:
         return next(kernel for kernel in self.kernels if kernel.release == release)
 
     def _build_peers(self, release: str, *modules: str) -> None:
         """Those named, or all whose source is there, against the driver's module that is there."""
-        if not self._kernel(release).module:
+        if not self._has_module(release):
             return
         sources = [peer.module for peer in PEERS for names in peer.packages.values() if names[0] in self.installed]
         for name in modules or sources:

@@ -24,7 +24,6 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, observing
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
@@ -104,7 +103,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Ite
     made = Machine(root, "http://127.0.0.1:%d/" % server.server_port, capsys, monkeypatch)
     monkeypatch.setattr(module_room, "Host", lambda: root.host)
     monkeypatch.setattr(observing, "read_kernels", made.kernels)
-    monkeypatch.setitem(EXECUTORS, "dkms.build", made.build)
+    executors: Any = CAPABILITY.executors
+    monkeypatch.setitem(executors, "dkms.build", made.build)
     yield made
     server.shutdown()
     server.server_close()
