@@ -64,14 +64,14 @@ options:
     description:
       - Directory that holds the packages. Empty, it is NVIDIA's for this distribution.
       - Credentials in it (V(https://user:password@mirror/path/\)) are kept in a file below C(/etc/apt/auth.conf.d) that
-        root alone may read, and in no other file, plan or result.
+        root alone may read, and in no other file, plan or result. With C(dnf) they are refused.
     type: str
     default: ""
   repository_key:
     description:
       - The key that signed the repository, as armoured text, as an absolute path on the host, or as a URL. Empty, it is
         NVIDIA's key for this distribution.
-      - C(apt) gets a copy of what was checked; a key on the host is copied anew when it changes.
+      - C(apt) and C(rpm) get a copy of what was checked; a key on the host is copied anew when it changes.
     type: str
     default: ""
   repository_key_fingerprint:
@@ -121,12 +121,13 @@ options:
     default: auto
   kernel_headers:
     description:
-      - Whether to install headers of every bootable kernel, and the metapackage that follows kernel updates.
+      - Whether to install headers of every bootable kernel, and the package that follows kernel updates.
     type: bool
     default: true
   hold:
     description:
-      - Whether to pin the version, and to keep unattended upgrades away from the driver.
+      - Whether to pin the version, and to keep unattended upgrades away from the driver; with C(dnf) by locks of its
+        plugin versionlock, which C(dnf-automatic) heeds too.
     type: bool
     default: true
   roll_back_to:

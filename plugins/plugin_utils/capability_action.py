@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The controller's part of a capability's module: options from variables, libraries, packages by ansible.builtin.
 
-A module that meets a package step returns it as 'awaiting'. The step is carried out here by ansible.builtin.apt in
-one transaction of exact versions, and the module is called again; it observes anew and goes on.
+A module that meets a package step returns it as 'awaiting'. The step is carried out here in one transaction of
+exact versions by the module of ansible.builtin that its manager names, and the module is called again; it observes anew
+and goes on.
 """
 from __future__ import annotations
 
@@ -23,16 +24,17 @@ from ..module_utils import shipped
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.plan import part_of
 from ..module_utils.core.refusal import Refusal, as_result
-from ..module_utils.packages.apt.transaction import builtin_options
+from ..module_utils.packages.managers import MANAGERS
 from . import following
 from .libraries import archive
 from .reader_words import in_variables, people_read
 from .role_variables import SOURCES, options_given, options_of, options_of_plan, variables_behind
 
-APT = "ansible.legacy.apt"
+# By the manager that a package step names
+MODULES = {"apt": "ansible.legacy.apt", "dnf": "ansible.legacy.dnf"}
 MOST_ROUNDS = 20
 ENDLESS = {"msg": "%d package transactions in one task, and no end: something on the host undoes them "
-                  "(/var/log/apt/history.log)" % MOST_ROUNDS}
+                  "(/var/log/apt/history.log, or `dnf history`)" % MOST_ROUNDS}
 PACKAGE_ENVIRONMENT = {"NEEDRESTART_SUSPEND": "1", "DEBIAN_FRONTEND": "noninteractive"}
 
 
@@ -149,8 +151,10 @@ class CapabilityAction(ActionBase):
 
     def _transaction(self, step: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
         """Install or remove the step's packages in one transaction."""
-        options = builtin_options(step, known_options(self._shared_loader_obj.module_loader))
-        return self._in_environment(PACKAGE_ENVIRONMENT, APT, options, task_vars)
+        manager = str(step["parameters"].get("manager", "apt"))
+        options = MANAGERS[manager].builtin_options(
+            step, known_options(self._shared_loader_obj.module_loader, MODULES[manager]))
+        return self._in_environment(PACKAGE_ENVIRONMENT, MODULES[manager], options or {}, task_vars)
 
     def _call(self, arguments: Mapping[str, Any], task_vars: Any) -> Dict[str, Any]:
         """The task's own module, with the archive that it takes its code from."""
@@ -176,9 +180,9 @@ def run_id() -> str:
     return "%s@%s %s" % (user, socket.gethostname(), uuid.uuid4().hex)
 
 
-def known_options(module_loader: Any) -> Optional[FrozenSet[str]]:
-    """Options of the apt module that this ansible-core would run, from its own documentation; None when it has none."""
-    path = module_loader.find_plugin(APT, ".py")
+def known_options(module_loader: Any, module: str = MODULES["apt"]) -> Optional[FrozenSet[str]]:
+    """Options of the package module that this ansible-core would run, from its own documentation, None without one."""
+    path = module_loader.find_plugin(module, ".py")
     told = read_docstring(path, verbose=False)["doc"] if path else None
     return frozenset(told["options"]) if told and told.get("options") else None
 

@@ -40,7 +40,7 @@ Observed = TypeVar("Observed", bound=Observation)
 
 
 class Transactions(Protocol):
-    """Who keeps the books of what package transactions bring and take. They are carried out by the controller."""
+    """Who keeps the books of what package transactions bring and take."""
 
     def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
         """What must be known later to tell what this transaction brought; kept with the open step as 'transaction'.
@@ -54,6 +54,9 @@ class Transactions(Protocol):
         Called again when the process ended before the journal knew, so a second time must change nothing.
         """
 
+    def executor(self, step: Step) -> Optional[Executor]:
+        """Who carries a package step out on the host; None where the controller does, by a module of its own."""
+
 
 class NoTransactions:
     """Books for a capability without package steps."""
@@ -63,6 +66,9 @@ class NoTransactions:
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         return
+
+    def executor(self, step: Step) -> Optional[Executor]:
+        return None
 
 
 def unchanged(observation: Any, policy: Any, facts: HostFacts, plan: Plan) -> HostFacts:
@@ -258,12 +264,15 @@ class Run:
             if any(failed.id in step.depends_on for failed, _error in failures):
                 continue
             self.step_begins(step, number, len(to_do))
-            if step.action in CONTROLLER_ACTIONS:
-                self.journal.note("started", step, plan_name, policy=plan.policy,
-                                  transaction=self.capability.transactions.opened(self.host, step, applied[earlier:]))
-                return Outcome(plan, applied, deferred, awaiting=step)
             try:
-                self._execute(step, plan, plan_name)
+                if step.action in CONTROLLER_ACTIONS:
+                    executor = self.capability.transactions.executor(step)
+                    self._open(step, plan, plan_name, applied[earlier:])
+                    if executor is None:
+                        return Outcome(plan, applied, deferred, awaiting=step)
+                    self._attempt(self._accounting(executor), step, plan_name)
+                else:
+                    self._execute(step, plan, plan_name)
             except GpuOpsError as error:
                 if step.action not in self.capability.independent:
                     raise
@@ -278,13 +287,30 @@ class Run:
             self._verify(deferred, plan)
         return Outcome(plan, applied, deferred)
 
+    def _open(self, step: Step, plan: Plan, plan_name: str, done: Sequence[str]) -> None:
+        self.journal.note("started", step, plan_name, policy=plan.policy,
+                          transaction=self.capability.transactions.opened(self.host, step, done))
+
+    def _accounting(self, executor: Executor) -> Executor:
+        """A package step on the host itself: what came is booked, whatever it ends in."""
+        def transact(host: Host, journal: Journal, step: Step) -> None:
+            try:
+                executor(host, journal, step)
+            finally:
+                self._account()
+
+        return transact
+
     def _execute(self, step: Step, plan: Plan, plan_name: str) -> None:
         """One step, from 'started' to its effect or to 'failed', whatever its executor ends in."""
         executors = {**generic_executors(), **self.capability.executors,
                      **self.capability.secret_executors(self.capability.policy_of(self.parameters))}
         self.journal.note("started", step, plan_name, policy=plan.policy)
+        self._attempt(lambda host, journal, step: executors[step.action](host, journal, step), step, plan_name)
+
+    def _attempt(self, executor: Executor, step: Step, plan_name: str) -> None:
         try:
-            executors[step.action](self.host, self.journal, step)
+            executor(self.host, self.journal, step)
         except Exception as cause:
             error = cause if isinstance(cause, GpuOpsError) else _unexpected(step, cause)
             error.details.setdefault("failed_step", step.to_dict())

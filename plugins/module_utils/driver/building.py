@@ -14,6 +14,8 @@ from ..core.facts import HostFacts
 from ..core.plan import REBOOT, Disruption, Requirement, Step
 from ..core.refusal import Refusal
 from ..hardware.boot import BootState
+from ..packages.managers import DNF, manager_of
+from .catalogue import headers_of
 from .kernels import Kernel
 from .policy import IGNORE, Policy
 from .signing import SigningKey, asked_for, signed_with
@@ -21,9 +23,9 @@ from .target import Target
 
 NAME = "driver"
 BUILD = "dkms.build"
-# Packages of the driver's source: 'nvidia-dkms-580-open', 'nvidia-kernel-dkms', 'nvidia-linux-grid-580' ...;
-# nvidia-fs-dkms is none of them
-_SOURCE = re.compile(r"nvidia-(?!fs-).*dkms|nvidia-linux-grid-")
+# Packages of the driver's source: 'nvidia-dkms-580-open', 'nvidia-kernel-dkms', 'nvidia-linux-grid-580',
+# 'kmod-nvidia-open-dkms' ...; nvidia-fs-dkms is none of them
+_SOURCE = re.compile(r"(kmod-)?nvidia-(?!fs-).*dkms|nvidia-linux-grid-")
 
 
 def running_kernel_gone(kernels: Sequence[Kernel], facts: HostFacts) -> bool:
@@ -42,7 +44,7 @@ def essential(kernel: Kernel, facts: HostFacts) -> bool:
 
 def buildable(kernel: Kernel, coming: Iterable[str]) -> bool:
     """Whether the kernel has headers, or gets them with the packages that come."""
-    return kernel.headers or "linux-headers-" + kernel.release in coming
+    return kernel.headers or not set(headers_of(kernel.release)).isdisjoint(coming)
 
 
 def lacking(kernel: Kernel, key: SigningKey, policy: Policy, target: Target) -> bool:
@@ -71,7 +73,7 @@ def refuse_headless(
                 "driver.no_kernel_headers",
                 "no headers for kernel %s, installed or in the host's sources" % kernel.release,
                 "headers to build the kernel module with",
-                "install linux-headers-%s, or update the kernel and reboot first" % kernel.release
+                "install %s, or update the kernel and reboot first" % _headers(kernel.release, facts)
                 + ("" if policy.kernel_headers else "; `kernel_headers` is off"),
                 option="" if policy.kernel_headers else "kernel_headers")]
     return []
@@ -81,7 +83,7 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
     """Refuse when the running kernel's modules are gone and no other kernel boots that could have the driver."""
     if not running_kernel_gone(kernels, facts) or runs_already(facts, target):
         return []
-    coming = ["linux-headers-" + kernel.release for kernel in kernels if policy.kernel_headers]
+    coming = [_headers(kernel.release, facts) for kernel in kernels if policy.kernel_headers]
     if any(kernel.release == facts.boot_kernel and (kernel.module == target.version or buildable(kernel, coming))
            for kernel in kernels):
         return []
@@ -90,7 +92,14 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
             facts.kernel, facts.kernel, "no other kernel is installed" if not kernels else
             "kernel %s boots next and cannot get a module" % (facts.boot_kernel or "none that can be told")),
         "a kernel for which the driver's module can be built",
-        "install a kernel with its headers (linux-image and linux-headers), reboot into it, and run this again")]
+        "install a kernel with its headers (%s), reboot into it, and run this again" % (
+            "kernel-core and kernel-devel" if manager_of(facts) is DNF else "linux-image and linux-headers"))]
+
+
+def _headers(release: str, facts: HostFacts) -> str:
+    """The package with a kernel's headers."""
+    apts, dnfs = headers_of(release)
+    return dnfs if manager_of(facts) is DNF else apts
 
 
 # steps

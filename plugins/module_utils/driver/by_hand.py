@@ -19,7 +19,7 @@ _LISTING = {"dnf": "dnf list --showduplicates %s", "zypper": "zypper search --de
 
 def refusal(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Refusal:
     """Why nothing is installed here, and what would be. kernels: releases that can be booted."""
-    wanted = "packages of source %s on Debian or Ubuntu" % policy.source
+    wanted = "packages of source %s on Debian, Ubuntu, or EL 9 and 10" % policy.source
     found = "%s %s" % (facts.os_id or "an unknown system", facts.os_version)
     resolved = resolution(policy, facts, kernels)
     if resolved is None:
@@ -29,7 +29,7 @@ def refusal(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Refusal
     if isinstance(resolved, Refusal):
         return resolved
     return Refusal(
-        "driver.install_by_hand", "%s, whose package manager is not driven yet" % found, wanted,
+        "driver.install_by_hand", "%s, where source %s is not driven yet" % (found, policy.source), wanted,
         "%s; then set `source` to `preinstalled`" % "; ".join(
             "(%d) %s" % numbered for numbered in enumerate(instructions(resolved, policy), 1)), option="source")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from ..core.capability import Capability
 from ..packages.provenance import Provenance
 from .executors import EXECUTORS, secret_executors
-from .observation import observe
+from .observing import observe
 from .planner import NAME, facts_after, plan
 from .policy import ARGUMENTS, policy_of
 

@@ -29,12 +29,16 @@ from .tables.architectures import (
 )
 from .tables.branches import FIRST_COHERENT_MODE, FIRST_OPEN_ONLY, LONG_TERM_BRANCH, notes_on
 from .tables.companions import OF_NVLINK5
+from .tables.enterprise import STREAM
+from .tables.enterprise import stream as stream_of
 from .tables.guests import is_guest
 from .tables.guests import module as module_of_guest
+from .tables.headers import header_packages, headers_of, kernel_packages
 from .tables.names import (
     FAMILY,
     FAMILY_EXPRESSIONS,
     FAMILY_GLOBS,
+    FOREIGN_RPM,
     ONLY_AT_NVIDIA,
     ONLY_IN_DISTRIBUTION,
     branch_wanted,
@@ -46,15 +50,15 @@ from .tables.names import (
 )
 from .tables.repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
 from .tables.resolver import Resolution, package_set, resolve, ways
-from .tables.sets import PackageSet, Wanted
-from .tables.systems import System, system_of
+from .tables.sets import DKMS, PackageSet, Wanted
+from .tables.systems import System, is_driven, system_of
 
 __all__ = (
-    "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
-    "GPU_ARCHITECTURES",
-    "GpuArchitecture", "LONG_TERM_BRANCH", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION",
-    "PackageSet",
-    "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "System", "Wanted", "architecture_of",
-    "branch_wanted", "choose_module", "default_key", "default_repository", "family", "is_driver_version", "is_guest",
-    "matches", "module_of_guest", "newest", "notes_on", "package_set", "resolve", "system_of", "upstream", "ways",
+    "DKMS", "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
+    "FOREIGN_RPM", "GPU_ARCHITECTURES", "GpuArchitecture", "LONG_TERM_BRANCH", "ModuleChoice", "OF_NVLINK5",
+    "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS",
+    "RepositoryKey", "Resolution", "STREAM", "System", "Wanted", "architecture_of", "branch_wanted",
+    "choose_module", "default_key", "default_repository", "family", "header_packages", "headers_of", "is_driven",
+    "is_driver_version", "is_guest", "kernel_packages", "matches", "module_of_guest", "newest", "notes_on",
+    "package_set", "resolve", "stream_of", "system_of", "upstream", "ways",
 )

@@ -13,8 +13,9 @@ from ..core.plan import Step
 from ..core.steps import PACKAGES_DOWNLOAD, Executor
 from ..hardware.boot import Module, installed_module, read_module
 from ..hardware.certificates import parse_certificate
-from ..packages import provenance, torn
+from ..packages import torn
 from ..packages.apt import credentials, running
+from ..packages.managers import APT, DNF, manager_of_step
 from . import enrollment, record_executors
 from .archive import keep_fetched
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
@@ -127,10 +128,10 @@ def _last_lines(text: str) -> str:
 
 
 def download_packages(host: Host, journal: Journal, step: Step) -> None:
-    provenance.refresh(host, step.change["after"])
-    host.fetches(running.to_fetch(host, *step.parameters["argv"]))
-    running.apt_get(host, *step.parameters["argv"], timeout=step.parameters["timeout"])
-    keep_fetched(host, journal, step.change["after"])
+    manager = manager_of_step(step)
+    manager.download(host, step)
+    if manager is APT:
+        keep_fetched(host, journal, step.change["after"])
 
 
 def forget_repository(host: Host, journal: Journal, step: Step) -> None:
@@ -141,6 +142,7 @@ def forget_repository(host: Host, journal: Journal, step: Step) -> None:
 EXECUTORS: Dict[str, Executor] = {
     "dpkg.finish": finish_packages,
     **torn.EXECUTORS,
+    **DNF.executors,
     **record_executors.EXECUTORS,
     "dkms.build": build_module,
     PACKAGES_DOWNLOAD: download_packages,

@@ -4,43 +4,35 @@
 from __future__ import annotations
 
 import re
-import time
 from dataclasses import asdict, dataclass, field, replace
-from typing import AbstractSet, Any, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
-from urllib.parse import unquote_to_bytes
+from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.host import Host
-from ..core.journal import Journal
 from ..core.refusal import Refusal
-from ..hardware import parameters
-from ..hardware.boot import BootState, boot_state
-from ..packages import provenance, space, torn
-from ..packages.apt import credentials, database, keys, running, sources
+from ..hardware.boot import BootState
+from ..packages import space
+from ..packages.apt import keys, running
 from ..packages.apt.credentials import AuthFile
-from ..packages.apt.index import Index, Preference, index, read_key
+from ..packages.apt.index import Index, Preference, index
 from ..packages.apt.versions import compare
+from ..packages.dnf.history import Unfinished
+from ..packages.managers import APT, manager_of
 from ..packages.model import Repository, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
 from . import archive, catalogue
-from .files import AUTH_FILE, KEPT_SOURCES_FILE, OUR_FILES, PIN_FILE, SOURCES_FILE, pin_text, sources_text
-from .kernels import Kernel, read_kernels
+from .files import APT_PLACES, PIN_FILE, Places, pin_text, places_of
+from .kernels import Kernel
 from .origin import KEY_FILE, Origin, origin_of
 from .policy import Policy
-from .preinstalled_parts import Parts, image_of_driver, read_parts
-from .record import Record, is_archived, read
+from .preinstalled_parts import Parts
+from .record import Record, is_archived
 from .signing import SigningKey
-from .signing_key import read_signing_key
-from .target import SYSTEMS, Target, anchors, packages_settled, target_of
+from .target import Target, anchors, is_driven, packages_settled, target_of
 
-LISTS = "/var/lib/apt/lists"
-LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
-             "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
-_KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
-_QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
-_KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|dkms$|%s)" % "|".join(
+KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-|kernel(-|$)|dkms$|%s)" % "|".join(
     re.escape(name) + "$" for name in catalogue.OF_NVLINK5))
 
 
@@ -58,6 +50,8 @@ class Offer:
     lost:        those torn that the transaction does not replace, and that cannot be had in any version of theirs.
     returnable:  'name=version' of what the sources have of the driver that is there, and of the recorded one.
     superfluous: {package: version} of what only the newer driver brought, and can go without taking others along.
+    streams:     {module: stream} that packages come from with dnf; {} where the repository has none.
+    without:     ids of repositories that dnf would end at.
     """
 
     error: str = ""
@@ -70,6 +64,24 @@ class Offer:
     lost: Tuple[str, ...] = ()
     returnable: Tuple[str, ...] = ()
     superfluous: Mapping[str, str] = field(default_factory=dict)
+    streams: Mapping[str, str] = field(default_factory=dict)
+    without: Tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class OfRpm:
+    """What only a host with rpm has.
+
+    trusted:    {name of a key in rpm's database: fingerprints of its primary keys}.
+    our_keys:   those of them that we brought, and no other capability relies on.
+    left:       what a transaction of dnf that was stopped has left.
+    objections: why dnf would not heed our locks.
+    """
+
+    trusted: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
+    our_keys: Tuple[str, ...] = ()
+    left: Unfinished = Unfinished()
+    objections: Tuple[Refusal, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,7 @@ class Observation:
     automatic:            packages of the family that nobody has chosen by hand; only asked when packages are to change.
     brought_by:           the image that brings a driver of its own at every boot, '' where none does.
     parts:                what there is beside the kernel module; only read where the driver is to be there already.
+    of_rpm:               what only a host with rpm has.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -143,6 +156,7 @@ class Observation:
     automatic: Tuple[str, ...] = ()
     brought_by: str = ""
     parts: Parts = Parts()
+    of_rpm: OfRpm = OfRpm()
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -153,112 +167,17 @@ class Observation:
         return told
 
 
-def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
-    """Read what the planner needs; the repository only when packages or headers are not as wanted."""
-    packages = database.installed(host)
-    watched = [name for name in packages if catalogue.FAMILY.match(name) or _KEPT_NAMES.match(name)
-               or name in policy.extra_packages]
-    installed = {name: packages[name].version for name in watched if packages[name].installed}
-    installed_by_us = provenance.installed_by_us(host, journal, "driver", packages)
-    origin = origin_of(policy, facts)
-    broken = tuple(sorted(name for name, package in packages.items() if package.unfinished))
-    observation = Observation(
-        installed=installed,
-        broken=broken,
-        unfinished={name: packages[name].version for name in watched if packages[name].unfinished},
-        torn=torn.observe(host, journal, packages),
-        interrupted=database.interrupted(host),
-        ours_unfinished=torn.stopped(journal, broken),
-        kernels=read_kernels(host, journal, facts),
-        boot=boot_state(host),
-        files={path: host.read(path) for path in OUR_FILES},
-        foreign_sources=sources.configured_in(host, origin.url, SOURCES_FILE),
-        leftovers=_leftovers(host, {name: packages[name].version for name in watched if packages[name].there}),
-        installed_by_us=installed_by_us,
-        originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
-                   for original in journal.originals("driver") if original.path != AUTH_FILE},
-        lists=_lists_of(host, origin.url) if origin.url else (),
-        signing_key=read_signing_key(host, policy),
-        held=database.held(packages, watched),
-        auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
-                                 None if policy.state == "absent" else origin.credentials),
-        loaded_parameters=_loaded_parameters(host, policy),
-        set_elsewhere=_set_elsewhere(host),
-        month=time.strftime("%Y-%m", time.gmtime()),
-        given_key=_given_key(host, origin) if policy.state in ("present", "staged") else "",
-        record=read(journal),
-        kept=archive.kept(host),
-        stores=archive.is_there(host),
-        offered=host.exists(KEPT_SOURCES_FILE),
-        brought_by=image_of_driver(host),
-        parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
-    )
-    if policy.state == "absent":
-        removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
-        return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
-                       bindings=not removable or running.has_bindings(host))
-    returns = policy.state == "rolled_back"
-    record = observation.record
-    if not (way_back_needed(observation, policy) if returns else index_needed(observation, policy, facts)):
-        return observation
-    followers = provenance.followers(host, journal, "driver")
-    observation = replace(observation, archives=database.archives(host), bindings=running.has_bindings(host),
-                          automatic=tuple(sorted(followers.intersection(watched))))
-    offer = _read_way_back(host, observation, record, origin, followers) if returns and record else _read_offer(
-        host, observation, policy, facts, origin, followers)
-    return replace(observation, offer=offer)
-
-
-def _loaded_parameters(host: Host, policy: Policy) -> Dict[str, str]:
-    ours = parameters.parameters_in(host.read(parameters.PARAMETERS_FILE) or "")
-    return parameters.loaded_parameters(host, sorted({*ours, *policy.module_parameters, parameters.COHERENT_MODE}))
-
-
-def _set_elsewhere(host: Host) -> Dict[str, Dict[str, str]]:
-    found: Dict[str, Dict[str, str]] = {}
-    for path in parameters.configuration_files(host):
-        if path != parameters.PARAMETERS_FILE:
-            for name, value in parameters.parameters_in(host.read(path) or "").items():
-                found.setdefault(name, {})[path] = value
-    return found
-
-
 def kernels_in_use(facts: HostFacts) -> FrozenSet[str]:
     """Packages of the kernels that run and boot next: they stay, with what they need."""
-    return frozenset(beginning + release for release in (facts.kernel, facts.boot_kernel) if release
-                     for beginning in ("linux-image-", "linux-image-unsigned-"))
+    return catalogue.kernel_packages(release for release in (facts.kernel, facts.boot_kernel) if release)
 
 
-def _lists_of(host: Host, url: str) -> Tuple[str, ...]:
-    """Index files of the repository itself: those of one below it have the name of its directory before their own."""
-    beginning = list_name(url)
-    return tuple("%s/%s" % (LISTS, name) for name in host.list(LISTS)
-                 if name.startswith(beginning) and "_" not in name[len(beginning):])
-
-
-def list_name(url: str) -> str:
-    """How apt names the index files of a repository (URItoFileName, apt-pkg/contrib/strutl.cc)."""
-    bare = unquote_to_bytes(re.sub(r"^[a-z0-9+.-]+:(//)?(\[([^]]*)\])?", r"\3", url).rstrip("/") + "/")
-    return "".join("_" if byte == ord("/") else chr(byte) if 0x20 < byte < 0x7f and chr(byte) not in _QUOTED
-                   else "%%%02x" % byte for byte in bare)
-
-
-def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:
-    """Files of a driver that came without packages: an installer's own, or a copied library.
-
-    there: packages with files on the host, those included that dpkg has unpacked and not configured yet.
-    """
-    if catalogue.family(there):
-        return tuple(path for path in LEFTOVERS[:1] if host.exists(path))
-    return tuple(path for path in LEFTOVERS if host.exists(path))
-
-
-def _read_offer(
+def read_offer(
     host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin, automatic: AbstractSet[str]
 ) -> Offer:
     key = ""
     try:
-        key = _key_text(host, observation, origin)
+        key = key_text(host, observation, origin, facts)
         repositories = [Repository(origin.url, key, KEY_FILE, credentials=origin.credentials)] if origin.url else []
         with index(host, repositories, beside_system=True) as opened:
             offer = _offer(host, opened, observation, policy, facts, origin, key, automatic)
@@ -277,7 +196,7 @@ def _offer(
     target = target_of(policy, facts, observation.installed, versions)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key)
-    headers = header_packages(observation, policy)
+    headers = tuple(header_packages(observation, policy, facts))
     family = tuple(catalogue.family(observation.installed, target.packages.floating))
     others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
     versions.update(opened.versions(others, origin.url))
@@ -351,7 +270,7 @@ class RecordedTarget(Target):
 def superfluous(observation: Observation, record: Record) -> Dict[str, str]:
     """{package: version} of what is there because of us and was not then. Headers stay, and what builds modules."""
     return {name: version for name, version in observation.installed_by_us.items()
-            if name not in record.ours and name not in record.packages and not _KEPT_NAMES.match(name)}
+            if name not in record.ours and name not in record.packages and not KEPT_NAMES.match(name)}
 
 
 def archives_at_hand(observation: Observation) -> Tuple[str, ...]:
@@ -359,7 +278,7 @@ def archives_at_hand(observation: Observation) -> Tuple[str, ...]:
     return tuple(sorted({*observation.archives, *observation.kept}))
 
 
-def _read_way_back(
+def read_way_back(
     host: Host, observation: Observation, record: Record, origin: Origin, automatic: AbstractSet[str]
 ) -> Offer:
     """What apt would do to bring the recorded driver back; the repository is read only for what is not at hand."""
@@ -522,65 +441,58 @@ def settled(target: Target, observation: Observation) -> bool:
         for version in catalogue.family(coming, target.packages.floating).values() if version)
 
 
-def goes_down(installed: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
+def goes_down(
+    installed: Mapping[str, str], wanted: Mapping[str, str], order: Callable[[str, str], int] = compare
+) -> bool:
     """Whether a package gets an older version than it has; the package manager's order decides."""
-    return any(name in installed and compare(version, installed[name]) < 0 for name, version in wanted.items())
+    return any(name in installed and order(version, installed[name]) < 0 for name, version in wanted.items())
 
 
-def _given_key(host: Host, origin: Origin) -> str:
-    """The key at a path on this host; one that cannot be read is told when the repository is."""
-    if not origin.key_file:
-        return ""
-    try:
-        return read_key(host, origin.key_file)
-    except GpuOpsError:
-        return ""
-
-
-def _key_text(host: Host, observation: Observation, origin: Origin) -> str:
+def key_text(host: Host, observation: Observation, origin: Origin, facts: HostFacts) -> str:
     """Text of the key that is ours to write; one in place is kept while the repository and the key are the same."""
+    places = places_of(facts)
     if origin.key_text or observation.given_key:
         return origin.key_text or observation.given_key
     if not origin.key_url and not origin.key_file:
         return ""
-    if origin.key_url and not key_needed(observation, origin):
-        return observation.files.get(KEY_FILE) or ""
-    return read_key(host, origin.key_url or origin.key_file, origin.key_credentials)
+    if origin.key_url and not key_needed(observation, origin, places):
+        return observation.files.get(places.key) or ""
+    return (manager_of(facts) or APT).read_key(host, origin.key_url or origin.key_file, origin.key_credentials)
 
 
-def header_packages(observation: Observation, policy: Policy) -> Tuple[str, ...]:
-    """Header packages that are missing: of every bootable kernel, and the metapackage that follows updates."""
-    if not policy.kernel_headers:
-        return ()
-    names = ["linux-headers-" + kernel.release for kernel in observation.kernels if not kernel.headers]
-    for name in observation.installed:
-        meta = _KERNEL_METAPACKAGE.match(name)
-        if meta and "linux-headers-" + meta.group(1) not in observation.installed:
-            names.append("linux-headers-" + meta.group(1))
-    return tuple(sorted(names))
+def header_packages(observation: Observation, policy: Policy, facts: HostFacts) -> Dict[str, str]:
+    """{package: the one version that will do, '' for any} of header packages that are missing: of every bootable
+    kernel, and what follows updates."""
+    system = catalogue.system_of(facts.os_id, facts.os_version, facts.arch)
+    if not policy.kernel_headers or system is None:
+        return {}
+    return catalogue.header_packages(
+        system, [kernel.release for kernel in observation.kernels if not kernel.headers],
+        [kernel.release for kernel in observation.kernels], observation.installed)
 
 
 def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> bool:
     """Whether the repository must be read to plan."""
-    if facts.os_id not in SYSTEMS or not policy.comes_from.has_index:
+    if not is_driven(policy, facts) or not policy.comes_from.has_index:
         return False
     if facts.immutable or not facts.gpus or (policy.from_repository and not origin_of(policy, facts).url):
         return False
     target = target_of(policy, facts, observation.installed, {})
     if isinstance(target, Refusal):
         return not policy.version
-    if observation.torn or not settled(target, observation) or key_needed(observation, origin_of(policy, facts)):
+    if observation.torn or not settled(target, observation) or key_needed(
+            observation, origin_of(policy, facts), places_of(facts)):
         return True
     return any(not kernel.headers and kernel.module != target.version for kernel in observation.kernels) and bool(
-        header_packages(observation, policy))
+        header_packages(observation, policy, facts))
 
 
-def key_needed(observation: Observation, origin: Origin) -> bool:
+def key_needed(observation: Observation, origin: Origin, places: Places = APT_PLACES) -> bool:
     """Whether the key in place is not the one of this repository, or not that one alone."""
     if not origin.key_url and not origin.key_file:
         return False
-    in_place = observation.files.get(KEY_FILE) or ""
-    if not in_place or observation.files.get(SOURCES_FILE) != sources_text(origin):
+    in_place = observation.files.get(places.key) or ""
+    if not in_place or observation.files.get(places.sources) != places.sources_text(origin):
         return True
     if origin.key_file and in_place != observation.given_key:
         return True

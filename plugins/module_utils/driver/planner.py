@@ -4,48 +4,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, Optional, Sequence, Tuple
-from urllib.parse import quote
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import ROLES, HostFacts
 from ..core.plan import Disruption, Kept, Plan, Step
 from ..core.refusal import Refusal
-from ..core.steps import (
-    PACKAGES_DOWNLOAD,
-    PACKAGES_INSTALL,
-    PACKAGES_REMOVE,
-    command_step,
-    file_step,
-    packages_step,
-    restore_step,
-)
-from ..hardware.parameters import PARAMETERS_FILE
-from ..packages import space, torn
-from ..packages.apt import credentials, keys
-from ..packages.apt.transaction import install_words
+from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, packages_step
+from ..packages.apt import keys
+from ..packages.manager import PackageManager
 from ..packages.model import Simulation
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
 from . import building, by_hand, catalogue, enrollment, parameters, preinstalled, rollback, signing
-from .files import (
-    AUTH_FILE,
-    FRAMEWORK_FILE,
-    PIN_FILE,
-    RECORDED_FILES,
-    SOURCES_FILE,
-    UNATTENDED_FILE,
-    pin_text,
-    sources_text,
-    unattended_text,
-)
+from .backends.chosen import backend_of
+from .files import RECORDED_FILES, places_of
 from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
-from .origin import KEY_FILE, Origin, origin_of
+from .origin import Origin, origin_of
 from .policy import Policy
 from .record import Record
-from .target import SYSTEMS, Target, target_of, versions_offered
+from .target import Target, is_driven, target_of, versions_offered
 
 NAME = "driver"
-MAKE_ROOM = {space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get clean`)",
-             space.BOOT: ": remove kernels that are not booted any more"}
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
@@ -120,7 +98,9 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
     refusals += facts.refusals_without_gpus()
     if refusals:
         return refusals
-    return _refuse_foreign(observation, policy, facts) + _refuse_broken(observation)
+    backend = backend_of(facts)
+    return (_refuse_foreign(observation, policy, facts) + backend.refuse_host(observation, policy, facts)
+            + backend.refuse_broken(observation))
 
 
 def _refuse_system(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
@@ -135,7 +115,7 @@ def _refuse_system(observation: Observation, policy: Policy, facts: HostFacts) -
             "driver.image_brings_the_driver", observation.brought_by, "packages of source %s" % policy.source,
             "set `source` to `preinstalled`: the image loads its own driver at every boot, and another one comes with "
             "another image", option="source"))
-    elif facts.os_id not in SYSTEMS:
+    elif not is_driven(policy, facts):
         refusals.append(by_hand.refusal(policy, facts, [kernel.release for kernel in observation.kernels]))
     return refusals
 
@@ -153,13 +133,14 @@ def _refuse_guest(policy: Policy, facts: HostFacts) -> List[Refusal]:
 
 def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
     refusals = []
-    names = sorted(name for name in observation.installed if policy.comes_from.foreign.match(name))
+    backend, places = backend_of(facts), places_of(facts)
+    names = backend.foreign(policy, observation.installed)
     if names:
         refusals.append(Refusal(
             "driver.packages_of_another_source",
             "driver packages of another source: %s" % _listed(names, observation.installed),
             "all driver packages from source %s" % policy.source,
-            "purge them first (`apt-get purge %s`), or set `source` to the one they came from" % " ".join(names),
+            "purge them first (`%s`), or set `source` to the one they came from" % backend.purging(names),
             option="source"))
     if observation.leftovers:
         refusals.append(Refusal(
@@ -171,7 +152,7 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
         refusals.append(Refusal(
             "driver.repository_named_twice",
             "the repository is named in %s too" % ", ".join(observation.foreign_sources),
-            "one entry with one key, in %s" % SOURCES_FILE,
+            "one entry with one key, in %s" % places.sources,
             "remove that entry (the package cuda-keyring may own it)"))
     if policy.from_repository and not origin_of(policy, facts).url:
         refusals.append(Refusal(
@@ -188,27 +169,11 @@ def _keyless(origin: Origin) -> bool:
     return not (origin.key_text or origin.key_url or origin.key_file)
 
 
-def _refuse_broken(observation: Observation) -> List[Refusal]:
-    refusals = torn.refusals(observation.torn, observation.offer.lost if observation.offer else ())
-    if refusals or not observation.broken or _repairable(observation):
-        return refusals
-    return [Refusal(
-        "driver.packages_unfinished", "packages that dpkg has not finished: %s" % ", ".join(observation.broken),
-        "a package database in order before packages are added",
-        "run `dpkg --configure -a`; when a kernel package fails there because a module does not build, remove or "
-        "upgrade that module's package first, and do not reboot before that")]
-
-
-def _repairable(observation: Observation) -> bool:
-    """Whether what is unfinished was left by a transaction of ours, or is the driver itself."""
-    return observation.ours_unfinished or all(
-        name in observation.installed_by_us or name in observation.torn for name in observation.broken)
-
-
 def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
     refusals = signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
     refusals += parameters.refusals(observation, policy, facts, target)
     refusals += building.refuse_gone(observation.kernels, policy, facts, target)
+    refusals += backend_of(facts).refuse_target(policy, facts, target)
     if observation.offer is None:
         return refusals
     return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
@@ -236,7 +201,7 @@ def _refuse_offer(
             "%s has %s" % (where, "drivers " + ", ".join(offered) if offered else "no driver"),
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
             "set `version` to one of these, or choose another repository", option="version")]
-    return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, target)
+    return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, policy, facts, target)
             or building.refuse_headless(observation.kernels, _coming(offer), policy, facts, target))
 
 
@@ -251,26 +216,33 @@ def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal
                     option="version")]
 
 
-def _refuse_transaction(observation: Observation, offer: Offer, target: Target) -> List[Refusal]:
-    done = offer.transaction
+def _refuse_transaction(
+    observation: Observation, offer: Offer, policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
+    done, backend = offer.transaction, backend_of(facts)
+    manager = backend.manager
     if done is None:
         return []
     if done.problem:
-        return _refuse_held(observation, done, target) or [unsolvable(
-            done, offer.unread, "driver %s" % target.version)]
+        return _refuse_held(observation, done, target, manager) or [unsolvable(
+            done, offer.unread, "driver %s" % target.version, manager.name,
+            backend.enabled_first(policy, facts, target))]
     others = sorted(name for name, version in catalogue.family(done.installs, target.packages.floating).items()
                     if catalogue.upstream(version) != target.version)
     if others:
-        return [Refusal("driver.versions_mixed", "apt would bring in %s" % _listed(others, done.installs),
+        return [Refusal("driver.versions_mixed",
+                        "%s would bring in %s" % (manager.name, _listed(others, done.installs)),
                         "all driver packages in version %s" % target.version,
                         "set `version` to one that is complete in the repository", option="version")]
     lost = sorted(name for name in done.removes if not catalogue.FAMILY.match(name))
     if lost:
-        return [removes_others(lost)]
-    return _refuse_tools(observation) + no_space(offer.space, done, MAKE_ROOM)
+        return [removes_others(lost, manager.name)]
+    return _refuse_tools(observation, manager) + no_space(offer.space, done, backend.make_room)
 
 
-def _refuse_held(observation: Observation, done: Simulation, target: Target) -> List[Refusal]:
+def _refuse_held(
+    observation: Observation, done: Simulation, target: Target, manager: PackageManager
+) -> List[Refusal]:
     """A hold is somebody's decision; ours is a pin, which names the version that the policy names."""
     family = catalogue.family(observation.held, target.packages.floating)
     names = done.held or tuple(name for name, version in sorted(family.items())
@@ -279,11 +251,11 @@ def _refuse_held(observation: Observation, done: Simulation, target: Target) -> 
         return []
     return [held_packages(
         {name: observation.held.get(name, done.before.get(name, "")) for name in names},
-        "driver %s in their place" % target.version, ", or ask for the version that is held")]
+        "driver %s in their place" % target.version, ", or ask for the version that is held", manager.name)]
 
 
-def _refuse_tools(observation: Observation) -> List[Refusal]:
-    return [] if observation.bindings else [no_bindings()]
+def _refuse_tools(observation: Observation, manager: PackageManager) -> List[Refusal]:
+    return [] if observation.bindings else [no_bindings(manager.name)]
 
 
 def _coming(offer: Optional[Offer]) -> Mapping[str, str]:
@@ -298,24 +270,21 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
-    packages = _packages_step(observation, facts, target)
-    record = rollback.record_steps(observation, facts, packages)
+    packages, backend = _packages_step(observation, facts, target), backend_of(facts)
+    record = rollback.record_steps(observation, facts, packages) if backend.keeps_record else []
     first = _first_steps(observation, policy, facts, packages is not None)
     fetched = _download_steps(observation, policy, facts, target, packages)
     # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
     is_recorded_first = any(step.subject in RECORDED_FILES for step in first)
     steps = [*record, *first, *fetched] if is_recorded_first else [*first, *fetched, *record]
-    if policy.hold:
-        steps += _own_file(observation, UNATTENDED_FILE, unattended_text(),
-                           "Unattended upgrades would swap user space under the loaded kernel module.")
+    steps += backend.steps_before(observation, policy, facts, target, packages)
     steps += parameters.steps(observation, policy, facts, target)
     steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
-    requires = (packages.id,) if packages else ()
-    steps += _hold_steps(observation, policy, target, requires)
+    steps += backend.steps_after(observation, policy, target, packages)
     builds = building.build_steps(observation.kernels, observation.signing_key, policy, facts, target, packages)
     steps += builds + rollback.withdraw_steps(observation)
-    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
+    return Plan(steps=tuple(steps), returns_to=_returns_to(observation, facts, packages, builds),
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *enrollment.requirements(observation, policy, facts, target)),
                 kept=tuple(Kept("GPU %s (10de:%s)" % (gpu.address, gpu.device_id), "it " + ROLES[gpu.role])
@@ -329,75 +298,39 @@ def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, tar
     return Plan(steps=tuple(steps + _download_steps(observation, policy, facts, target, packages)))
 
 
+def _returns_to(
+    observation: Observation, facts: HostFacts, packages: Optional[Step], builds: Sequence[Step]
+) -> Dict[str, Dict[str, Any]]:
+    manager = backend_of(facts)
+    if manager.keeps_record:
+        return rollback.returns_to(observation, facts, packages, builds)
+    return rollback.returns_by_version(packages, manager.manager.name)
+
+
+def _first_steps(observation: Observation, policy: Policy, facts: HostFacts, transaction_follows: bool) -> List[Step]:
+    """What the manager began is finished, and the repository is ours; what that takes may come from there."""
+    backend = backend_of(facts)
+    return backend.finishing_steps(
+        observation, facts, transaction_follows, backend.repository_steps(observation, policy, facts))
+
+
 def _download_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
 ) -> List[Step]:
     """Staging ends here; a whole installation begins with it, so that the two are one plan."""
     if packages is None or origin_of(policy, facts).url.startswith("file:"):
         return []
-    wanted = packages.parameters["request"]
-    if all(_fetched(name, version, observation.archives) for name, version in wanted.items()
-           if observation.installed.get(name) != version):
+    backend = backend_of(facts)
+    step = backend.download_step(observation, target, packages)
+    if all(_fetched(backend.manager, name, version, observation.archives)
+           for name, version in step.change["after"].items() if observation.installed.get(name) != version):
         return []
-    return [command_step(
-        NAME, PACKAGES_DOWNLOAD, "driver %s" % target.version,
-        ["--download-only", *install_words(wanted, packages.parameters["allow_downgrade"])],
-        "The packages are on the host before anything on it changes.",
-        change={"before": dict.fromkeys(wanted), "after": dict(wanted)}, timeout=1800)]
+    return [step]
 
 
-def _fetched(name: str, version: str, archives: Sequence[str]) -> bool:
-    beginning = "%s_%s_" % (name, quote(version, safe="+~."))
-    return any(archive.lower().startswith(beginning.lower()) for archive in archives)
-
-
-def _first_steps(observation: Observation, policy: Policy, facts: HostFacts, transaction_follows: bool) -> List[Step]:
-    """What dpkg began is finished, and the repository is ours; what is unpacked again may come from there."""
-    return _finishing_steps(observation, facts, transaction_follows, _repository_steps(observation, policy, facts))
-
-
-def _finishing_steps(
-    observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step]
-) -> List[Step]:
-    if observation.offer is None or not observation.offer.unpacks:
-        return _repair_steps(observation, transaction_follows) + repository
-    unpack = torn.unpack_step(NAME, observation.offer.unpacks, _swapping(observation.offer.unpacks, facts),
-                              requires=tuple(step.id for step in repository))
-    return [*repository, unpack, *_repair_steps(observation, transaction_follows, (unpack.id,))]
-
-
-def _swapping(packages: Mapping[str, str], facts: HostFacts) -> Disruption:
-    """What it disturbs to unpack packages of a driver: none is loaded, this one is, or another one."""
-    others = any(catalogue.upstream(version) != facts.driver_loaded for version in catalogue.family(packages).values())
-    return Disruption.driver_reload if others and facts.driver_loaded else Disruption.none
-
-
-def _repair_steps(observation: Observation, transaction_follows: bool, requires: Tuple[str, ...] = ()) -> List[Step]:
-    """Finish what dpkg began; a package that does not configure may be one that the transaction replaces."""
-    if not observation.interrupted and not observation.broken:
-        return []
-    return [torn.configure_step(
-        NAME, observation.broken, torn.CONFIGURE if transaction_follows else "dpkg.finish", requires)]
-
-
-def _repository_steps(observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
-    origin = origin_of(policy, facts)
-    if not policy.from_repository:
-        return [] if observation.auth.shown is None else credentials.steps(
-            NAME, AUTH_FILE, origin.url, None, observation.auth)
-    key = origin.key_text or (observation.offer.key if observation.offer else "")
-    steps: List[Step] = credentials.steps(NAME, AUTH_FILE, origin.url, origin.credentials, observation.auth)
-    if key:
-        steps += _own_file(observation, KEY_FILE, key, "apt checks the repository's signature with this key.")
-    return steps + _own_file(observation, SOURCES_FILE, sources_text(origin),
-                             "The driver's packages come from this repository.", tuple(step.id for step in steps))
-
-
-def _own_file(
-    observation: Observation, path: str, text: str, why: str, requires: Tuple[str, ...] = ()
-) -> List[Step]:
-    before = observation.files.get(path)
-    return [] if before == text else [file_step(NAME, path, before, text, why, requires=requires)]
+def _fetched(manager: PackageManager, name: str, version: str, archives: Sequence[str]) -> bool:
+    beginning = manager.archive_begins(name, version).lower()
+    return any(archive.lower().startswith(beginning) for archive in archives)
 
 
 def _packages_step(observation: Observation, facts: HostFacts, target: Target) -> Optional[Step]:
@@ -414,8 +347,13 @@ def _packages_step(observation: Observation, facts: HostFacts, target: Target) -
         NAME, "driver %s" % target.version if driver else "kernel headers", before, after,
         _why(observation, target, driver),
         Disruption.driver_reload if swapped else Disruption.none,
-        manager="apt", request=dict(done.request), automatic=list(done.named), update_cache=True,
-        allow_downgrade=done.allow_downgrade)
+        manager=backend_of(facts).manager.name, request=dict(done.request), automatic=list(done.named),
+        update_cache=True, allow_downgrade=done.allow_downgrade, **_without(observation.offer))
+
+
+def _without(offer: Offer) -> Dict[str, Any]:
+    """Repositories that the transaction leaves out."""
+    return {"without": list(offer.without)} if offer.without else {}
 
 
 def _of_family(request: Mapping[str, str], target: Target) -> Dict[str, str]:
@@ -432,15 +370,6 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
     if not present:
         return "Driver %s %s, one exact version for every package." % (target.version, module)
     return "Driver %s %s takes the place of %s, in one transaction." % (target.version, module, present)
-
-
-def _hold_steps(observation: Observation, policy: Policy, target: Target, requires: Tuple[str, ...]) -> List[Step]:
-    if policy.hold:
-        return _own_file(observation, PIN_FILE, pin_text(target.pinned),
-                         "The version stays until the policy names another one.", requires)
-    return [file_step(NAME, path, observation.files[path], None, "The policy does not hold the version.",
-                      requires=requires)
-            for path in (PIN_FILE, UNATTENDED_FILE) if observation.files.get(path) is not None]
 
 
 def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[str]:
@@ -477,7 +406,7 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
         # Put off with the transaction that they are for
         steps, offered = ([replace(step, disruption=packages.disruption) for step in each]
                           for each in (steps, offered))
-    steps = _finishing_steps(observation, facts, packages is not None, [*steps, *offered])
+    steps = backend_of(facts).finishing_steps(observation, facts, packages is not None, [*steps, *offered])
     steps += enrollment.request_steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)
@@ -492,12 +421,12 @@ def _refuse_rolled_back(
     observation: Observation, record: Record, policy: Policy, facts: HostFacts, target: Target
 ) -> List[Refusal]:
     offer = observation.offer
-    refusals = (_refuse_broken(observation) or rollback.refuse_way_back(observation, record)
+    refusals = (backend_of(facts).refuse_broken(observation) or rollback.refuse_way_back(observation, record)
                 or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
                 or building.refuse_gone(observation.kernels, policy, facts, target))
     if refusals or offer is None:
         return refusals
-    return _refuse_transaction(observation, offer, target) or building.refuse_headless(
+    return _refuse_transaction(observation, offer, policy, facts, target) or building.refuse_headless(
         observation.kernels, _coming(offer), policy, facts, target)
 
 
@@ -505,46 +434,27 @@ def _refuse_rolled_back(
 
 
 def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
-    refusals = _refuse_broken(observation) if policy.comes_from.installs else []
+    backend = backend_of(facts)
+    refusals = backend.refuse_broken(observation) if policy.comes_from.installs else []
     leaving, kept = _leaving(observation, facts)
     held = sorted(name for name in leaving if name in observation.held)
     if held:
-        refusals.append(held_packages({name: observation.held[name] for name in held}, "packages that may be removed"))
+        refusals.append(held_packages({name: observation.held[name] for name in held}, "packages that may be removed",
+                                      manager=backend.manager.name))
     if leaving:
-        refusals += _refuse_tools(observation)
-    steps = _leftover_steps(observation, facts, bool(leaving)) if observation.installed_by_us else []
+        refusals += _refuse_tools(observation, backend.manager)
+    steps = backend.finish_before_removal(observation, facts, bool(leaving)) if observation.installed_by_us else []
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),
             "These packages came with the driver.",
-            Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager="apt",
+            Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager=backend.manager.name,
             request=dict(leaving), purge=True))
-    steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
-              for path in (PARAMETERS_FILE, PIN_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, SOURCES_FILE, KEY_FILE)
-              if path in observation.originals]
-    if observation.auth.shown is not None:
-        steps.append(credentials.removal(NAME, AUTH_FILE, observation.auth))
-    if observation.lists and not observation.foreign_sources and (
-            SOURCES_FILE in observation.originals or observation.files.get(SOURCES_FILE) is None):
-        steps.append(Step(
-            NAME, "repository.forget", origin_of(policy, facts).url,
-            "apt keeps the index of a repository that is gone.",
-            change={"before": "\n".join(observation.lists) + "\n", "after": None},
-            parameters={"files": list(observation.lists)},
-            depends_on=tuple(step.id for step in steps if step.subject == SOURCES_FILE)))
+    steps += backend.steps_back(observation, policy, facts)
     steps += rollback.withdraw_steps(observation) + rollback.forget_steps(observation)
     return Plan(steps=() if refusals else tuple(steps), refusals=tuple(refusals),
                 kept=(*(Kept("package " + name, why) for name, why in sorted(kept.items())),
                       *enrollment.kept(observation, policy, facts)))
-
-
-def _leftover_steps(observation: Observation, facts: HostFacts, transaction_follows: bool) -> List[Step]:
-    """Finish what dpkg began, so that its scripts take back what they have made."""
-    ours = torn.leaving(observation.torn)
-    if not ours:
-        return _repair_steps(observation, transaction_follows)
-    unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving=True)
-    return [unpack, *_repair_steps(observation, transaction_follows, (unpack.id,))]
 
 
 def _leaving(observation: Observation, facts: HostFacts) -> Tuple[Dict[str, str], Dict[str, str]]:

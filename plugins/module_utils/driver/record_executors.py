@@ -13,7 +13,7 @@ from ..core.plan import Step
 from ..core.steps import Executor, managed
 from .archive import INDEX, STORE, index_of, keep, kept, prune, repository
 from .files import KEPT_SOURCES_FILE
-from .observation import LISTS, list_name
+from .observing import LISTS, list_name
 from .record import MEMORY, is_archived, strangers
 from .rollback import FORGET, OFFER, RECORD, WITHDRAW
 

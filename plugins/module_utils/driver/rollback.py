@@ -101,6 +101,13 @@ def returns_to(
     return {packages.id: way_back(record, needed, archives_at_hand(observation), offered)}
 
 
+def returns_by_version(packages: Optional[Step], manager: str) -> Dict[str, Dict[str, Any]]:
+    """What returns_to() tells where no driver is recorded before a change."""
+    return {} if packages is None or not exchanges(packages) else {packages.id: {
+        "version": "", "kernel_module": "", "source": "", "how": NONE,
+        "why": "drivers are not recorded on hosts with %s: install the one before by its `version`" % manager}}
+
+
 def withdraw_steps(observation: Observation, offered: bool = False, requires: Tuple[str, ...] = ()) -> List[Step]:
     """apt is told of the kept files for one transaction alone. offered: this plan tells it of them."""
     if not (observation.offered or offered):

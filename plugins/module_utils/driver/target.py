@@ -9,12 +9,11 @@ from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
 from ..core.facts import FABRIC_MANAGER_NVLSM, OPEN, PROPRIETARY, HostFacts
 from ..core.refusal import Refusal
 from ..core.versions import branch_of, version_key
-from ..packages.apt.versions import newest_first
 from . import catalogue
 from .catalogue import PackageSet, Wanted, system_of
 from .policy import Policy
 
-SYSTEMS = ("debian", "ubuntu")
+_ALWAYS = ("debian", "ubuntu")
 _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
 
 
@@ -38,12 +37,25 @@ class Target:
         return {name: version for name, version in named if version}
 
     def package_version(self, name: str, versions: Mapping[str, Sequence[str]]) -> str:
-        """The package's version in the repository that belongs to this driver, '' if there is none."""
+        """The package's version in the repository that belongs to this driver, '' if there is none.
+
+        versions: those that the repository has of each, newest first.
+        """
         known = versions.get(name, ())
         if name in self.packages.floating:
-            return newest_first(known)[0] if known else ""
+            return known[0] if known else ""
         fitting = [version for version in known if catalogue.upstream(version) == self.version]
-        return newest_first(fitting)[0] if fitting else ""
+        return fitting[0] if fitting else ""
+
+
+def is_driven(policy: Policy, facts: HostFacts) -> bool:
+    """Whether this driver is installed here by us: on the systems of rpm not from the distribution's own source, which
+    packages of its own name, and not as a guest of vGPU."""
+    system = system_of(facts.os_id, facts.os_version, facts.arch)
+    if system is None:
+        return facts.os_id in _ALWAYS
+    return catalogue.is_driven(system) and (facts.os_id in _ALWAYS or not (
+        policy.comes_from.of_distribution or facts.vgpu_manager))
 
 
 def target_of(

@@ -16,6 +16,7 @@ from typing import (
     Collection,
     ContextManager,
     Dict,
+    FrozenSet,
     Iterable,
     List,
     Mapping,
@@ -82,11 +83,26 @@ class PackageManager(Protocol):
         builtin_options() is None."""
 
     def installed(self, host: Host) -> Dict[str, Package]:
-        """Every package in the database, by name. Of a package that may be there in several versions (a kernel) the
-        older ones have theirs in their name; so have those that an interrupted transaction left beside the newer."""
+        """Every package in the database, by name. One that may be there in several versions (a kernel) has its version
+        in the name; so have those that an interrupted transaction left beside the newer."""
 
     def interrupted(self, host: Host) -> bool:
         """Whether a transaction was stopped in the middle, so that the manager, or we, must finish it first."""
+
+    def automatic(self, host: Host) -> FrozenSet[str]:
+        """Packages that nobody has chosen by hand: they came because others needed them."""
+
+    def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
+        """Let these count as such. What cannot be marked now is marked with the next transaction."""
+
+    def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
+        """Those of our packages that can go without taking a package with them that is not ours."""
+
+    def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
+        """Files other than ours in which an enabled repository has this address."""
+
+    def has_bindings(self, host: Host) -> bool:
+        """Whether what carries transactions out finds the library that it works with."""
 
     def compare(self, first: str, second: str) -> int:
         """-1, 0 or 1: how the first version stands to the second."""
@@ -101,6 +117,24 @@ class PackageManager(Protocol):
 
     def archives(self, host: Host) -> Tuple[str, ...]:
         """Names of the package files that the manager has fetched and keeps."""
+
+    def archive_begins(self, name: str, version: str) -> str:
+        """How the name of a package's file begins."""
+
+    def download(self, host: Host, step: Step) -> None:
+        """Fetch the packages of a step (PACKAGES_DOWNLOAD); the transaction finds them where the manager keeps them."""
+
+    def prepare(
+        self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
+    ) -> Dict[str, Any]:
+        """What has to be so before a package step begins: the manager's lists name what was planned, and what scripts
+        of packages rely on is there. Its answer is noted with the opened step, for evidence().
+
+        account: what our transactions have changed by now; is_fetched: whether this run has fetched the packages.
+        """
+
+    def mend(self, host: Host, names: Collection[str]) -> None:
+        """Of these packages, what a power cut may have left of their files; the host has booted meanwhile."""
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """Have the manager's own lists name what is asked for. Raises GpuOpsError where they do not then."""

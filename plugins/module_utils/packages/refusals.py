@@ -3,6 +3,7 @@
 """Why a transaction cannot be, in the words of every capability that has packages. Pure."""
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import List, Mapping, Optional, Sequence, Tuple
 
 from ..core.refusal import Refusal
@@ -11,34 +12,62 @@ from .model import Simulation
 from .space import Space
 
 
-def unsolvable(transaction: Simulation, unread: Tuple[str, ...], wanted: str) -> Refusal:
-    """unread: sources of the host that apt cannot read, in its words; what is missing may stand in one of them."""
+@dataclass(frozen=True)
+class Words:
+    """What people type with a package manager: to read its sources, to simulate, to see and to end a hold."""
+
+    update: str
+    simulate: str
+    holds: str
+    unhold: str
+    library: str
+    install: str
+
+
+WORDS = {
+    "apt": Words("apt-get update", "apt-get --simulate install", "apt-mark hold", "apt-mark unhold %s",
+                 "no python3-apt for the Python that Ansible uses on this host, nor for /usr/bin/python3",
+                 "apt-get install python3-apt"),
+    "dnf": Words("dnf makecache", "dnf --assumeno install", "dnf versionlock list", "dnf versionlock delete %s",
+                 "no library of dnf for the Pythons of this host", "dnf install python3-dnf"),
+}
+
+
+def unsolvable(
+    transaction: Simulation, unread: Tuple[str, ...], wanted: str, manager: str = "apt",
+    enabled_first: Tuple[str, ...] = ()
+) -> Refusal:
+    """unread: sources of the host that the manager cannot read, in its words; what is missing may stand in one of them.
+    enabled_first: repositories that the transaction may need."""
     return Refusal(
-        "packages.unsolvable", "apt would refuse the transaction: %s" % " | ".join((transaction.problem,) + unread),
+        "packages.unsolvable", "%s would refuse the transaction: %s" % (
+            manager, " | ".join((transaction.problem,) + unread)),
         "%s with everything it depends on" % wanted,
-        "see that the host's own sources are complete and can be read (`apt-get update`)")
+        "see that the host's own sources are complete and can be read (`%s`)%s" % (
+            WORDS[manager].update, ", %s among them" % " and ".join(enabled_first) if enabled_first else ""))
 
 
-def removes_others(names: Sequence[str]) -> Refusal:
+def removes_others(names: Sequence[str], manager: str = "apt") -> Refusal:
     return Refusal(
         "packages.removes_others",
-        "apt would remove %s" % ", ".join(names), "a transaction that removes nothing of others",
-        "see what they conflict with (`apt-get --simulate install`), or choose another version")
+        "%s would remove %s" % (manager, ", ".join(names)), "a transaction that removes nothing of others",
+        "see what they conflict with (`%s`), or choose another version" % WORDS[manager].simulate)
 
 
-def held_packages(versions: Mapping[str, str], wanted: str, otherwise: str = "") -> Refusal:
+def held_packages(
+    versions: Mapping[str, str], wanted: str, otherwise: str = "", manager: str = "apt"
+) -> Refusal:
     """versions: {package: version} of what somebody holds; otherwise: what can be done instead of unholding it."""
     return Refusal(
-        "packages.held", "held packages (apt-mark hold): %s" % ", ".join(
-            ("%s %s" % item).strip() for item in versions.items()),
-        wanted, "run `apt-mark unhold %s`%s" % (" ".join(versions), otherwise))
+        "packages.held", "held packages (%s): %s" % (WORDS[manager].holds, ", ".join(
+            ("%s %s" % item).strip() for item in versions.items())),
+        wanted, "run `%s`%s" % (WORDS[manager].unhold % " ".join(versions), otherwise))
 
 
-def no_bindings() -> Refusal:
+def no_bindings(manager: str = "apt") -> Refusal:
     return Refusal(
-        "packages.no_bindings",
-        "no python3-apt for the Python that Ansible uses on this host, nor for /usr/bin/python3",
-        "the library that ansible.builtin.apt works with", "run `apt-get install python3-apt`")
+        "packages.no_bindings", WORDS[manager].library, "the library that ansible.builtin.%s works with" % manager,
+        "run `%s`" % WORDS[manager].install)
 
 
 def no_space(room: Optional[Space], transaction: Simulation, hints: Mapping[str, str]) -> List[Refusal]:

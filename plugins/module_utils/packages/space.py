@@ -11,11 +11,13 @@ from ..core.host import Host
 from .model import Simulation
 
 SYSTEM, ARCHIVES, BOOT = "/usr", "/var/cache/apt/archives", "/boot"
+DNF_ARCHIVES = "/var/cache/dnf"
 MIB = 1024 * 1024
 # vmlinuz, System.map and config of a kernel; its modules count with the package
 _KERNEL_IN_BOOT = 32 * MIB
-_KERNEL = re.compile(r"^linux-image-\d")
-_REBUILDS_INITRAMFS = re.compile(r"^(linux-image-\d|nvidia-.*dkms|firmware-nvidia|nvidia-driver|nvidia-headless)")
+_KERNEL = re.compile(r"^(linux-image-\d|kernel(-uek|-64k)?-core-)")
+_REBUILDS_INITRAMFS = re.compile(
+    r"^(linux-image-\d|kernel(-uek|-64k)?-core-|(kmod-)?nvidia-.*dkms|firmware-nvidia|nvidia-driver|nvidia-headless)")
 
 
 @dataclass(frozen=True)
@@ -25,21 +27,23 @@ class Space:
     device:    {directory: the file system it lies on}, so that directories of one share their room.
     free:      {directory: bytes that can be written there}.
     initramfs: size of the largest one in /boot, 0 where there is none.
+    archives:  the directory of package files that are fetched.
     """
 
     device: Mapping[str, int]
     free: Mapping[str, int]
     initramfs: int = 0
+    archives: str = ARCHIVES
 
 
-def observe(host: Host) -> Space:
+def observe(host: Host, archives: str = ARCHIVES) -> Space:
     device, free = {}, {}
-    for directory in (SYSTEM, ARCHIVES, BOOT):
+    for directory in (SYSTEM, archives, BOOT):
         there = host.stat(directory)
         device[directory] = there.st_dev if there else 0
         free[directory] = host.free(directory)
     sizes = [host.stat(path) for path in host.glob("/boot/initrd*") + host.glob("/boot/initramfs*")]
-    return Space(device, free, max((size.st_size for size in sizes if size), default=0))
+    return Space(device, free, max((size.st_size for size in sizes if size), default=0), archives)
 
 
 def lacking(space: Space, transaction: Simulation) -> List[Tuple[str, int, int]]:
@@ -51,7 +55,7 @@ def lacking(space: Space, transaction: Simulation) -> List[Tuple[str, int, int]]
     rebuilt = any(_REBUILDS_INITRAMFS.match(name) for name in transaction.installs)
     needs = {
         SYSTEM: transaction.unpacked,
-        ARCHIVES: transaction.download,
+        space.archives: transaction.download,
         BOOT: kernels * (space.initramfs + _KERNEL_IN_BOOT) + (space.initramfs if rebuilt else 0),
     }
     together: Dict[int, int] = {}

@@ -22,8 +22,8 @@ from ..core.journal import Journal
 from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
 from ..core.steps import PACKAGES_INSTALL, Executor, command_step
-from . import provenance, space
-from .apt import conffiles, database, running
+from . import space
+from .apt import conffiles, database, history, running
 from .model import Package
 
 ACTION = "dpkg.unpack"
@@ -178,7 +178,7 @@ def unpack(host: Host, journal: Journal, step: Step) -> None:
     files, told = _archives(host, wanted), ""
     if len(files) < len(wanted):
         try:
-            provenance.refresh(host, {name: wanted[name] for name in wanted if name not in files})
+            history.refresh(host, {name: wanted[name] for name in wanted if name not in files})
         except GpuOpsError as error:
             told = error.found
         files = _archives(host, wanted)

@@ -7,7 +7,7 @@ import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import pytest
 
@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
+    Executor,
     file_step,
     packages_step,
     restore_steps,
@@ -441,6 +442,19 @@ class Books:
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         journal.remember("books", {"came": opened["simulated"] if host.exists("/etc/three") else []})
 
+    def executor(self, step: Step) -> Optional[Executor]:
+        return None
+
+
+@dataclass
+class OnHost(Books):
+    """Those of a manager that no module of ansible.builtin is for."""
+
+    carry_out: Executor
+
+    def executor(self, step: Step) -> Optional[Executor]:
+        return self.carry_out
+
 
 def packaged(host: Host, **more: Any) -> Run:
     return run(host, replace(FILES, plan=one_package, transactions=Books()), text="new", **more)
@@ -474,6 +488,30 @@ def test_a_transaction_without_effect_is_over_and_an_error(host: Host) -> None:
     with pytest.raises(GpuOpsError, match="still needed"):
         packaged(host, resumed=step.id).apply()
     assert Journal(host).recall("books") == {"came": []} and told(host, "failed") == ["a package"]
+
+
+def test_a_manager_without_a_module_of_ansible_has_its_steps_carried_out_on_the_host(host: Host) -> None:
+    def install(host: Host, journal: Journal, step: Step) -> None:
+        (event,) = journal.unfinished("files")
+        assert event["transaction"] == {"simulated": ["pkg"]}
+        host.write("/etc/three", "came")
+
+    capability = replace(FILES, plan=one_package, transactions=OnHost(install))
+    outcome = run(host, capability, text="new").apply()
+    assert (len(outcome.applied), outcome.awaiting) == (1, None)
+    assert Journal(host).recall("books") == {"came": ["pkg"]} and Journal(host).unfinished("files") == []
+
+
+def test_what_came_by_a_transaction_that_failed_on_the_host_is_accounted_for(host: Host) -> None:
+    def fail(host: Host, journal: Journal, step: Step) -> None:
+        host.write("/etc/three", "came before it failed")
+        raise GpuOpsError("packages.failed", found="a failure", wanted="none", remedy="try again")
+
+    capability = replace(FILES, plan=one_package, transactions=OnHost(fail))
+    with pytest.raises(GpuOpsError, match="a failure"):
+        run(host, capability, text="new").apply()
+    assert Journal(host).recall("books") == {"came": ["pkg"]}
+    assert told(host, "failed") == ["a package"] and Journal(host).unfinished("files") == []
 
 
 def test_what_a_killed_controller_left_open_is_accounted_for_and_done_anew(host: Host) -> None:

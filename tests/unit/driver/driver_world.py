@@ -11,12 +11,14 @@ import world
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import OPEN, PROPRIETARY, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import building, catalogue, planner
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends.dnf import streams_wanted
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import OUR_FILES, RECORDED_FILES
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import RECORDED_FILES, places_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
     Observation,
     Offer,
+    OfRpm,
     archives_at_hand,
     goes_down,
     header_packages,
@@ -42,6 +44,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing impor
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, target_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import kind_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import DNF, manager_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
 VERSIONS = ("580.126.09", "580.178.04", "595.91.07", "610.57.04", "615.71.09")
@@ -70,6 +74,7 @@ def policy(**changes: Any) -> Policy:
     return policy_of(given)
 
 
+LIBRARIES = ("libnvidia-ml1", "nvidia-driver-cuda-libs")
 NO_MODULE: Dict[str, Any] = {"module": "", "license": "", "signer": "", "key": "", "trusted": True}
 # As modinfo tells it
 LICENSES = {True: "Dual MIT/GPL", False: "NVIDIA"}
@@ -85,6 +90,7 @@ class World(world.World):
     script_builds: whether the script of the driver's package builds its module, for the running and the newest kernel.
     more:          further fields of the observation.
     signing_key:   the key that DKMS signs with; the firmware keeps what it has of it.
+    trusted:       {name of a key in rpm's database: fingerprints}; ours are those that our_keys names.
     """
 
     capability = CAPABILITY
@@ -103,13 +109,16 @@ class World(world.World):
     script_builds: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
     signing_key: SigningKey = SigningKey()
+    trusted: Dict[str, Tuple[str, ...]] = field(default_factory=dict)
+    our_keys: Tuple[str, ...] = ()
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
             installed=dict(self.installed), kernels=self.kernels, installed_by_us=dict(self.installed_by_us),
-            files=self.state(OUR_FILES), originals=dict(self.originals),
+            files=self.state(places_of(there).all), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
-            record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted))
+            record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
+            of_rpm=OfRpm(dict(self.trusted), self.our_keys))
         seen = replace(seen, **self.more)
         if wanted.state == "rolled_back":
             needed = way_back_needed(seen, wanted)
@@ -117,6 +126,8 @@ class World(world.World):
             return replace(seen, offer=self._offer_back(seen)) if needed else seen
         if wanted.state != "absent" and index_needed(seen, wanted, there):
             returnable = {**self.installed, **(self.record.packages if self.record else {})}
+            if manager_of(there) is DNF:
+                return replace(seen, offer=self._offer_of_dnf(seen, wanted, there), archives=self.archives)
             offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
             return replace(seen, offer=offer, archives=self.archives)
         return seen
@@ -148,7 +159,7 @@ class World(world.World):
             return Offer(versions=versions, key=origin_of(wanted, there).key_text)
         for name in target.packages.required + target.packages.optional:
             versions[name] = sorted(packages, reverse=True)
-        headers = header_packages(seen, wanted)
+        headers = tuple(header_packages(seen, wanted, there))
         versions.update(dict.fromkeys(headers, ["6.1.176-1"] if self.headers_offered else []))
         key = origin_of(wanted, there).key_text
         request = requested(target, seen, versions, headers)
@@ -168,6 +179,45 @@ class World(world.World):
             installs, removes, before=before, request=request, allow_downgrade=goes_down(self.installed, installs),
             named=("libnvidia-ml1",) if comes and not there.vgpu_manager else ()))
 
+    def _offer_of_dnf(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
+        """NVIDIA's rpm packages have an epoch, those of the fabric have none."""
+        key = origin_of(wanted, there).key_text
+        offered = sorted(self.versions, reverse=True)
+        versions = {name: ["3:%s-1.el9" % each for each in offered] for name in anchors(wanted, there)}
+        target = target_of(wanted, there, seen.installed, versions)
+        if not isinstance(target, Target):
+            return Offer(versions=versions, key=key)
+        for name in target.packages.required + target.packages.optional:
+            epoch = "" if name in ("nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq") else "3:"
+            versions[name] = ["%s%s-1.el9" % (epoch, each) for each in offered]
+        headers = header_packages(seen, wanted, there)
+        versions.update({name: [version] if self.headers_offered else [] for name, version in headers.items()})
+        streams = streams_wanted(wanted, there, target)
+        request = requested(target, seen, versions, tuple(headers))
+        if not request:
+            return Offer(versions=versions, key=key, streams=streams)
+        installs = dict(request)
+        if target.packages.anchor in request:
+            installs.update({"nvidia-driver-cuda-libs": request[target.packages.anchor], "dkms": "3.2.2-1.el9"})
+        installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
+        removes = tuple(name for name in self.installed if building.loses([name]) and name not in installs) \
+            if building.loses(installs) else ()
+        before = {name: self.installed[name] for name in (*installs, *removes) if name in self.installed}
+        return Offer(versions=versions, key=key, streams=streams, transaction=Simulation(
+            installs, removes, before=before, request=request,
+            allow_downgrade=goes_down(self.installed, installs, DNF.compare)))
+
+    def rpm_import_key(self, step: Step) -> None:
+        fingerprints = tuple(step.change["after"].split(", "))
+        assert fingerprints == keys.read((self.files[step.subject]).encode()).fingerprints
+        name = "gpg-pubkey-" + fingerprints[0][-8:].lower()
+        self.trusted[name] = fingerprints
+        self.our_keys += (name,)
+
+    def rpm_forget_key(self, step: Step) -> None:
+        del self.trusted[step.subject]
+        self.our_keys = tuple(name for name in self.our_keys if name != step.subject)
+
     def _signing_key(self, wanted: Policy) -> SigningKey:
         if not wanted.signing_key:
             return self.signing_key
@@ -178,7 +228,7 @@ class World(world.World):
         return super().is_touched or bool(self.installed_by_us) or self.record is not None
 
     def of_others(self) -> Dict[str, Any]:
-        return {**super().of_others(), "packages": dict(self.installed)}
+        return {**super().of_others(), "packages": dict(self.installed), "keys": dict(self.trusted)}
 
     def _repaired(self, step: Step) -> None:
         """dpkg has finished what it began."""
@@ -191,9 +241,14 @@ class World(world.World):
 
     def packages_download(self, step: Step) -> None:
         self._prune(step.change["after"], self.installed, self.record.packages if self.record else {})
-        self.archives += tuple("%s_%s_amd64.deb" % package for package in step.change["after"].items())
+        self.archives += tuple(self._archive(*package) for package in step.change["after"].items())
 
         self._keep(step.change["after"])
+
+    def _archive(self, name: str, version: str) -> str:
+        if manager_of(self.facts) is DNF:
+            return DNF.archive_begins(name, version) + "x86_64.rpm"
+        return "%s_%s_amd64.deb" % (name, version)
 
     def _keep(self, packages: Mapping[str, str]) -> None:
         self.kept = tuple(sorted({*self.kept, *(
@@ -238,7 +293,8 @@ class World(world.World):
                 self.installed_by_us[name] = version
             self.installed[name] = version
         self.kernels = tuple(
-            replace(kernel, headers=kernel.headers or "linux-headers-" + kernel.release in self.installed)
+            replace(kernel, headers=kernel.headers or bool(
+                set(catalogue.headers_of(kernel.release)).intersection(self.installed)))
             for kernel in self.kernels)
         anchor = [name for name in step.change["after"] if name in self.installed
                   and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
@@ -293,7 +349,7 @@ class World(world.World):
         self.facts = self.facts.but(
             driver_installed=runs.module, driver_boots=boots.module,
             driver_userspace=next((catalogue.upstream(version) for name, version in self.installed.items()
-                                   if name == "libnvidia-ml1" or catalogue.is_guest(name)), ""),
+                                   if name in LIBRARIES or catalogue.is_guest(name)), ""),
             module_installed=kind_of((runs if runs.module else boots).license),
             key_pending=self.signing_key.called if self.signing_key.state == PENDING
             and self.signing_key.serial == (runs if runs.module else boots).key else "")

@@ -13,10 +13,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import policy_of
 
-EL9 = "5.14.0-570.12.1.el9_6.x86_64"
+EL8 = "4.18.0-553.16.1.el8_10.x86_64"
 
 
-def told(os_id: str, release: str, kernel: str = EL9, gpus: Tuple[str, ...] = (A100,), more: Any = None,
+def told(os_id: str, release: str, kernel: str = EL8, gpus: Tuple[str, ...] = (A100,), more: Any = None,
          **options: Any) -> Refusal:
     there = facts(*gpus, os_id=os_id, os_version=release, kernel=kernel, boot_kernel=kernel, **(more or {}))
     wanted = policy_of({"version": "580.178.04", **options})
@@ -31,14 +31,14 @@ def steps(refusal: Refusal) -> str:
     return "\n".join(part[4:] for part in refusal.remedy.split("; "))
 
 
-def test_a_rebuild_of_el9_is_told_everything() -> None:
-    assert steps(told("rocky", "9.6")).replace("set `source` to `preinstalled`", "") == """\
-add the repository https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/ signed by \
-https://developer.download.nvidia.com/compute/cuda/repos/rhel9/x86_64/D42D0685.pub (fingerprint \
+def test_a_rebuild_of_el8_is_told_everything() -> None:
+    assert steps(told("rocky", "8.10")).replace("set `source` to `preinstalled`", "") == """\
+add the repository https://developer.download.nvidia.com/compute/cuda/repos/rhel8/x86_64/ signed by \
+https://developer.download.nvidia.com/compute/cuda/repos/rhel8/x86_64/D42D0685.pub (fingerprint \
 610C7B14E068A878070DA4E99CD0A493D42D0685)
-enable the repositories epel, crb
+enable the repositories epel, powertools
 `dnf module reset nvidia-driver`, then `dnf module enable nvidia-driver:580-open`
-`dnf install gcc make dkms kernel-devel-matched kernel-devel-5.14.0-570.12.1.el9_6.x86_64`
+`dnf install gcc make dkms kernel-devel-4.18.0-553.16.1.el8_10.x86_64`
 `dnf install kmod-nvidia-open-dkms-3:580.178.04 nvidia-driver-cuda-3:580.178.04 nvidia-persistenced-3:580.178.04 \
 nvidia-modprobe-3:580.178.04`
 `dnf versionlock add kmod-nvidia-open-dkms nvidia-driver-cuda nvidia-persistenced nvidia-modprobe nvidia-kmod-common`
@@ -46,7 +46,7 @@ nvidia-modprobe-3:580.178.04`
 
 
 @pytest.mark.parametrize("system, options, said", [
-    (("rhel", "10.1"), {}, "codeready-builder-for-rhel-10-x86_64-rpms"),
+    (("rhel", "8.10"), {}, "codeready-builder-for-rhel-8-x86_64-rpms"),
     (("rhel", "10.1"), {"source": "distribution", "version": ""}, "`rhel-drivers install nvidia`"),
     (("almalinux", "9.6"), {"source": "distribution", "version": ""}, "`dnf install almalinux-release-nvidia-driver`"),
     (("fedora", "44"), {}, "73CD9B30.pub"),
@@ -55,10 +55,10 @@ nvidia-modprobe-3:580.178.04`
     (("opensuse-leap", "16.0"), {}, "/suse16/x86_64/"),
     (("amzn", "2023"), {}, "`dnf module reset nvidia-driver`, then `dnf module enable nvidia-driver:580-open`"),
     (("amzn", "2023"), {"source": "distribution"}, "`dnf install nvidia-release`"),
-    (("rocky", "9.6"), {"version": "595"}, "choose one version of branch 595 for all packages, in the place of V"),
-    (("rocky", "9.6"), {"kernel_module": "proprietary"}, "nvidia-driver:580-dkms"),
-    (("rocky", "9.6"), {"fabric_manager": "present"}, "nvidia-fabricmanager-580.178.04"),
-    (("rocky", "9.6"), {"source": "local_repository", "repository_url": "https://mirror/el9", "repository_key": KEY},
+    (("rocky", "8.10"), {"version": "595"}, "choose one version of branch 595 for all packages, in the place of V"),
+    (("rocky", "8.10"), {"kernel_module": "proprietary"}, "nvidia-driver:580-dkms"),
+    (("rocky", "8.10"), {"fabric_manager": "present"}, "nvidia-fabricmanager-580.178.04"),
+    (("rocky", "8.10"), {"source": "local_repository", "repository_url": "https://mirror/el9", "repository_key": KEY},
      "add the repository https://mirror/el9/ signed by the key in `repository_key`"),
     (("opensuse-leap", "15.6"), {}, "it has no directory for this system"),
 ])
@@ -69,13 +69,13 @@ def test_systems_and_policies_have_instructions_of_their_own(
 
 
 def test_what_the_policy_does_not_want_is_not_told() -> None:
-    text = steps(told("rocky", "9.6", hold=False, kernel_headers=False))
+    text = steps(told("rocky", "8.10", hold=False, kernel_headers=False))
     assert "versionlock" not in text
     assert "kernel-devel" not in text
 
 
 def test_a_password_of_the_mirror_is_not_told() -> None:
-    text = steps(told("rocky", "9.6", repository_url="https://me:secret@mirror/el9"))
+    text = steps(told("rocky", "8.10", repository_url="https://me:secret@mirror/el9"))
     assert "https://mirror/el9/" in text
     assert "secret" not in text
 
@@ -96,7 +96,7 @@ def test_under_secure_boot_modules_of_suse_are_told() -> None:
 def test_what_could_not_be_installed_by_hand_either_is_refused_for_that(
     gpus: Tuple[str, ...], options: Any, code: str
 ) -> None:
-    assert told("rocky", "9.6", gpus=gpus, **options).code == code
+    assert told("rocky", "8.10", gpus=gpus, **options).code == code
 
 
 def test_a_system_without_a_table_is_left_to_its_admin() -> None:
@@ -110,7 +110,7 @@ def test_debian_is_driven() -> None:
 
 
 def test_who_wants_the_driver_before_is_not_told_how_to_install_one() -> None:
-    for system in (("rocky", "9.6"), ("freebsd", "14")):
+    for system in (("rocky", "8.10"), ("freebsd", "14")):
         for source in ("nvidia_repository", "preinstalled"):
             assert told(*system, state="rolled_back", source=source).code == "driver.no_record"
     assert told("debian", "12", state="rolled_back", source="preinstalled",

@@ -27,8 +27,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation i
     Offer,
     goes_down,
     key_needed,
-    list_name,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observing import list_name
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import KEY_FILE, origin_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing import ENROLLED, SigningKey
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import space
@@ -159,7 +159,7 @@ class TestRefusals:
     @pytest.mark.parametrize("there, said", [
         (facts(), "no NVIDIA GPU"),
         (facts(A100, immutable="/run/ostree-booted"), "/run/ostree-booted"),
-        (facts(A100, os_id="arch", os_version=""), "Debian or Ubuntu"),
+        (facts(A100, os_id="arch", os_version=""), "Debian, Ubuntu"),
         (facts(A100, secure_boot=True), "mokutil --import"),
     ])
     def test_what_the_host_does_not_take(self, there: Any, said: str) -> None:

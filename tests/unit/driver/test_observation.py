@@ -14,7 +14,9 @@ from gpu_hosts import A100, facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation, observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends import apt
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observing import observe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, target_of
 
 pytestmark = pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="needs dpkg")
@@ -43,7 +45,7 @@ def test_files_of_packages_that_are_not_configured_yet_are_nobodys_leftovers(
     broken = {"nvidia-kernel-open-dkms": ("580.178.04-1", states[1]), "nvidia-driver-cuda": ("580.178.04-1", states[0])}
     there = seen(tmp_path, broken, {})
     assert there.leftovers == () and set(there.broken) == set(broken)
-    (refusal,) = planner._refuse_foreign(there, policy(), THERE) + planner._refuse_broken(there)
+    (refusal,) = planner._refuse_foreign(there, policy(), THERE) + apt.BACKEND.refuse_broken(there)
     assert "dpkg --configure -a" in refusal.remedy
 
 

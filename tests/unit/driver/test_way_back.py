@@ -24,10 +24,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     split_by_disruption,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, observation, planner, record
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, observing, planner, record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import KEPT_SOURCES_FILE, PIN_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 
 sys.path.append(str(Path(__file__).parents[1] / "packages"))
@@ -58,7 +59,7 @@ class Machine:
 
     def plan(self, there: HostFacts, **changes: Any) -> Plan:
         wanted = self.wanted(**changes)
-        return planner.plan(observation.observe(self.host, self.journal, wanted, there), wanted, there)
+        return planner.plan(observing.observe(self.host, self.journal, wanted, there), wanted, there)
 
     def apply(self, plan: Plan, allowed: Disruption = Disruption.reboot) -> None:
         assert not plan.refusals, plan.refusals
@@ -88,8 +89,8 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
-    monkeypatch.setattr(observation.running, "has_bindings", lambda host: True)
-    monkeypatch.setattr(observation, "read_kernels", lambda *_words: (Kernel(LOADED.kernel, headers=True),))
+    monkeypatch.setattr(running, "has_bindings", lambda host: True)
+    monkeypatch.setattr(observing, "read_kernels", lambda *_words: (Kernel(LOADED.kernel, headers=True),))
     with Repository(tmp_path / "repository") as repository:
         for name in NAMES:
             for version in (OLD_PACKAGE, NEW_PACKAGE):
@@ -275,7 +276,7 @@ def test_no_room_is_asked_for_what_is_on_the_host_already(machine: Machine) -> N
     for clean in (False, True):
         if clean:
             machine.root.apt("clean")
-        offer = observation.observe(machine.host, machine.journal, machine.wanted(state="rolled_back"), NEWER).offer
+        offer = observing.observe(machine.host, machine.journal, machine.wanted(state="rolled_back"), NEWER).offer
         assert offer and offer.transaction and offer.transaction.download == 0 < offer.transaction.unpacked
 
 

@@ -79,6 +79,7 @@ def driver(version: str) -> List[Made]:
             "Requires: nvidia-persistenced = " + same)),
         Made("nvidia-driver-cuda-libs", version, epoch=3, script=_KILLS % "libs"),
         Made("nvidia-persistenced", version, epoch=3),
+        Made("nvidia-modprobe", version, epoch=3),
         Made("nvidia-fabricmanager", version),
     ]
     for name, other in ((OPEN, CLOSED), (CLOSED, OPEN)):
@@ -95,6 +96,11 @@ OF_SYSTEM = [
     *(Made("kernel-core", "5.14.0", "%d.el9" % number, relations=(
         "Provides: kernel = 5.14.0-%d.el9" % number, "Provides: installonlypkg(kernel)"))
       for number in (570, 611, 640)),
+    *(Made("kernel-devel", "5.14.0", "%d.el9" % number, relations=("Provides: installonlypkg(kernel)",))
+      for number in (570, 611)),
+    *(Made("kernel-devel-matched", "5.14.0", "%d.el9" % number, relations=(
+        "Requires: kernel-devel = 5.14.0-%d.el9" % number, "Requires: kernel-core = 5.14.0-%d.el9" % number))
+      for number in (570, 611)),
 ]
 
 

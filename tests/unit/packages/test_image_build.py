@@ -12,7 +12,7 @@ from scratch_apt import Repository, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import observe
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observing import observe
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.planner import plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.policy import policy_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.awaited import foreseen

@@ -63,8 +63,8 @@ def test_packages_are_told_with_epoch_version_and_release_and_keys_are_none(root
 def test_every_kernel_is_told_and_none_is_a_leftover(root: Root) -> None:
     put(root, *KERNELS)
     assert {name: package.state for name, package in root.packages().items()} == dict.fromkeys(
-        ("kernel-core", "kernel-core-5.14.0-611.el9", "kernel-core-5.14.0-570.el9"), "installed")
-    assert root.packages()["kernel-core"].version == "5.14.0-640.el9"
+        ("kernel-core-5.14.0-640.el9", "kernel-core-5.14.0-611.el9", "kernel-core-5.14.0-570.el9"), "installed")
+    assert root.packages()["kernel-core-5.14.0-640.el9"].version == "5.14.0-640.el9"
 
 
 def test_what_an_upgrade_has_not_erased_is_a_leftover(root: Root) -> None:
@@ -202,7 +202,8 @@ def test_an_artifact_of_a_module_is_a_package_in_a_version() -> None:
 
 def test_the_oldest_kernel_makes_room_and_the_others_stay() -> None:
     there = database.named([("kernel-core", "x86_64", "5-%d" % number) for number in (1, 2, 3)], {"kernel-core"})
-    items = [("comes", "kernel-core", "x86_64", "5-4", 10, 20), ("goes", "kernel-core", "x86_64", "5-1", 0, 9)]
+    items = [("comes", "kernel-core", "x86_64", "5-4", 10, 20, True),
+             ("goes", "kernel-core", "x86_64", "5-1", 0, 9, True)]
     done = simulation(items, there)
-    assert (done.installs, done.removes) == ({"kernel-core": "5-4"}, ("kernel-core-5-1",))
+    assert (done.installs, done.removes) == ({"kernel-core-5-4": "5-4"}, ("kernel-core-5-1",))
     assert (done.download, done.unpacked) == (10, 20)

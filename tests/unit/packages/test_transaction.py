@@ -14,8 +14,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transac
     builtin_options,
     install_words,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.capability_action import (
-    APT,
+    MODULES,
     MOST_ROUNDS,
     CapabilityAction,
     known_options,
@@ -105,8 +106,19 @@ def test_a_host_that_never_comes_to_an_end_is_no_success() -> None:
     action = Endless(module_loader)
     result = action.run(task_vars={})
     assert result["failed"] and result["changed"] and "something on the host undoes them" in result["msg"]
-    assert [call["module"] for call in action.calls[:-1]] == [DRIVER, APT] * MOST_ROUNDS
+    assert [call["module"] for call in action.calls[:-1]] == [DRIVER, MODULES["apt"]] * MOST_ROUNDS
     # the last transaction is accounted for, and the host's lock given back
     last = action.calls[-1]
     assert last["transaction_failed"] and last["resumed_step"] == result["failed_step"]["id"]
     assert len(result["applied"]) == MOST_ROUNDS
+
+
+def test_a_step_of_dnf_is_done_by_its_module_in_every_supported_release() -> None:
+    known = known_options(module_loader, MODULES["dnf"])
+    assert known is not None
+    wanted = {"action": "packages.install", "parameters": {
+        "manager": "dnf", "request": {"nvidia-driver-cuda": "3:580.178.04-1.el9"}, "allow_downgrade": True}}
+    options = DNF.builtin_options(wanted, known)
+    assert options is not None and set(options) <= known
+    assert options["name"] == ["nvidia-driver-cuda-3:580.178.04-1.el9"]
+    assert options["allow_downgrade"] is True

@@ -102,6 +102,17 @@ def headers(system: System, kernels: Sequence[str]) -> Tuple[str, ...]:
             *("kernel%s-devel-%s" % (_kind_of(kernel), kernel.partition("+")[0]) for kernel in kernels))
 
 
+def devel(kernel: str) -> Tuple[str, str]:
+    """(package, version) of the headers of a kernel: ('kernel-64k-devel', '5.14.0-570.12.1.el9_6')."""
+    release = kernel.partition("+")[0].rpartition(".")[0]
+    return "kernel%s-devel" % _kind_of(kernel), release
+
+
+def matched(kernel: str) -> str:
+    """The package that brings the headers of every kernel to come, '' where the kind of kernel has none."""
+    return "" if _kind_of(kernel) == _ORACLES else "kernel%s-devel-matched" % _kind_of(kernel)
+
+
 def _kind_of(kernel: str) -> str:
     """'-64k' of '5.14.0-570.12.1.el9_6.aarch64+64k', whose pages are larger; '' of the usual kernel."""
     if "uek." in kernel:

@@ -10,7 +10,8 @@ from ...core.versions import branch_of, version_key
 
 FAMILY = re.compile(
     r"^(nvidia-(?!container|docker|ctk)|libnvidia-(?!container)|libcuda1$|libcudadebugger|libnvcuvid|libnvoptix"
-    r"|libnvsdm|firmware-nvidia|cuda-drivers|linux-(modules|objects|signatures)-nvidia-|xserver-xorg-video-nvidia)"
+    r"|libnvsdm|firmware-nvidia|cuda-drivers|linux-(modules|objects|signatures)-nvidia-|xserver-xorg-video-nvidia"
+    r"|a?kmod-nvidia|xorg-x11-(drv-)?nvidia)"
 )
 # What apt's preferences and unattended-upgrades understand of the same family.
 FAMILY_GLOBS = (
@@ -28,6 +29,9 @@ _DRIVER_VERSION = re.compile(r"^\d{3}(\.\d+){1,2}$")
 ONLY_IN_DISTRIBUTION = re.compile(r"^(nvidia-smi|nvidia-open-kernel-dkms|nvidia-.*-server(-open)?)$")
 ONLY_AT_NVIDIA = re.compile(r"^(nvidia-driver-cuda|nvidia-kernel-open-dkms|nvidia-dkms-open|libnvidia-compute"
                             r"|nvidia-dkms-\d+(-open)?)$")
+
+# Of rpm packages: modules of Red Hat, of AlmaLinux and of RPM Fusion, and those that NVIDIA compiles for one kernel
+FOREIGN_RPM = re.compile(r"^(kmod-nvidia(-open|-\d.*)?|akmod-nvidia.*|nvidia-open-kmod|xorg-x11-drv-nvidia.*)$")
 
 
 def upstream(version: str) -> str:

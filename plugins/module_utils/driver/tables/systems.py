@@ -23,6 +23,8 @@ _MANAGERS: Dict[str, str] = {DEBIAN: APT, UBUNTU: APT, ENTERPRISE: DNF, FEDORA: 
 # Debian and Ubuntu are those of their older releases, too, which a mirror may still have.
 _FIRST: Dict[str, int] = {DEBIAN: 0, UBUNTU: 0, ENTERPRISE: 8, FEDORA: 42, SUSE: 15, AMAZON: 2023}
 
+_DRIVEN_ENTERPRISE = (9, 10)
+
 
 @dataclass(frozen=True)
 class System:
@@ -64,3 +66,8 @@ def system_of(os_id: str, version: str, arch: str) -> Optional[System]:
     if not family or (version and system.major < _FIRST[family]):
         return None
     return system
+
+
+def is_driven(system: System) -> bool:
+    """Whether a driver is installed there by us; on the others people are told how to (driver/by_hand.py)."""
+    return system.manager == APT or system.family == ENTERPRISE and system.major in _DRIVEN_ENTERPRISE

@@ -3,17 +3,17 @@
 """apt and dpkg as a package manager (manager.PackageManager)."""
 from __future__ import annotations
 
-from typing import Any, Collection, ContextManager, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, ContextManager, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.host import Host
 from ...core.journal import PackageChange
 from ...core.plan import Step
 from ...core.refusal import Refusal
-from ...core.steps import Executor, managed
-from .. import provenance, torn
+from ...core.steps import PACKAGES_INSTALL, Executor, managed
+from .. import torn
 from ..manager import PackageManager
 from ..model import Credentials, Package, Repository
-from . import database, transaction
+from . import conffiles, database, history, running, sources, transaction, units
 from .index import Index, index, read_key
 from .versions import compare
 
@@ -33,6 +33,21 @@ class Apt:
     def interrupted(self, host: Host) -> bool:
         return database.interrupted(host)
 
+    def automatic(self, host: Host) -> FrozenSet[str]:
+        return database.automatic(host)
+
+    def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
+        host.run(["apt-mark", *database.own(host), "auto", *names], check=False)
+
+    def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
+        return database.removable(host, packages, installed_by_us)
+
+    def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
+        return sources.configured_in(host, uri, ours)
+
+    def has_bindings(self, host: Host) -> bool:
+        return running.has_bindings(host)
+
     def compare(self, first: str, second: str) -> int:
         return compare(first, second)
 
@@ -44,8 +59,33 @@ class Apt:
     def archives(self, host: Host) -> Tuple[str, ...]:
         return database.archives(host)
 
+    def archive_begins(self, name: str, version: str) -> str:
+        return database.archive_begins(name, version)
+
+    def download(self, host: Host, step: Step) -> None:
+        history.refresh(host, step.change["after"])
+        host.fetches(running.to_fetch(host, *step.parameters["argv"]))
+        running.apt_get(host, *step.parameters["argv"], timeout=step.parameters["timeout"])
+
+    def prepare(
+        self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
+    ) -> Dict[str, Any]:
+        """Whoever has just fetched the packages has renewed the lists for it."""
+        units.renew_records(host, [name for name, version in step.change["after"].items() if version is None])
+        request = step.parameters["request"]
+        if step.parameters.get("update_cache") and (not is_fetched or history.lacking(host, request)):
+            history.refresh(host, request)
+        if step.action == PACKAGES_INSTALL:
+            host.fetches(running.to_fetch(host, *transaction.install_words(
+                request, bool(step.parameters.get("allow_downgrade")))))
+        conffiles.renew(host, {*account, *step.change["after"]})
+        return {"newest": history.newest(host)}
+
+    def mend(self, host: Host, names: Collection[str]) -> None:
+        conffiles.renew(host, names)
+
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
-        provenance.refresh(host, request)
+        history.refresh(host, request)
 
     def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
         return read_key(host, key, told)
@@ -92,12 +132,12 @@ class Apt:
         return transaction.builtin_options(step, known)
 
     def known(self, host: Host, step: Step) -> List[str]:
-        return provenance.known(host, step)
+        return history.known(host, step)
 
     def evidence(
         self, host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
     ) -> Dict[str, PackageChange]:
-        return provenance.evidence(host, step, opened, packages)
+        return history.evidence(host, step, opened, packages)
 
 
 APT: PackageManager = Apt()

@@ -25,6 +25,11 @@ def own(host: Host) -> List[str]:
             "--setopt=pluginconfpath=" + host.path("/etc/dnf/plugins")]
 
 
+def has_bindings(host: Host) -> bool:
+    """Whether a Python of this host has dnf's library."""
+    return any(host.run([python, "-I", "-c", "import dnf"], check=False).rc == 0 for python in dict.fromkeys(_PYTHONS))
+
+
 def ask(host: Host, scratch: str, op: str, **question: Any) -> Dict[str, Any]:
     """What dnf says. question: what program.TEXT asks for that op; scratch: a directory of ours.
 

@@ -12,8 +12,8 @@ version beside it (rpm/database.py). So what came by it is installed once more w
 """
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Container, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -87,6 +87,15 @@ def parse(told: Mapping[str, Any]) -> Entry:
     return Entry(told["id"], told["ended"], after, before)
 
 
+def automatic(host: Host) -> FrozenSet[str]:
+    """Packages that nobody has chosen by hand, as dnf keeps it."""
+    with host.scratch() as scratch:
+        told = ask(host, scratch, "automatic", cache=scratch + "/cache", beside_system=False, repositories=[],
+                   without=[])
+    return frozenset(each for name, arch, version in told["packages"]
+                     for each in database.names_of(database.short_name(name, arch), version))
+
+
 def known(host: Host) -> List[str]:
     return [entry.number for entry in entries(host)]
 
@@ -97,6 +106,7 @@ def evidence(
     """What the step's transaction demonstrably changed, as long as it is so still."""
     changes: Dict[str, PackageChange] = {}
     for entry in entries(host):
+        entry = _named(entry, step.change["after"])
         if entry.number in opened["known"] or not _is_of(entry, step.change["after"]):
             continue
         for name, version in entry.after.items():
@@ -105,6 +115,16 @@ def evidence(
     return {name: change for name, change in changes.items()
             if (packages[name].version if name in packages else None) == change.after
             and change.before != change.after}
+
+
+def _named(entry: Entry, names: Container[str]) -> Entry:
+    """With those names that a plan or the database has: dnf's history does not tell which may be there in several
+    versions."""
+    after = {}
+    for name, version in entry.after.items():
+        longer = database.long_name(name, version or entry.before.get(name, ""))
+        after[longer if name not in names and longer in names else name] = version
+    return replace(entry, after=after)
 
 
 def _is_of(entry: Entry, planned: Mapping[str, Optional[str]]) -> bool:
@@ -118,6 +138,7 @@ def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
     last = next(reversed(entries(host)), None)
     if last is None or last.ended:
         return Unfinished(left)
+    last = _named(last, packages)
     doubtful = {name: version for name, version in last.after.items() if version is not None
                 and name in packages and packages[name].version == version}
     return Unfinished(left, doubtful, last)

@@ -152,20 +152,23 @@ def index(host: Host, repositories: Sequence[Repository], beside_system: bool = 
 
 
 def simulation(items: Iterable[Item], there: Mapping[str, Package]) -> Simulation:
-    """Pure: what a transaction of dnf does. items: (kind, name, arch, version, bytes to fetch, bytes unpacked)."""
+    """Pure: what a transaction of dnf does.
+
+    items: (kind, name, arch, version, bytes to fetch, bytes unpacked, whether it may be there in several versions).
+    """
     installs: Dict[str, str] = {}
     goes: Dict[str, str] = {}
     makes_way: Dict[str, str] = {}
     download = unpacked = 0
-    for kind, name, arch, version, size, installed_size in items:
+    for kind, name, arch, version, size, installed_size, is_one_of_several in items:
         short = database.short_name(name, arch)
+        longer = database.long_name(short, version)
         if kind == COMES:
-            installs[short] = version
+            installs[longer if is_one_of_several else short] = version
             download, unpacked = download + size, unpacked + installed_size
         elif kind == MAKES_WAY:
             makes_way[short] = version
         elif kind == GOES:
-            longer = database.long_name(short, version)
             goes[longer if longer in there and there[longer].version == version else short] = version
     return Simulation(installs, tuple(sorted(set(goes).difference(installs))), before={**goes, **makes_way},
                       download=download, unpacked=unpacked)

@@ -3,8 +3,10 @@
 """dnf 4 and rpm as a package manager (manager.PackageManager)."""
 from __future__ import annotations
 
+import platform
+import re
 from dataclasses import replace
-from typing import Any, Collection, ContextManager, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Collection, ContextManager, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -18,11 +20,12 @@ from ..rpm import database, fetching, keyring
 from ..rpm import repositories as repository_files
 from ..rpm.versions import compare
 from . import history, locks, transaction
-from .asking import ask
+from .asking import ask, has_bindings, own
 from .index import Index, index
 
 REPOSITORIES = "/etc/yum.repos.d"
 CACHE = "/var/cache/dnf"
+_VARIABLES = "/etc/dnf/vars"
 
 
 class Dnf:
@@ -42,6 +45,33 @@ class Dnf:
     def interrupted(self, host: Host) -> bool:
         return bool(history.unfinished(host, database.installed(host)))
 
+    def automatic(self, host: Host) -> FrozenSet[str]:
+        return history.automatic(host)
+
+    def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
+        host.run(["dnf", *own(host), "--assumeyes", "--quiet", "mark", "remove", *names], check=False)
+
+    def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
+        """What an interrupted transaction has not erased is no package of its own."""
+        ours = sorted(name for name in set(installed_by_us) if name in packages and packages[name].there)
+        if not ours:
+            return ()
+        with index(host, []) as opened:
+            if set(opened.simulate_removal(ours).removes) <= set(ours):
+                return tuple(ours)
+            # One more each time: somebody's package may do with either of two, and not without both
+            together: List[str] = []
+            for name in ours:
+                if set(opened.simulate_removal([*together, name]).removes) <= set(ours):
+                    together.append(name)
+            return tuple(together)
+
+    def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
+        return repository_files.configured_in(host, (REPOSITORIES,), uri, ours, _variables(host))
+
+    def has_bindings(self, host: Host) -> bool:
+        return has_bindings(host)
+
     def compare(self, first: str, second: str) -> int:
         return compare(first, second)
 
@@ -54,17 +84,34 @@ class Dnf:
         """Below a directory for each repository (dnf.conf(5), cachedir)."""
         return tuple(sorted({path.rsplit("/", 1)[1] for path in host.glob(CACHE + "/*/packages/*.rpm")}))
 
+    def archive_begins(self, name: str, version: str) -> str:
+        return "%s-%s." % (database.without_version(name, version), version.split(":")[-1])
+
+    def download(self, host: Host, step: Step) -> None:
+        """Exactly these packages, whatever streams and locks leave to choose from now."""
+        words = transaction.specs(step.parameters["request"])
+        with host.scratch() as scratch:
+            told = ask(host, scratch, "download", specs=words, without=list(step.parameters.get("without", ())))
+        if told["lacking"]:
+            raise _incomplete(told)
+
+    def prepare(
+        self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
+    ) -> Dict[str, Any]:
+        """Whoever has just fetched the packages has renewed the lists for it."""
+        if step.parameters.get("update_cache") and not is_fetched:
+            self.refresh(host, step.parameters["request"])
+        return {}
+
+    def mend(self, host: Host, names: Collection[str]) -> None:
+        """rpm brings what it writes to the disk before its database says so (rpm, fsm.c)."""
+
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """A repository of somebody else that cannot be read stops nobody."""
         with host.scratch() as scratch:
             told = ask(host, scratch, "refresh", specs=transaction.specs(request))
         if told["lacking"]:
-            unread = " | ".join("%s: %s" % item for item in sorted(told["unread"].items()))
-            raise GpuOpsError(
-                "packages.dnf_lists_incomplete",
-                found="no repository of this host has %s: %s" % (", ".join(told["lacking"]), unread or "no error"),
-                wanted="repositories in which dnf finds what was planned",
-                remedy="run `dnf makecache` on this host and mend the repository that it names")
+            raise _incomplete(told)
 
     def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
         options = repository_files.parse(host.read("/etc/dnf/dnf.conf") or "").get("main", {})
@@ -122,6 +169,25 @@ class Dnf:
         self, host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
     ) -> Dict[str, PackageChange]:
         return history.evidence(host, step, opened, packages)
+
+
+def _incomplete(told: Mapping[str, Any]) -> GpuOpsError:
+    unread = " | ".join("%s: %s" % item for item in sorted(told["unread"].items()))
+    return GpuOpsError(
+        "packages.dnf_lists_incomplete",
+        found="no repository of this host has %s: %s" % (", ".join(told["lacking"]), unread or "no error"),
+        wanted="repositories in which dnf finds what was planned",
+        remedy="run `dnf makecache` on this host and mend the repository that it names")
+
+
+def _variables(host: Host) -> Dict[str, str]:
+    """What stands for '$name' in addresses of repositories (dnf.conf(5), variables)."""
+    release = re.search(r'(?m)^VERSION_ID="?([^"\n]*)', host.read("/etc/os-release") or "")
+    found = {"releasever": release.group(1).split(".")[0] if release else "", "basearch": platform.machine(),
+             "arch": platform.machine()}
+    for name in host.list(_VARIABLES):
+        found[name] = (host.read("%s/%s" % (_VARIABLES, name)) or "").strip()
+    return found
 
 
 DNF: PackageManager = Dnf()

@@ -194,15 +194,16 @@ def simulate(asked):
     items = []
     try:
         if not told and base.resolve(allow_erasing=True):
+            several = set(base._get_installonly_query())
             items = [[KINDS.get(item.action, ""), item.pkg.name, item.pkg.arch, item.pkg.evr, item.pkg.downloadsize,
-                      item.pkg.installsize] for item in base.transaction]
+                      item.pkg.installsize, item.pkg in several] for item in base.transaction]
     except dnf.exceptions.Error as error:
         told.append(" ".join(str(error).split()))
     return {"items": items, "problem": " | ".join(told), "held": held}
 
 
-def refresh(asked):
-    """Into the system's own cache, as any dnf would; which of the packages its lists have not."""
+def system_cache(asked):
+    """A base on the system's own cache, its indexes renewed; (base, {id: why it cannot be read})."""
     base = dnf.Base()
     below = "" if asked["root"] == "/" else asked["root"]
     conf = base.conf
@@ -225,6 +226,9 @@ def refresh(asked):
     base.configure_plugins()
     unread = {}
     for repo in list(base.repos.iter_enabled()):
+        if repo.id in asked.get("without", ()):
+            repo.disable()
+            continue
         repo._repo.expire()
         try:
             repo.load()
@@ -232,9 +236,45 @@ def refresh(asked):
             unread[repo.id] = " ".join(str(error).split())
             repo.disable()
     base.fill_sack(load_system_repo=False)
-    lacking = [spec for spec in asked["specs"] if not dnf.subject.Subject(spec).get_best_query(
-        sack=base.sack, query=base.sack.query(flags=hawkey.IGNORE_EXCLUDES))]
+    return base, unread
+
+
+def found_in(base, spec):
+    return dnf.subject.Subject(spec).get_best_query(
+        sack=base.sack, query=base.sack.query(flags=hawkey.IGNORE_EXCLUDES).available())
+
+
+def refresh(asked):
+    """Into the system's own cache, as any dnf would; which of the packages its lists have not."""
+    base, unread = system_cache(asked)
+    return {"unread": unread, "lacking": [spec for spec in asked["specs"] if not found_in(base, spec)]}
+
+
+def download(asked):
+    """These very packages, to where the system's dnf looks for what it would fetch."""
+    base, unread = system_cache(asked)
+    found = {spec: list(found_in(base, spec)) for spec in asked["specs"]}
+    lacking = [spec for spec, packages in found.items() if not packages]
+    if not lacking:
+        base.download_packages([packages[0] for packages in found.values()])
     return {"unread": unread, "lacking": lacking}
+
+
+def automatic(asked):
+    """Packages that came because others needed them (dnf(8), mark)."""
+    base = filled(asked)
+    below = "" if asked["root"] == "/" else asked["root"]
+    origin = below + "/var/lib/dnf/history.sqlite"
+    if not os.path.exists(origin):
+        return {"packages": []}
+    for ending in ("", "-wal"):
+        if os.path.exists(origin + ending):
+            shutil.copy(origin + ending, asked["scratch"] + "/history.sqlite" + ending)
+    database = dnf.db.history.SwdbInterface(asked["scratch"])
+    reasons = (libdnf.transaction.TransactionItemReason_DEPENDENCY,
+               libdnf.transaction.TransactionItemReason_WEAK_DEPENDENCY)
+    return {"packages": [[package.name, package.arch, package.evr] for package in base.sack.query().installed()
+                         if database.swdb.resolveRPMTransactionItemReason(package.name, package.arch, -1) in reasons]}
 
 
 def history(asked):
@@ -257,7 +297,7 @@ def history(asked):
 
 
 ANSWERS = {"update": update, "versions": versions, "streams": streams, "simulate": simulate, "remove": simulate,
-           "refresh": refresh, "history": history}
+           "refresh": refresh, "download": download, "automatic": automatic, "history": history}
 
 
 def main():

@@ -27,10 +27,7 @@ def _spec(name: str, version: Optional[str]) -> str:
         return name
     bare = database.bare_name(name)
     arch = name[len(bare):]
-    ending = database.long_name("", version)
-    if bare.endswith(ending):
-        bare = bare[:-len(ending)]
-    return "%s-%s%s" % (bare, full(version), arch)
+    return "%s-%s%s" % (database.without_version(bare, version), full(version), arch)
 
 
 def builtin_options(step: Mapping[str, Any], known: Optional[Collection[str]] = None) -> Dict[str, Any]:

@@ -45,15 +45,14 @@ def changing(host: Host) -> List[str]:
 def installed(host: Host) -> Dict[str, Package]:
     """Every package of the database by name, keys left out; empty where there is no database.
 
-    One of a second architecture has it in its name ('libdrm.i686'), an older one of several versions has its version
-    there ('kernel-core-5.14.0-611.el9'), as dnf takes both. Raises CommandFailed when rpm cannot tell: a database that
-    cannot be read is not one without packages.
+    One of a second architecture has it in its name ('libdrm.i686'), one that may be there in several versions has its
+    version there ('kernel-core-5.14.0-611.el9'), and so has a leftover; dnf takes both. Raises CommandFailed when rpm
+    cannot tell: a database that cannot be read is not one without packages.
     """
     if not directory(host):
         return {}
     rows = parse(_query(host, "-qa", "--qf", _FORMAT).stdout)
-    several = _several(host) if _repeated(rows) else frozenset()
-    return named(rows, several)
+    return named(rows, _several(host))
 
 
 def parse(listing: str) -> List[Row]:
@@ -75,7 +74,8 @@ def named(rows: Iterable[Row], several: AbstractSet[str] = frozenset()) -> Dict[
     for (name, arch), all_of_it in there.items():
         short = short_name(name, arch)
         newest, *older = newest_first(all_of_it)
-        packages[short] = Package(short, arch, newest, "install", "installed")
+        called = long_name(short, newest) if name in several else short
+        packages[called] = Package(called, arch, newest, "install", "installed")
         for version in older:
             longer = long_name(short, version)
             packages[longer] = Package(longer, arch, version, "install",
@@ -99,6 +99,17 @@ def long_name(short: str, version: str) -> str:
     return "%s-%s" % (short, version.split(":")[-1])
 
 
+def names_of(short: str, version: str) -> Tuple[str, str]:
+    """What a package may be called, alone and as one of several versions."""
+    return short, long_name(short, version)
+
+
+def without_version(name: str, version: str) -> str:
+    """The name of a package, one of several versions included."""
+    ending = long_name("", version)
+    return name[:-len(ending)] if name.endswith(ending) else name
+
+
 def leftovers(packages: Mapping[str, Package]) -> Tuple[str, ...]:
     """Names of what an interrupted transaction has not erased."""
     return tuple(sorted(name for name, package in packages.items() if package.state == LEFTOVER))
@@ -108,10 +119,6 @@ def versions(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str,
     """Installed version of each, None when it is not installed."""
     return {name: packages[name].version if name in packages and packages[name].installed else None
             for name in sorted(set(names))}
-
-
-def _repeated(rows: List[Row]) -> bool:
-    return len({row[:2] for row in rows}) < len(rows)
 
 
 def _several(host: Host) -> FrozenSet[str]:

@@ -1,0 +1,180 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Reads what is there; and, where packages must change, what the repository offers."""
+from __future__ import annotations
+
+import re
+import time
+from dataclasses import replace
+from typing import Dict, Mapping, Tuple
+from urllib.parse import unquote_to_bytes
+
+from ..core.errors import GpuOpsError
+from ..core.facts import HostFacts
+from ..core.host import Host
+from ..core.journal import Journal
+from ..hardware import parameters
+from ..hardware.boot import boot_state
+from ..packages import provenance, torn
+from ..packages.apt import credentials, database
+from ..packages.dnf import history
+from ..packages.manager import PackageManager
+from ..packages.managers import APT, DNF, manager_of
+from ..packages.model import Package
+from ..packages.rpm import database as rpm_database
+from ..packages.rpm import keyring
+from . import archive, catalogue
+from .backends import dnf_offers
+from .files import AUTH_FILE, KEPT_SOURCES_FILE, places_of
+from .kernels import read_kernels
+from .observation import (
+    KEPT_NAMES,
+    Observation,
+    OfRpm,
+    index_needed,
+    kernels_in_use,
+    read_offer,
+    read_way_back,
+    way_back_needed,
+)
+from .origin import Origin, origin_of
+from .policy import Policy
+from .preinstalled_parts import Parts, image_of_driver, read_parts
+from .record import read
+from .signing_key import read_signing_key
+from .target import is_driven
+
+LISTS = "/var/lib/apt/lists"
+LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+             "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
+_QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
+
+
+def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
+    """Read what the planner needs; the repository only when packages or headers are not as wanted."""
+    manager = _manager(policy, facts)
+    packages = manager.installed(host)
+    watched = [name for name in packages if catalogue.FAMILY.match(name) or KEPT_NAMES.match(name)
+               or name in policy.extra_packages]
+    installed = {name: packages[name].version for name in watched if packages[name].installed}
+    installed_by_us = provenance.installed_by_us(host, journal, "driver", packages, manager)
+    origin, places = origin_of(policy, facts), places_of(facts)
+    of_rpm = _of_rpm(host, journal, packages) if manager is DNF else OfRpm()
+    broken = _unfinished(packages, of_rpm)
+    observation = Observation(
+        installed=installed,
+        broken=broken,
+        unfinished={name: packages[name].version for name in watched if packages[name].unfinished},
+        torn=torn.observe(host, journal, packages),
+        interrupted=manager is APT and manager.interrupted(host),
+        ours_unfinished=torn.stopped(journal, broken),
+        kernels=read_kernels(host, journal, facts),
+        boot=boot_state(host),
+        files={path: host.read(path) for path in places.all},
+        foreign_sources=manager.configured_in(host, origin.url, places.sources),
+        leftovers=_leftovers(host, {name: packages[name].version for name in watched if packages[name].there}),
+        installed_by_us=installed_by_us,
+        originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
+                   for original in journal.originals("driver") if original.path != AUTH_FILE},
+        lists=_lists_of(host, origin.url) if origin.url and manager is APT else (),
+        signing_key=read_signing_key(host, policy),
+        held=database.held(packages, watched),
+        auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
+                                 None if policy.state == "absent" else origin.credentials),
+        loaded_parameters=_loaded_parameters(host, policy),
+        set_elsewhere=_set_elsewhere(host),
+        month=time.strftime("%Y-%m", time.gmtime()),
+        given_key=_given_key(host, origin, facts) if policy.state in ("present", "staged") else "",
+        record=read(journal),
+        kept=archive.kept(host),
+        stores=archive.is_there(host),
+        offered=host.exists(KEPT_SOURCES_FILE),
+        brought_by=image_of_driver(host),
+        parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
+        of_rpm=of_rpm,
+    )
+    if policy.state == "absent":
+        removable = manager.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
+        return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
+                       bindings=not removable or manager.has_bindings(host))
+    returns = policy.state == "rolled_back"
+    record = observation.record
+    if not (way_back_needed(observation, policy) if returns else index_needed(observation, policy, facts)):
+        return observation
+    if manager is DNF:
+        observation = replace(observation, archives=manager.archives(host), bindings=manager.has_bindings(host))
+        return replace(observation, offer=dnf_offers.read_offer(host, observation, policy, facts, origin))
+    followers = provenance.followers(host, journal, "driver")
+    observation = replace(observation, archives=manager.archives(host), bindings=manager.has_bindings(host),
+                          automatic=tuple(sorted(followers.intersection(watched))))
+    if returns and record:
+        return replace(observation, offer=read_way_back(host, observation, record, origin, followers))
+    return replace(observation, offer=read_offer(host, observation, policy, facts, origin, followers))
+
+
+def _manager(policy: Policy, facts: HostFacts) -> PackageManager:
+    """Whose packages are read: apt's where nothing is installed by us, as it answers without a database too."""
+    manager = manager_of(facts) if is_driven(policy, facts) or policy.state == "absent" else None
+    return manager or APT
+
+
+def _of_rpm(host: Host, journal: Journal, packages: Mapping[str, Package]) -> OfRpm:
+    trusted = DNF.trusted(host)
+    return OfRpm(trusted, keyring.ours(journal, "driver", trusted), history.unfinished(host, packages),
+                 tuple(DNF.hold_refusals(host)))
+
+
+def _unfinished(packages: Mapping[str, Package], of_rpm: OfRpm) -> Tuple[str, ...]:
+    """Names of packages that a stopped transaction has left half way."""
+    left = of_rpm.left
+    over = (rpm_database.without_version(name, packages[name].version) for name in left.leftovers if name in packages)
+    return tuple(sorted({*(name for name, package in packages.items() if package.unfinished and not left),
+                         *left.doubtful, *over}))
+
+
+def _loaded_parameters(host: Host, policy: Policy) -> Dict[str, str]:
+    ours = parameters.parameters_in(host.read(parameters.PARAMETERS_FILE) or "")
+    return parameters.loaded_parameters(host, sorted({*ours, *policy.module_parameters, parameters.COHERENT_MODE}))
+
+
+def _set_elsewhere(host: Host) -> Dict[str, Dict[str, str]]:
+    found: Dict[str, Dict[str, str]] = {}
+    for path in parameters.configuration_files(host):
+        if path != parameters.PARAMETERS_FILE:
+            for name, value in parameters.parameters_in(host.read(path) or "").items():
+                found.setdefault(name, {})[path] = value
+    return found
+
+
+def _lists_of(host: Host, url: str) -> Tuple[str, ...]:
+    """Index files of the repository itself: those of one below it have the name of its directory before their own."""
+    beginning = list_name(url)
+    return tuple("%s/%s" % (LISTS, name) for name in host.list(LISTS)
+                 if name.startswith(beginning) and "_" not in name[len(beginning):])
+
+
+def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:
+    """Files of a driver that came without packages: an installer's own, or a copied library.
+
+    there: packages with files on the host, those included that dpkg has unpacked and not configured yet.
+    """
+    if catalogue.family(there):
+        return tuple(path for path in LEFTOVERS[:1] if host.exists(path))
+    return tuple(path for path in LEFTOVERS if host.exists(path))
+
+
+def list_name(url: str) -> str:
+    """How apt names the index files of a repository (URItoFileName, apt-pkg/contrib/strutl.cc)."""
+    bare = unquote_to_bytes(re.sub(r"^[a-z0-9+.-]+:(//)?(\[([^]]*)\])?", r"\3", url).rstrip("/") + "/")
+    return "".join("_" if byte == ord("/") else chr(byte) if 0x20 < byte < 0x7f and chr(byte) not in _QUOTED
+                   else "%%%02x" % byte for byte in bare)
+
+
+def _given_key(host: Host, origin: Origin, facts: HostFacts) -> str:
+    """The key at a path on this host; one that cannot be read is told when the repository is."""
+    if not origin.key_file:
+        return ""
+    try:
+        return (manager_of(facts) or APT).read_key(host, origin.key_file)
+    except GpuOpsError:
+        return ""

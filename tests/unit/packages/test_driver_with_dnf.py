@@ -1,0 +1,221 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The module gpu_driver on a host of EL 9 with real dnf and rpm: what it plans is what dnf's history then shows."""
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Mapping, Tuple
+
+import pytest
+import scratch_rpm
+from ansible.module_utils import basic
+from gpu_hosts import A100, facts
+from scratch_apt import keyring
+from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import module as module_room
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, observing
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
+
+RELEASE = "5.14.0-570.el9.x86_64"
+HEADERS = "kernel-devel-5.14.0-570.el9"
+
+
+class Machine:
+    """A host of EL 9; each call of run() is one task, with the controller's part between calls of the module.
+
+    built: {kernel: version of the driver that DKMS has built for it}: no compiler runs here.
+    """
+
+    def __init__(self, root: Root, url: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.url, self.capsys, self.patch = root, url, capsys, monkeypatch
+        self.built: Dict[str, str] = {}
+        self.loaded = ""
+
+    def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
+        there = self.root.installed()
+        module = next((name for name in (OPEN, CLOSED) if name in there), "")
+        built = self.built.get(RELEASE, "")
+        fits = bool(module) and catalogue.upstream(there[module]) == built
+        return (Kernel(RELEASE, HEADERS in there, built if fits else "",
+                       ("Dual MIT/GPL" if module == OPEN else "NVIDIA") if fits else ""),)
+
+    def build(self, host: Host, journal: Journal, step: Step) -> None:
+        self.built[step.subject] = step.change["after"]["nvidia"]
+
+    def facts(self) -> HostFacts:
+        (kernel,) = self.kernels()
+        libraries = catalogue.upstream(self.root.installed().get("nvidia-driver-cuda-libs", ""))
+        kind = "" if not kernel.module else "open" if kernel.license != "NVIDIA" else "proprietary"
+        return facts(A100, os_id="rocky", os_version="9.8", kernel=RELEASE, boot_kernel=RELEASE,
+                     driver_installed=kernel.module, driver_boots=kernel.module, driver_userspace=libraries,
+                     module_installed=kind, driver_loaded=self.loaded, module_loaded=kind if self.loaded else "")
+
+    def call(self, check: bool = False, **options: Any) -> Dict[str, Any]:
+        """The module's main function; its answer."""
+        given = {"version": V580, "repository_url": self.url, "repository_key": keyring("one").public, **options,
+                 "_ansible_check_mode": check}
+        self.patch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": given}).encode())
+        self.patch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+        with pytest.raises(SystemExit):
+            module_room.run_writer(CAPABILITY, lambda host, parameters: self.facts())
+        answer: Dict[str, Any] = json.loads(self.capsys.readouterr().out)
+        return answer
+
+    def run(self, **options: Any) -> Tuple[Dict[str, Any], List[str]]:
+        """(the first call's answer, ids of all steps that were done)."""
+        options = {"run_id": "test 1", **options}
+        first = told = self.call(**options)
+        done: List[str] = list(told.get("applied", ()))
+        while "awaiting" in told:
+            step = told["awaiting"]
+            carried = self.root.module(DNF.builtin_options(step) or {})
+            assert carried.get("failed") is not True, carried
+            told = self.call(**options, resumed_step=step["id"])
+            done += told.get("applied", ())
+        assert not told.get("failed"), told["msg"]
+        return first, done
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Machine]:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/.rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    root = Root(tmp_path / "root")
+    # The plugin's package brings it, and the plugin ends where it is not
+    root.write(locks.LIST, "")
+    root.dnf("install", "kernel-core-5.14.0-570.el9")
+    handler = partial(_Quiet, directory=str(scratch_rpm.nvidia()))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    made = Machine(root, "http://127.0.0.1:%d/" % server.server_port, capsys, monkeypatch)
+    monkeypatch.setattr(module_room, "Host", lambda: root.host)
+    monkeypatch.setattr(observing, "read_kernels", made.kernels)
+    monkeypatch.setitem(EXECUTORS, "dkms.build", made.build)
+    yield made
+    server.shutdown()
+    server.server_close()
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *words: Any) -> None:
+        """Not among what the tests print."""
+
+
+def transactions(machine: Machine, since: int) -> List[Mapping[str, Any]]:
+    """What dnf's history has of each transaction, {package: version or None}; a mark is one without packages."""
+    return [{locked(name, version or entry.before.get(name, "")): version for name, version in entry.after.items()}
+            for entry in history.entries(machine.root.host)[since:] if entry.after]
+
+
+def locked(name: str, version: str) -> str:
+    return "%s-%s" % (name, version) if name == "kernel-devel" else name
+
+
+def planned(answer: Mapping[str, Any]) -> List[Mapping[str, Any]]:
+    return [step["change"]["after"] for step in answer["plan"]["steps"]
+            if step["action"] in ("packages.install", "packages.remove")]
+
+
+def driver(machine: Machine) -> Dict[str, str]:
+    return {name: catalogue.upstream(version) for name, version in catalogue.family(machine.root.installed()).items()}
+
+
+def change(machine: Machine, **options: Any) -> List[str]:
+    """A run whose transactions are those of its plan, in check mode and in the run; a second one has nothing to do."""
+    foretold, since = machine.call(check=True, **options), len(history.entries(machine.root.host))
+    assert not foretold.get("failed"), foretold["msg"]
+    first, done = machine.run(**options)
+    assert first["plan"]["steps"] == foretold["plan"]["steps"]
+    assert transactions(machine, since) == planned(first)
+    assert done == [step["id"] for step in first["plan"]["steps"]]
+    again, nothing = machine.run(**options)
+    assert (again["changed"], nothing, again["plan"]["steps"]) == (False, [], [])
+    return done
+
+
+def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(machine: Machine) -> None:
+    before = machine.root.installed()
+    done = change(machine)
+    assert [each.split("/")[1] for each in done] == [
+        "file.write", "rpm.import_key", "file.write", "packages.download", "file.write", "file.write",
+        "packages.install", "dkms.build"]
+    assert set(driver(machine).values()) == {V580} and HEADERS in machine.root.installed()
+    for version in (V595, OLDER_580):
+        change(machine, version=version)
+        assert set(driver(machine).values()) == {version}
+        assert "stream=%s-open" % version.split(".")[0] in (machine.root.host.read(
+            "/etc/dnf/modules.d/nvidia-driver.module") or "")
+        # dnf-automatic is a dnf as this one
+        machine.root.dnf("update")
+        assert set(driver(machine).values()) == {version}
+    change(machine, version=OLDER_580, kernel_module="proprietary")
+    assert CLOSED in driver(machine) and OPEN not in driver(machine)
+    change(machine, version=OLDER_580, kernel_module="proprietary", state="absent")
+    assert machine.root.installed() == before
+    assert DNF.trusted(machine.root.host).keys() == {
+        name for name, prints in DNF.trusted(machine.root.host).items() if prints != (keyring("one").fingerprint,)}
+    left = [path for path in machine.root.tree() if "gpuops" in path and path.startswith("etc/")]
+    assert (left, machine.root.host.read(locks.LIST)) == ([], "")
+
+
+def test_what_an_administrator_has_chosen_since_stays(machine: Machine) -> None:
+    change(machine)
+    machine.root.dnf("mark", "install", "dkms")
+    machine.root.dnf("install", "app")
+    first, _done = machine.run(state="absent")
+    (removed,) = planned(first)
+    assert "nvidia-driver-cuda-libs" not in removed and "dkms" not in removed
+    assert {"app", "dkms", "nvidia-driver-cuda-libs"} <= set(machine.root.installed())
+    assert OPEN not in machine.root.installed()
+
+
+def test_what_is_staged_is_installed_without_the_repository(machine: Machine) -> None:
+    _first, done = machine.run(state="staged")
+    assert done[-1].split("/")[1] == "packages.download"
+    (first, _rest) = machine.run()
+    assert "packages.download" not in [step["action"] for step in first["plan"]["steps"]]
+    assert set(driver(machine).values()) == {V580}
+
+
+def test_a_loaded_driver_keeps_its_stream_and_locks_until_it_may_be_exchanged(machine: Machine) -> None:
+    machine.run()
+    machine.loaded = V580
+    before = machine.root.host.read(locks.LIST)
+    machine.run(version=V595, allowed_disruption="none")
+    assert machine.root.host.read(locks.LIST) == before
+    assert set(driver(machine).values()) == {V580}
+
+
+def test_a_transaction_that_is_killed_in_rpm_is_finished_by_the_next_run(machine: Machine) -> None:
+    machine.run()
+    machine.root.write("/killed-here-libs", "")
+    told = machine.call(version=V595, run_id="test 2")
+    machine.root.module(DNF.builtin_options(told["awaiting"]) or {})
+    (machine.root.path / "killed-here-libs").unlink()
+    machine.call(version=V595, run_id="test 2", transaction_failed=True, resumed_step=told["awaiting"]["id"])
+    first, done = machine.run(version=V595)
+    assert [each.split("/")[1] for each in done if "dnf.finish" in each] == ["dnf.finish"]
+    assert set(driver(machine).values()) == {V595}
+    again, nothing = machine.run(version=V595)
+    assert (nothing, again["plan"]["steps"]) == ([], [])
+
+
+def test_a_host_without_the_plugin_of_locks_is_refused_until_nothing_is_to_be_held(machine: Machine) -> None:
+    machine.root.write("/etc/dnf/plugins/versionlock.conf", "[main]\nenabled = 0\n")
+    told = machine.call(check=True)
+    assert told["failed"] and told["code"] == "packages.no_versionlock"
+    assert not machine.call(check=True, hold=False).get("failed")
