@@ -2,21 +2,37 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A host of EL 9: dnf, rpm, module streams and scriptlets are real, and so are DKMS and the modules that it builds.
 
-One host in this order: as it was delivered, with a driver that its administrator has installed, without it again.
+One host in this order: as it was delivered, with a driver that its administrator has installed, without it again, with
+the collection's drivers one after the other, and without them.
 """
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List
+import json
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import pytest
-from laboratory import Fleet, Played, new_lab
+from laboratory import Fleet, Played, Tree, assert_journal_is_plan, new_lab
 
 from gpulab.parts.rpms import KERNEL
 
 HOST = "rocky"
 REPOSITORY = "http://packages.gpulab:8480/cuda-rpm/repos/rhel9/x86_64"
-OLD, NEW = "580.178.04", "595.91.07"
+OLD, NEW, NEWEST = "580.178.04", "595.91.07", "610.57.04"
 SET = ("kmod-nvidia-open-dkms", "nvidia-driver-cuda", "nvidia-modprobe", "nvidia-persistenced")
+# What dnf itself has written down of its last transaction: the tables of libdnf's history, and its numbers of actions
+_HISTORY = """
+import json, os, sqlite3
+number, rows, path = 0, [], "/var/lib/dnf/history.sqlite"
+if os.path.exists(path):
+    database = sqlite3.connect(path)
+    number = database.execute("select max(id) from trans").fetchone()[0]
+    rows = database.execute("select action, name, epoch, version, release from trans_item join rpm using (item_id)"
+                            " where trans_id = ?", (number,)).fetchall()
+print(json.dumps([number, rows]))
+"""
+COMES, GOES = (1, 2, 6), (3, 5, 7, 8)
+# {package: (version before, version after)}
+Changes = Dict[str, Tuple[Optional[str], Optional[str]]]
 
 
 @pytest.fixture(scope="module")
@@ -136,3 +152,103 @@ def test_removal_takes_packages_and_modules_away(fleet: Fleet, with_driver: Dict
     assert installed(fleet) == with_driver
     assert fleet.say(HOST, "sh", "-c", "ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/extra/*") == ""
     assert module(fleet, "gpu_info")["observation"]["host"]["driver_installed"] == ""
+
+
+# By the collection
+
+
+def last_transaction(fleet: Fleet) -> Tuple[int, Changes]:
+    """Its number, and what it was to change, as dnf's history has it."""
+    number, rows = json.loads(fleet.lab.host(HOST).ssh(["python3", "-"], feed=_HISTORY).stdout)
+    versions: Dict[str, Dict[bool, str]] = {}
+    for action, name, epoch, version, release in rows:
+        if action in (*COMES, *GOES):
+            full = "%s%s-%s" % ("%s:" % epoch if epoch else "", version, release)
+            versions.setdefault(name, {})[action in COMES] = full
+    return number, {name: (each.get(False), each.get(True)) for name, each in versions.items()}
+
+
+def promised(plan: Mapping[str, Any]) -> Changes:
+    """What the plan says of packages; of one that may be there in several versions its name has the version."""
+    found: Changes = {}
+    for step in plan["steps"]:
+        if step["action"] in ("packages.install", "packages.remove"):
+            for name, after in step["change"]["after"].items():
+                before = step["change"]["before"][name]
+                found[name.replace("-" + (after or before).split(":")[-1], "")] = (before, after)
+    return found
+
+
+def driver(fleet: Fleet, **options: Any) -> Dict[str, Any]:
+    """The plan that gpu_driver has carried out: in one transaction of dnf, which is the plan's, and completely."""
+    policy = {"repository_url": REPOSITORY, "repository_key": REPOSITORY + "/gpulab.pub", **options}
+    length, number = len(fleet.events(HOST)), last_transaction(fleet)[0]
+    played = succeeded(fleet.tasks(HOST, [
+        {"gpuops.nvidia.gpu_plan": {"driver": policy}}, {"gpuops.nvidia.gpu_driver": policy},
+        {"gpuops.nvidia.gpu_driver": policy}]))
+    plan = dict(played.result(HOST, "gpu_plan")["plan"])
+    first, second = played.results(HOST, "gpu_driver")
+    assert first["changed"] and not second["changed"]
+    assert_journal_is_plan(fleet.events(HOST)[length:], plan)
+    assert last_transaction(fleet) == (number + 1, promised(plan))
+    return plan
+
+
+def modules(fleet: Fleet) -> Tuple[str, str, str]:
+    """What DKMS says, and version and licence of the module that the kernel would load."""
+    return (fleet.say(HOST, "dkms", "status"), fleet.say(HOST, "modinfo", "-F", "version", "nvidia"),
+            fleet.say(HOST, "modinfo", "-F", "license", "nvidia"))
+
+
+def built(version: str) -> str:
+    return "nvidia/%s, %s, x86_64: installed" % (version, KERNEL)
+
+
+@pytest.fixture(scope="module")
+def delivered(fleet: Fleet) -> Tuple[Dict[str, str], Tree]:
+    """Packages and configuration before the collection's first change."""
+    fleet.say(HOST, "rm", "/etc/yum.repos.d/cuda-rhel9-x86_64.repo")
+    fleet.say(HOST, "dnf", "-y", "module", "reset", "nvidia-driver")
+    return installed(fleet), fleet.fingerprint(HOST, "/etc/yum.repos.d", "/etc/dnf", "/etc/pki")
+
+
+def test_the_first_run_is_the_plan_and_one_transaction_of_dnf(
+        fleet: Fleet, delivered: Tuple[Dict[str, str], Tree]) -> None:
+    plan = driver(fleet, version=OLD)
+    new = set(installed(fleet)) - set(delivered[0])
+    assert {*SET, "dkms", "kernel-devel", "kernel-devel-matched", "nvidia-kmod-common"} <= new
+    assert "dkms.build" in {step["action"] for step in plan["steps"]}
+    assert modules(fleet) == (built(OLD), OLD, "Dual MIT/GPL")
+    assert "nvidia-driver-cuda-3:%s" % OLD in fleet.say(HOST, "dnf", "versionlock", "list")
+
+
+def test_the_driver_is_activated_in_place_of_nouveau(fleet: Fleet, delivered: Tuple[Dict[str, str], Tree]) -> None:
+    succeeded(fleet.tasks(HOST, [{"gpuops.nvidia.nouveau": {}}, {"gpuops.nvidia.gpu_driver_activation": {}}]))
+    assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == OLD
+
+
+@pytest.mark.parametrize("version, kind, license", [
+    (NEW, "open", "Dual MIT/GPL"), (NEWEST, "open", "Dual MIT/GPL"), (OLD, "open", "Dual MIT/GPL"),
+    (OLD, "proprietary", "NVIDIA")])
+def test_another_driver_is_the_plan_and_one_transaction_of_dnf(
+        fleet: Fleet, delivered: Tuple[Dict[str, str], Tree], version: str, kind: str, license: str) -> None:
+    plan = driver(fleet, version=version, kernel_module=kind)
+    assert plan["disruption"] == "driver_reload"
+    assert modules(fleet) == (built(version), version, license)
+    assert fleet.say(HOST, "dnf", "module", "list", "--enabled").count(
+        "%s-%s [e]" % (version.split(".")[0], "open" if kind == "open" else "dkms")) == 1
+
+
+def test_an_update_of_everything_leaves_the_driver(fleet: Fleet, delivered: Tuple[Dict[str, str], Tree]) -> None:
+    before = installed(fleet)
+    succeeded(fleet.tasks(HOST, [{"ansible.builtin.dnf": {"name": "*", "state": "latest"}}]))
+    assert installed(fleet) == before
+
+
+def test_a_driver_that_is_removed_leaves_the_host_as_it_was(
+        fleet: Fleet, delivered: Tuple[Dict[str, str], Tree]) -> None:
+    driver(fleet, state="absent")
+    packages, tree = delivered
+    assert installed(fleet) == packages
+    assert fleet.fingerprint(HOST, "/etc/yum.repos.d", "/etc/dnf", "/etc/pki") == tree
+    assert fleet.say(HOST, "dkms", "status") == ""
