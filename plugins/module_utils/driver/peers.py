@@ -103,7 +103,8 @@ def _refuse_rdma(observation: Observation, policy: Policy, facts: HostFacts, tar
             "anew, or set `rdma` to `dmabuf`", option="rdma"))
     elif target.is_precompiled and outdated(observation, policy, facts, target):
         found.append(Refusal(
-            "driver.no_peer_memory", "modules that come built, whose nvidia-peermem was built without this RDMA stack",
+            "driver.peer_memory_of_precompiled",
+            "modules that come built, whose nvidia-peermem was built without this RDMA stack",
             "an nvidia-peermem that is built here, against the RDMA stack",
             "set `build` to `dkms`, or `rdma` to `dmabuf`", option="rdma"))
     if observation.peers.predecessor:

@@ -91,7 +91,7 @@ def _files(host: Host, packages: Mapping[str, str]) -> Sequence[str]:
     lost = sorted(set(packages).difference(found))
     if lost:
         raise GpuOpsError(
-            "driver.archive_lost",
+            "driver.staged_archive_lost",
             found="package files that were fetched are gone: %s" % ", ".join(lost),
             wanted="the files that the plan was made from, in %s" % archive.STORE,
             remedy="run again: they are fetched anew")
@@ -118,7 +118,7 @@ def _tell_failure(host: Host, journal: Journal, step: Step, tree: str, done: Com
         remember_failure(host, journal, kernel, version)
         return
     raise GpuOpsError(
-        "driver.kernel_module_not_built",
+        "driver.kernel_module_not_built_ahead",
         found="the kernel module does not build for kernel %s: %s" % (kernel, told),
         wanted="module %s for the kernels that run and boot next" % version,
         remedy="choose a driver that knows this kernel, or boot another kernel; the driver that is there is untouched",

@@ -193,7 +193,7 @@ class TestStaging:
         machine.builds = 10
         with pytest.raises(GpuOpsError, match="#error no such kernel") as told:
             stage(machine)
-        assert told.value.refusals[0].code == "driver.kernel_module_not_built"
+        assert told.value.refusals[0].code == "driver.kernel_module_not_built_ahead"
         assert left(machine) == []
 
     def test_of_a_kernel_that_neither_runs_nor_boots_it_is_remembered(self, machine: Machine) -> None:

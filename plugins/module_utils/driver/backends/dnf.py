@@ -80,7 +80,7 @@ class Dnf:
         if not left or observation.ours_unfinished:
             return []
         return [Refusal(
-            "driver.packages_unfinished",
+            "driver.transaction_unfinished",
             "packages that a transaction of dnf has not finished: %s" % ", ".join(observation.broken),
             "a package database in order before packages are added",
             "run `dnf remove --duplicates`, and `dnf reinstall` of these packages; then run this again")]

@@ -31,7 +31,6 @@ REPOSITORIES = "/etc/zypp/repos.d"
 CACHE = "/run/gpuops/zypper"
 # What the indexes of a distribution and NVIDIA's repository hold, once as fetched and once as zypper keeps them
 ROOM_BYTES = 600 * 1024 * 1024
-_NO_INDEX = "packages.zypper_repository_unreadable"
 _BEFORE_HOST = re.compile(r"://[^/@]*@")
 
 
@@ -279,7 +278,7 @@ def _found(done: CommandResult) -> Answer:
 
 def _unreadable(repository: Repository, why: str) -> GpuOpsError:
     return GpuOpsError(
-        _NO_INDEX,
+        "packages.zypper_repository_unreadable",
         found="%s cannot be read: %s" % (repository.uri, why),
         wanted="a repository that answers, and whose index, where that is signed, is signed by its key",
         remedy="check address, key, credentials, proxy (zypper's own settings are used) and network of this host, or "
