@@ -62,7 +62,8 @@ def quick_gates() -> List[Gate]:
 
 
 def program_gates() -> List[Gate]:
-    return [Gate("programs", "unit tests that run ansible-playbook, apt, dpkg, dnf and Prometheus", _programs, 1500)]
+    return [Gate("programs", "unit tests that run ansible-playbook, apt, dpkg, dnf, zypper and Prometheus", _programs,
+                 2100)]
 
 
 def sanity_gates() -> List[Gate]:

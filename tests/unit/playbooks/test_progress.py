@@ -66,7 +66,7 @@ def slow(host, journal, step):
 
 def main():
     run_writer(Capability("nouveau", ARGUMENTS, dict, observe, plan, {"quick.write": quick, "slow.write": slow}),
-               lambda host: HostFacts(hostname="host"))
+               lambda host, capability: HostFacts(hostname="host"))
 '''
 # Where a question for the progress is noted, what comes of it, and the way into the host's directories
 SHELL = """#!/bin/sh

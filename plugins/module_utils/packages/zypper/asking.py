@@ -43,13 +43,14 @@ class Item:
 class Answer:
     """What zypper said.
 
-    errors:       its messages of errors, a line each.
-    problem:      why its solver finds no solution; '' where it has one.
-    items:        what it does, or would do.
-    found:        (name, architecture, version, name of the repository) of what a search found.
-    addresses:    {name of a repository: its addresses}.
-    files:        where packages lie that it has fetched.
-    download, unpacked: bytes to fetch, and those that the disk has more afterwards.
+    errors:    its messages of errors, a line each.
+    problem:   why its solver finds no solution; '' where it has one.
+    items:     what it does, or would do.
+    found:     (name, architecture, version, name of the repository) of what a search found.
+    addresses: {name of a repository: its addresses}.
+    files:     where packages lie that it has fetched.
+    download:  bytes to fetch.
+    unpacked:  bytes that the disk has more afterwards.
     """
 
     errors: Tuple[str, ...] = ()
