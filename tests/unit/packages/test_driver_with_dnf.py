@@ -35,24 +35,36 @@ HEADERS = "kernel-devel-5.14.0-570.el9"
 class Machine:
     """A host of EL 9; each call of run() is one task, with the controller's part between calls of the module.
 
-    built: {kernel: version of the driver that DKMS has built for it}: no compiler runs here.
+    built: {kernel: (package of the module's source, version of the driver) that DKMS has built for it}: no compiler
+           runs here, and what another package takes the place of goes with it.
     """
 
-    def __init__(self, root: Root, url: str, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root, self.url, self.capsys, self.patch = root, url, capsys, monkeypatch
-        self.built: Dict[str, str] = {}
+    def __init__(
+        self, root: Root, server: http.server.HTTPServer, capsys: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.root, self.server, self.capsys, self.patch = root, server, capsys, monkeypatch
+        self.url = "http://127.0.0.1:%d/" % server.server_port
+        self.built: Dict[str, Tuple[str, str]] = {}
         self.loaded = ""
+
+    def take_repository_away(self) -> None:
+        self.server.shutdown()
+        self.server.server_close()
 
     def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
         there = self.root.installed()
-        module = next((name for name in (OPEN, CLOSED) if name in there), "")
-        built = self.built.get(RELEASE, "")
-        fits = bool(module) and catalogue.upstream(there[module]) == built
+        module = self.source()
+        source, built = self.built.get(RELEASE, ("", ""))
+        fits = bool(module) and (module, catalogue.upstream(there[module])) == (source, built)
         return (Kernel(RELEASE, HEADERS in there, built if fits else "",
                        ("Dual MIT/GPL" if module == OPEN else "NVIDIA") if fits else ""),)
 
+    def source(self) -> str:
+        there = self.root.installed()
+        return next((name for name in (OPEN, CLOSED) if name in there), "")
+
     def build(self, host: Host, journal: Journal, step: Step) -> None:
-        self.built[step.subject] = step.change["after"]["nvidia"]
+        self.built[step.subject] = (self.source(), step.change["after"]["nvidia"])
 
     def facts(self) -> HostFacts:
         (kernel,) = self.kernels()
@@ -100,14 +112,13 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Ite
     handler = partial(_Quiet, directory=str(scratch_rpm.nvidia()))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    made = Machine(root, "http://127.0.0.1:%d/" % server.server_port, capsys, monkeypatch)
+    made = Machine(root, server, capsys, monkeypatch)
     monkeypatch.setattr(module_room, "Host", lambda: root.host)
     monkeypatch.setattr(observing, "read_kernels", made.kernels)
     executors: Any = CAPABILITY.executors
     monkeypatch.setitem(executors, "dkms.build", made.build)
     yield made
-    server.shutdown()
-    server.server_close()
+    made.take_repository_away()
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -148,7 +159,7 @@ def change(machine: Machine, **options: Any) -> List[str]:
 
 
 def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(machine: Machine) -> None:
-    before = machine.root.installed()
+    before, updated = machine.root.installed(), {}
     done = change(machine)
     assert [each.split("/")[1] for each in done] == [
         "file.write", "rpm.import_key", "file.write", "packages.download", "file.write", "file.write",
@@ -160,12 +171,15 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
         assert "stream=%s-open" % version.split(".")[0] in (machine.root.host.read(
             "/etc/dnf/modules.d/nvidia-driver.module") or "")
         # dnf-automatic is a dnf as this one
+        there = machine.root.installed()
         machine.root.dnf("update")
+        updated.update(machine.root.installed().items() - there.items())
         assert set(driver(machine).values()) == {version}
+    assert {name.rsplit("-", 2)[0] for name in updated} == {"kernel-core", "kernel-devel"}
     change(machine, version=OLDER_580, kernel_module="proprietary")
     assert CLOSED in driver(machine) and OPEN not in driver(machine)
     change(machine, version=OLDER_580, kernel_module="proprietary", state="absent")
-    assert machine.root.installed() == before
+    assert machine.root.installed() == {**before, **updated}
     assert DNF.trusted(machine.root.host).keys() == {
         name for name, prints in DNF.trusted(machine.root.host).items() if prints != (keyring("one").fingerprint,)}
     left = [path for path in machine.root.tree() if "gpuops" in path and path.startswith("etc/")]

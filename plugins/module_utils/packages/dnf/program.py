@@ -195,8 +195,9 @@ def simulate(asked):
     try:
         if not told and base.resolve(allow_erasing=True):
             several = set(base._get_installonly_query())
-            items = [[KINDS.get(item.action, ""), item.pkg.name, item.pkg.arch, item.pkg.evr, item.pkg.downloadsize,
-                      item.pkg.installsize, item.pkg in several] for item in base.transaction]
+            # Of several versions one goes: that another one stays is an item too, without a package
+            items = [[KINDS[item.action], item.pkg.name, item.pkg.arch, item.pkg.evr, item.pkg.downloadsize,
+                      item.pkg.installsize, item.pkg in several] for item in base.transaction if item.action in KINDS]
     except dnf.exceptions.Error as error:
         told.append(" ".join(str(error).split()))
     return {"items": items, "problem": " | ".join(told), "held": held}
