@@ -1,23 +1,25 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Package files for the way back, kept from `apt-get clean`, and what apt needs to install them without a network.
+"""Package files for the way back, kept where apt and dnf forget them, and what apt needs to install them without a
+network.
 
-They are hard links to what apt keeps itself, and cost nothing as long as apt has them too. What is neither of the
-driver that is recorded, nor of the one that is installed or comes, is removed with the next change: so there are two
-sets at rest, three for the time of a change.
+They are hard links to what apt and dnf keep themselves, and cost nothing as long as those have them too. What is
+neither of the driver that is recorded, nor of the one that is installed or comes, is removed with the next change: so
+there are two sets at rest, three for the time of a change.
 
-apt reads them as a repository that is configured for one transaction. It needs no signature: the files were checked
-when they were fetched, and nobody but root has written here since.
+apt reads them as a repository that is configured for one transaction, dnf is given their names. Neither needs a
+signature: the files were checked when they were fetched, and nobody but root has written here since.
 """
 from __future__ import annotations
 
 import os
-from typing import Iterable, Mapping, Optional, Tuple
+from typing import Dict, Iterable, Mapping, Optional, Tuple
 
 from ..core.host import CommandFailed, Host
 from ..core.journal import Journal
 from ..packages.apt import database
-from ..packages.model import Repository
+from ..packages.dnf.manager import archive_files
+from ..packages.model import Package, Repository
 from . import catalogue
 from .record import MEMORY, is_archived, of_dict, strangers
 
@@ -27,8 +29,17 @@ INDEX = STORE + "/Packages"
 
 
 def kept(host: Host) -> Tuple[str, ...]:
-    """Names of the package files of the store, as far as they are whole."""
-    return database.whole_archives(host, STORE)
+    """Names of the package files of the store, as far as they are whole; of rpm's only reading every byte tells."""
+    rpms = (name for name in host.list(STORE) if name.endswith(".rpm") and not name.startswith("."))
+    return (*database.whole_archives(host, STORE), *rpms)
+
+
+def fetched(host: Host) -> Dict[str, str]:
+    """{package file that apt or dnf has on this host: its path}."""
+    names = database.archives(host)
+    directory = database.archives_directory(host) if names else ""
+    return {**{name: "%s/%s" % (directory, name) for name in names},
+            **{path.rpartition("/")[2]: path for path in archive_files(host)}}
 
 
 def is_there(host: Host) -> bool:
@@ -77,10 +88,9 @@ def index_at_hand(host: Host, packages: Mapping[str, str]) -> str:
 
 
 def keep(host: Host, packages: Mapping[str, str]) -> None:
-    """Take the files of these packages into the store, as far as apt has them."""
-    directory = database.archives_directory(host)
-    there = kept(host)
-    wanted = [name for name in database.archives(host) if name not in there
+    """Take the files of these packages into the store, as far as apt or dnf has them."""
+    there, found = kept(host), fetched(host)
+    wanted = [name for name in found if name not in there
               and any(is_archived(package, version, [name]) for package, version in packages.items())]
     if wanted:
         host.make_directory(os.path.dirname(STORE), 0o755)
@@ -88,7 +98,7 @@ def keep(host: Host, packages: Mapping[str, str]) -> None:
     for name in wanted:
         half = "%s/.%s" % (STORE, name)
         host.remove(half)
-        origin, target = (host.path(each) for each in ("%s/%s" % (directory, name), half))
+        origin, target = (host.path(each) for each in (found[name], half))
         if host.run(["ln", origin, target], check=False).rc != 0:
             try:
                 host.run(["cp", "--preserve=mode,timestamps", origin, target], timeout=600)
@@ -115,14 +125,15 @@ def prune(host: Host, *sets: Mapping[str, str]) -> None:
     whole = set(kept(host))
     stays = {name for packages in sets for name in whole.difference(strangers(whole, packages))}
     for name in host.list(STORE):
-        if name not in stays and name.endswith(".deb"):
+        if name not in stays and name.endswith((".deb", ".rpm")):
             host.remove("%s/%s" % (STORE, name))
 
 
-def keep_fetched(host: Host, journal: Journal, coming: Mapping[str, str]) -> None:
+def keep_fetched(
+    host: Host, journal: Journal, coming: Mapping[str, str], packages: Mapping[str, Package]
+) -> None:
     """Keep what was fetched for a change, and of what is there already only what there may be a way back to."""
     record = of_dict(journal.recall(MEMORY))
-    packages = database.installed(host)
     keep(host, {name: version for name, version in coming.items() if catalogue.FAMILY.match(name)})
     prune(host, coming, {name: package.version for name, package in packages.items() if package.there},
           record.packages if record else {})

@@ -109,8 +109,7 @@ def download_packages(host: Host, journal: Journal, step: Step) -> None:
     if manager is APT:
         lend(host, step.change["after"])
     manager.download(host, step)
-    if manager is APT:
-        keep_fetched(host, journal, step.change["after"])
+    keep_fetched(host, journal, step.change["after"], manager.installed(host))
 
 
 def forget_repository(host: Host, journal: Journal, step: Step) -> None:

@@ -4,8 +4,9 @@
 list of locks, which are not ours whole."""
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Callable, Dict, Tuple
+from typing import Callable, Dict, Mapping, Optional, Tuple
 
 from ..core.facts import HostFacts
 from ..core.steps import managed
@@ -29,15 +30,16 @@ KEPT_SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver-kept.sources"
 AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 # Read after those that sort before it
 FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
-# What belongs to one driver and not to the one after it
 RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE, PARAMETERS_FILE)
 OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, KERNEL_FILE, PEERS_FILE, GRUB_FILE)
 
+CAPABILITY = "driver"
 REPOSITORY = "gpuops-nvidia-driver"
 REPO_FILE = "/etc/yum.repos.d/%s.repo" % REPOSITORY
 RPM_KEY_FILE = "/etc/pki/rpm-gpg/" + REPOSITORY
 STREAM_FILE = "%s/%s.module" % (locks.MODULES, catalogue.STREAM)
-DNF_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, locks.LIST, PARAMETERS_FILE, FRAMEWORK_FILE, PEERS_FILE)
+DNF_RECORDED_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, locks.LIST, PARAMETERS_FILE)
+DNF_FILES = (*DNF_RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE)
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,27 @@ class Places:
     sources:      the file of the repository.
     key:          the key of the repository.
     all:          every file that we write, but that of credentials.
+    recorded:     those that belong to one driver and not to the one after it.
+    after:        those of them that are written after a transaction.
     sources_text: the file of the repository, as it has to be.
     """
 
     sources: str
     key: str
     all: Tuple[str, ...]
+    recorded: Tuple[str, ...]
+    after: Tuple[str, ...]
     sources_text: Callable[[Origin], str]
+
+    def record(self, files: Mapping[str, Optional[str]]) -> Dict[str, Optional[str]]:
+        """Of the list of locks, which is not ours whole, what is ours."""
+        return {path: locks.block(CAPABILITY, files.get(path)) if path == locks.LIST else files.get(path)
+                for path in self.recorded}
+
+    def url(self, files: Mapping[str, Optional[str]]) -> str:
+        """The repository that our file of it names, '' for none."""
+        named = re.search(r"(?m)^(?:URIs: |baseurl=)(\S+)$", files.get(self.sources) or "")
+        return named.group(1) if named else ""
 
 
 def sources_text(origin: Origin) -> str:
@@ -93,10 +109,10 @@ def repository_of(origin: Origin, key: str) -> Repository:
     return Repository(origin.url, key, RPM_KEY_FILE, credentials=origin.credentials, id=REPOSITORY)
 
 
-APT_PLACES = Places(SOURCES_FILE, KEY_FILE, OUR_FILES, sources_text)
+APT_PLACES = Places(SOURCES_FILE, KEY_FILE, OUR_FILES, RECORDED_FILES, (PIN_FILE,), sources_text)
 _PLACES: Dict[str, Places] = {
     APT.name: APT_PLACES,
-    DNF.name: Places(REPO_FILE, RPM_KEY_FILE, DNF_FILES, repo_text),
+    DNF.name: Places(REPO_FILE, RPM_KEY_FILE, DNF_FILES, DNF_RECORDED_FILES, (), repo_text),
 }
 
 

@@ -45,22 +45,23 @@ KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-(?!nvidia-)|kernel(-|$
 class Offer:
     """What the repository has, read into a scratch directory.
 
-    error:       why it could not be read, '' when it was.
-    versions:    {package: versions} of the names that were asked for.
-    key:         text of the repository's key, '' when it is not ours to write.
-    transaction: what apt would do to reach the target, None when there is no target.
-    unread:      other sources of this host that apt cannot read, in its words.
-    space:       room for the transaction, None when there is none.
-    unpacks:     {package: version} of those torn that have to be unpacked again before the transaction.
-    lost:        those torn that the transaction does not replace, and that cannot be had in any version of theirs.
-    returnable:  'name=version' of what the sources have of the driver that is there, and of the recorded one.
-    superfluous: {package: version} of what only the newer driver brought, and can go without taking others along.
-    modules:     {package of modules that come built: {version: what it depends on}}; None where nobody has looked.
-    streams:     {module: stream} that packages come from with dnf; {} where the repository has none.
-    without:     ids of repositories that dnf would end at.
+    error:         why it could not be read, '' when it was.
+    versions:      {package: versions} of the names that were asked for.
+    key:           text of the repository's key, '' when it is not ours to write.
+    transaction:   what apt would do to reach the target, None when there is no target.
+    unread:        other sources of this host that apt cannot read, in its words.
+    space:         room for the transaction, None when there is none.
+    unpacks:       {package: version} of those torn that have to be unpacked again before the transaction.
+    lost:          those torn that the transaction does not replace, and that cannot be had in any version of theirs.
+    returnable:    'name=version' of what the sources have of the driver that is there, and of the recorded one.
+    superfluous:   {package: version} of what only the newer driver brought, and can go without taking others along.
+    modules:       {package of modules that come built: {version: what it depends on}}; None where nobody has looked.
+    streams:       {module: stream} that packages come from with dnf; {} where the repository has none.
+    without:       ids of repositories that dnf would end at.
+    at_hand:       {package: its file on this host} of those that dnf installs from there.
     peer_versions: {package: versions} of the packages of GPUDirect Storage and GDRCopy that are missing, that first
-                 which is taken.
-    peers:       what apt would do to bring them, after the driver.
+                   which is taken.
+    peers:         what apt would do to bring them, after the driver.
     """
 
     error: str = ""
@@ -76,6 +77,7 @@ class Offer:
     modules: Optional[Mapping[str, Mapping[str, str]]] = None
     streams: Mapping[str, str] = field(default_factory=dict)
     without: Tuple[str, ...] = ()
+    at_hand: Mapping[str, str] = field(default_factory=dict)
     peer_versions: Mapping[str, List[str]] = field(default_factory=dict)
     peers: Optional[Simulation] = None
 
@@ -352,24 +354,32 @@ def archives_at_hand(observation: Observation) -> Tuple[str, ...]:
 def read_way_back(
     host: Host, observation: Observation, record: Record, origin: Origin, automatic: AbstractSet[str]
 ) -> Offer:
-    """What apt would do to bring the recorded driver back; the repository is read only for what is not at hand."""
+    """What apt would do to bring the recorded driver back."""
+    named = Repository(record.url, record.files.get(KEY_FILE) or "", KEY_FILE,
+                       credentials=origin.credentials if origin.url == record.url else None)
+    files = archive.index_at_hand(host, record.packages)
+    return way_back_from(observation, record, named, lambda repositories: _offer_back(
+        host, observation, record, repositories, files, automatic))
+
+
+def way_back_from(
+    observation: Observation, record: Record, named: Repository, offer_back: Callable[[List[Repository]], Offer]
+) -> Offer:
+    """What offer_back() has; the repository is read only for what is not at hand."""
     at_hand = archives_at_hand(observation)
     lacking = [name for name, version in record.changed(observation.installed).items()
                if not is_archived(name, version, at_hand)]
-    named = [Repository(record.url, record.files.get(KEY_FILE) or "", KEY_FILE,
-                        credentials=origin.credentials if origin.url == record.url else None)]
-    files = archive.index_at_hand(host, record.packages)
     offer, error = None, ""
     try:
         if not lacking or not record.url:
-            offer = _offer_back(host, observation, record, [], files, automatic)
+            offer = offer_back([])
         # What the driver needs beside its own packages may have gone meanwhile, as by 'apt autoremove'
         if record.url and (offer is None or offer.transaction is not None and offer.transaction.problem):
-            return _offer_back(host, observation, record, named, files, automatic)
+            return offer_back([named])
     except GpuOpsError as unreadable:
         error = unreadable.found
     try:
-        return replace(offer or _offer_back(host, observation, record, [], files, automatic), error=error)
+        return replace(offer or offer_back([]), error=error)
     except GpuOpsError as unreadable:
         return Offer(error=error or unreadable.found)
 

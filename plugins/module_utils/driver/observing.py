@@ -116,7 +116,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         return observation
     if manager is DNF:
         observation = replace(observation, archives=manager.archives(host), bindings=manager.has_bindings(host))
-        return replace(observation, offer=dnf_offers.read_offer(host, observation, policy, facts, origin))
+        return replace(observation, offer=dnf_offers.read_way_back(host, observation, record, origin)
+                       if returns and record else dnf_offers.read_offer(host, observation, policy, facts, origin))
     followers = provenance.followers(host, journal, "driver")
     observation = replace(observation, archives=manager.archives(host), bindings=manager.has_bindings(host),
                           automatic=tuple(sorted(followers.intersection(watched))),

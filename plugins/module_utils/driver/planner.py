@@ -29,7 +29,7 @@ from . import (
     staging,
 )
 from .backends.chosen import backend_of
-from .files import RECORDED_FILES, places_of
+from .files import places_of
 from .kernels import Kernel
 from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
 from .origin import Origin, origin_of
@@ -302,11 +302,11 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages, backend = _packages_step(observation, facts, target), backend_of(facts)
-    record = rollback.record_steps(observation, facts, packages) if backend.keeps_record else []
+    record = rollback.record_steps(observation, facts, packages)
     first = _first_steps(observation, policy, facts, packages is not None)
     fetched = _download_steps(observation, policy, facts, target, packages)
     # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
-    is_recorded_first = any(step.subject in RECORDED_FILES for step in first)
+    is_recorded_first = any(step.subject in places_of(facts).recorded for step in first)
     steps = [*record, *first, *fetched] if is_recorded_first else [*first, *fetched, *record]
     steps += backend.steps_before(observation, policy, facts, target, packages)
     steps += parameters.steps(observation, policy, facts, target)
@@ -320,7 +320,7 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages)
-    return Plan(steps=tuple(steps), returns_to=_returns_to(observation, facts, packages, builds),
+    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *boot_arguments.requirements(policy, observation.boot, facts),
                               *enrollment.requirements(observation, policy, facts, target)),
@@ -358,15 +358,6 @@ def _built_ahead(observation: Observation, target: Target, packages: Optional[St
     there: Dict[str, Optional[str]] = {**observation.installed, **(packages.change["after"] if packages else {})}
     return frozenset(kernel.release for kernel in observation.kernels
                      if staging.is_usable(observation.staged, kernel.release, target.version, there))
-
-
-def _returns_to(
-    observation: Observation, facts: HostFacts, packages: Optional[Step], builds: Sequence[Step]
-) -> Dict[str, Dict[str, Any]]:
-    manager = backend_of(facts)
-    if manager.keeps_record:
-        return rollback.returns_to(observation, facts, packages, builds)
-    return rollback.returns_by_version(packages, manager.manager.name)
 
 
 def _first_steps(observation: Observation, policy: Policy, facts: HostFacts, transaction_follows: bool) -> List[Step]:
@@ -415,8 +406,9 @@ def _packages_step(observation: Observation, facts: HostFacts, target: Target) -
 
 
 def _without(offer: Offer) -> Dict[str, Any]:
-    """Repositories that the transaction leaves out."""
-    return {"without": list(offer.without)} if offer.without else {}
+    """Repositories that the transaction leaves out, and files that it takes packages from."""
+    named: Dict[str, Any] = {"without": list(offer.without)} if offer.without else {}
+    return {**named, "files": dict(offer.at_hand)} if offer.at_hand else named
 
 
 def _of_family(request: Mapping[str, str], target: Target) -> Dict[str, str]:
@@ -468,23 +460,24 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     if refusals:
         return Plan(refusals=tuple(refusals))
     packages = _packages_step(observation, facts, target)
-    steps = rollback.before_transaction(observation, record)
+    steps = rollback.before_transaction(observation, record, facts)
     offered: List[Step] = []
     if packages:
         packages = replace(
             packages, subject=record.name, why="Driver %s was there before the last change." % record.version)
-        offered = rollback.offer_steps(observation, record.changed(observation.installed))
+        offered = rollback.offer_steps(observation, facts, record.changed(observation.installed))
         # Put off with the transaction that they are for
         steps, offered = ([replace(step, disruption=packages.disruption) for step in each]
                           for each in (steps, offered))
-    steps = backend_of(facts).finishing_steps(observation, facts, packages is not None, [*steps, *offered])
+    steps = backend_of(facts).finishing_steps(observation, facts, packages is not None, [*steps, *offered], True)
     steps += enrollment.request_steps(observation, policy, facts, target)
     steps += [packages] if packages else []
-    steps += rollback.after_transaction(observation, record, packages)
+    steps += rollback.after_transaction(observation, record, facts, packages)
     builds = _module_steps(observation, policy, facts, target, packages)
     steps += builds + peers.build_steps(observation, policy, facts, target, packages, builds)
     steps += rollback.superfluous_steps(observation, facts, packages)
-    steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
+    steps += rollback.withdraw_steps(observation, any(step.action == rollback.OFFER for step in offered),
+                                     (packages.id,) if packages else ())
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
                                                   *enrollment.requirements(observation, policy, facts, target)))
 

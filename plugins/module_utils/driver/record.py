@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.journal import Journal
-from ..packages.apt.database import archive_begins
+from ..packages.managers import APT, DNF
 
 MEMORY = "driver_record"
 SCHEMA = 1
@@ -37,7 +37,7 @@ class Record:
     packages:      {package: exact version, its epoch included} of all of its family.
     ours:          packages that were on the host because of us then, whatever they are.
     automatic:     those of packages that nobody had chosen by hand.
-    files:         {path: text or None} of the files whose whole content is ours.
+    files:         {path: text or None} of the files whose whole content is ours; of dnf's list of locks our block.
     """
 
     version: str
@@ -104,14 +104,18 @@ def is_proven(version: str, facts: HostFacts, before: Optional[Record]) -> bool:
 
 
 def is_archived(name: str, version: str, archives: Iterable[str]) -> bool:
-    beginning = archive_begins(name, version).lower()
-    return any(archive.lower().startswith(beginning) for archive in archives)
+    return any(_is_of(archive, name, version) for archive in archives)
+
+
+def _is_of(archive: str, name: str, version: str) -> bool:
+    manager = DNF if archive.endswith(".rpm") else APT
+    return archive.lower().startswith(manager.archive_begins(name, version).lower())
 
 
 def strangers(archives: Iterable[str], packages: Mapping[str, str]) -> List[str]:
     """Files of other packages, or of other versions."""
-    known = tuple(archive_begins(*package).lower() for package in packages.items())
-    return sorted(archive for archive in archives if not archive.lower().startswith(known))
+    return sorted(archive for archive in archives
+                  if not any(_is_of(archive, *package) for package in packages.items()))
 
 
 def way_back(

@@ -15,7 +15,7 @@ from .archive import INDEX, STORE, index_of, keep, kept, prune, repository
 from .files import KEPT_SOURCES_FILE
 from .observing import LISTS, list_name
 from .record import MEMORY, is_archived, strangers
-from .rollback import FORGET, OFFER, RECORD, WITHDRAW
+from .rollback import CHECK, FORGET, OFFER, RECORD, WITHDRAW
 
 
 def write_record(host: Host, journal: Journal, step: Step) -> None:
@@ -36,6 +36,13 @@ def forget_record(host: Host, journal: Journal, step: Step) -> None:
 
 def offer(host: Host, journal: Journal, step: Step) -> None:
     """Let apt install from the store: its index first, then the source that names it."""
+    check(host, journal, step)
+    host.write(INDEX, index_of(host, STORE, kept(host), with_digests=True))
+    host.write(KEPT_SOURCES_FILE, managed(repository(host.path(STORE)).sources()))
+
+
+def check(host: Host, journal: Journal, step: Step) -> None:
+    """Have the files in the store, each of them whole."""
     wanted = step.change["after"]
     keep(host, wanted)
     _discard_damaged(host, wanted)
@@ -46,16 +53,15 @@ def offer(host: Host, journal: Journal, step: Step) -> None:
             found="package files that were kept for the way back are gone: %s" % ", ".join(sorted(lost)),
             wanted="the files that the plan was made from, in %s" % STORE,
             remedy="run again: the new plan is made from what is there then")
-    host.write(INDEX, index_of(host, STORE, kept(host), with_digests=True))
-    host.write(KEPT_SOURCES_FILE, managed(repository(host.path(STORE)).sources()))
 
 
 def _discard_damaged(host: Host, packages: Mapping[str, str]) -> None:
-    """dpkg finds what cannot be unpacked when half of the former driver is gone."""
+    """dpkg finds what cannot be unpacked when half of the former driver is gone, and so does rpm."""
     for name in kept(host):
         path = "%s/%s" % (STORE, name)
+        reads = ["rpm", "--checksig", "--nosignature"] if name.endswith(".rpm") else ["dpkg-deb", "--contents"]
         if not strangers([name], packages) and host.run(
-                ["dpkg-deb", "--contents", host.path(path)], check=False, timeout=600).rc != 0:
+                [*reads, host.path(path)], check=False, timeout=600).rc != 0:
             host.remove(path)
 
 
@@ -73,5 +79,6 @@ EXECUTORS: Dict[str, Executor] = {
     RECORD: write_record,
     FORGET: forget_record,
     OFFER: offer,
+    CHECK: check,
     WITHDRAW: withdraw,
 }

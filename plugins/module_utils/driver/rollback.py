@@ -9,37 +9,34 @@ from ..core.facts import HostFacts
 from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
-from ..hardware.parameters import PARAMETERS_FILE
+from ..packages.dnf import locks
+from ..packages.managers import APT, manager_of
 from . import building, catalogue
 from .archive import STORE
-from .files import KEPT_SOURCES_FILE, PIN_FILE, RECORDED_FILES, SOURCES_FILE, UNATTENDED_FILE
+from .files import CAPABILITY, KEPT_SOURCES_FILE, STREAM_FILE, places_of
 from .observation import Observation, archives_at_hand
-from .origin import KEY_FILE
 from .record import NONE, Record, is_archived, is_proven, strangers, way_back
 
 NAME = "driver"
 RECORD, FORGET = "driver.record", "driver.forget"
-OFFER, WITHDRAW = "archive.offer", "archive.withdraw"
-
-
-def url_of(sources: Optional[str]) -> str:
-    """The repository that a sources file of ours names, '' for none."""
-    return next((line[len("URIs: "):] for line in (sources or "").splitlines() if line.startswith("URIs: ")), "")
+OFFER, CHECK, WITHDRAW = "archive.offer", "archive.check", "archive.withdraw"
 
 
 def there_now(observation: Observation, facts: HostFacts) -> Optional[Record]:
     """The driver that is there as a record, None where it is not one to return to."""
     packages = {name: version for name, version in observation.installed.items() if catalogue.FAMILY.match(name)}
     version = catalogue.upstream(_anchor(packages))
-    if not version or any(catalogue.FAMILY.match(name) for name in (*observation.unfinished, *observation.torn)):
+    if not version or any(catalogue.FAMILY.match(name) for name in (
+            *observation.unfinished, *observation.torn, *observation.broken)):
         return None
     if not is_proven(version, facts, observation.record):
         return None
+    places = places_of(facts)
     return Record(
-        version, facts.module_installed, url_of(observation.files.get(SOURCES_FILE)), packages,
+        version, facts.module_installed, places.url(observation.files), packages,
         tuple(sorted(observation.installed_by_us)),
         tuple(name for name in observation.automatic if name in packages),
-        {path: observation.files.get(path) for path in RECORDED_FILES})
+        places.record(observation.files))
 
 
 def _anchor(packages: Mapping[str, str]) -> str:
@@ -101,13 +98,6 @@ def returns_to(
     return {packages.id: way_back(record, needed, archives_at_hand(observation), offered)}
 
 
-def returns_by_version(packages: Optional[Step], manager: str) -> Dict[str, Dict[str, Any]]:
-    """What returns_to() tells where no driver is recorded before a change."""
-    return {} if packages is None or not exchanges(packages) else {packages.id: {
-        "version": "", "kernel_module": "", "source": "", "how": NONE,
-        "why": "drivers are not recorded on hosts with %s: install the one before by its `version`" % manager}}
-
-
 def withdraw_steps(observation: Observation, offered: bool = False, requires: Tuple[str, ...] = ()) -> List[Step]:
     """apt is told of the kept files for one transaction alone. offered: this plan tells it of them."""
     if not (observation.offered or offered):
@@ -160,34 +150,52 @@ def refuse_way_back(observation: Observation, record: Record) -> List[Refusal]:
             record.url or "a source that has them", STORE))]
 
 
-def offer_steps(observation: Observation, needed: Mapping[str, str]) -> List[Step]:
-    """Have apt install the kept packages, as far as there are such."""
+def offer_steps(observation: Observation, facts: HostFacts, needed: Mapping[str, str]) -> List[Step]:
+    """Have the kept packages installed, as far as there are such: apt is told of a repository, dnf of files."""
     files = archives_at_hand(observation)
     kept = {name: version for name, version in needed.items() if is_archived(name, version, files)}
     if not kept:
         return []
-    return [Step(NAME, OFFER, KEPT_SOURCES_FILE, "The packages are on this host, and apt takes them from there.",
+    manager = manager_of(facts) or APT
+    action, subject = (OFFER, KEPT_SOURCES_FILE) if manager is APT else (CHECK, STORE)
+    return [Step(NAME, action, subject, "The packages are on this host, and %s takes them from there." % manager.name,
                  change={"before": dict.fromkeys(kept), "after": kept})]
 
 
 def file_steps(
-    observation: Observation, record: Record, paths: Tuple[str, ...], requires: Tuple[str, ...] = ()
+    observation: Observation, record: Record, paths: Sequence[str], requires: Tuple[str, ...] = ()
 ) -> List[Step]:
     steps = []
     for path in paths:
-        before, after = observation.files.get(path), record.files.get(path)
-        if before != after:
+        before, after = observation.files.get(path), recorded_text(observation, record, path)
+        if before != after and not _is_same_stream(path, before, after):
             steps.append(file_step(NAME, path, before, after, "It is as it was with %s." % record.name,
                                    requires=requires))
     return steps
 
 
-def before_transaction(observation: Observation, record: Record) -> List[Step]:
-    return file_steps(observation, record, (KEY_FILE, SOURCES_FILE, UNATTENDED_FILE, PARAMETERS_FILE))
+def recorded_text(observation: Observation, record: Record, path: str) -> Optional[str]:
+    """What a file will be; what others wrote into the list of locks stays there."""
+    if path == locks.LIST:
+        return locks.with_block(CAPABILITY, record.files.get(path), observation.files.get(path))
+    return record.files.get(path)
 
 
-def after_transaction(observation: Observation, record: Record, packages: Optional[Step]) -> List[Step]:
-    return file_steps(observation, record, (PIN_FILE,), (packages.id,) if packages else ())
+def _is_same_stream(path: str, before: Optional[str], after: Optional[str]) -> bool:
+    """dnf writes that file itself when it likes, so its words are compared."""
+    return path == STREAM_FILE and None not in (before, after) and (
+        locks.streams_of({path: before}) == locks.streams_of({path: after}))
+
+
+def before_transaction(observation: Observation, record: Record, facts: HostFacts) -> List[Step]:
+    places = places_of(facts)
+    return file_steps(observation, record, [path for path in places.recorded if path not in places.after])
+
+
+def after_transaction(
+    observation: Observation, record: Record, facts: HostFacts, packages: Optional[Step]
+) -> List[Step]:
+    return file_steps(observation, record, places_of(facts).after, (packages.id,) if packages else ())
 
 
 def superfluous_steps(observation: Observation, facts: HostFacts, packages: Optional[Step]) -> List[Step]:
@@ -199,5 +207,5 @@ def superfluous_steps(observation: Observation, facts: HostFacts, packages: Opti
     return [packages_step(
         NAME, "what came with the driver", gone, dict.fromkeys(gone),
         "These packages came with the newer driver alone.",
-        Disruption.driver_reload if of_driver else Disruption.none, (packages.id,) if packages else (), manager="apt",
-        request=gone, purge=True)]
+        Disruption.driver_reload if of_driver else Disruption.none, (packages.id,) if packages else (),
+        manager=(manager_of(facts) or APT).name, request=gone, purge=True)]

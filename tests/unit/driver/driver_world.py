@@ -20,10 +20,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
     planner,
     prebuilt,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.archive import STORE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends.dnf import streams_wanted
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.boot_arguments import BootArguments
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import RECORDED_FILES, places_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import places_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import (
     Observation,
@@ -74,6 +75,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.peer_module
     modules_in,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.history import Unfinished
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import DNF, manager_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
 
@@ -183,7 +185,8 @@ class World(world.World):
         if wanted.state != "absent" and index_needed(seen, wanted, there):
             returnable = {**self.installed, **(self.record.packages if self.record else {})}
             if manager_of(there) is DNF:
-                return replace(seen, offer=self._offer_of_dnf(seen, wanted, there), archives=self.archives)
+                return replace(seen, archives=self.archives, offer=replace(
+                    self._offer_of_dnf(seen, wanted, there), returnable=self._returnable(returnable)))
             offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
             lacking = () if self.tools or wanted.state != "staged" else ("dkms", "make", "compiler")
             return replace(seen, offer=offer, archives=self.archives, lacking_tools=lacking)
@@ -222,9 +225,12 @@ class World(world.World):
         removes = tuple(name for name in self.installed if building.loses([name]) and name not in record.packages)
         before = {name: self.installed[name] for name in (*needed, *removes) if name in self.installed}
         gone = {name: version for name, version in superfluous(seen, record).items() if name not in removes}
+        is_rpm = manager_of(self.facts) is DNF
         return Offer(returnable=returnable, superfluous=gone, transaction=Simulation(
             needed, removes, before=before, request=record.packages,
-            allow_downgrade=goes_down(self.installed, needed)) if needed else None)
+            allow_downgrade=goes_down(self.installed, needed)) if needed else None, at_hand={} if not is_rpm else {
+                name: "%s/%s" % (STORE, DNF.archive_begins(name, version) + "x86_64.rpm")
+                for name, version in needed.items() if is_archived(name, version, at_hand)})
 
     def _offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
         offer = self._driver_offer(seen, wanted, there)
@@ -390,7 +396,9 @@ class World(world.World):
         self.record = of_dict(step.parameters["record"])
         assert self.record is not None and self.record.packages == {
             name: version for name, version in self.installed.items() if catalogue.FAMILY.match(name)}
-        assert self.record.files == self.state(RECORDED_FILES), "it is written after what it is the record of"
+        places = places_of(self.facts)
+        assert self.record.files == places.record(self.state(places.recorded)), \
+            "it is written after what it is the record of"
         self._keep(self.record.packages)
         self._prune(self.record.packages, step.parameters["coming"])
 
@@ -400,6 +408,10 @@ class World(world.World):
     def archive_offer(self, step: Step) -> None:
         self.offered = True
         self._keep(step.change["after"])
+
+    def archive_check(self, step: Step) -> None:
+        self._keep(step.change["after"])
+        assert all(is_archived(name, version, self.kept) for name, version in step.change["after"].items())
 
     def archive_withdraw(self, step: Step) -> None:
         assert self.offered
@@ -638,6 +650,18 @@ class World(world.World):
     def say_unfinished(self, *packages: str) -> None:
         """A transaction of ours was stopped in these."""
         self.more = {**self.more, "broken": packages, "ours_unfinished": True}
+
+    def say_left(self, name: str, version: str) -> None:
+        """A transaction of dnf of ours was stopped after this package had come."""
+        left = Unfinished(doubtful={name: version})
+        self.more = {**self.more, "broken": (name,), "ours_unfinished": True,
+                     "of_rpm": OfRpm(dict(self.trusted), self.our_keys, left)}
+
+    def dnf_finish(self, step: Step) -> None:
+        for name, version in step.change["after"].items():
+            assert self.installed[name] == version
+        self.more = {each: value for each, value in self.more.items()
+                     if each not in ("broken", "ours_unfinished", "of_rpm")}
 
     def say_key(self, *states: str) -> None:
         """DKMS has a key: 'enrolled', 'pending', 'unknown'; 'unusable' where others can read it."""

@@ -173,7 +173,7 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
         # dnf-automatic is a dnf as this one
         there = machine.root.installed()
         machine.root.dnf("update")
-        updated.update(machine.root.installed().items() - there.items())
+        updated.update((name, version) for name, version in machine.root.installed().items() if name not in there)
         assert set(driver(machine).values()) == {version}
     assert {name.rsplit("-", 2)[0] for name in updated} == {"kernel-core", "kernel-devel"}
     change(machine, version=OLDER_580, kernel_module="proprietary")
@@ -215,16 +215,61 @@ def test_a_loaded_driver_keeps_its_stream_and_locks_until_it_may_be_exchanged(ma
 
 
 def test_a_transaction_that_is_killed_in_rpm_is_finished_by_the_next_run(machine: Machine) -> None:
+    killed_exchange(machine)
+    first, done = machine.run(version=V595)
+    assert [each.split("/")[1] for each in done if "dnf.finish" in each] == ["dnf.finish"]
+    assert set(driver(machine).values()) == {V595}
+    again, nothing = machine.run(version=V595)
+    assert (nothing, again["plan"]["steps"]) == ([], [])
+
+
+def killed_exchange(machine: Machine) -> None:
     machine.run()
+    machine.loaded = V580
     machine.root.write("/killed-here-libs", "")
     told = machine.call(version=V595, run_id="test 2")
     machine.root.module(DNF.builtin_options(told["awaiting"]) or {})
     (machine.root.path / "killed-here-libs").unlink()
     machine.call(version=V595, run_id="test 2", transaction_failed=True, resumed_step=told["awaiting"]["id"])
-    first, done = machine.run(version=V595)
-    assert [each.split("/")[1] for each in done if "dnf.finish" in each] == ["dnf.finish"]
-    assert set(driver(machine).values()) == {V595}
-    again, nothing = machine.run(version=V595)
+
+
+def test_an_exchange_is_taken_back_without_the_repository_and_what_it_brought_beside_goes(machine: Machine) -> None:
+    machine.run()
+    machine.loaded, before = V580, machine.root.installed()
+    machine.root.write(locks.LIST, (machine.root.host.read(locks.LIST) or "") + "tool-0:1.0-1.el9.*\n")
+    held = machine.root.host.read(locks.LIST)
+    first, _done = machine.run(version=V595, fabric_manager="present")
+    assert (first["returns_to"]["version"], first["returns_to"]["how"]) == (V580, "archive")
+    assert "nvidia-fabricmanager" in machine.root.installed()
+    machine.loaded = ""
+    machine.take_repository_away()
+    done = change(machine, version=V595, state="rolled_back")
+    assert [each.split("/")[1] for each in done] == [
+        "file.write", "file.write", "archive.check", "packages.install", "dkms.build", "packages.remove"]
+    assert machine.root.installed() == before
+    assert machine.root.host.read(locks.LIST) == held
+    assert "stream=580-open" in (machine.root.host.read("/etc/dnf/modules.d/nvidia-driver.module") or "")
+
+
+def test_files_that_are_damaged_do_not_count_and_the_repository_has_them(machine: Machine) -> None:
+    machine.run()
+    machine.loaded = V580
+    machine.run(version=V595)
+    for path in machine.root.path.glob("var/cache/gpuops/driver/*%s*" % V580):
+        path.write_bytes(path.read_bytes()[:-100])
+    told = machine.call(state="rolled_back", run_id="test 3")
+    assert told["failed"] and told["code"] == "driver.archive_lost"
+    change(machine, state="rolled_back")
+    assert set(driver(machine).values()) == {V580}
+
+
+def test_an_exchange_that_was_killed_in_rpm_is_taken_back(machine: Machine) -> None:
+    killed_exchange(machine)
+    machine.take_repository_away()
+    _first, done = machine.run(state="rolled_back", version=V595)
+    assert done[0].split("/")[1] == "dnf.finish"
+    assert set(driver(machine).values()) == {V580}
+    again, nothing = machine.run(state="rolled_back", version=V595)
     assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
@@ -233,3 +278,14 @@ def test_a_host_without_the_plugin_of_locks_is_refused_until_nothing_is_to_be_he
     told = machine.call(check=True)
     assert told["failed"] and told["code"] == "packages.no_versionlock"
     assert not machine.call(check=True, hold=False).get("failed")
+
+
+def test_a_host_whose_list_of_locks_is_gone_is_told_how_dnf_works_again(machine: Machine) -> None:
+    machine.run()
+    (machine.root.path / locks.LIST.lstrip("/")).unlink()
+    assert "Unable to read" in machine.root.dnf("install", "app", check=False).stderr
+    for hold in (True, False):
+        told = machine.call(check=True, version=V595, hold=hold)
+        assert told["failed"] and told["code"] == "packages.no_versionlock_list"
+    machine.root.write(locks.LIST, "")
+    change(machine, version=V595)

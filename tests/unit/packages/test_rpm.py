@@ -168,6 +168,8 @@ def test_a_package_that_somebody_has_locked_is_held(line: str, held: bool) -> No
 
 
 def test_a_host_that_would_not_heed_a_lock_is_told(root: Root) -> None:
+    assert [refusal.code for refusal in DNF.hold_refusals(root.host)] == ["packages.no_versionlock_list"]
+    root.write(locks.LIST, "")
     assert DNF.hold_refusals(root.host) == []
     root.write(locks.CONFIGURATION, "[main]\nenabled = 0\nlocklist = %s%s\n" % (root.path, locks.LIST))
     assert [refusal.code for refusal in DNF.hold_refusals(root.host)] == ["packages.no_versionlock"]

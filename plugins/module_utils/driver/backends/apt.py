@@ -40,7 +40,6 @@ class Apt:
     """One of a kind: BACKEND."""
 
     manager: PackageManager = APT
-    keeps_record = True
     builds_ahead = True
     make_room: Mapping[str, str] = {
         space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get clean`)",
@@ -84,7 +83,8 @@ class Apt:
                                 "The driver's packages come from this repository.", tuple(step.id for step in steps))
 
     def finishing_steps(
-        self, observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step]
+        self, observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step],
+        goes_back: bool = False
     ) -> List[Step]:
         if observation.offer is None or not observation.offer.unpacks:
             return _repair_steps(observation, transaction_follows) + repository

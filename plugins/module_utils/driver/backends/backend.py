@@ -29,10 +29,6 @@ class Backend(Protocol):
         """Whose backend it is."""
 
     @property
-    def keeps_record(self) -> bool:
-        """Whether the driver before a change is recorded, with its package files, for the way back to it."""
-
-    @property
     def builds_ahead(self) -> bool:
         """Whether a module can be built of its packages before these are installed."""
 
@@ -62,9 +58,13 @@ class Backend(Protocol):
         """The repository, its key and who we are for it."""
 
     def finishing_steps(
-        self, observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step]
+        self, observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step],
+        goes_back: bool = False
     ) -> List[Step]:
-        """End what a stopped transaction began; what that takes may come from our repository."""
+        """End what a stopped transaction began; what that takes may come from our repository.
+
+        goes_back: whether the repository is that of the driver before.
+        """
 
     def download_step(self, observation: Observation, target: Target, packages: Step) -> Step:
         """Fetch what a package step asks for."""

@@ -24,24 +24,27 @@ from ...packages.dnf.history import finish_step
 from ...packages.dnf.manager import DNF
 from ...packages.manager import PackageManager
 from .. import catalogue
+from ..archive import STORE
 from ..files import FRAMEWORK_FILE, REPO_FILE, RPM_KEY_FILE, STREAM_FILE, repo_text, repository_of
 from ..observation import Observation
 from ..origin import origin_of
 from ..peer_builds import wanted_products
 from ..policy import Policy
+from ..record import is_archived
 from ..tables import boot_tools, kernel_locks
 from ..tables.peers import packages_of
 from ..target import Target, wanted_of
 from .backend import NAME, Backend, own_file
 
 _CLEAN = " (`dnf clean packages`)"
+# Why no transaction can be here, whether anything is held or not
+_NO_LIST = "packages.no_versionlock_list"
 
 
 class Dnf:
     """One of a kind: BACKEND."""
 
     manager: PackageManager = DNF
-    keeps_record = False
     builds_ahead = False
     make_room: Mapping[str, str] = {
         space.SYSTEM: _CLEAN, space.DNF_ARCHIVES: _CLEAN, space.BOOT: ": remove kernels that are not booted any more"}
@@ -53,7 +56,7 @@ class Dnf:
         return "dnf remove %s" % " ".join(names)
 
     def refuse_host(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
-        refusals = list(observation.of_rpm.objections) if policy.hold else []
+        refusals = [each for each in observation.of_rpm.objections if policy.hold or each.code == _NO_LIST]
         refusals += [Refusal(
             "driver.option_by_hand", "`%s` on %s %s" % (option, facts.os_id, facts.os_version),
             "Debian or Ubuntu, where it is done by us",
@@ -101,8 +104,12 @@ class Dnf:
                                 "The driver's packages come from this repository.", tuple(step.id for step in steps))
 
     def finishing_steps(
-        self, observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step]
+        self, observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step],
+        goes_back: bool = False
     ) -> List[Step]:
+        if goes_back:
+            # What was coming is of the repository that is configured now, under the stream and locks of now
+            return [*_finish(observation), *repository]
         return [*repository, *_finish(observation, tuple(step.id for step in repository))]
 
     def download_step(self, observation: Observation, target: Target, packages: Step) -> Step:
@@ -169,7 +176,9 @@ def _by_hand(policy: Policy, facts: HostFacts) -> Dict[str, Sequence[str]]:
 
 def _finish(observation: Observation, requires: Tuple[str, ...] = ()) -> List[Step]:
     left = observation.of_rpm.left
-    return [finish_step(NAME, left, requires)] if left else []
+    files = {name: "%s/%s" % (STORE, each) for name, version in left.doubtful.items()
+             for each in observation.kept if is_archived(name, version, [each])}
+    return [finish_step(NAME, left, requires, files)] if left else []
 
 
 def _stream_steps(

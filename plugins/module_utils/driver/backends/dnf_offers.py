@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping
+from typing import Dict, List, Mapping, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.facts import HostFacts
@@ -13,13 +13,27 @@ from ...packages import space
 from ...packages.dnf import locks
 from ...packages.dnf.index import Index, index
 from ...packages.dnf.manager import DNF
-from ...packages.model import Simulation
+from ...packages.dnf.transaction import specs
+from ...packages.model import Repository, Simulation
 from ...packages.rpm import database
-from .. import catalogue
-from ..files import repository_of
-from ..observation import Observation, Offer, goes_down, header_packages, key_text, requested, settled
+from .. import archive, catalogue
+from ..files import REPOSITORY, RPM_KEY_FILE, STREAM_FILE, repository_of
+from ..observation import (
+    Observation,
+    Offer,
+    archives_at_hand,
+    goes_down,
+    header_packages,
+    key_text,
+    requested,
+    settled,
+    superfluous,
+    way_back_from,
+)
 from ..origin import Origin
 from ..policy import Policy
+from ..record import Record, is_archived
+from ..rollback import recorded_text
 from ..target import Target, anchors, target_of
 from .backend import NAME
 from .dnf import streams_wanted
@@ -55,7 +69,14 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
     streams = {module: stream for module, stream in streams.items() if opened.streams(module)}
     request = requested(target, observation, versions, tuple(header_packages(observation, policy, facts)))
     transaction = _simulated(opened, observation, target, request, versions, streams) if request else None
-    return Offer(versions=versions, transaction=transaction, streams=streams)
+    return Offer(versions=versions, transaction=transaction, streams=streams, returnable=_returnable(
+        opened, [catalogue.family(observation.installed), observation.record.packages if observation.record else {}]))
+
+
+def _returnable(opened: Index, drivers: List[Mapping[str, str]]) -> Tuple[str, ...]:
+    offered = opened.versions({name for driver in drivers for name in driver})
+    return tuple(sorted({"%s=%s" % (name, version) for driver in drivers for name, version in driver.items()
+                         if version in offered[name]}))
 
 
 def _header_versions(opened: Index, headers: Mapping[str, str]) -> Dict[str, List[str]]:
@@ -90,4 +111,58 @@ def _simulated(
 
 
 def _asked(opened: Index, observation: Observation, request: Mapping[str, str]) -> Simulation:
-    return opened.simulate(request, goes_down(observation.installed, request, DNF.compare))
+    done = opened.simulate(request, goes_down(observation.installed, request, DNF.compare))
+    return _without_leftovers(done, observation, request)
+
+
+def _without_leftovers(done: Simulation, observation: Observation, request: Mapping[str, str]) -> Simulation:
+    """What a stopped transaction had not erased is there while dnf is asked, and gone when the transaction begins."""
+    left = {database.without_version(name, version): version
+            for name, version in observation.of_rpm.left.leftovers.items()}
+    again = {name: version for name, version in left.items()
+             if request.get(name) == version and observation.installed.get(name) not in (None, version)}
+    return replace(done, installs={**done.installs, **again},
+                   before={**done.before, **{name: observation.installed[name] for name in again}})
+
+
+# the way back
+
+
+def read_way_back(host: Host, observation: Observation, record: Record, origin: Origin) -> Offer:
+    """What dnf would do to bring the recorded driver back, under the stream and the locks that it had then."""
+    named = Repository(record.url, record.files.get(RPM_KEY_FILE) or "", RPM_KEY_FILE, id=REPOSITORY,
+                       credentials=origin.credentials if origin.url == record.url else None)
+    return way_back_from(observation, record, named, lambda repositories: _offer_back(
+        host, observation, record, repositories))
+
+
+def _offer_back(
+    host: Host, observation: Observation, record: Record, repositories: List[Repository]
+) -> Offer:
+    files = _at_hand(host, observation, record)
+    with index(host, repositories, beside_system=True) as opened:
+        opened.hold({path: recorded_text(observation, record, path) for path in (STREAM_FILE, locks.LIST)
+                     if observation.files.get(path) != record.files.get(path)})
+        needed = record.changed(observation.installed)
+        returnable = {*_returnable(opened, [record.packages]), *(
+            "%s=%s" % (name, record.packages[name]) for name in files)}
+        offer = Offer(returnable=tuple(sorted(returnable)), unread=opened.unread, without=opened.without)
+        if not all("%s=%s" % each in returnable for each in needed.items()):
+            return offer
+        kept = {name: path for name, path in files.items() if name in needed}
+        goes = goes_down(observation.installed, needed, DNF.compare)
+        transaction = _without_leftovers(
+            opened.simulate(needed, goes, kept), observation, needed) if needed else None
+        removes = transaction.removes if transaction else ()
+        names = {name: version for name, version in superfluous(observation, record).items() if name not in removes}
+        both = opened.simulate(needed, goes, kept, specs(names)) if names else None
+        can_go = both is not None and not both.problem and set(both.removes) <= {*names, *removes}
+        return replace(offer, transaction=transaction, superfluous=names if can_go else {}, at_hand=kept,
+                       space=space.observe(host, space.DNF_ARCHIVES) if transaction else None)
+
+
+def _at_hand(host: Host, observation: Observation, record: Record) -> Dict[str, str]:
+    """{package: its file in our store, where it will be by then}."""
+    files = archives_at_hand(observation)
+    return {name: host.path("%s/%s" % (archive.STORE, next(each for each in files if is_archived(
+        name, version, [each])))) for name, version in record.packages.items() if is_archived(name, version, files)}

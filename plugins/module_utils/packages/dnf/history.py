@@ -144,8 +144,13 @@ def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
     return Unfinished(left, doubtful, last)
 
 
-def finish_step(capability: str, left: Unfinished, requires: Tuple[str, ...] = ()) -> Step:
-    """Pure: end what a stopped transaction began, before anything else is asked of dnf."""
+def finish_step(
+    capability: str, left: Unfinished, requires: Tuple[str, ...] = (), files: Optional[Mapping[str, str]] = None
+) -> Step:
+    """Pure: end what a stopped transaction began, before anything else is asked of dnf.
+
+    files: {package: path} of those that are on the host.
+    """
     return Step(
         capability=capability,
         action=FINISH,
@@ -153,6 +158,7 @@ def finish_step(capability: str, left: Unfinished, requires: Tuple[str, ...] = (
         why="A package transaction was stopped before its end.",
         change={"before": {**dict.fromkeys(left.leftovers, "left over"), **dict.fromkeys(left.doubtful, "unfinished")},
                 "after": {**dict.fromkeys(left.leftovers), **left.doubtful}},
+        parameters={"files": dict(files)} if files else {},
         depends_on=requires,
     )
 
@@ -167,8 +173,16 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:
-        words = specs(again)
-        _run(host, ["dnf", *own(host), "--assumeyes", "reinstall", *words], "dnf reinstall " + " ".join(words))
+        words = specs(again, _whole(host, step.parameters.get("files", {})))
+        _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
+             "dnf reinstall " + " ".join(words))
+
+
+def _whole(host: Host, files: Mapping[str, str]) -> Dict[str, str]:
+    """Those of the files that rpm can read to their end, as they are called on this system."""
+    paths = {name: host.path(path) for name, path in files.items()}
+    return {name: path for name, path in paths.items() if host.run(
+        ["rpm", "--checksig", "--nosignature", path], check=False, timeout=600).rc == 0}
 
 
 def _run(host: Host, argv: Sequence[str], by_hand: str) -> None:

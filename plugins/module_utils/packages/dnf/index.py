@@ -115,7 +115,7 @@ class Index:
 
     def hold(self, files: Mapping[str, Optional[str]]) -> None:
         """See manager.Index.hold()."""
-        self._streams = {**self._streams, **locks.streams_of(files)}
+        self._streams = {**self._streams, **locks.modules_of(files)}
         if locks.LIST in files:
             self._put_locks(files[locks.LIST])
 
@@ -124,9 +124,16 @@ class Index:
         os.makedirs(self._scratch + "/plugins", exist_ok=True)
         put(self._scratch + "/plugins/versionlock.conf", "[main]\nlocklist=%s/versionlock.list\n" % self._scratch)
 
-    def simulate(self, request: Mapping[str, str], allow_downgrade: bool = False) -> Simulation:
-        """What a transaction that asks for these versions would do, under the options that it will have."""
-        told = self.ask("simulate", specs=specs(request), allow_downgrade=allow_downgrade, streams=self._streams)
+    def simulate(
+        self, request: Mapping[str, str], allow_downgrade: bool = False, files: Optional[Mapping[str, str]] = None,
+        removes: Iterable[str] = ()
+    ) -> Simulation:
+        """What a transaction that asks for these versions would do, under the options that it will have.
+
+        files: {package: path} of those that come from a file on the host; removes: what goes with it.
+        """
+        told = self.ask("simulate", specs=specs(request, files or {}), allow_downgrade=allow_downgrade,
+                        streams=self._streams, removes=sorted(removes))
         done = simulation(told["items"], database.installed(self._host))
         return replace(done, problem=told["problem"], request=dict(request), allow_downgrade=allow_downgrade,
                        held=tuple(sorted(set(told["held"]))))
@@ -135,7 +142,7 @@ class Index:
         """What else would go if these packages went."""
         there = database.installed(self._host)
         request = {name: there[name].version for name in sorted(set(packages)) if name in there}
-        told = self.ask("remove", specs=specs(request), streams={})
+        told = self.ask("remove", specs=[], removes=specs(request), streams={})
         return replace(simulation(told["items"], there), problem=told["problem"], request=request)
 
 
@@ -144,8 +151,8 @@ def index(host: Host, repositories: Sequence[Repository], beside_system: bool = 
     """The indexes of repositories as they are now, see manager.PackageManager.open()."""
     with host.scratch() as scratch:
         opened = Index(host, scratch, _cache(host, scratch), repositories, beside_system)
-        if host.root != "/":
-            # The plugin knows no other root
+        if host.root != "/" or not host.exists(locks.LIST):
+            # The plugin knows no other root, and ends where it finds no list
             opened.hold({locks.LIST: host.read(locks.LIST)})
         opened.update()
         yield opened

@@ -22,11 +22,9 @@ def text(capability: str, versions: Mapping[str, str], there: Optional[str]) -> 
 
     versions: {package: version}; {} takes the block away, and leaves what others wrote to the byte.
     """
-    before, after = _around(capability, there or "")
     lines = [pattern(name, version) for name, version in sorted(versions.items())]
-    block = "\n".join([_BEGIN % capability, *lines, _END % capability]) + "\n" if lines else ""
-    whole = before + block + after
-    return whole if whole or there is not None else None
+    ours = "\n".join([_BEGIN % capability, *lines, _END % capability]) + "\n" if lines else None
+    return with_block(capability, ours, there)
 
 
 def pattern(name: str, version: str) -> str:
@@ -81,8 +79,27 @@ def streams_of(files: Mapping[str, Optional[str]]) -> Dict[str, str]:
     return found
 
 
+def modules_of(files: Mapping[str, Optional[str]]) -> Dict[str, str]:
+    """{module: stream} of such files, '' of a module of which none enables any."""
+    return {**{path[len(MODULES) + 1:-len(".module")]: "" for path in files if path.startswith(MODULES + "/")},
+            **streams_of(files)}
+
+
+def block(capability: str, there: Optional[str]) -> Optional[str]:
+    """Our block of the list, None where there is none."""
+    before, after = _around(capability, there or "")
+    return (there or "")[len(before):len(there or "") - len(after)] or None
+
+
+def with_block(capability: str, ours: Optional[str], there: Optional[str]) -> Optional[str]:
+    """The list with this block in place of ours; None takes ours away."""
+    before, after = _around(capability, there or "")
+    whole = before + (ours or "") + after
+    return whole if whole or there is not None else None
+
+
 def _around(capability: str, there: str) -> Tuple[str, str]:
     """What stands before our block and behind it. A new one comes first, so that no line of others is touched."""
-    block = re.search(r"(?ms)^%s\n.*?^%s(\n|\Z)" % (
+    found = re.search(r"(?ms)^%s\n.*?^%s(\n|\Z)" % (
         re.escape(_BEGIN % capability), re.escape(_END % capability)), there)
-    return (there[:block.start()], there[block.end():]) if block else ("", there)
+    return (there[:found.start()], there[found.end():]) if found else ("", there)

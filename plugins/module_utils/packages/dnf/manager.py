@@ -73,8 +73,7 @@ class Dnf:
         return index(host, repositories, beside_system)
 
     def archives(self, host: Host) -> Tuple[str, ...]:
-        """Below a directory for each repository (dnf.conf(5), cachedir)."""
-        return tuple(sorted({path.rsplit("/", 1)[1] for path in host.glob(CACHE + "/*/packages/*.rpm")}))
+        return tuple(sorted({path.rsplit("/", 1)[1] for path in archive_files(host)}))
 
     def archive_begins(self, name: str, version: str) -> str:
         return database.archive_begins(name, version)
@@ -91,8 +90,10 @@ class Dnf:
         self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
     ) -> Dict[str, Any]:
         """Whoever has just fetched the packages has renewed the lists for it."""
-        if step.parameters.get("update_cache") and not is_fetched:
-            self.refresh(host, step.parameters["request"])
+        files = step.parameters.get("files", ())
+        named = {name: version for name, version in step.parameters["request"].items() if name not in files}
+        if step.parameters.get("update_cache") and not is_fetched and named:
+            self.refresh(host, named)
         return {}
 
     def mend(self, host: Host, names: Collection[str]) -> None:
@@ -142,7 +143,10 @@ class Dnf:
         options = repository_files.parse(there or "").get("main", {})
         enabled = options.get("enabled", "1").strip().lower() in ("1", "yes", "true", "on")
         if enabled and options.get("locklist", "").strip() == host.path(locks.LIST):
-            return []
+            return [] if host.exists(locks.LIST) else [Refusal(
+                "packages.no_versionlock_list", "no %s, which %s names" % (locks.LIST, locks.CONFIGURATION),
+                "the list of dnf's plugin versionlock: dnf changes nothing without it",
+                "run `touch %s`" % locks.LIST)]
         found = "no %s" % locks.CONFIGURATION if there is None else "%s with enabled=%s, locklist=%s" % (
             locks.CONFIGURATION, options.get("enabled", "1"), options.get("locklist", ""))
         return [Refusal(
@@ -164,6 +168,11 @@ class Dnf:
         self, host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
     ) -> Dict[str, PackageChange]:
         return history.evidence(host, step, opened, packages)
+
+
+def archive_files(host: Host) -> List[str]:
+    """Paths of the package files that dnf has: below a directory for each repository (dnf.conf(5), cachedir)."""
+    return host.glob(CACHE + "/*/packages/*.rpm")
 
 
 def _incomplete(told: Mapping[str, Any]) -> GpuOpsError:

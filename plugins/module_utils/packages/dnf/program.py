@@ -73,7 +73,8 @@ def opened(asked):
     conf.install_weak_deps = False
     conf.clean_requirements_on_remove = False
     conf.cacheonly = asked["op"] not in ("update", "refresh")
-    base.init_plugins(set(WRITERS))
+    # Locks say nothing of what is installed, and their plugin ends where it finds no list
+    base.init_plugins(set(WRITERS) | {"versionlock"} if asked["op"] == "automatic" else set(WRITERS))
     base.pre_configure_plugins()
     if asked["beside_system"]:
         base.read_all_repos()
@@ -155,7 +156,12 @@ def newer_is_there(base, spec):
 def ask_for(base, specs, allow_downgrade):
     """As ansible.builtin.dnf does with state 'present'. Its answer: the words of dnf for what cannot be had."""
     told = []
-    for spec in specs:
+    # All before the first other request: the library takes none later
+    for package in base.add_remote_rpms([spec for spec in specs if spec.startswith("/")], strict=True):
+        there = base.sack.query().installed().filter(name=package.name, arch=package.arch)
+        if allow_downgrade or not (there and there[0].evr_gt(package)):
+            base.package_install(package, strict=True)
+    for spec in [each for each in specs if not each.startswith("/")]:
         try:
             if newer_is_there(base, spec):
                 if allow_downgrade:
@@ -171,22 +177,28 @@ def simulate(asked):
     base = filled(asked)
     told = []
     modules = dnf.module.module_base.ModuleBase(base)
+    has_files = any(spec.startswith("/") for spec in asked["specs"])
     for module, stream in sorted(asked["streams"].items()):
         try:
             # The library switches streams; a reset before it would be a second choice, which it refuses
-            modules.enable(["%s:%s" % (module, stream)])
+            if has_files and stream and not modules.get_modules("%s:%s" % (module, stream))[0]:
+                # No repository that can be read has it, and files are of no stream
+                continue
+            if stream:
+                modules.enable(["%s:%s" % (module, stream)])
+            else:
+                modules.reset([module])
         except dnf.exceptions.Error as error:
             told.append("module %s:%s: %s" % (module, stream, " ".join(str(error).split())))
     if asked["op"] == "simulate":
         told += ask_for(base, asked["specs"], asked["allow_downgrade"])
-    else:
-        for spec in asked["specs"]:
-            try:
-                base.remove(spec)
-            except dnf.exceptions.MarkingError:
-                pass
+    for spec in asked["removes"]:
+        try:
+            base.remove(spec)
+        except dnf.exceptions.MarkingError:
+            pass
     held = []
-    for spec in asked["specs"]:
+    for spec in [each for each in asked["specs"] if not each.startswith("/")]:
         hidden = dnf.subject.Subject(spec).get_best_query(
             sack=base.sack, query=base.sack.query(flags=hawkey.IGNORE_REGULAR_EXCLUDES))
         if told and hidden and not dnf.subject.Subject(spec).get_best_query(sack=base.sack):

@@ -15,11 +15,15 @@ from .locks import full
 LOCK_SECONDS = 600
 # Options that not every supported release of ansible.builtin.dnf has, and that may be left out there
 DISPENSABLE = ("lock_timeout",)
+_NONE: Mapping[str, str] = {}
 
 
-def specs(request: Mapping[str, Optional[str]]) -> List[str]:
-    """What dnf is asked for: name, epoch, version, release, and the architecture of what is not the system's own."""
-    return [_spec(name, version) for name, version in sorted(request.items())]
+def specs(request: Mapping[str, Optional[str]], files: Mapping[str, str] = _NONE) -> List[str]:
+    """What dnf is asked for: name, epoch, version, release, and the architecture of what is not the system's own.
+
+    files: {package: path} of those that it installs from a file on the host.
+    """
+    return [files[name] if name in files else _spec(name, version) for name, version in sorted(request.items())]
 
 
 def _spec(name: str, version: Optional[str]) -> str:
@@ -39,7 +43,7 @@ def builtin_options(step: Mapping[str, Any], known: Optional[Collection[str]] = 
     not asked for by its own reason stays: autoremove is for the administrator.
     """
     parameters = step["parameters"]
-    words = specs(parameters["request"])
+    words = specs(parameters["request"], parameters.get("files", _NONE))
     options: Dict[str, Any] = {
         "name": words,
         "lock_timeout": LOCK_SECONDS,
