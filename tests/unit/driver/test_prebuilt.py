@@ -103,7 +103,8 @@ class TestStopped:
 
 
 class TestFollowed:
-    AUTOMATIC = (MODULES + "6.8.0-95-generic", "linux-signatures-nvidia-6.8.0-95-generic", "linux-image-6.8.0-95-generic",
+    AUTOMATIC = (MODULES + "6.8.0-95-generic", "linux-signatures-nvidia-6.8.0-95-generic",
+                 "linux-image-6.8.0-95-generic",
                  "linux-modules-nvidia-570-server-open-6.8.0-95-generic", "linux-modules-nvidia-fs-6.8.0-95-nvidia")
 
     def followed(self, *ours: str) -> List[str]:
