@@ -149,6 +149,11 @@ class Observation:
     kernel_hold: str = ""
 
     @property
+    def there(self) -> Dict[str, str]:
+        """{package: version} of what is installed, or will be once dpkg has finished it."""
+        return {**{name: version for name, version in self.unfinished.items() if version}, **self.installed}
+
+    @property
     def prebuilt(self) -> Prebuilt:
         return Prebuilt(self.kernels, frozenset(self.installed_by_us),
                         self.offer.modules if self.offer and not self.offer.error else None, tuple(self.unfinished))
@@ -206,7 +211,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         brought_by=image_of_driver(host),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
     )
-    observation = replace(observation, kernel_hold=kernel_hold.wanted(policy, installed, observation.files, facts))
+    observation = replace(observation, kernel_hold=kernel_hold.wanted(
+        policy, observation.there, observation.files, facts))
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
         return replace(observation, removable=removable, held=database.held(packages, installed_by_us),

@@ -139,7 +139,7 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
     if refusals:
         return refusals
     return (_refuse_foreign(observation, policy, facts) + _refuse_broken(observation)
-            + kernel_hold.refusals(observation.installed, policy, facts))
+            + kernel_hold.refusals(observation.there, policy, facts))
 
 
 def _refuse_system(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:

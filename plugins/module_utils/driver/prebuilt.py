@@ -154,11 +154,11 @@ def kind_there(installed: Iterable[str]) -> str:
 
 
 def leaving(
-    policy: Policy, wanted: Wanted, there: Prebuilt, installed: Iterable[str], coming: Iterable[str] = ()
+    policy: Policy, wanted: Wanted, there: Prebuilt, installed: Mapping[str, str], built: Optional[Choice] = None
 ) -> Tuple[str, ...]:
     """Installed packages of the other kind, and of the other module: they leave with the transaction.
 
-    What others have installed and does no harm stays, unless the policy names the kind. coming: modules that come.
+    What others have installed and does no harm stays, unless the policy names the kind. built: modules that come.
     """
     if PRECOMPILED not in catalogue.ways(wanted):
         return ()
@@ -168,10 +168,19 @@ def leaving(
             policy.build == DKMS or name in there.ours))
     # Where no package of DKMS's is there, those that need one have what stands for it
     are_content = kind_there(names) != DKMS and (
-        there.offered is None or any(_stands_for_dkms(name, wanted) for name in coming))
+        there.offered is None or any(_stands_for_dkms(name, wanted) for name in _metapackages_after(installed, built)))
     own = _series(catalogue.modules_package(wanted, "generic"))
     return tuple(name for name in names if _series(name) not in ("", own)
                  or (_BUILT_HERE.match(name) and not are_content))
+
+
+def _metapackages_after(installed: Mapping[str, str], built: Optional[Choice]) -> Tuple[str, ...]:
+    """Packages with those that follow kernels: what comes, and, as long as the driver is the same, what is there."""
+    if built is None:
+        return ()
+    is_same = all(catalogue.upstream(version) == built.version
+                  for version in catalogue.family(installed, built.packages.floating).values())
+    return (*built.fits, *(installed if is_same else ()))
 
 
 def unbrought(wanted: Wanted, there: Prebuilt, installed: Iterable[str], leaves: Iterable[str]) -> Tuple[str, ...]:

@@ -3,6 +3,7 @@
 """Which modules come built, for which driver, and that what came is looked at."""
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, List, Tuple
 
@@ -14,7 +15,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, kernel_hold, prebuilt
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, kernel_hold, planner, prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import unattended_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation
@@ -62,10 +63,13 @@ class TestLeaving:
                  "linux-modules-nvidia-fs-6.17.0-1019-nvidia", "linux-modules-" + KERNEL, "dkms")
 
     def leaving(self, kind: str, ours: Tuple[str, ...] = (), without: Tuple[str, ...] = (),
-                coming: Tuple[str, ...] = (), half: Tuple[str, ...] = (), **changes: Any) -> Tuple[str, ...]:
+                coming: Tuple[str, ...] = (), half: Tuple[str, ...] = (), version: str = "580.186.00",
+                **changes: Any) -> Tuple[str, ...]:
         there = prebuilt.Prebuilt(ours=frozenset(ours), offered={}, half=half)
+        built = prebuilt.Choice(version, catalogue.PackageSet("", ()), dict.fromkeys(coming, "1"), {})
+        installed = {name: "1" if name.startswith("linux-") else VERSION + "-1" for name in self.INSTALLED}
         return prebuilt.leaving(policy(**FROM_UBUNTU, **changes), wanted(kind), there,
-                                [name for name in self.INSTALLED if name not in without], coming)
+                                {name: installed[name] for name in self.INSTALLED if name not in without}, built)
 
     def test_beside_signed_modules_stays_no_other_module_of_nvidias_driver(self) -> None:
         assert self.leaving("precompiled") == tuple(sorted((
@@ -85,6 +89,15 @@ class TestLeaving:
         assert others in self.leaving("precompiled", coming=(MODULES + "gcp",))
         for coming in (MODULES + KERNEL, "linux-modules-nvidia-580-server-gcp"):
             assert others in self.leaving("precompiled", without=without, coming=(coming,))
+        assert others in self.leaving("precompiled", without=without, version=VERSION)
+
+    def test_the_metapackage_that_is_there_serves_as_long_as_the_driver_stays(self) -> None:
+        system = wanted("precompiled")
+        there = prebuilt.Prebuilt(offered={})
+        installed = {"nvidia-driver-580-server-open": VERSION + "-1", MODULES + "gcp": "6.8.0-1020.22"}
+        for version, leave in ((VERSION, ()), ("580.186.00", ("nvidia-driver-580-server-open",))):
+            built = prebuilt.Choice(version, catalogue.PackageSet("", ()), {}, {})
+            assert prebuilt.leaving(policy(**FROM_UBUNTU), system, there, installed, built) == leave
 
     def test_what_dpkg_has_not_finished_leaves_too(self) -> None:
         half = "nvidia-dkms-580-server-open"
@@ -132,6 +145,16 @@ class TestPolicy:
     def test_modules_that_come_with_kernels_are_left_to_unattended_upgrades(self) -> None:
         assert "linux-modules-nvidia-" in unattended_text()
         assert "linux-" not in unattended_text(True) and "libnvidia-" in unattended_text(True)
+
+
+def test_a_kernel_that_dpkg_has_not_finished_is_one_to_hold() -> None:
+    image = "linux-image-" + KERNEL
+    seen = Observation(unfinished={image: "6.8.0-90.91", "linux-image-generic": ""}, broken=(image,))
+    held = policy(kernel_hold=True)
+    assert kernel_hold.refusals(seen.there, held, UBUNTU) == []
+    assert "Package: %s\nPin: version 6.8.0-90.91\n" % image in kernel_hold.wanted(held, seen.there, {}, UBUNTU)
+    plan = planner.plan(replace(seen, ours_unfinished=True), held, UBUNTU)
+    assert "driver.kernel_hold_without_package" not in [refusal.code for refusal in plan.refusals]
 
 
 @pytest.mark.parametrize("release, base", [
