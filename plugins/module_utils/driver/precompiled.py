@@ -126,9 +126,9 @@ def verify_module(host: Host, journal: Journal, step: Step) -> None:
                 "driver.precompiled_module_not_trusted",
                 found="%s is signed by %s, whom neither firmware nor kernel knows" % (path, each.signer or "nobody"),
                 wanted="a signature that the kernel takes under Secure Boot",
-                remedy="take away what lies beside the package's modules (`dkms status`) and run again, or boot a kernel "
-                       "that the distribution has signed together with its modules, or set `build` to `dkms` with an "
-                       "enrolled key")
+                remedy="take away what lies beside the package's modules (`dkms status`) and run again, or boot a "
+                       "kernel that the distribution has signed together with its modules, or set `build` to `dkms` "
+                       "with an enrolled key")
 
 
 EXECUTORS: Dict[str, Executor] = {VERIFY: verify_module}
