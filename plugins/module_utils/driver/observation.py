@@ -149,9 +149,14 @@ class Observation:
     kernel_hold: str = ""
 
     @property
+    def there(self) -> Dict[str, str]:
+        """{package: version} of what is installed, or will be once dpkg has finished it."""
+        return {**{name: version for name, version in self.unfinished.items() if version}, **self.installed}
+
+    @property
     def prebuilt(self) -> Prebuilt:
         return Prebuilt(self.kernels, frozenset(self.installed_by_us),
-                        self.offer.modules if self.offer and not self.offer.error else None)
+                        self.offer.modules if self.offer and not self.offer.error else None, tuple(self.unfinished))
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -171,6 +176,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         watched += [name for kind in prebuilt.follows(watched) for name in ["linux-" + kind] if name in packages]
     installed = {name: packages[name].version for name in watched if packages[name].installed}
     installed_by_us = provenance.installed_by_us(host, journal, "driver", packages)
+    if policy.state == "absent":
+        installed_by_us = {**prebuilt.followed(installed, installed_by_us, database.automatic(host)), **installed_by_us}
     origin = origin_of(policy, facts)
     broken = tuple(sorted(name for name, package in packages.items() if package.unfinished))
     observation = Observation(
@@ -204,7 +211,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         brought_by=image_of_driver(host),
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
     )
-    observation = replace(observation, kernel_hold=kernel_hold.wanted(policy, installed, observation.files, facts))
+    observation = replace(observation, kernel_hold=kernel_hold.wanted(
+        policy, observation.there, observation.files, facts))
     if policy.state == "absent":
         removable = database.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
         return replace(observation, removable=removable, held=database.held(packages, installed_by_us),
@@ -291,7 +299,7 @@ def _offer(
     target = target_of(policy, facts, observation.installed, versions, there)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key, modules=modules)
-    headers = () if target.is_precompiled else header_packages(observation, policy)
+    headers = () if target.is_precompiled else header_packages(observation, policy, facts)
     family = tuple(catalogue.family(observation.installed, target.packages.floating))
     others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
     versions.update(opened.versions(others, origin.url))
@@ -581,12 +589,15 @@ def _key_text(host: Host, observation: Observation, origin: Origin) -> str:
     return read_key(host, origin.key_url or origin.key_file, origin.key_credentials)
 
 
-def header_packages(observation: Observation, policy: Policy) -> Tuple[str, ...]:
-    """Header packages that are missing: of every bootable kernel, and the metapackage that follows their updates."""
+def header_packages(observation: Observation, policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
+    """Header packages that are missing: of every bootable kernel, and the metapackage that follows their updates.
+
+    Of a held kernel its own alone: those of others may not come, nor what would bring them.
+    """
     if not policy.kernel_headers:
         return ()
-    names = ["linux-headers-" + kernel.release for kernel in observation.kernels if not kernel.headers]
-    # What follows the updates of a held kernel would bring headers of kernels that do not come
+    names = ["linux-headers-" + kernel.release for kernel in observation.kernels
+             if not kernel.headers and (not policy.kernel_hold or kernel.release == facts.kernel)]
     for name in () if policy.kernel_hold else observation.installed:
         meta = KERNEL_METAPACKAGE.match(name)
         if meta and "linux-headers-" + meta.group(1) not in observation.installed:
@@ -608,7 +619,7 @@ def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> 
     if target.is_precompiled:
         return False
     return any(not kernel.headers and kernel.module != target.version for kernel in observation.kernels) and bool(
-        header_packages(observation, policy))
+        header_packages(observation, policy, facts))
 
 
 def key_needed(observation: Observation, origin: Origin) -> bool:

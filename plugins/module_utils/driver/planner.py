@@ -139,7 +139,7 @@ def _refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> 
     if refusals:
         return refusals
     return (_refuse_foreign(observation, policy, facts) + _refuse_broken(observation)
-            + kernel_hold.refusals(observation.installed, policy, facts))
+            + kernel_hold.refusals(observation.there, policy, facts))
 
 
 def _refuse_system(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
@@ -261,8 +261,9 @@ def _refuse_offer(
 
 def _kernels(observation: Observation, target: Target) -> Tuple[Kernel, ...]:
     """Those that can be booted; whose modules come built, no headers are asked for."""
-    return tuple(replace(kernel, headers=kernel.headers or (
-        target.is_precompiled and precompiled.has_module(kernel, target))) for kernel in observation.kernels)
+    if not target.is_precompiled:
+        return observation.kernels
+    return tuple(replace(kernel, headers=precompiled.has_module(kernel, target)) for kernel in observation.kernels)
 
 
 def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal]:
@@ -325,8 +326,8 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(observation, facts, target)
     record = rollback.record_steps(observation, facts, packages)
-    first = _first_steps(observation, policy, facts, packages is not None)
-    held = kernel_hold.steps(observation.kernel_hold, observation.files, observation.originals, facts)
+    # What is fetched is resolved on the host, by the hold that is there
+    first = [*_first_steps(observation, policy, facts, packages is not None), *_kernel_steps(observation, facts)]
     fetched = _download_steps(observation, policy, facts, target, packages)
     # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
     is_recorded_first = any(step.subject in RECORDED_FILES for step in first)
@@ -334,7 +335,6 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     if policy.hold:
         steps += _own_file(observation, UNATTENDED_FILE, unattended_text(target.is_precompiled),
                            "Unattended upgrades would swap user space under the loaded kernel module.")
-    steps += held
     steps += parameters.steps(observation, policy, facts, target)
     steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
@@ -350,6 +350,10 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
                 notes=tuple(_notes(observation, policy, facts, target)))
 
 
+def _kernel_steps(observation: Observation, facts: HostFacts) -> List[Step]:
+    return kernel_hold.steps(observation.kernel_hold, observation.files, observation.originals, facts)
+
+
 def _module_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
 ) -> List[Step]:
@@ -361,8 +365,9 @@ def _module_steps(
 
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(observation, facts, target)
-    steps = _first_steps(observation, policy, facts, False)
-    return Plan(steps=tuple(steps + _download_steps(observation, policy, facts, target, packages)))
+    fetched = _download_steps(observation, policy, facts, target, packages)
+    held = _kernel_steps(observation, facts) if fetched else []
+    return Plan(steps=(*_first_steps(observation, policy, facts, False), *held, *fetched))
 
 
 def _download_steps(
@@ -524,8 +529,14 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += enrollment.request_steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, packages)
-    steps += _module_steps(observation, policy, facts, target, packages)
-    steps += rollback.superfluous_steps(observation, facts, packages)
+    modules = _module_steps(observation, policy, facts, target, packages)
+    superfluous = rollback.superfluous_steps(observation, facts, packages)
+    if target.is_precompiled:
+        # What DKMS has built is loaded before what came built: that is looked at once the other is gone
+        gone = tuple(step.id for step in superfluous)
+        steps += [*superfluous, *(replace(step, depends_on=step.depends_on + gone) for step in modules)]
+    else:
+        steps += [*modules, *superfluous]
     steps += rollback.withdraw_steps(observation, bool(offered), (packages.id,) if packages else ())
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
                                                   *enrollment.requirements(observation, policy, facts, target)))
@@ -540,8 +551,9 @@ def _refuse_rolled_back(
                 or building.refuse_gone(_kernels(observation, target), policy, facts, target))
     if refusals or offer is None:
         return refusals
-    return _refuse_transaction(observation, offer, target) or building.refuse_headless(
-        _kernels(observation, target), _coming(offer), policy, facts, target)
+    return (_refuse_transaction(observation, offer, target)
+            or precompiled.refuse_way_back(observation.kernels, facts, target)
+            or building.refuse_headless(_kernels(observation, target), _coming(offer), policy, facts, target))
 
 
 # absent

@@ -159,7 +159,7 @@ class World(world.World):
             return Offer(versions=versions, key=origin_of(wanted, there).key_text, modules=modules)
         for name in target.packages.required + target.packages.optional:
             versions[name] = sorted(packages, reverse=True)
-        headers = () if target.is_precompiled else header_packages(seen, wanted)
+        headers = () if target.is_precompiled else header_packages(seen, wanted, there)
         versions.update(dict.fromkeys(headers, ["6.1.176-1"] if self.headers_offered else []))
         key = origin_of(wanted, there).key_text
         request = requested(target, seen, versions, headers)
@@ -292,7 +292,7 @@ class World(world.World):
             return
         for name in self.installed:
             for kernel in self.kernels:
-                if name.startswith("linux-modules-nvidia-") and name.endswith(kernel.release):
+                if name in self.modules and name.endswith(kernel.release):
                     made = replace(kernel, module=prebuilt.driver_of(self.modules[name][self.installed[name]]),
                                    license=LICENSES["-open-" in name], signer="Canonical Ltd.", key="ca", trusted=True)
                     self.kernels = tuple(made if each is kernel else each for each in self.kernels)
@@ -307,6 +307,7 @@ class World(world.World):
             assert step.change["before"][name] == self.installed.pop(name)
             self.installed_by_us.pop(name)
         self.kernels = tuple(replace(kernel, **NO_MODULE, headers=False) for kernel in self.kernels)
+        self._take_modules()
         self._tell()
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
 
