@@ -236,6 +236,7 @@ def kill_runs(world: World, host: str) -> Dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.variation
 def test_killed_before_any_change_containerd_starts_and_the_next_run_completes(world: World) -> None:
     for host in BOTH_WAYS:
         world.restore(host)
@@ -326,7 +327,7 @@ def test_a_runtime_that_does_not_come_up_gets_its_files_back(clean: World, host:
     assert clean.ready(host)
 
 
-@EITHER_WAY
+@pytest.mark.parametrize("host", ["c23", pytest.param("c16", marks=pytest.mark.variation)])
 def test_the_toolkit_comes_configured_and_goes_without_a_trace(clean: World, host: str) -> None:
     files = clean.files(host)
     planned = clean.module(host, "container_toolkit", check=True, **TOOLKIT)

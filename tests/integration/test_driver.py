@@ -322,6 +322,7 @@ def test_a_driver_that_does_not_build_is_named_and_can_go(play: Play, delivered:
     assert as_delivered(play, delivered)
 
 
+@pytest.mark.variation
 def test_a_guest_gets_its_driver_and_its_license(lab: Lab, tmp_path: Path) -> None:
     guest = Play(lab, tmp_path, "guest")
     before = guest.contents()
