@@ -70,8 +70,8 @@ def program_gates() -> List[Gate]:
 
 def sanity_gates() -> List[Gate]:
     return [
-        Gate("sanity-%s" % release, "ansible-test sanity, ansible-core %s" % release, sanity.work(release), BESIDE_SECONDS,
-             background=True)
+        Gate("sanity-%s" % release, "ansible-test sanity, ansible-core %s" % release, sanity.work(release),
+             BESIDE_SECONDS, background=True)
         for release in cores.RELEASES
     ]
 
