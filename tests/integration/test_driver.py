@@ -310,6 +310,7 @@ def test_everything_goes_and_the_host_is_as_it_was(play: Play, delivered: Dict[s
     assert "nvidia" not in play.say("ls", "/var/lib/apt/lists")
 
 
+@pytest.mark.variation
 def test_a_driver_that_does_not_build_is_named_and_can_go(play: Play, delivered: Dict[str, str]) -> None:
     broken = dict(play.driver, version="580.999.99", repository_url=BROKEN)
     (result,) = play.tasks([{"gpuops.nvidia.gpu_driver": broken}])

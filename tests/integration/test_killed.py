@@ -18,7 +18,7 @@ from laboratory import JOURNAL, Fleet, host_state, new_lab
 
 HOST = "gpu"
 SEED = int(os.environ.get("GPUOPS_KILL_SEED", "20261121"))
-KILLS = int(os.environ.get("GPUOPS_KILLS", "2"))
+KILLS = 6
 
 # Waits for the N-th done step in the journal and kills the module that wrote it, or the one that comes next.
 _ASSASSIN = """
@@ -87,6 +87,7 @@ def kill_after(fleet: Fleet, steps: int) -> List[str]:
     return ["%s %s" % (event["event"], event["step"]["id"]) for event in fleet.events(HOST)[-2:]]
 
 
+@pytest.mark.variation
 def test_killed_again_and_again_it_ends_as_undisturbed(bed: host_cuts.Bed) -> None:
     fleet = bed.fleet
     plan = fleet.play("gpuops.nvidia.plan").result(HOST, "gpu_plan")["plan"]
@@ -98,7 +99,7 @@ def test_killed_again_and_again_it_ends_as_undisturbed(bed: host_cuts.Bed) -> No
     points = sorted(random.Random(SEED).sample(range(1, len(steps)), KILLS))
     killed = [ended for ended in (kill_after(fleet, point) for point in points) if ended]
     print("\n".join(map(", ".join, killed)))
-    assert len(killed) >= KILLS / 2
+    assert len(killed) >= KILLS - 2
     fleet.play("gpuops.nvidia.site")
     assert host_cuts.apart(bed.known["install"].end, host_state(fleet, HOST)) == {}
     # Less than the plan may have been done by us: what a package's script or a daemon did by then is not planned again.
