@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A gate, and how gates are run: one after another with progress, those in the background beside the others.
+"""A gate, and how gates are run: one after another with progress, and beside them those in the background, in turn too.
 
 A gate counts as one check, except that a gate that runs pytest counts as its tests.
 """
@@ -36,7 +36,7 @@ class Gate:
 
     work:       does the check through the `Bench` it is given; raises `GateFailed` if something is wrong.
     seconds:    the time after which it is stopped and counted as failed.
-    background: it is started at once, at low priority, and the other gates run beside it.
+    background: it runs at low priority beside the other gates, once those in the background before it have ended.
     needs:      names of gates that must have passed before this one starts.
     """
 
@@ -166,46 +166,46 @@ class Runner:
         self.logs = logs
         self.environment = dict(environment)
         self.results: Dict[str, Result] = {}
-        self._threads: Dict[str, threading.Thread] = {}
+        self._ended = {gate.name: threading.Event() for gate in self.gates}
+        self._over = False
         logs.mkdir(parents=True, exist_ok=True)
 
     def run(self) -> Tuple[int, int, int]:
         """Run all gates; return the sums of passed, failed and skipped checks."""
+        behind = [gate for gate in self.gates if gate.background]
         try:
-            for gate in self.gates:
-                if gate.background:
-                    say("started in the background: %s" % gate.title)
-                    self._start(gate)
+            if behind:
+                say("in the background: %s" % "; ".join(gate.title for gate in behind))
+                threading.Thread(target=self._run_behind, args=(behind,), daemon=True).start()
             for gate in [gate for gate in self.gates if not gate.background]:
-                self._run_in_turn(gate)
-            for gate in [gate for gate in self.gates if gate.background]:
-                self._wait_for(gate)
+                for need in gate.needs:
+                    self._wait_for(need)
+                threading.Thread(target=self._work, args=(gate,), daemon=True).start()
+                self._wait_for(gate.name)
+            for gate in behind:
+                self._wait_for(gate.name)
         finally:
-            for result in self.results.values():
+            self._over = True
+            for result in list(self.results.values()):
                 result.bench.stop()
         return self._summary()
 
-    def _run_in_turn(self, gate: Gate) -> None:
-        for need in gate.needs:
-            self._wait_for(self.results[need].gate)
-        blocked = [need for need in gate.needs if self.results[need].error]
-        self._start(gate, blocked)
-        self._wait_for(gate)
+    def _run_behind(self, gates: Sequence[Gate]) -> None:
+        for gate in gates:
+            if not self._over:
+                self._work(gate)
 
-    def _start(self, gate: Gate, blocked: Sequence[str] = ()) -> None:
+    def _work(self, gate: Gate) -> None:
         log = self.logs / ("%s.log" % gate.name)
         log.write_text("")
-        bench = Bench(log, time.monotonic() + gate.seconds, self.environment, nice=19 if gate.background else 0)
-        result = self.results[gate.name] = Result(gate, bench)
-        thread = self._threads[gate.name] = threading.Thread(target=self._work, args=(result, blocked), daemon=True)
-        thread.start()
-
-    def _work(self, result: Result, blocked: Sequence[str]) -> None:
         started = time.monotonic()
+        bench = Bench(log, started + gate.seconds, self.environment, nice=19 if gate.background else 0)
+        result = self.results[gate.name] = Result(gate, bench)
+        blocked = [need for need in gate.needs if self.results[need].error]
         try:
             if blocked:
                 raise GateFailed("not run, since this failed before: %s" % ", ".join(blocked))
-            result.gate.work(result.bench)
+            gate.work(bench)
         except GateFailed as error:
             result.error = str(error)
         except GateLeftOut as error:
@@ -213,18 +213,16 @@ class Runner:
         except Exception as error:  # A defect of a gate is a failure of that gate, not the end of the others.
             result.error = "%s: %s" % (type(error).__name__, error)
         result.seconds = time.monotonic() - started
+        self._tell(result)
+        self._ended[gate.name].set()
 
-    def _wait_for(self, gate: Gate) -> None:
-        thread = self._threads.get(gate.name)
-        if thread is None:
-            return
+    def _wait_for(self, name: str) -> None:
         started = time.monotonic()
-        while thread.is_alive():
-            thread.join(HEARTBEAT_SECONDS)
-            if thread.is_alive():
-                say("    %s: %.0f s, %s" % (gate.title, time.monotonic() - started, last_line(self.logs, gate.name)))
-        del self._threads[gate.name]
-        self._tell(self.results[gate.name])
+        while not self._ended[name].wait(HEARTBEAT_SECONDS):
+            result = self.results.get(name)
+            say("    %s: %.0f s, %s" % (
+                result.gate.title if result else name, time.monotonic() - started,
+                last_line(self.logs, name) if result else "waits for its turn"))
 
     def _tell(self, result: Result) -> None:
         bench = result.bench

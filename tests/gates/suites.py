@@ -16,6 +16,8 @@ from gate import Bench, Gate, GateFailed, Word
 
 REPOSITORY = workspace.REPOSITORY
 PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
+# What uses one processor, or waits for its disk and the network, runs behind the tests in what they leave over
+BESIDE_SECONDS = 4000
 # Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm or Prometheus (which are
 # built first): too long for the inner loop
 PROGRAMS = ("tests/unit/cluster/test_beside_charts.py", "tests/unit/driver/test_precompiled.py",
@@ -26,7 +28,7 @@ PROGRAMS = ("tests/unit/cluster/test_beside_charts.py", "tests/unit/driver/test_
 
 
 def all_gates() -> List[Gate]:
-    return [*background_gates(), *quick_gates(), *program_gates(), *sanity_gates(), *packaging_gates(),
+    return [*background_gates(), *quick_gates(), *program_gates(), *packaging_gates(), *sanity_gates(),
             *laboratory_gates(), *slow_gates()]
 
 
@@ -53,11 +55,11 @@ def quick_gates() -> List[Gate]:
     return [
         Gate("ruff", "ruff", _ruff, 60),
         Gate("yamllint", "yamllint", _yamllint, 60),
-        Gate("mypy", "mypy, strict", _mypy, 300),
-        Gate("changelog", "changelog fragments", _changelog, 60),
-        Gate("ansible-lint", "ansible-lint, production profile", _ansible_lint, 300),
-        Gate("docs", "antsibull-docs, documentation of plugins", _docs, 300),
-        Gate("unit", "unit tests", _unit, 600),
+        Gate("mypy", "mypy, strict", _mypy, BESIDE_SECONDS, background=True),
+        Gate("changelog", "changelog fragments", _changelog, BESIDE_SECONDS, background=True),
+        Gate("ansible-lint", "ansible-lint, production profile", _ansible_lint, BESIDE_SECONDS, background=True),
+        Gate("docs", "antsibull-docs, documentation of plugins", _docs, BESIDE_SECONDS, background=True),
+        Gate("unit", "unit tests", _unit, 900),
     ]
 
 
@@ -68,17 +70,19 @@ def program_gates() -> List[Gate]:
 
 def sanity_gates() -> List[Gate]:
     return [
-        Gate("sanity-%s" % release, "ansible-test sanity, ansible-core %s" % release, sanity.work(release), 900)
+        Gate("sanity-%s" % release, "ansible-test sanity, ansible-core %s" % release, sanity.work(release),
+             BESIDE_SECONDS, background=True)
         for release in cores.RELEASES
     ]
 
 
 def packaging_gates() -> List[Gate]:
-    return [Gate("package", "collection built, installed from the tarball and used", _package, 300)]
+    return [Gate("package", "collection built, installed from the tarball and used", _package, BESIDE_SECONDS,
+                 background=True)]
 
 
 def background_gates() -> List[Gate]:
-    return [Gate("lab-parts", "parts of the laboratory", _lab_parts, 3600, background=True)]
+    return [Gate("lab-parts", "parts of the laboratory", _lab_parts, BESIDE_SECONDS, background=True)]
 
 
 def laboratory_gates() -> List[Gate]:
@@ -89,7 +93,8 @@ def laboratory_gates() -> List[Gate]:
 
 
 def slow_gates() -> List[Gate]:
-    return [Gate("slow", "Debian's own driver, compiled", _slow, 2400)]
+    return [Gate("slow", "Debian's own driver, compiled", _slow, 2400),
+            Gate("variations", "variations of the tests on laboratory hosts", _variations, 4000, needs=("lab-parts",))]
 
 
 def _tool(name: str) -> Word:
@@ -188,9 +193,17 @@ def _molecule(bench: Bench) -> None:
 
 
 def _integration(bench: Bench) -> None:
+    _on_hosts(bench, "not variation")
+
+
+def _variations(bench: Bench) -> None:
+    _on_hosts(bench, "variation")
+
+
+def _on_hosts(bench: Bench, which: str) -> None:
     # One more than processors: a host waits for its disk a third of its time. Those that share a laboratory stay
     # together.
     workers = str((os.cpu_count() or 1) + 1)
     side_by_side: List[Word] = ["--numprocesses", workers, "--dist", "loadscope", "--no-loadscope-reorder"]
-    bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", *side_by_side, "tests/integration"],
-                 cwd=REPOSITORY)
+    bench.pytest([_tool("pytest"), "--verbose", "-p", "no:cacheprovider", "-m", which, *side_by_side,
+                  "tests/integration"], cwd=REPOSITORY)

@@ -73,6 +73,7 @@ def test_a_fabric_that_is_not_configured_fails_with_its_remedy(fleet: Fleet) -> 
     assert not module(fleet, "gpu_validation").get("failed")
 
 
+@pytest.mark.variation
 def test_a_driver_that_does_not_come_back_is_named_by_everything_that_asks_it(fleet: Fleet) -> None:
     directory = fleet.lab.host(HOST).silicon
     silicon.inject_fault(directory, "slow", 1, call="nvmlDeviceGetMemoryInfo", ms=3600 * 1000)

@@ -129,6 +129,7 @@ def test_udev_reads_the_rule_without_complaint(fleet: Fleet) -> None:
     assert said == ["Reading rules file: /etc/udev/rules.d/71-gpuops-nvidia.rules"]
 
 
+@pytest.mark.variation
 def test_a_specification_of_another_driver_or_of_lost_programs_is_renewed(fleet: Fleet) -> None:
     fresh = fleet.say(HOST, "cat", SPEC)
     for stale in ("s/\\.so\\.[0-9.]*$/.so.580.1/", "s,/usr/bin/nvidia-cdi-hook,/opt/nvidia-cdi-hook,", "s/GPU-/GPU-0/"):
@@ -140,6 +141,7 @@ def test_a_specification_of_another_driver_or_of_lost_programs_is_renewed(fleet:
     assert module(fleet, "cdi_spec")["changed"] is False
 
 
+@pytest.mark.variation
 def test_a_specification_from_before_the_device_nodes_is_renewed(fleet: Fleet) -> None:
     """As the toolkit's unit writes it at the boot after a power cut, when nobody has made the nodes of uvm yet."""
     fresh = fleet.say(HOST, "cat", SPEC)

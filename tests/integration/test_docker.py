@@ -248,6 +248,7 @@ def test_a_containerd_for_kubernetes_beside_it_has_to_be_told_apart(dock: Dock) 
     dock.fleet.say(HOST, "systemctl", "restart", "containerd")
 
 
+@pytest.mark.variation
 def test_killed_before_any_change_docker_starts_and_the_next_run_completes(dock: Dock) -> None:
     there, inner = dock.path("/root/kills"), Path("ansible_collections", "gpuops", "nvidia", "plugins", "module_utils")
     shutil.copytree(collections_root() / inner, there / inner, ignore=shutil.ignore_patterns("__pycache__"))

@@ -368,6 +368,7 @@ def test_everything_goes_and_the_host_is_as_it_was(play: Play, delivered: Dict[s
     assert "nvidia" not in play.say("ls", "/var/lib/apt/lists")
 
 
+@pytest.mark.variation
 def test_a_driver_that_does_not_build_is_named_and_can_go(play: Play, delivered: Dict[str, str]) -> None:
     broken = dict(play.driver, version="580.999.99", repository_url=BROKEN)
     (result,) = play.tasks([{"gpuops.nvidia.gpu_driver": broken}])
@@ -380,6 +381,7 @@ def test_a_driver_that_does_not_build_is_named_and_can_go(play: Play, delivered:
     assert as_delivered(play, delivered)
 
 
+@pytest.mark.variation
 def test_a_guest_gets_its_driver_and_its_license(lab: Lab, tmp_path: Path) -> None:
     guest = Play(lab, tmp_path, "guest")
     before = guest.contents()

@@ -87,6 +87,7 @@ def kill_after(fleet: Fleet, steps: int) -> List[str]:
     return ["%s %s" % (event["event"], event["step"]["id"]) for event in fleet.events(HOST)[-2:]]
 
 
+@pytest.mark.variation
 def test_killed_again_and_again_it_ends_as_undisturbed(bed: host_cuts.Bed) -> None:
     fleet = bed.fleet
     plan = fleet.play("gpuops.nvidia.plan").result(HOST, "gpu_plan")["plan"]

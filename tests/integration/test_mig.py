@@ -163,6 +163,7 @@ def test_a_boot_brings_the_layout_back_before_containers_start(fleet: Fleet) -> 
         assert offered(fleet, host) == {"gpu": 7 * GPUS}
 
 
+@pytest.mark.variation
 def test_sliced_devices_go_by_another_name_and_no_probe_waits_for_one_in_use(fleet: Fleet) -> None:
     shared = {"mig_config": "all-1g.10gb", "device_plugin_config": SLICED}
     devices = 2 * 7 * GPUS

@@ -117,9 +117,12 @@ def calls(scratch: Path, seed: int) -> List[str]:
 
 
 def layouts(scratch: Path, seed: int) -> List[str]:
-    """The unit tests that walk from MIG layout to MIG layout, with a thousand steps on each board."""
+    """The unit tests that walk from MIG layout to MIG layout, with a thousand steps on each board, and every label of
+    mig-parted on every board."""
     return ["%s steps on each board: %s" % (MIG_STEPS, unit_tests(
-        "tests/unit/mig/test_transitions.py", GPUOPS_TRANSITIONS=MIG_STEPS, GPUOPS_SEED=str(seed)))]
+                "tests/unit/mig/test_transitions.py", GPUOPS_TRANSITIONS=MIG_STEPS, GPUOPS_SEED=str(seed))),
+            "every label beside nvidia-mig-parted: %s" % unit_tests(
+                "tests/unit/mig/test_beside_mig_parted.py", GPUOPS_MIG_LABELS="all")]
 
 
 @contextlib.contextmanager

@@ -183,9 +183,14 @@ class Observation:
     arguments: BootArguments = BootArguments()
 
     @property
+    def there(self) -> Dict[str, str]:
+        """{package: version} of what is installed, or will be once dpkg has finished it."""
+        return {**{name: version for name, version in self.unfinished.items() if version}, **self.installed}
+
+    @property
     def prebuilt(self) -> Prebuilt:
         return Prebuilt(self.kernels, frozenset(self.installed_by_us),
-                        self.offer.modules if self.offer and not self.offer.error else None)
+                        self.offer.modules if self.offer and not self.offer.error else None, tuple(self.unfinished))
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -548,12 +553,16 @@ def key_text(host: Host, observation: Observation, origin: Origin, facts: HostFa
 
 def header_packages(observation: Observation, policy: Policy, facts: HostFacts) -> Dict[str, str]:
     """{package: the one version that will do, '' for any} of header packages that are missing: of every bootable
-    kernel, and what follows updates."""
+    kernel, and what follows updates.
+
+    Of a held kernel its own alone: those of others may not come, nor what would bring them.
+    """
     system = catalogue.system_of(facts.os_id, facts.os_version, facts.arch)
     if not policy.kernel_headers or system is None:
         return {}
     return catalogue.header_packages(
-        system, [kernel.release for kernel in observation.kernels if not kernel.headers],
+        system, [kernel.release for kernel in observation.kernels
+                 if not kernel.headers and (not policy.kernel_hold or kernel.release == facts.kernel)],
         [kernel.release for kernel in observation.kernels], observation.installed, policy.kernel_hold)
 
 

@@ -64,6 +64,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         watched += [name for kind in prebuilt.follows(watched) for name in ["linux-" + kind] if name in packages]
     installed = {name: packages[name].version for name in watched if packages[name].installed}
     installed_by_us = provenance.installed_by_us(host, journal, "driver", packages, manager)
+    if policy.state == "absent" and manager is APT:
+        installed_by_us = {**prebuilt.followed(installed, installed_by_us, database.automatic(host)), **installed_by_us}
     origin, places = origin_of(policy, facts), places_of(facts)
     of_rpm = _of_rpm(host, journal, packages) if manager is DNF else OfRpm()
     broken = _unfinished(packages, of_rpm)
@@ -105,7 +107,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         host, journal, policy, facts, [kernel.release for kernel in observation.kernels], observation.signing_key,
         packages, installed_by_us, PEERS_FILE in observation.originals, manager))
     if manager is APT:
-        observation = replace(observation, kernel_hold=kernel_hold.wanted(policy, installed, observation.files, facts))
+        observation = replace(observation, kernel_hold=kernel_hold.wanted(
+            policy, observation.there, observation.files, facts))
     if policy.state == "absent":
         removable = manager.removable(host, packages, set(installed_by_us).difference(kernels_in_use(facts)))
         return replace(observation, removable=removable, held=database.held(packages, installed_by_us),

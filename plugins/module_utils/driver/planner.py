@@ -20,6 +20,7 @@ from . import (
     by_hand,
     catalogue,
     enrollment,
+    kernel_hold,
     parameters,
     peers,
     precompiled,
@@ -232,8 +233,9 @@ def _refuse_offer(
 
 def _kernels(observation: Observation, target: Target) -> Tuple[Kernel, ...]:
     """Those that can be booted; whose modules come built, no headers are asked for."""
-    return tuple(replace(kernel, headers=kernel.headers or (
-        target.is_precompiled and precompiled.has_module(kernel, target))) for kernel in observation.kernels)
+    if not target.is_precompiled:
+        return observation.kernels
+    return tuple(replace(kernel, headers=precompiled.has_module(kernel, target)) for kernel in observation.kernels)
 
 
 def _refuse_incomplete(offer: Offer, target: Target, where: str) -> List[Refusal]:
@@ -303,7 +305,8 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages, backend = _packages_step(observation, facts, target), backend_of(facts)
     record = rollback.record_steps(observation, facts, packages)
-    first = _first_steps(observation, policy, facts, packages is not None)
+    # What is fetched is resolved on the host, by the hold that is there
+    first = [*_first_steps(observation, policy, facts, packages is not None), *_kernel_steps(observation, facts)]
     fetched = _download_steps(observation, policy, facts, target, packages)
     # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
     is_recorded_first = any(step.subject in places_of(facts).recorded for step in first)
@@ -329,6 +332,10 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
                 notes=tuple(_notes(observation, policy, facts, target)))
 
 
+def _kernel_steps(observation: Observation, facts: HostFacts) -> List[Step]:
+    return kernel_hold.steps(observation.kernel_hold, observation.files, observation.originals, facts)
+
+
 def _module_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step],
     built_ahead: AbstractSet[str] = frozenset(), outdated: Optional[Mapping[str, str]] = None
@@ -344,13 +351,14 @@ def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, tar
     packages = _packages_step(observation, facts, target)
     first = _first_steps(observation, policy, facts, False)
     fetched = _download_steps(observation, policy, facts, target, packages)
+    held = _kernel_steps(observation, facts) if fetched else []
     backend = backend_of(facts)
     obstacle = "" if backend.builds_ahead else "packages of %s are not unpacked ahead" % backend.manager.name
     if origin_of(policy, facts).url.startswith("file:"):
         obstacle = "packages of a directory on this host (file:) are not fetched ahead"
     ahead, notes = staging.stage_steps(observation, facts, target, packages, fetched, obstacle)
     withdrawn = staging.withdraw_steps(observation, target.version, packages, ahead)
-    return Plan(steps=(*withdrawn, *first, *fetched, *ahead), notes=tuple(notes))
+    return Plan(steps=(*withdrawn, *first, *held, *fetched, *ahead), notes=tuple(notes))
 
 
 def _built_ahead(observation: Observation, target: Target, packages: Optional[Step]) -> FrozenSet[str]:
@@ -474,8 +482,14 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += [packages] if packages else []
     steps += rollback.after_transaction(observation, record, facts, packages)
     builds = _module_steps(observation, policy, facts, target, packages)
+    superfluous = rollback.superfluous_steps(observation, facts, packages)
+    if target.is_precompiled:
+        # What DKMS has built is loaded before what came built: that is looked at once the other is gone
+        gone = tuple(step.id for step in superfluous)
+        builds = [replace(step, depends_on=step.depends_on + gone) for step in builds]
+        steps += superfluous
     steps += builds + peers.build_steps(observation, policy, facts, target, packages, builds)
-    steps += rollback.superfluous_steps(observation, facts, packages)
+    steps += [] if target.is_precompiled else superfluous
     steps += rollback.withdraw_steps(observation, any(step.action == rollback.OFFER for step in offered),
                                      (packages.id,) if packages else ())
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
@@ -491,8 +505,9 @@ def _refuse_rolled_back(
                 or building.refuse_gone(_kernels(observation, target), policy, facts, target))
     if refusals or offer is None:
         return refusals
-    return _refuse_transaction(observation, offer, policy, facts, target) or building.refuse_headless(
-        _kernels(observation, target), _coming(offer), policy, facts, target)
+    return (_refuse_transaction(observation, offer, policy, facts, target)
+            or precompiled.refuse_way_back(observation.kernels, facts, target)
+            or building.refuse_headless(_kernels(observation, target), _coming(offer), policy, facts, target))
 
 
 # absent

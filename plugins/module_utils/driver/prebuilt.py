@@ -11,7 +11,8 @@ What is relied upon of Ubuntu's packages (source package linux-restricted-module
   they are named, so that a plan shows them, and never chosen.
   linux-modules-nvidia-BRANCH-server[-open]-FLAVOUR has the same bounds and depends on the modules of the newest kernel
   of its flavour, which depend on that kernel: it follows the kernel's metapackage linux-image-FLAVOUR. Of one whose
-  kernel is not there yet the host would get that kernel: it waits until the kernel has come.
+  kernel is not there yet the host would get that kernel: it waits until the kernel has come. It provides
+  nvidia-dkms-BRANCH-server[-open] in the driver's version: what depends on DKMS's package is content with it.
   User space without a module is nvidia-headless-no-dkms-BRANCH-server[-open]; nvidia-headless-BRANCH-server[-open] is
   the same with nvidia-dkms-BRANCH-server[-open]. Both kinds of modules do not conflict: depmod prefers what DKMS has
   built (updates/dkms), so that DKMS's package has to leave.
@@ -32,9 +33,13 @@ from .kernels import Kernel
 from .policy import AUTO, IGNORE, Policy
 from .tables.systems import APT
 
-_MODULES = re.compile(r"^linux-(modules|objects|signatures)-nvidia-")
+# Not linux-modules-nvidia-fs-RELEASE: with Ubuntu's kernels for NVIDIA's systems comes GPUDirect Storage
+_MODULES = re.compile(r"^linux-(modules|objects|signatures)-nvidia-(?!fs-)")
+_KINDS = ((DKMS, re.compile(r"^nvidia-dkms-")), (PRECOMPILED, re.compile(r"^linux-modules-nvidia-\d")))
 _BUILT_HERE = re.compile(r"^nvidia-(dkms-|(headless|driver)-\d)")
 _OF_SERIES = re.compile(r"^linux-(?:modules|objects)-nvidia-(\d+(?:-server)?(?:-open)?)-(?!server|open)")
+# '6.8.0-90-generic' in a package's name, not the 'generic-6.8' of a metapackage
+_RELEASE = re.compile(r"-\d+\.\d+\.\d+-")
 _BOUND = re.compile(r"\bnvidia-kernel-common-[\w.-]+ \((<<|<=|=|>=|>>) ([^)]+)\)")
 _TIED = re.compile(r"\b(linux-(?:objects|signatures)-nvidia-[\w.+-]+) \(= ([^)]+)\)")
 _KEEPS: Dict[str, Callable[[int], bool]] = {
@@ -49,11 +54,13 @@ class Prebuilt:
     kernels: those that can be booted.
     ours:    packages that came by us.
     offered: {package of modules: {version: what it depends on}}; None where nobody has looked.
+    half:    packages of the driver that dpkg has not finished: they tell of the kind of modules as the others do.
     """
 
     kernels: Tuple[Kernel, ...] = ()
     ours: FrozenSet[str] = frozenset()
     offered: Optional[Mapping[str, Mapping[str, str]]] = None
+    half: Tuple[str, ...] = ()
 
 
 NOTHING = Prebuilt()
@@ -66,13 +73,16 @@ class Choice:
     version:  of the driver, '' where there is none.
     packages: its set.
     fits:     {package whose version is a kernel's: that version}.
-    lacking:  {kernel in use without a module of this driver: what there is for it}; () where nobody has looked.
+    lacking:  {kernel in use without a module of this driver: what there is for it}; () where nobody has looked, and
+              where the sources do not have this driver at all.
+    others:   drivers that the sources have, with modules for every kernel in use.
     """
 
     version: str
     packages: PackageSet
     fits: Mapping[str, str]
     lacking: Mapping[str, str]
+    others: Tuple[str, ...] = ()
 
 
 def ways(wanted: Wanted) -> Tuple[str, ...]:
@@ -134,7 +144,7 @@ def build_of(
         return DKMS
     used = kernels_in_use(there.kernels, facts)
     is_signed = facts.secure_boot and policy.secure_boot != IGNORE
-    kind = kind_there(installed)
+    kind = kind_there((*installed, *there.half))
     if kind != PRECOMPILED and (not is_signed or (
             kind == DKMS and all(kernel.module and kernel.trusted for kernel in used))):
         return DKMS
@@ -143,23 +153,60 @@ def build_of(
 
 def kind_there(installed: Iterable[str]) -> str:
     """Which kind of modules is installed, '' for none; where both are, depmod takes those of DKMS."""
-    kinds = {DKMS if name.startswith("nvidia-dkms-") else PRECOMPILED for name in installed
-             if name.startswith(("nvidia-dkms-", "linux-modules-nvidia-"))}
-    return DKMS if DKMS in kinds else PRECOMPILED if kinds else ""
+    names = tuple(installed)
+    return next((kind for kind, expression in _KINDS if any(map(expression.match, names))), "")
 
 
-def leaving(policy: Policy, wanted: Wanted, there: Prebuilt, installed: Iterable[str]) -> Tuple[str, ...]:
+def leaving(
+    policy: Policy, wanted: Wanted, there: Prebuilt, installed: Mapping[str, str], built: Optional[Choice] = None
+) -> Tuple[str, ...]:
     """Installed packages of the other kind, and of the other module: they leave with the transaction.
 
-    What others have installed and does no harm stays, unless the policy names the kind.
+    What others have installed and does no harm stays, unless the policy names the kind. built: modules that come.
     """
     if PRECOMPILED not in ways(wanted):
         return ()
+    names = sorted({*installed, *there.half})
     if wanted.build == DKMS:
-        return tuple(sorted(name for name in installed if _MODULES.match(name) and (
-            policy.build == DKMS or name in there.ours)))
+        return tuple(name for name in names if _MODULES.match(name) and (
+            policy.build == DKMS or name in there.ours))
+    # Where no package of DKMS's is there, those that need one have what stands for it
+    are_content = kind_there(names) != DKMS and (
+        there.offered is None or any(_stands_for_dkms(name, wanted) for name in _metapackages_after(installed, built)))
     own = _series(catalogue.modules_package(wanted, "generic"))
-    return tuple(sorted(name for name in installed if _BUILT_HERE.match(name) or _series(name) not in ("", own)))
+    return tuple(name for name in names if _series(name) not in ("", own)
+                 or (_BUILT_HERE.match(name) and not are_content))
+
+
+def _metapackages_after(installed: Mapping[str, str], built: Optional[Choice]) -> Tuple[str, ...]:
+    """Packages with those that follow kernels: what comes, and, as long as the driver is the same, what is there."""
+    if built is None:
+        return ()
+    is_same = all(catalogue.upstream(version) == built.version
+                  for version in catalogue.family(installed, built.packages.floating).values())
+    return (*built.fits, *(installed if is_same else ()))
+
+
+def unbrought(wanted: Wanted, there: Prebuilt, installed: Iterable[str], leaves: Iterable[str]) -> Tuple[str, ...]:
+    """DKMS's package, where what needs it would not bring it: it has to be asked for by its name."""
+    stays = {*installed, *there.half}.difference(leaves)
+    if PRECOMPILED not in ways(wanted) or kind_there(stays) == DKMS or not any(
+            _stands_for_dkms(name, wanted) for name in stays):
+        return ()
+    return ("nvidia-dkms-" + _series(catalogue.modules_package(wanted, "generic")),)
+
+
+def _stands_for_dkms(name: str, wanted: Wanted) -> bool:
+    """Whether it is a metapackage of these modules: it provides DKMS's package."""
+    return not _RELEASE.search(name) and _series(name) == _series(catalogue.modules_package(wanted, "generic"))
+
+
+def followed(installed: Mapping[str, str], ours: Iterable[str], automatic: Iterable[str]) -> Dict[str, str]:
+    """{package of modules: version} of those that kernels have brought since, by a metapackage of ours: as nobody has
+    asked for them, they leave with it, and user space can."""
+    series = {_series(name) for name in ours if not _RELEASE.search(name)} - {""}
+    return {name: installed[name] for name in automatic if name in installed and _MODULES.match(name) and series and (
+        _series(name) in series or name.startswith("linux-signatures-"))}
 
 
 def _series(name: str) -> str:
@@ -178,7 +225,8 @@ def choice(
     wanted = replace(wanted, build=PRECOMPILED, kernel=used[-1], kernels=tuple(used), follows=follows(installed))
     named = catalogue.package_set(wanted)
     whole = dict(versions)
-    present = installed.get(named.anchor, "")
+    built_here = catalogue.package_set(replace(wanted, build=DKMS)).anchor
+    present = installed.get(named.anchor, installed.get(built_here, ""))
     whole[named.anchor] = [*versions.get(named.anchor, ()), *([present] if present else [])]
     found: List[Choice] = []
     for version in _versions(policy, present, whole[named.anchor]):
@@ -186,9 +234,18 @@ def choice(
         if not found[-1].lacking:
             return found[-1]
     if found:
-        return found[0]
+        offered = {catalogue.upstream(each) for each in whole[named.anchor]}
+        return replace(found[0], others=tuple(each for each in _for_all(wanted, there, used) if each in offered))
     return Choice(policy.version if policy.exact else "", named, {},
                   {} if there.offered is None else dict.fromkeys(used, ""))
+
+
+def _for_all(wanted: Wanted, there: Prebuilt, releases: Sequence[str]) -> Tuple[str, ...]:
+    """Drivers that there are modules of for each of these kernels, oldest first."""
+    offered = there.offered or {}
+    made = [{driver_of(depends) for depends in offered.get(catalogue.modules_package(wanted, release), {}).values()}
+            for release in releases]
+    return tuple(sorted(set.intersection(*made) - {""}, key=version_key))
 
 
 def _versions(policy: Policy, present: str, offered: Iterable[str]) -> List[str]:
@@ -228,7 +285,7 @@ def _of_version(
     further = [name for name in fits if name not in named.names]
     named = replace(named, optional=(*kept, *further), bounded=named.bounded.intersection(
         (*named.required, *kept)).union(further))
-    return Choice(version, named, fits, {} if there.offered is None else lacking)
+    return Choice(version, named, fits, lacking if packages and there.offered is not None else {})
 
 
 def _metapackages(
@@ -258,12 +315,11 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice) -> Optional[Refusa
         "%s is of driver %s" % (catalogue.modules_package(wanted, release), drivers) if drivers
         else "no %s" % catalogue.modules_package(wanted, release), release)
         for release, drivers in sorted(chosen.lacking.items()))
-    of_all = set.intersection(*(set(filter(None, drivers.split(", "))) for drivers in chosen.lacking.values()))
-    others = sorted(of_all, key=version_key)
+    others = [version for version in chosen.others if version != chosen.version]
     return Refusal(
         "driver.no_precompiled_module", "the sources of %s %s: %s" % (facts.os_id, facts.os_version, there),
         "modules of driver %s that the distribution has signed, for the kernels that run and boot next" % (
             chosen.version or "branch %d" % wanted.branch),
         "%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`" % (
-            "set `version` to %s, or " % " or ".join(others) if others and chosen.version not in others else ""),
+            "set `version` to %s, or " % " or ".join(others) if others else ""),
         option="build")

@@ -11,6 +11,7 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
+from ..core.refusal import Refusal
 from ..core.steps import Executor
 from ..hardware.boot import installed_module, kind_of, read_module
 from . import catalogue
@@ -30,6 +31,22 @@ _IMAGE = re.compile(r"^linux-image-(?:unsigned-)?(\d.*)$")
 def has_module(kernel: Kernel, target: Target) -> bool:
     """Whether the set brings modules for a kernel."""
     return any(name.startswith(_BEGINS) and name.endswith("-" + kernel.release) for name in target.packages.names)
+
+
+def refuse_way_back(kernels: Sequence[Kernel], facts: HostFacts, target: Target) -> List[Refusal]:
+    """Refuse to return to modules of other kernels than those that run and boot next."""
+    lacking = [kernel.release for kernel in kernels if essential(kernel, facts) and not has_module(kernel, target)]
+    if not target.is_precompiled or not lacking:
+        return []
+    served = [kernel.release for kernel in kernels if has_module(kernel, target)]
+    return [Refusal(
+        "driver.recorded_modules_of_other_kernels",
+        "driver %s was there with modules for %s, and not for kernel %s" % (
+            target.version, "kernel " + " and ".join(served) if served else "kernels that are gone",
+            " and ".join(lacking)),
+        "modules that came built for the kernels that run and boot next",
+        "%sinstall a driver that has them (`state: present`)" % (
+            "boot kernel %s and make it the default of the boot loader, or " % served[-1] if served else ""))]
 
 
 def _is_right(kernel: Kernel, policy: Policy, facts: HostFacts, target: Target) -> bool:
@@ -74,7 +91,7 @@ def notes(
     if not policy.kernel_hold and any(map(catalogue.FAMILY.match, coming)):
         told += ["No modules that follow the updates of linux-image-%s fit driver %s and a kernel that is there: the "
                  "next kernel may come without a module, and `kernel_hold` keeps it off." % (kind, target.version)
-                 for kind in follows(installed) if not _follower(kind, (*installed, *coming))]
+                 for kind in follows(installed) if not _follower(kind, {*installed, *coming}.difference(target.leaves))]
     return told
 
 
@@ -109,8 +126,9 @@ def verify_module(host: Host, journal: Journal, step: Step) -> None:
                 "driver.precompiled_module_not_trusted",
                 found="%s is signed by %s, whom neither firmware nor kernel knows" % (path, each.signer or "nobody"),
                 wanted="a signature that the kernel takes under Secure Boot",
-                remedy="boot a kernel that the distribution has signed together with its modules, or set `build` to "
-                       "`dkms` with an enrolled key")
+                remedy="take away what lies beside the package's modules (`dkms status`) and run again, or boot a "
+                       "kernel that the distribution has signed together with its modules, or set `build` to `dkms` "
+                       "with an enrolled key")
 
 
 EXECUTORS: Dict[str, Executor] = {VERIFY: verify_module}

@@ -26,8 +26,10 @@ def there_now(observation: Observation, facts: HostFacts) -> Optional[Record]:
     """The driver that is there as a record, None where it is not one to return to."""
     packages = {name: version for name, version in observation.installed.items() if catalogue.FAMILY.match(name)}
     version = catalogue.upstream(_anchor(packages))
+    # rpm has no state of a package that is half there: a stopped transaction names its packages
+    stopped = () if manager_of(facts) is APT else observation.broken
     if not version or any(catalogue.FAMILY.match(name) for name in (
-            *observation.unfinished, *observation.torn, *observation.broken)):
+            *observation.unfinished, *observation.torn, *stopped)):
         return None
     if not is_proven(version, facts, observation.record):
         return None

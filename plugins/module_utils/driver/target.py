@@ -90,11 +90,11 @@ def target_of(
     built = prebuilt.choice(policy, facts, wanted, there, installed, versions) if PRECOMPILED in ways else None
     build = prebuilt.build_of(policy, facts, wanted, there, installed, built is not None and not built.lacking)
     wanted = replace(wanted, build=build)
-    leaves = prebuilt.leaving(policy, wanted, there, installed)
+    leaves = prebuilt.leaving(policy, wanted, there, installed, built)
     if built is not None and build == PRECOMPILED:
         return prebuilt.refusal(facts, wanted, built) or Target(
             built.version, wanted.module, built.packages, build, built.fits, leaves)
-    packages = catalogue.package_set(wanted)
+    packages = catalogue.package_set(wanted).plus(prebuilt.unbrought(wanted, there, installed, leaves))
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
     if not version:

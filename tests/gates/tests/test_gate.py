@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import time
 from pathlib import Path
-from typing import Callable, Dict
+from typing import Callable, Dict, List
 
 import pytest
 from gate import Bench, Gate, GateFailed, GateLeftOut, Runner, counts_of
@@ -91,6 +92,25 @@ def test_a_gate_waits_for_the_gate_it_needs_and_does_not_run_after_its_failure(t
     )
     assert order["slow"] < order["after"]
     assert runner.results["never"].error == "not run, since this failed before: bad"
+
+
+def test_gates_in_the_background_take_turns_beside_the_others(tmp_path: Path) -> None:
+    first_may_end = threading.Event()
+    both_run: List[bool] = []
+
+    def first(bench: Bench) -> None:
+        assert bench.nice > 0
+        both_run.append(first_may_end.wait(30))
+
+    def in_front(bench: Bench) -> None:
+        assert bench.nice == 0
+        first_may_end.set()
+
+    runner = run(tmp_path, Gate("first", "first", first, 60, background=True),
+                 Gate("second", "second", lambda _bench: both_run.append(len(both_run) == 1), 60, background=True),
+                 Gate("front", "front", in_front, 60))
+    assert both_run == [True, True]
+    assert [result.error for result in runner.results.values()] == [None, None, None]
 
 
 def test_a_pytest_gate_counts_its_tests_and_no_test_at_all_is_a_failure(tmp_path: Path) -> None:

@@ -460,7 +460,7 @@ class World(world.World):
             return
         for name in self.installed:
             for kernel in self.kernels:
-                if name.startswith("linux-modules-nvidia-") and name.endswith(kernel.release):
+                if name in self.modules and name.endswith(kernel.release):
                     made = replace(kernel, module=prebuilt.driver_of(self.modules[name][self.installed[name]]),
                                    license=LICENSES["-open-" in name], signer="Canonical Ltd.", key="ca", trusted=True)
                     self.kernels = tuple(made if each is kernel else each for each in self.kernels)
@@ -482,6 +482,7 @@ class World(world.World):
             return Disruption.none
         self.peers_built = {}
         self.kernels = tuple(replace(kernel, **NO_MODULE, headers=False) for kernel in self.kernels)
+        self._take_modules()
         self._tell()
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
 

@@ -3,21 +3,34 @@
 """Which modules come built, for which driver, and that what came is looked at."""
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, List, Tuple
 
 import pytest
 from driver_world import policy
+from gpu_hosts import A100, facts
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, kernel_hold, prebuilt
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, kernel_hold, planner, prebuilt
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import unattended_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, target_of
 
 VERSION, KERNEL = "580.178.04", "6.8.0-90-generic"
+MODULES = "linux-modules-nvidia-580-server-open-"
+FROM_UBUNTU = {"source": "distribution", "repository_url": "", "repository_key": ""}
+UBUNTU = facts(A100, os_id="ubuntu", os_version="24.04", kernel=KERNEL, boot_kernel=KERNEL)
+
+
+def wanted(kind: str) -> catalogue.Wanted:
+    system = catalogue.system_of("ubuntu", "24.04", "x86_64")
+    assert system is not None
+    return catalogue.Wanted(system, True, 580, "open", build=kind)
 
 
 class TestBounds:
@@ -47,14 +60,16 @@ class TestLeaving:
                  "linux-modules-nvidia-570-server-open-generic", "linux-signatures-nvidia-" + KERNEL, "nvidia-fs-dkms",
                  "nvidia-dkms-580-server-open", "nvidia-headless-580-server-open", "nvidia-utils-580-server",
                  "nvidia-headless-no-dkms-580-server-open", "nvidia-driver-580-server-open", "nvidia-driver-assistant",
-                 "linux-modules-" + KERNEL, "dkms")
+                 "linux-modules-nvidia-fs-6.17.0-1019-nvidia", "linux-modules-" + KERNEL, "dkms")
 
-    def leaving(self, kind: str, ours: Tuple[str, ...] = (), **changes: Any) -> Tuple[str, ...]:
-        system = catalogue.system_of("ubuntu", "24.04", "x86_64")
-        assert system is not None
-        wanted = catalogue.Wanted(system, True, 580, "open", build=kind)
-        return prebuilt.leaving(policy(source="distribution", repository_url="", repository_key="", **changes), wanted,
-                                prebuilt.Prebuilt(ours=frozenset(ours)), self.INSTALLED)
+    def leaving(self, kind: str, ours: Tuple[str, ...] = (), without: Tuple[str, ...] = (),
+                coming: Tuple[str, ...] = (), half: Tuple[str, ...] = (), version: str = "580.186.00",
+                **changes: Any) -> Tuple[str, ...]:
+        there = prebuilt.Prebuilt(ours=frozenset(ours), offered={}, half=half)
+        built = prebuilt.Choice(version, catalogue.PackageSet("", ()), dict.fromkeys(coming, "1"), {})
+        installed = {name: "1" if name.startswith("linux-") else VERSION + "-1" for name in self.INSTALLED}
+        return prebuilt.leaving(policy(**FROM_UBUNTU, **changes), wanted(kind), there,
+                                {name: installed[name] for name in self.INSTALLED if name not in without}, built)
 
     def test_beside_signed_modules_stays_no_other_module_of_nvidias_driver(self) -> None:
         assert self.leaving("precompiled") == tuple(sorted((
@@ -66,6 +81,53 @@ class TestLeaving:
         assert self.leaving("dkms") == ()
         assert self.leaving("dkms", self.INSTALLED[:1]) == self.INSTALLED[:1]
         assert len(self.leaving("dkms", build="dkms")) == 6
+
+    def test_what_needs_the_package_of_dkms_stays_where_a_metapackage_of_modules_stands_for_it(self) -> None:
+        others = "nvidia-driver-580-server-open"
+        without = ("nvidia-dkms-580-server-open",)
+        assert others not in self.leaving("precompiled", without=without, coming=(MODULES + "gcp",))
+        assert others in self.leaving("precompiled", coming=(MODULES + "gcp",))
+        for coming in (MODULES + KERNEL, "linux-modules-nvidia-580-server-gcp"):
+            assert others in self.leaving("precompiled", without=without, coming=(coming,))
+        assert others in self.leaving("precompiled", without=without, version=VERSION)
+
+    def test_the_metapackage_that_is_there_serves_as_long_as_the_driver_stays(self) -> None:
+        system = wanted("precompiled")
+        there = prebuilt.Prebuilt(offered={})
+        installed = {"nvidia-driver-580-server-open": VERSION + "-1", MODULES + "gcp": "6.8.0-1020.22"}
+        for version, leave in ((VERSION, ()), ("580.186.00", ("nvidia-driver-580-server-open",))):
+            built = prebuilt.Choice(version, catalogue.PackageSet("", ()), {}, {})
+            assert prebuilt.leaving(policy(**FROM_UBUNTU), system, there, installed, built) == leave
+
+    def test_what_dpkg_has_not_finished_leaves_too(self) -> None:
+        half = "nvidia-dkms-580-server-open"
+        assert half in self.leaving("precompiled", without=(half,), half=(half,))
+
+
+class TestStopped:
+    """A transaction was stopped in the modules: 'auto' goes on with their kind, and does not begin another one."""
+
+    USER_SPACE = {"nvidia-headless-no-dkms-580-server-open": VERSION + "-1", "nvidia-utils-580-server": VERSION + "-1"}
+
+    def test_modules_that_are_not_configured_are_of_their_kind_still(self) -> None:
+        seen = Observation(installed=self.USER_SPACE, unfinished={MODULES + KERNEL: "6.8.0-90.91"})
+        target = target_of(policy(**{**FROM_UBUNTU, "version": "580"}), UBUNTU, seen.installed, {}, seen.prebuilt)
+        assert isinstance(target, Target) and target.is_precompiled
+
+
+class TestFollowed:
+    AUTOMATIC = (MODULES + "6.8.0-95-generic", "linux-signatures-nvidia-6.8.0-95-generic",
+                 "linux-image-6.8.0-95-generic",
+                 "linux-modules-nvidia-570-server-open-6.8.0-95-generic", "linux-modules-nvidia-fs-6.8.0-95-nvidia")
+
+    def followed(self, *ours: str) -> List[str]:
+        return sorted(prebuilt.followed(dict.fromkeys((*self.AUTOMATIC, MODULES + KERNEL), "1"), ours, self.AUTOMATIC))
+
+    def test_modules_that_a_metapackage_of_ours_has_brought_leave_with_it(self) -> None:
+        assert self.followed(MODULES + "generic") == sorted(self.AUTOMATIC[:2])
+
+    def test_those_of_others_stay(self) -> None:
+        assert self.followed(MODULES + KERNEL) == []
 
 
 class TestPolicy:
@@ -83,6 +145,16 @@ class TestPolicy:
     def test_modules_that_come_with_kernels_are_left_to_unattended_upgrades(self) -> None:
         assert "linux-modules-nvidia-" in unattended_text()
         assert "linux-" not in unattended_text(True) and "libnvidia-" in unattended_text(True)
+
+
+def test_a_kernel_that_dpkg_has_not_finished_is_one_to_hold() -> None:
+    image = "linux-image-" + KERNEL
+    seen = Observation(unfinished={image: "6.8.0-90.91", "linux-image-generic": ""}, broken=(image,))
+    held = policy(kernel_hold=True)
+    assert kernel_hold.refusals(seen.there, held, UBUNTU) == []
+    assert "Package: %s\nPin: version 6.8.0-90.91\n" % image in kernel_hold.wanted(held, seen.there, {}, UBUNTU)
+    plan = planner.plan(replace(seen, ours_unfinished=True), held, UBUNTU)
+    assert "driver.kernel_hold_without_package" not in [refusal.code for refusal in plan.refusals]
 
 
 @pytest.mark.parametrize("release, base", [

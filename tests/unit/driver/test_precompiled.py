@@ -229,6 +229,9 @@ def test_a_held_kernel_stays_through_an_upgrade_and_another_one_comes_once_it_is
     there = machine.root.installed()
     assert there["linux-image-generic"] == "6.8.0-95.95" and MODULES + NEXT in there
     assert there["nvidia-utils-580-server"] == revision(FITTING), "the driver is held on its own"
+    machine.apply(machine.plan(state="absent"))
+    assert machine.names() == sorted([*KERNEL, "linux-headers-6.8.0-90", "linux-headers-" + RUNNING,
+                                      "linux-image-" + NEXT]), "nor is a module left that came with the kernel"
 
 
 @needs_apt

@@ -52,7 +52,7 @@ class Apt:
         return "apt-get purge %s" % " ".join(names)
 
     def refuse_host(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
-        return kernel_hold.refusals(observation.installed, policy, facts)
+        return kernel_hold.refusals(observation.there, policy, facts)
 
     def refuse_target(self, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
         return []
@@ -104,11 +104,9 @@ class Apt:
     def steps_before(
         self, observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
     ) -> List[Step]:
-        unattended = own_file(observation, UNATTENDED_FILE, unattended_text(target.is_precompiled),
-                              "Unattended upgrades would swap user space under the loaded kernel module."
-                              ) if policy.hold else []
-        return unattended + kernel_hold.steps(
-            observation.kernel_hold, observation.files, observation.originals, facts)
+        return own_file(observation, UNATTENDED_FILE, unattended_text(target.is_precompiled),
+                        "Unattended upgrades would swap user space under the loaded kernel module."
+                        ) if policy.hold else []
 
     def steps_after(
         self, observation: Observation, policy: Policy, target: Target, packages: Optional[Step]

@@ -10,8 +10,8 @@ from ...core.versions import branch_of, version_key
 
 FAMILY = re.compile(
     r"^(nvidia-(?!container|docker|ctk|fs(-|$))|libnvidia-(?!container)|libcuda1$|libcudadebugger|libnvcuvid|libnvoptix"
-    r"|libnvsdm|firmware-nvidia|cuda-drivers|linux-(modules|objects|signatures)-nvidia-|xserver-xorg-video-nvidia"
-    r"|a?kmod-nvidia|xorg-x11-(drv-)?nvidia)"
+    r"|libnvsdm|firmware-nvidia|cuda-drivers|linux-(modules|objects|signatures)-nvidia-(?!fs-)"
+    r"|xserver-xorg-video-nvidia|a?kmod-nvidia|xorg-x11-(drv-)?nvidia)"
 )
 # What apt's preferences and unattended-upgrades understand of the same family.
 FAMILY_GLOBS = (

@@ -14,6 +14,9 @@ from .branches import FIRST_UNSUFFIXED_BRANCH
 from .sets import DKMS, FULL, PRECOMPILED, PackageSet, Wanted
 
 _FLOATING = frozenset(("nvidia-modprobe", "nvidia-settings"))
+# What nvidia-driver-580-server needs for displays; that itself needs DKMS's package too
+_DISPLAY = ("libnvidia-gl-%d-server", "libnvidia-decode-%d-server", "libnvidia-encode-%d-server",
+            "libnvidia-extra-%d-server", "libnvidia-fbc1-%d-server", "xserver-xorg-video-nvidia-%d-server")
 # '6.8.0-90' and 'generic-64k' of '6.8.0-90-generic-64k'
 _RELEASE = re.compile(r"^(.+?)-([a-z].*)$")
 
@@ -68,10 +71,10 @@ def _precompiled(wanted: Wanted) -> PackageSet:
             optional.append("linux-objects-nvidia-%s-%s" % (_branch(wanted), kernel))
         if wanted.system.arch == "x86_64":
             optional.append("linux-signatures-nvidia-" + kernel)
-    kind = "nvidia-driver-no-dkms" if wanted.flavour == FULL else "nvidia-headless-no-dkms"
-    anchor = "%s-%s" % (kind, _branch(wanted))
+    anchor = "nvidia-headless-no-dkms-" + _branch(wanted)
+    display = [name % wanted.branch for name in _DISPLAY] if wanted.flavour == FULL else []
     return PackageSet(
-        anchor, (anchor, "nvidia-utils-%d-server" % wanted.branch, *required), ("nvidia-modprobe", *optional),
+        anchor, (anchor, "nvidia-utils-%d-server" % wanted.branch, *display, *required), ("nvidia-modprobe", *optional),
         _FLOATING, frozenset((*required, *optional)), "nvidia-firmware-%d-server" % wanted.branch)
 
 

@@ -116,6 +116,8 @@ def update(asked):
     base = opened(asked)
     unread = {}
     for repo in list(base.repos.iter_enabled()):
+        # A time to live of 0 counts in whole seconds: what was read in this very second would not be asked for again
+        repo._repo.expire()
         try:
             repo.load()
         except (dnf.exceptions.Error, RuntimeError) as error:
