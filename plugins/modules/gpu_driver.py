@@ -177,6 +177,15 @@ options:
       - Whether to install headers of every bootable kernel, and the package that follows kernel updates.
     type: bool
     default: true
+  migrate:
+    description:
+      - Whether a driver that is there from another source goes for this one. Without it such a host is refused.
+      - Packages of the other source leave in the transaction that brings the new ones; V(rolled_back) returns to them
+        where their source still has them, or they are kept. With C(dnf) such a host is refused all the same.
+      - What NVIDIA's installer (the runfile) has put there is removed by C(nvidia-uninstall) once the packages are
+        fetched, as the last thing before they are installed. There is no way back to it.
+    type: bool
+    default: false
   hold:
     description:
       - Whether to pin the version, and to keep unattended upgrades away from the driver; with C(dnf) by locks of its

@@ -15,7 +15,7 @@ from ..hardware.certificates import parse_certificate
 from ..packages import torn
 from ..packages.apt import credentials, running
 from ..packages.managers import APT, DNF, manager_of_step
-from . import enrollment, precompiled, record_executors, staging_executors
+from . import enrollment, precompiled, record_executors, runfile, staging_executors
 from .archive import keep_fetched, lend
 from .build_log import last_lines, last_log
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
@@ -122,6 +122,7 @@ EXECUTORS: Dict[str, Executor] = {
     **torn.EXECUTORS,
     **DNF.executors,
     **record_executors.EXECUTORS,
+    **runfile.EXECUTORS,
     "dkms.build": build_module,
     **precompiled.EXECUTORS,
     PACKAGES_DOWNLOAD: download_packages,

@@ -113,6 +113,7 @@ class Observation:
     files:                {path: text or None} of the files whose whole content is ours.
     foreign_sources:      other files that name the same repository.
     leftovers:            files of a driver that no package owns.
+    runfile:              version of the driver of NVIDIA's installer, where it can be taken away; '' for none.
     installed_by_us:      packages that our transactions brought in.
     originals:            {path: text before us or None}.
     lists:                index files of our repository in apt's state.
@@ -154,6 +155,7 @@ class Observation:
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
     foreign_sources: Tuple[str, ...] = ()
     leftovers: Tuple[str, ...] = ()
+    runfile: str = ""
     installed_by_us: Mapping[str, str] = field(default_factory=dict)
     originals: Mapping[str, Optional[str]] = field(default_factory=dict)
     lists: Tuple[str, ...] = ()

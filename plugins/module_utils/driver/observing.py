@@ -24,7 +24,7 @@ from ..packages.managers import APT, DNF, manager_of
 from ..packages.model import Package
 from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
-from . import archive, catalogue, kernel_hold, prebuilt
+from . import archive, catalogue, kernel_hold, prebuilt, runfile
 from .backends import dnf_offers
 from .boot_arguments import read_arguments
 from .files import AUTH_FILE, KEPT_SOURCES_FILE, places_of
@@ -49,7 +49,7 @@ from .staged_build import lacking_tools, read_staged
 from .target import is_driven
 
 LISTS = "/var/lib/apt/lists"
-LEFTOVERS = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+LEFTOVERS = (runfile.UNINSTALLER, "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
 
@@ -81,6 +81,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         files={path: host.read(path) for path in places.all},
         foreign_sources=manager.configured_in(host, origin.url, places.sources),
         leftovers=_leftovers(host, {name: packages[name].version for name in watched if packages[name].there}),
+        runfile=runfile.version(host),
         installed_by_us=installed_by_us,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver") if original.path != AUTH_FILE},

@@ -26,6 +26,7 @@ from . import (
     precompiled,
     preinstalled,
     rollback,
+    runfile,
     signing,
     staging,
 )
@@ -157,19 +158,22 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
     refusals = []
     backend, places = backend_of(facts), places_of(facts)
     names = backend.foreign(policy, observation.installed)
-    if names:
+    if names and not (policy.migrate and backend.replaces_foreign):
+        by_itself = "set `migrate` to true to have them replaced, " if backend.replaces_foreign else ""
         refusals.append(Refusal(
             "driver.packages_of_another_source",
             "driver packages of another source: %s" % _listed(names, observation.installed),
             "all driver packages from source %s" % policy.source,
-            "purge them first (`%s`), or set `source` to the one they came from" % backend.purging(names),
+            "%spurge them first (`%s`), or set `source` to the one they came from" % (
+                by_itself, backend.purging(names)),
             option="source"))
-    if observation.leftovers:
+    if observation.leftovers and not _goes(observation, policy):
         refusals.append(Refusal(
             "driver.files_of_no_package",
             "files of a driver that no package owns: %s" % ", ".join(observation.leftovers),
             "a driver that the package manager can account for",
-            "run `nvidia-uninstall` (or remove those files), or set `source` to `preinstalled`", option="source"))
+            "%srun `nvidia-uninstall` (or remove those files), or set `source` to `preinstalled`" % (
+                "set `migrate` to true to have it removed, " if _can_go(observation) else ""), option="source"))
     if observation.foreign_sources:
         refusals.append(Refusal(
             "driver.repository_named_twice",
@@ -185,6 +189,15 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
             "driver.no_repository_key", "no known key for %s" % origin_of(policy, facts).url,
             "the key that signed the repository", "set `repository_key`", option="repository_key"))
     return refusals
+
+
+def _can_go(observation: Observation) -> bool:
+    """Whether what NVIDIA's installer brought can be removed: it would tear gaps into packages of a driver."""
+    return bool(observation.runfile) and not catalogue.family(observation.there)
+
+
+def _goes(observation: Observation, policy: Policy) -> bool:
+    return policy.migrate and _can_go(observation)
 
 
 def _keyless(origin: Origin) -> bool:
@@ -311,6 +324,11 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
     is_recorded_first = any(step.subject in places_of(facts).recorded for step in first)
     steps = [*record, *first, *fetched] if is_recorded_first else [*first, *fetched, *record]
+    removal = runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded),
+                              [step.id for step in fetched]) if packages and _goes(observation, policy) else []
+    if packages and removal:
+        packages = replace(packages, depends_on=(*packages.depends_on, removal[0].id))
+    steps += removal
     steps += backend.steps_before(observation, policy, facts, target, packages)
     steps += parameters.steps(observation, policy, facts, target)
     steps += enrollment.steps(observation, policy, facts, target)
@@ -323,7 +341,8 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages)
-    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
+    return Plan(steps=tuple(steps), returns_to={
+                    **rollback.returns_to(observation, facts, packages, builds), **rollback.no_way_back(removal)},
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *boot_arguments.requirements(policy, observation.boot, facts),
                               *enrollment.requirements(observation, policy, facts, target)),
@@ -430,6 +449,8 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
         return "The kernel module is built for every kernel that can be booted."
     present = catalogue.upstream(observation.installed.get(target.packages.anchor, ""))
     module = "with the %s kernel module" % target.module
+    if target.replaces:
+        return "Driver %s %s; packages of another source leave for it." % (target.version, module)
     if target.leaves:
         return "Driver %s %s, %s." % (
             target.version, module, "built and signed by the distribution: what DKMS builds leaves"

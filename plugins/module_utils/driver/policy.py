@@ -40,6 +40,7 @@ ARGUMENTS: Dict[str, Any] = {
     "gdrcopy": {"type": "bool", "default": False},
     "kernel_arguments": {"type": "list", "elements": "str", "default": []},
     "kernel_headers": {"type": "bool", "default": True},
+    "migrate": {"type": "bool", "default": False},
     "hold": {"type": "bool", "default": True},
     "kernel_hold": {"type": "bool", "default": False},
     "roll_back_to": {"type": "str", "default": ""},
@@ -84,6 +85,7 @@ class Policy:
     gdrcopy:                    whether GDRCopy's kernel module and library are there too.
     kernel_arguments:           what kernels are started with, beside what they have.
     kernel_headers:             whether headers of every bootable kernel are installed too.
+    migrate:                    whether a driver of another source, or of NVIDIA's installer, goes for this one.
     hold:                       whether the version is pinned against upgrades by others.
     kernel_hold:                whether the kernel that runs is pinned too.
     roll_back_to:               the only version that rolled_back may return to, '' for what is recorded.
@@ -114,6 +116,7 @@ class Policy:
     gdrcopy: bool = False
     kernel_arguments: Tuple[str, ...] = ()
     kernel_headers: bool = True
+    migrate: bool = False
     hold: bool = True
     kernel_hold: bool = False
     roll_back_to: str = ""
@@ -276,7 +279,8 @@ def _refuse_contradictions(policy: Policy) -> None:
 
 
 def _refuse_build(policy: Policy) -> None:
-    idle = [name for name, is_set in (("build", policy.build != AUTO), ("kernel_hold", policy.kernel_hold)) if is_set]
+    idle = [name for name, is_set in (("build", policy.build != AUTO), ("kernel_hold", policy.kernel_hold),
+                                 ("migrate", policy.migrate)) if is_set]
     if idle and not policy.comes_from.installs:
         raise GpuOpsError(
             "driver.option_of_preinstalled",

@@ -17,11 +17,12 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..hardware.node import library_version
 from .policy import Policy
+from .runfile import UNINSTALLER
 
 FIRMWARE_DIRECTORIES = ("/lib/firmware/nvidia", "/usr/lib/firmware/nvidia", "/lib/firmware/updates/nvidia")
 EKS_ARCHIVE, EKS_UNIT = "/var/lib/dkms-archive", "nvidia-kmod-load.service"
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
-RUNFILE = ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-installer")
+RUNFILE = (UNINSTALLER, "/usr/bin/nvidia-installer")
 # Device nodes are made by this program, which libraries of the driver call, too
 NODES_PROGRAM = "nvidia-modprobe"
 DAEMONS = {"fabric_manager": ("nvidia-fabricmanager.service", "nv-fabricmanager"),

@@ -100,6 +100,12 @@ def returns_to(
     return {packages.id: way_back(record, needed, archives_at_hand(observation), offered)}
 
 
+def no_way_back(removal: Sequence[Step]) -> Dict[str, Dict[str, Any]]:
+    """{id of the step: that what it takes away does not come back}."""
+    return {step.id: {"version": "", "kernel_module": "", "source": "", "how": NONE,
+                      "why": "what NVIDIA's installer brought is in no package"} for step in removal}
+
+
 def withdraw_steps(observation: Observation, offered: bool = False, requires: Tuple[str, ...] = ()) -> List[Step]:
     """apt is told of the kept files for one transaction alone. offered: this plan tells it of them."""
     if not (observation.offered or offered):

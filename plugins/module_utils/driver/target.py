@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Dict, List, Mapping, Sequence, Set, Tuple, Union
+from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
 
 from ..core.facts import FABRIC_MANAGER_NVLSM, OPEN, PROPRIETARY, HostFacts
 from ..core.refusal import Refusal
 from ..core.versions import branch_of, version_key
+from ..packages.managers import APT, manager_of
 from . import catalogue, prebuilt
 from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted, system_of
 from .policy import Policy
@@ -24,7 +25,8 @@ class Target:
 
     build:  DKMS, or PRECOMPILED where the modules come built and signed.
     fits:   {package whose version is a kernel's: that version}.
-    leaves: installed packages that leave with the transaction: modules of the other kind.
+    leaves: installed packages that leave with the transaction: modules of the other kind, and those of another source.
+    replaces: those of another source among them.
     """
 
     version: str
@@ -33,6 +35,7 @@ class Target:
     build: str = DKMS
     fits: Mapping[str, str] = field(default_factory=dict)
     leaves: Tuple[str, ...] = ()
+    replaces: Tuple[str, ...] = ()
 
     @property
     def is_precompiled(self) -> bool:
@@ -90,10 +93,11 @@ def target_of(
     built = prebuilt.choice(policy, facts, wanted, there, installed, versions) if PRECOMPILED in ways else None
     build = prebuilt.build_of(policy, facts, wanted, there, installed, built is not None and not built.lacking)
     wanted = replace(wanted, build=build)
-    leaves = prebuilt.leaving(policy, wanted, there, installed, built)
+    replaces = replaced(policy, facts, installed)
+    leaves = tuple(dict.fromkeys((*prebuilt.leaving(policy, wanted, there, installed, built), *replaces)))
     if built is not None and build == PRECOMPILED:
         return prebuilt.refusal(facts, wanted, built) or Target(
-            built.version, wanted.module, built.packages, build, built.fits, leaves)
+            built.version, wanted.module, built.packages, build, built.fits, leaves, replaces)
     packages = catalogue.package_set(wanted).plus(prebuilt.unbrought(wanted, there, installed, leaves))
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
@@ -101,8 +105,16 @@ def target_of(
         # User space is the same for modules that come built
         others = installed.get(built.packages.anchor, "") if built is not None else ""
         present = catalogue.upstream(installed.get(packages.anchor, others))
-        version = present if present and catalogue.matches(present, policy.version) else ""
-    return Target(version or catalogue.newest(known, policy.version), wanted.module, packages, leaves=leaves)
+        version = present if present and not replaces and catalogue.matches(present, policy.version) else ""
+    return Target(version or catalogue.newest(known, policy.version), wanted.module, packages, leaves=leaves,
+                  replaces=replaces)
+
+
+def replaced(policy: Policy, facts: HostFacts, installed: Iterable[str]) -> Tuple[str, ...]:
+    """Installed packages of another source that go for the policy's: with apt, whose one transaction does both."""
+    if not policy.migrate or manager_of(facts) is not APT:
+        return ()
+    return tuple(sorted(name for name in installed if policy.comes_from.foreign.match(name)))
 
 
 def chosen(
@@ -149,7 +161,7 @@ def _branch(
     names = anchors(policy, facts)
     present = [installed[name] for name in names if name in installed]
     offered = [version for name in names for version in versions.get(name, ())]
-    candidates = present or offered
+    candidates = offered if replaced(policy, facts, installed) else present or offered
     return max((branch_of(version) for version in candidates if catalogue.is_driver_version(version)), default=0)
 
 

@@ -135,6 +135,7 @@ class World(world.World):
     theirs:        what others have kernels started with; None without a GRUB.
     configured:    what GRUB starts kernels with, since update-grub ran.
     noted:         what of it is ours.
+    migrates:      whether a driver of others was to be replaced.
     """
 
     capability = CAPABILITY
@@ -166,6 +167,7 @@ class World(world.World):
     theirs: Optional[Tuple[str, ...]] = None
     configured: Tuple[str, ...] = ()
     noted: Tuple[str, ...] = ()
+    migrates: bool = False
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -337,12 +339,18 @@ class World(world.World):
             return self.signing_key
         return replace(self.signing_key, key=wanted.signing_key, certificate=wanted.signing_certificate, given=True)
 
+    def suppose(self, policy: Policy) -> None:
+        self.migrates = self.migrates or policy.migrate
+
     @property
     def is_touched(self) -> bool:
         return super().is_touched or bool(self.installed_by_us or self.staged) or self.record is not None
 
     def of_others(self) -> Dict[str, Any]:
-        return {**super().of_others(), "packages": dict(self.installed), "keys": dict(self.trusted),
+        # Who has a driver of others replaced does not get it back by an uninstallation
+        packages = {name: version for name, version in self.installed.items()
+                    if not (self.migrates and catalogue.FAMILY.match(name))}
+        return {**super().of_others(), "packages": packages, "keys": dict(self.trusted),
                 "arguments": self.configured}
 
     def _repaired(self, step: Step) -> None:
@@ -486,6 +494,13 @@ class World(world.World):
         self._tell()
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
 
+    def runfile_remove(self, step: Step) -> Disruption:
+        assert self.more["leftovers"] == tuple(step.parameters["files"])
+        self.more = {name: value for name, value in self.more.items() if name not in ("leftovers", "runfile")}
+        self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+        self._tell()
+        return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
+
     def dkms_build(self, step: Step) -> None:
         self._build((step.subject,), step.change["after"]["nvidia"])
         self._tell()
@@ -592,6 +607,15 @@ class World(world.World):
     def say_package(self, name: str, version: str) -> None:
         """Somebody installs it."""
         self.installed[name] = version
+
+    def say_runfile(self, version: str, *how: str) -> None:
+        """Somebody installs it by NVIDIA's installer, and loads it; 'lost' where nothing could remove it."""
+        self.more = {**self.more, "leftovers": ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi"),
+                     "runfile": "" if "lost" in how else version}
+        self.kernels = tuple(replace(kernel, module=version, license=LICENSES[True]) for kernel in self.kernels)
+        self.facts = self.facts.but(
+            driver_installed=version, driver_boots=version, driver_userspace=version, driver_loaded=version,
+            module_installed=OPEN, module_loaded=OPEN)
 
     def say_modules(self, end: str, version: str, driver: str, *kernel: str) -> None:
         """Ubuntu's archive has signed modules: for a kernel's release, or for a kind of kernels, now of this kernel."""

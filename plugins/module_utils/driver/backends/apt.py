@@ -41,6 +41,7 @@ class Apt:
 
     manager: PackageManager = APT
     builds_ahead = True
+    replaces_foreign = True
     make_room: Mapping[str, str] = {
         space.SYSTEM: " (`apt-get clean`)", space.ARCHIVES: " (`apt-get clean`)",
         space.BOOT: ": remove kernels that are not booted any more"}

@@ -39,6 +39,10 @@ class Backend(Protocol):
     def foreign(self, policy: Policy, installed: Mapping[str, str]) -> List[str]:
         """Names of installed packages that came from another source than the policy's."""
 
+    @property
+    def replaces_foreign(self) -> bool:
+        """Whether its transaction can take packages of another source away as it brings ours."""
+
     def purging(self, names: Sequence[str]) -> str:
         """The command that removes packages, for people."""
 

@@ -46,6 +46,7 @@ class Dnf:
 
     manager: PackageManager = DNF
     builds_ahead = False
+    replaces_foreign = False
     make_room: Mapping[str, str] = {
         space.SYSTEM: _CLEAN, space.DNF_ARCHIVES: _CLEAN, space.BOOT: ": remove kernels that are not booted any more"}
 
