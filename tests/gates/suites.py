@@ -20,9 +20,9 @@ PYTEST_DIRECTORIES = ("tests/unit", "tests/gates/tests", "tests/lab/tests")
 BESIDE_SECONDS = 5400
 # Unit tests that run ansible-playbook, apt, dpkg and dnf by the dozen, NVIDIA's own tool, Helm or Prometheus (which are
 # built first): too long for the inner loop
-PROGRAMS = ("tests/unit/cluster/test_beside_charts.py", "tests/unit/driver/test_precompiled.py",
-            "tests/unit/driver/test_way_back.py", "tests/unit/packages", "tests/unit/playbooks",
-            "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py",
+PROGRAMS = ("tests/unit/cluster/test_beside_charts.py", "tests/unit/driver/test_migration.py",
+            "tests/unit/driver/test_precompiled.py", "tests/unit/driver/test_way_back.py", "tests/unit/packages",
+            "tests/unit/playbooks", "tests/unit/mig/test_beside_mig_parted.py", "tests/unit/mig/test_transitions.py",
             "tests/unit/monitoring/test_promtool.py", "tests/unit/monitoring/test_prometheus.py",
             "tests/unit/monitoring/test_exporter_page.py")
 

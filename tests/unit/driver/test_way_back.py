@@ -7,29 +7,22 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Iterator, List
 
 import pytest
-from driver_world import policy
+from apt_machine import NAMES, Machine
 from gpu_hosts import A100, facts
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Disruption,
-    Plan,
-    Step,
-    split_by_disruption,
 )
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, observing, planner, record
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, observing, record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import KEPT_SOURCES_FILE, PIN_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 
 sys.path.append(str(Path(__file__).parents[1] / "packages"))
 from scratch_apt import Repository, Root, build  # noqa: E402
@@ -37,54 +30,11 @@ from scratch_apt import Repository, Root, build  # noqa: E402
 pytestmark = pytest.mark.skipif(
     any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
 OLD, NEW = "580.178.04", "595.91.07"
-NAMES = ("nvidia-kernel-open-dkms", "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")
 # As the epoch of a repository may be; quoted in the names of files
 OLD_PACKAGE, NEW_PACKAGE = "1:580.178.04-1", "1:595.91.07-1"
 LOADED = facts(A100).but(driver_installed=OLD, driver_loaded=OLD, driver_userspace=OLD, module_installed="open",
                          module_loaded="open")
 NEWER = LOADED.but(driver_installed=NEW, driver_userspace=NEW)
-CONTROLLER = ("packages.install", "packages.remove")
-
-
-class Machine:
-    """A host whose driver steps are carried out as the engine and ansible.builtin.apt would."""
-
-    def __init__(self, root: Root, repository: Repository) -> None:
-        self.root, self.host, self.repository = root, root.host, repository
-        self.journal = Journal(self.host)
-
-    def wanted(self, **changes: Any) -> Any:
-        return policy(**{"repository_url": self.repository.url, "repository_key": self.repository.key.public,
-                         "kernel_headers": False, **changes})
-
-    def plan(self, there: HostFacts, **changes: Any) -> Plan:
-        wanted = self.wanted(**changes)
-        return planner.plan(observing.observe(self.host, self.journal, wanted, there), wanted, there)
-
-    def apply(self, plan: Plan, allowed: Disruption = Disruption.reboot) -> None:
-        assert not plan.refusals, plan.refusals
-        executors = {**generic_executors(), **EXECUTORS, "dkms.build": lambda *_words: None}
-        done: List[str] = []
-        for step in split_by_disruption(plan.steps, allowed)[0]:
-            if step.action in CONTROLLER:
-                self._transaction(step, done)
-            else:
-                executors[step.action](self.host, self.journal, step)
-            done.append(step.id)
-
-    def _transaction(self, step: Step, done: List[str]) -> None:
-        opened = Provenance().opened(self.host, step, done)
-        try:
-            if step.action == "packages.remove":
-                self.root.apt("remove", "--purge", *step.parameters["request"])
-            else:
-                self.root.install(*(["--allow-downgrades"] if step.parameters["allow_downgrade"] else []),
-                                  *("%s=%s" % item for item in step.parameters["request"].items()))
-        finally:
-            Provenance().settle(self.host, self.journal, step, opened)
-
-    def driver(self) -> Dict[str, str]:
-        return {name: version for name, version in self.root.installed().items() if name in (*NAMES, "libnvidia-new")}
 
 
 @pytest.fixture
