@@ -5,27 +5,22 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import Any, Iterator, List
 
 import pytest
 from apt_machine import NAMES, Machine
 from gpu_hosts import A100, facts
+from scratch_apt import Repository, Root, build
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
-    Disruption,
-)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, observing, record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import KEPT_SOURCES_FILE, PIN_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
-
-sys.path.append(str(Path(__file__).parents[1] / "packages"))
-from scratch_apt import Repository, Root, build  # noqa: E402
 
 pytestmark = pytest.mark.skipif(
     any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
