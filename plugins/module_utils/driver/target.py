@@ -23,9 +23,9 @@ _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
 class Target:
     """One driver: its version, kernel module and packages.
 
-    build:  DKMS, or PRECOMPILED where the modules come built and signed.
-    fits:   {package whose version is a kernel's: that version}.
-    leaves: installed packages that leave with the transaction: modules of the other kind, and those of another source.
+    build:    DKMS, or PRECOMPILED where the modules come built and signed.
+    fits:     {package whose version is a kernel's: that version}.
+    leaves:   installed packages that leave with the transaction: modules of the other kind, and those of another source.
     replaces: those of another source among them.
     """
 
