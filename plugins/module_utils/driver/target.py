@@ -25,7 +25,7 @@ class Target:
 
     build:    DKMS, or PRECOMPILED where the modules come built and signed.
     fits:     {package whose version is a kernel's: that version}.
-    leaves:   installed packages that leave with the transaction: modules of the other kind, and those of another source.
+    leaves:   installed packages that leave with the transaction: modules of the other kind, those of another source.
     replaces: those of another source among them.
     """
 
