@@ -24,7 +24,8 @@ class Target:
 
     build:  DKMS, or PRECOMPILED where the modules come built and signed.
     fits:   {package whose version is a kernel's: that version}.
-    leaves: installed packages that leave with the transaction: modules of the other kind.
+    leaves: installed packages that leave with the transaction: modules of the other kind, on SUSE's systems those of
+            the other generation too.
     """
 
     version: str
@@ -95,6 +96,7 @@ def target_of(
         return prebuilt.refusal(facts, wanted, built) or Target(
             built.version, wanted.module, built.packages, build, built.fits, leaves)
     packages = catalogue.package_set(wanted).plus(prebuilt.unbrought(wanted, there, installed, leaves))
+    leaves = leaves or catalogue.leaving(wanted, installed)
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
     if not version:
