@@ -1,14 +1,14 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Package files for the way back, kept where apt and dnf forget them, and what apt needs to install them without a
+"""Package files for the way back, kept where package managers forget them, and what apt needs to install them without a
 network.
 
-They are hard links to what apt and dnf keep themselves, and cost nothing as long as those have them too. What is
+They are hard links to what package managers keep themselves, and cost nothing as long as those have them too. What is
 neither of the driver that is recorded, nor of the one that is installed or comes, is removed with the next change: so
 there are two sets at rest, three for the time of a change.
 
-apt reads them as a repository that is configured for one transaction, dnf is given their names. Neither needs a
-signature: the files were checked when they were fetched, and nobody but root has written here since.
+apt reads them as a repository that is configured for one transaction, dnf and zypper are given their names. apt and dnf
+need no signature: the files were checked when they were fetched, and nobody but root has written here since.
 """
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from typing import Dict, Iterable, Mapping, Optional, Tuple
 from ..core.host import CommandFailed, Host
 from ..core.journal import Journal
 from ..packages.apt import database
-from ..packages.dnf.manager import archive_files
+from ..packages.dnf import manager as dnf
 from ..packages.model import Package, Repository
+from ..packages.zypper import manager as zypper
 from . import catalogue
 from .record import MEMORY, is_archived, of_dict, strangers
 
@@ -35,11 +36,11 @@ def kept(host: Host) -> Tuple[str, ...]:
 
 
 def fetched(host: Host) -> Dict[str, str]:
-    """{package file that apt or dnf has on this host: its path}."""
+    """{package file that a package manager has on this host: its path}."""
     names = database.archives(host)
     directory = database.archives_directory(host) if names else ""
     return {**{name: "%s/%s" % (directory, name) for name in names},
-            **{path.rpartition("/")[2]: path for path in archive_files(host)}}
+            **{path.rpartition("/")[2]: path for path in (*dnf.archive_files(host), *zypper.archive_files(host))}}
 
 
 def is_there(host: Host) -> bool:
@@ -88,7 +89,7 @@ def index_at_hand(host: Host, packages: Mapping[str, str]) -> str:
 
 
 def keep(host: Host, packages: Mapping[str, str]) -> None:
-    """Take the files of these packages into the store, as far as apt or dnf has them."""
+    """Take the files of these packages into the store, as far as a package manager has them."""
     there, found = kept(host), fetched(host)
     wanted = [name for name in found if name not in there
               and any(is_archived(package, version, [name]) for package, version in packages.items())]

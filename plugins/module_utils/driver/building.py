@@ -14,8 +14,8 @@ from ..core.facts import HostFacts
 from ..core.plan import REBOOT, Disruption, Requirement, Step
 from ..core.refusal import Refusal
 from ..hardware.boot import BootState
-from ..packages.managers import DNF, manager_of
-from .catalogue import headers_of
+from ..packages.managers import APT, DNF, ZYPPER, manager_of
+from .catalogue import brings_headers, headers_of
 from .kernels import Kernel
 from .policy import IGNORE, Policy
 from .signing import SigningKey, asked_for, signed_with
@@ -24,8 +24,10 @@ from .target import Target
 NAME = "driver"
 BUILD = "dkms.build"
 # Packages of the driver's source: 'nvidia-dkms-580-open', 'nvidia-kernel-dkms', 'nvidia-linux-grid-580',
-# 'kmod-nvidia-open-dkms' ...; nvidia-fs-dkms is none of them
-_SOURCE = re.compile(r"(kmod-)?nvidia-(?!fs-).*dkms|nvidia-linux-grid-")
+# 'kmod-nvidia-open-dkms', 'nvidia-open-driver-G06' ...; nvidia-fs-dkms is none of them
+SOURCE = re.compile(r"(kmod-)?nvidia-(?!fs-).*dkms|nvidia-linux-grid-|nvidia-(open-)?driver-G\d+$")
+_OF_KERNEL = {APT.name: "linux-image and linux-headers", DNF.name: "kernel-core and kernel-devel",
+              ZYPPER.name: "kernel-default and kernel-default-devel"}
 
 
 def running_kernel_gone(kernels: Sequence[Kernel], facts: HostFacts) -> bool:
@@ -44,7 +46,7 @@ def essential(kernel: Kernel, facts: HostFacts) -> bool:
 
 def buildable(kernel: Kernel, coming: Iterable[str]) -> bool:
     """Whether the kernel has headers, or gets them with the packages that come."""
-    return kernel.headers or not set(headers_of(kernel.release)).isdisjoint(coming)
+    return kernel.headers or brings_headers(coming, kernel.release)
 
 
 def lacking(kernel: Kernel, key: SigningKey, policy: Policy, target: Target) -> bool:
@@ -56,7 +58,7 @@ def lacking(kernel: Kernel, key: SigningKey, policy: Policy, target: Target) -> 
 def loses(coming: Iterable[str]) -> bool:
     """Whether every kernel loses the module that it has: a package takes its own with it when another comes in its
     place, also where that is of the same version (open for proprietary, another revision)."""
-    return any(map(_SOURCE.match, coming))
+    return any(map(SOURCE.match, coming))
 
 
 # refusals
@@ -83,9 +85,8 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
     """Refuse when the running kernel's modules are gone and no other kernel boots that could have the driver."""
     if not running_kernel_gone(kernels, facts) or runs_already(facts, target):
         return []
-    coming = [headers_package(kernel.release, facts) for kernel in kernels if policy.kernel_headers]
-    if any(kernel.release == facts.boot_kernel and (kernel.module == target.version or buildable(kernel, coming))
-           for kernel in kernels):
+    if any(kernel.release == facts.boot_kernel and (kernel.module == target.version or kernel.headers
+                                                    or policy.kernel_headers) for kernel in kernels):
         return []
     return [Refusal(
         "driver.running_kernel_gone", "kernel %s runs and /lib/modules/%s is gone; %s" % (
@@ -93,13 +94,12 @@ def refuse_gone(kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, tar
             "kernel %s boots next and cannot get a module" % (facts.boot_kernel or "none that can be told")),
         "a kernel for which the driver's module can be built",
         "install a kernel with its headers (%s), reboot into it, and run this again" % (
-            "kernel-core and kernel-devel" if manager_of(facts) is DNF else "linux-image and linux-headers"))]
+            _OF_KERNEL[(manager_of(facts) or APT).name]))]
 
 
 def headers_package(release: str, facts: HostFacts) -> str:
     """The package with a kernel's headers."""
-    apts, dnfs = headers_of(release)
-    return dnfs if manager_of(facts) is DNF else apts
+    return headers_of(release)[(manager_of(facts) or APT).name]
 
 
 # steps

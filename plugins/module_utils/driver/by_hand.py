@@ -23,7 +23,7 @@ _LISTING = {"dnf": "dnf list --showduplicates %s", "zypper": "zypper search --de
 
 def refusal(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Refusal:
     """Why nothing is installed here, and what would be. kernels: releases that can be booted."""
-    wanted = "packages of source %s on Debian, Ubuntu, or EL 9 and 10" % policy.source
+    wanted = "packages of source %s on Debian, Ubuntu, EL 9 and 10, or SLES and Leap 15 and 16" % policy.source
     found = "%s %s" % (facts.os_id or "an unknown system", facts.os_version)
     resolved = resolution(policy, facts, kernels)
     if resolved is None:

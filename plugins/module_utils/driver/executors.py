@@ -9,12 +9,12 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
-from ..core.steps import PACKAGES_DOWNLOAD, Executor
+from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, Executor
 from ..hardware.boot import Module, installed_module, read_module
 from ..hardware.certificates import parse_certificate
 from ..packages import torn
 from ..packages.apt import credentials, running
-from ..packages.managers import APT, DNF, manager_of_step
+from ..packages.managers import APT, DNF, ZYPPER, manager_of_step
 from . import enrollment, precompiled, record_executors, runfile, staging_executors
 from .archive import keep_fetched, lend
 from .build_log import last_lines, last_log
@@ -121,6 +121,8 @@ EXECUTORS: Dict[str, Executor] = {
     "dpkg.finish": finish_packages,
     **torn.EXECUTORS,
     **DNF.executors,
+    # Its package steps have their books (packages/provenance.py)
+    **{action: each for action, each in ZYPPER.executors.items() if action not in CONTROLLER_ACTIONS},
     **record_executors.EXECUTORS,
     **runfile.EXECUTORS,
     "dkms.build": build_module,

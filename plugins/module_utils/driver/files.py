@@ -1,7 +1,7 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The files of the driver: repository, key, pin, and what unattended upgrades leave alone; with dnf the stream and the
-list of locks, which are not ours whole."""
+"""The files of the driver: repository, key, pin, and what unattended upgrades leave alone; with dnf the stream, with it
+and zypper the locks, whose file is not ours whole."""
 from __future__ import annotations
 
 import re
@@ -12,10 +12,10 @@ from ..core.facts import HostFacts
 from ..core.steps import managed
 from ..hardware.parameters import PARAMETERS_FILE
 from ..hardware.peer_modules import PEERS_FILE
-from ..packages.dnf import locks
-from ..packages.managers import APT, DNF, manager_of
+from ..packages.dnf import locks as dnf_locks
+from ..packages.managers import APT, DNF, ZYPPER, manager_of
 from ..packages.model import Repository
-from ..packages.rpm import repositories
+from ..packages.zypper import locks as zypper_locks
 from . import catalogue
 from .origin import KEY_FILE, Origin
 from .tables.boot_tools import GRUB_FILE
@@ -37,9 +37,14 @@ CAPABILITY = "driver"
 REPOSITORY = "gpuops-nvidia-driver"
 REPO_FILE = "/etc/yum.repos.d/%s.repo" % REPOSITORY
 RPM_KEY_FILE = "/etc/pki/rpm-gpg/" + REPOSITORY
-STREAM_FILE = "%s/%s.module" % (locks.MODULES, catalogue.STREAM)
-DNF_RECORDED_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, locks.LIST, PARAMETERS_FILE)
+STREAM_FILE = "%s/%s.module" % (dnf_locks.MODULES, catalogue.STREAM)
+DNF_RECORDED_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, dnf_locks.LIST, PARAMETERS_FILE)
 DNF_FILES = (*DNF_RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE)
+ZYPPER_REPO_FILE = "/etc/zypp/repos.d/%s.repo" % REPOSITORY
+ZYPPER_RECORDED_FILES = (RPM_KEY_FILE, ZYPPER_REPO_FILE, zypper_locks.PATH, PARAMETERS_FILE)
+ZYPPER_FILES = (*ZYPPER_RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE)
+# Files in which others have their lines beside ours
+_SHARED = {dnf_locks.LIST: dnf_locks, zypper_locks.PATH: zypper_locks}
 
 
 @dataclass(frozen=True)
@@ -62,9 +67,14 @@ class Places:
     sources_text: Callable[[Origin], str]
 
     def record(self, files: Mapping[str, Optional[str]]) -> Dict[str, Optional[str]]:
-        """Of the list of locks, which is not ours whole, what is ours."""
-        return {path: locks.block(CAPABILITY, files.get(path)) if path == locks.LIST else files.get(path)
+        """Of locks, whose file is not ours whole, what is ours."""
+        return {path: _SHARED[path].block(CAPABILITY, files.get(path)) if path in _SHARED else files.get(path)
                 for path in self.recorded}
+
+    @staticmethod
+    def with_ours(path: str, ours: Optional[str], there: Optional[str]) -> Optional[str]:
+        """A file as it will be when what record() has told of it comes back: what others wrote stays."""
+        return _SHARED[path].with_block(CAPABILITY, ours, there) if path in _SHARED else ours
 
     def url(self, files: Mapping[str, Optional[str]]) -> str:
         """The repository that our file of it names, '' for none."""
@@ -99,13 +109,23 @@ def unattended_text(are_precompiled: bool = False) -> str:
 
 
 def repo_text(origin: Origin) -> str:
-    """The repository as dnf has it; the key's origin is noted so that another one is noticed."""
+    """The repository as dnf has it."""
+    return DNF.repository_files(repository_of(origin, ""))[REPO_FILE] + _noted(origin)
+
+
+def zypper_repo_text(origin: Origin) -> str:
+    """The repository as zypper has it."""
+    return ZYPPER.repository_files(repository_of(origin, ""))[ZYPPER_REPO_FILE] + _noted(origin)
+
+
+def _noted(origin: Origin) -> str:
+    """Where the key comes from, so that another one is noticed."""
     from_where = origin.key_url or origin.key_file
-    return repositories.text(repository_of(origin, ""), {}) + ("# Key: %s\n" % from_where if from_where else "")
+    return "# Key: %s\n" % from_where if from_where else ""
 
 
 def repository_of(origin: Origin, key: str) -> Repository:
-    """The repository as dnf is told of it. key: its text."""
+    """The repository as dnf and zypper are told of it. key: its text."""
     return Repository(origin.url, key, RPM_KEY_FILE, credentials=origin.credentials, id=REPOSITORY)
 
 
@@ -113,6 +133,7 @@ APT_PLACES = Places(SOURCES_FILE, KEY_FILE, OUR_FILES, RECORDED_FILES, (PIN_FILE
 _PLACES: Dict[str, Places] = {
     APT.name: APT_PLACES,
     DNF.name: Places(REPO_FILE, RPM_KEY_FILE, DNF_FILES, DNF_RECORDED_FILES, (), repo_text),
+    ZYPPER.name: Places(ZYPPER_REPO_FILE, RPM_KEY_FILE, ZYPPER_FILES, ZYPPER_RECORDED_FILES, (), zypper_repo_text),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field, replace
-from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple, Union
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
@@ -17,11 +17,12 @@ from ..packages.apt import keys, running
 from ..packages.apt.credentials import AuthFile
 from ..packages.apt.index import Index, Preference, index
 from ..packages.apt.versions import compare
-from ..packages.dnf.history import Unfinished
+from ..packages.dnf import history as dnf_history
 from ..packages.managers import APT, manager_of
 from ..packages.model import Repository, Simulation
 from ..packages.space import Space
 from ..packages.torn import Torn
+from ..packages.zypper import history as zypper_history
 from . import archive, catalogue, prebuilt
 from .boot_arguments import BootArguments
 from .files import APT_PLACES, PIN_FILE, SOURCES_FILE, Places, pin_text, places_of, sources_text
@@ -57,8 +58,8 @@ class Offer:
     superfluous:   {package: version} of what only the newer driver brought, and can go without taking others along.
     modules:       {package of modules that come built: {version: what it depends on}}; None where nobody has looked.
     streams:       {module: stream} that packages come from with dnf; {} where the repository has none.
-    without:       ids of repositories that dnf would end at.
-    at_hand:       {package: its file on this host} of those that dnf installs from there.
+    without:       ids of repositories that dnf would end at, and whose packages zypper would take from another time.
+    at_hand:       {package: its file on this host} of those that dnf or zypper installs from there.
     peer_versions: {package: versions} of the packages of GPUDirect Storage and GDRCopy that are missing, that first
                    which is taken.
     peers:         what apt would do to bring them, after the driver.
@@ -88,13 +89,13 @@ class OfRpm:
 
     trusted:    {name of a key in rpm's database: fingerprints of its primary keys}.
     our_keys:   those of them that we brought, and no other capability relies on.
-    left:       what a transaction of dnf that was stopped has left.
-    objections: why dnf would not heed our locks.
+    left:       what a transaction that was stopped has left.
+    objections: why dnf or zypper would not heed our locks.
     """
 
     trusted: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
     our_keys: Tuple[str, ...] = ()
-    left: Unfinished = Unfinished()
+    left: Union[dnf_history.Unfinished, zypper_history.Unfinished] = dnf_history.Unfinished()
     objections: Tuple[Refusal, ...] = ()
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from typing import Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Tuple
 from urllib.parse import unquote_to_bytes
 
 from ..core.errors import GpuOpsError
@@ -18,14 +18,15 @@ from ..hardware.boot import boot_state
 from ..hardware.peer_modules import PEERS_FILE
 from ..packages import provenance, torn
 from ..packages.apt import credentials, database
-from ..packages.dnf import history
+from ..packages.dnf import history as dnf_history
 from ..packages.manager import PackageManager
-from ..packages.managers import APT, DNF, manager_of
+from ..packages.managers import APT, DNF, ZYPPER, manager_of
 from ..packages.model import Package
 from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
+from ..packages.zypper import history as zypper_history
 from . import archive, catalogue, kernel_hold, prebuilt, runfile
-from .backends import dnf_offers
+from .backends import dnf_offers, zypper_offers
 from .boot_arguments import read_arguments
 from .files import AUTH_FILE, KEPT_SOURCES_FILE, places_of
 from .kernels import read_kernels
@@ -51,6 +52,8 @@ from .target import is_driven
 LISTS = "/var/lib/apt/lists"
 LEFTOVERS = (runfile.UNINSTALLER, "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
+_HISTORIES: Mapping[str, Any] = {DNF.name: dnf_history, ZYPPER.name: zypper_history}
+_OFFERS: Mapping[str, Any] = {DNF.name: dnf_offers, ZYPPER.name: zypper_offers}
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
 
 
@@ -67,7 +70,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if policy.state == "absent" and manager is APT:
         installed_by_us = {**prebuilt.followed(installed, installed_by_us, database.automatic(host)), **installed_by_us}
     origin, places = origin_of(policy, facts), places_of(facts)
-    of_rpm = _of_rpm(host, journal, packages) if manager is DNF else OfRpm()
+    of_rpm = OfRpm() if manager is APT else _of_rpm(host, journal, packages, manager)
     broken = _unfinished(packages, of_rpm)
     observation = Observation(
         installed=installed,
@@ -118,10 +121,11 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     record = observation.record
     if not (way_back_needed(observation, policy) if returns else index_needed(observation, policy, facts)):
         return observation
-    if manager is DNF:
+    if manager is not APT:
+        offers = _OFFERS[manager.name]
         observation = replace(observation, archives=manager.archives(host), bindings=manager.has_bindings(host))
-        return replace(observation, offer=dnf_offers.read_way_back(host, observation, record, origin)
-                       if returns and record else dnf_offers.read_offer(host, observation, policy, facts, origin))
+        return replace(observation, offer=offers.read_way_back(host, observation, record, origin)
+                       if returns and record else offers.read_offer(host, observation, policy, facts, origin))
     followers = provenance.followers(host, journal, "driver")
     observation = replace(observation, archives=manager.archives(host), bindings=manager.has_bindings(host),
                           automatic=tuple(sorted(followers.intersection(watched))),
@@ -137,10 +141,10 @@ def _manager(policy: Policy, facts: HostFacts) -> PackageManager:
     return manager or APT
 
 
-def _of_rpm(host: Host, journal: Journal, packages: Mapping[str, Package]) -> OfRpm:
-    trusted = DNF.trusted(host)
-    return OfRpm(trusted, keyring.ours(journal, "driver", trusted), history.unfinished(host, packages),
-                 tuple(DNF.hold_refusals(host)))
+def _of_rpm(host: Host, journal: Journal, packages: Mapping[str, Package], manager: PackageManager) -> OfRpm:
+    trusted = manager.trusted(host)
+    return OfRpm(trusted, keyring.ours(journal, "driver", trusted),
+                 _HISTORIES[manager.name].unfinished(host, packages), tuple(manager.hold_refusals(host)))
 
 
 def _unfinished(packages: Mapping[str, Package], of_rpm: OfRpm) -> Tuple[str, ...]:

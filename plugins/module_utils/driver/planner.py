@@ -448,10 +448,13 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
     if not driver:
         return "The kernel module is built for every kernel that can be booted."
     present = catalogue.upstream(observation.installed.get(target.packages.anchor, ""))
+    others = {catalogue.upstream(observation.installed[name]) for name in filter(building.SOURCE.match, target.leaves)
+              if name in observation.installed}
+    present = present or "".join(others.difference((target.version,)))
     module = "with the %s kernel module" % target.module
     if target.replaces:
         return "Driver %s %s; packages of another source leave for it." % (target.version, module)
-    if target.leaves:
+    if target.leaves and not any(map(catalogue.generation_of, target.leaves)):
         return "Driver %s %s, %s." % (
             target.version, module, "built and signed by the distribution: what DKMS builds leaves"
             if target.is_precompiled else "built here by DKMS: modules that came built leave")

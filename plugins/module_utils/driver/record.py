@@ -37,7 +37,7 @@ class Record:
     packages:      {package: exact version, its epoch included} of all of its family.
     ours:          packages that were on the host because of us then, whatever they are.
     automatic:     those of packages that nobody had chosen by hand.
-    files:         {path: text or None} of the files whose whole content is ours; of dnf's list of locks our block.
+    files:         {path: text or None} of the files whose whole content is ours; of locks of dnf and zypper ours.
     """
 
     version: str

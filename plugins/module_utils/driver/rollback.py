@@ -13,7 +13,7 @@ from ..packages.dnf import locks
 from ..packages.managers import APT, manager_of
 from . import building, catalogue
 from .archive import STORE
-from .files import CAPABILITY, KEPT_SOURCES_FILE, STREAM_FILE, places_of
+from .files import KEPT_SOURCES_FILE, STREAM_FILE, Places, places_of
 from .observation import Observation, archives_at_hand
 from .record import NONE, Record, is_archived, is_proven, strangers, way_back
 
@@ -159,7 +159,8 @@ def refuse_way_back(observation: Observation, record: Record) -> List[Refusal]:
 
 
 def offer_steps(observation: Observation, facts: HostFacts, needed: Mapping[str, str]) -> List[Step]:
-    """Have the kept packages installed, as far as there are such: apt is told of a repository, dnf of files."""
+    """Have the kept packages installed, as far as there are such: apt is told of a repository, dnf and zypper of files.
+    """
     files = archives_at_hand(observation)
     kept = {name: version for name, version in needed.items() if is_archived(name, version, files)}
     if not kept:
@@ -183,10 +184,8 @@ def file_steps(
 
 
 def recorded_text(observation: Observation, record: Record, path: str) -> Optional[str]:
-    """What a file will be; what others wrote into the list of locks stays there."""
-    if path == locks.LIST:
-        return locks.with_block(CAPABILITY, record.files.get(path), observation.files.get(path))
-    return record.files.get(path)
+    """What a file will be; what others wrote into a file of locks stays there."""
+    return Places.with_ours(path, record.files.get(path), observation.files.get(path))
 
 
 def _is_same_stream(path: str, before: Optional[str], after: Optional[str]) -> bool:

@@ -25,7 +25,8 @@ class Target:
 
     build:    DKMS, or PRECOMPILED where the modules come built and signed.
     fits:     {package whose version is a kernel's: that version}.
-    leaves:   installed packages that leave with the transaction: modules of the other kind, those of another source.
+    leaves:   installed packages that leave with the transaction: modules of the other kind, those of another source, on
+              SUSE's systems those of the other generation too.
     replaces: those of another source among them.
     """
 
@@ -99,6 +100,7 @@ def target_of(
         return prebuilt.refusal(facts, wanted, built) or Target(
             built.version, wanted.module, built.packages, build, built.fits, leaves, replaces)
     packages = catalogue.package_set(wanted).plus(prebuilt.unbrought(wanted, there, installed, leaves))
+    leaves = leaves or catalogue.leaving(wanted, installed)
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
     if not version:

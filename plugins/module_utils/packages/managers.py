@@ -19,6 +19,7 @@ MANAGERS: Dict[str, PackageManager] = {manager.name: manager for manager in (APT
 _SYSTEMS: Mapping[str, PackageManager] = {
     **dict.fromkeys(("debian", "ubuntu"), APT),
     **dict.fromkeys(("rhel", "rocky", "almalinux", "ol", "amzn", "fedora"), DNF),
+    **dict.fromkeys(("sles", "opensuse-leap"), ZYPPER),
 }
 
 

@@ -30,6 +30,8 @@ WORDS = {
                  "apt-get install python3-apt"),
     "dnf": Words("dnf makecache", "dnf --assumeno install", "dnf versionlock list", "dnf versionlock delete %s",
                  "no library of dnf for the Pythons of this host", "dnf install python3-dnf"),
+    "zypper": Words("zypper refresh", "zypper install --dry-run", "zypper locks", "zypper removelock %s",
+                    "no zypper on this host", "rpm --upgrade zypper-*.rpm"),
 }
 
 

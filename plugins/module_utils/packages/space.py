@@ -12,12 +12,14 @@ from .model import Simulation
 
 SYSTEM, ARCHIVES, BOOT = "/usr", "/var/cache/apt/archives", "/boot"
 DNF_ARCHIVES = "/var/cache/dnf"
+ZYPPER_ARCHIVES = "/var/cache/zypp"
 MIB = 1024 * 1024
 # vmlinuz, System.map and config of a kernel; its modules count with the package
 _KERNEL_IN_BOOT = 32 * MIB
 _KERNEL = re.compile(r"^(linux-image-\d|kernel(-uek|-64k)?-core-)")
 _REBUILDS_INITRAMFS = re.compile(
-    r"^(linux-image-\d|kernel(-uek|-64k)?-core-|(kmod-)?nvidia-.*dkms|firmware-nvidia|nvidia-driver|nvidia-headless)")
+    r"^(linux-image-\d|kernel(-uek|-64k)?-core-|(kmod-)?nvidia-.*dkms|firmware-nvidia|nvidia-driver|nvidia-headless"
+    r"|nvidia-open-driver-G)")
 
 
 @dataclass(frozen=True)

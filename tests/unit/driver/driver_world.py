@@ -75,9 +75,10 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.peer_module
     modules_in,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.history import Unfinished
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import DNF, manager_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history as dnf_history
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.managers import DNF, ZYPPER, manager_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import history as zypper_history
 
 VERSIONS = ("580.126.09", "580.178.04", "595.91.07", "610.57.04", "615.71.09")
 # Made with gpg for these tests alone: EA72E43618AB9E74CBA1A6347817BDBC403BAB96
@@ -105,7 +106,8 @@ def policy(**changes: Any) -> Policy:
     return policy_of(given)
 
 
-LIBRARIES = ("libnvidia-ml1", "nvidia-driver-cuda-libs")
+LIBRARIES = ("libnvidia-ml1", "nvidia-driver-cuda-libs", "libnvidia-ml")
+HISTORIES = {DNF: dnf_history, ZYPPER: zypper_history}
 NO_MODULE: Dict[str, Any] = {"module": "", "license": "", "signer": "", "key": "", "trusted": True}
 # What NVIDIA's repository has of GPUDirect Storage and GDRCopy
 PEER_VERSIONS = {"nvidia-fs-dkms": "2.29.4-1", "gdrdrv-dkms": "2.6-1", "libgdrapi": "2.6-1"}
@@ -136,6 +138,7 @@ class World(world.World):
     configured:    what GRUB starts kernels with, since update-grub ran.
     noted:         what of it is ours.
     migrates:      whether a driver of others was to be replaced.
+    locked:        packages that somebody keeps as they are, by locks of zypper.
     """
 
     capability = CAPABILITY
@@ -168,6 +171,7 @@ class World(world.World):
     configured: Tuple[str, ...] = ()
     noted: Tuple[str, ...] = ()
     migrates: bool = False
+    locked: Tuple[str, ...] = ()
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -177,8 +181,10 @@ class World(world.World):
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
             of_rpm=OfRpm(dict(self.trusted), self.our_keys), staged=self.staged,
             peers=self._peers(wanted), boot=self.boot_state, arguments=self._arguments(wanted))
+        seen = replace(seen, held={name: self.installed[name] for name in self.locked})
         seen = replace(seen, **self.more)
-        if manager_of(there) is not DNF:
+        offer_of_rpm = {DNF: self._offer_of_dnf, ZYPPER: self._offer_of_zypper}.get(manager_of(there))
+        if offer_of_rpm is None:
             seen = replace(seen, kernel_hold=kernel_hold.wanted(wanted, self.installed, seen.files, there))
         if wanted.state == "rolled_back":
             needed = way_back_needed(seen, wanted)
@@ -186,9 +192,9 @@ class World(world.World):
             return replace(seen, offer=self._offer_back(seen)) if needed else seen
         if wanted.state != "absent" and index_needed(seen, wanted, there):
             returnable = {**self.installed, **(self.record.packages if self.record else {})}
-            if manager_of(there) is DNF:
+            if offer_of_rpm is not None:
                 return replace(seen, archives=self.archives, offer=replace(
-                    self._offer_of_dnf(seen, wanted, there), returnable=self._returnable(returnable)))
+                    offer_of_rpm(seen, wanted, there), returnable=self._returnable(returnable)))
             offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
             lacking = () if self.tools or wanted.state != "staged" else ("dkms", "make", "compiler")
             return replace(seen, offer=offer, archives=self.archives, lacking_tools=lacking)
@@ -225,14 +231,16 @@ class World(world.World):
         if not all("%s=%s" % item in returnable for item in needed.items()):
             return Offer(returnable=returnable)
         removes = tuple(name for name in self.installed if building.loses([name]) and name not in record.packages)
+        leaves = catalogue.excluded(record.packages, self.installed)
+        removes = tuple(dict.fromkeys((*removes, *leaves)))
         before = {name: self.installed[name] for name in (*needed, *removes) if name in self.installed}
         gone = {name: version for name, version in superfluous(seen, record).items() if name not in removes}
-        is_rpm = manager_of(self.facts) is DNF
+        files = {name: "%s/%s" % (STORE, DNF.archive_begins(name, version) + "x86_64.rpm")
+                 for name, version in needed.items() if is_archived(name, version, at_hand)}
+        is_rpm = manager_of(self.facts) in HISTORIES
         return Offer(returnable=returnable, superfluous=gone, transaction=Simulation(
-            needed, removes, before=before, request=record.packages,
-            allow_downgrade=goes_down(self.installed, needed)) if needed else None, at_hand={} if not is_rpm else {
-                name: "%s/%s" % (STORE, DNF.archive_begins(name, version) + "x86_64.rpm")
-                for name, version in needed.items() if is_archived(name, version, at_hand)})
+            needed, removes, before=before, request=record.packages, leaves=leaves,
+            allow_downgrade=goes_down(self.installed, needed)) if needed else None, at_hand=files if is_rpm else {})
 
     def _offer(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
         offer = self._driver_offer(seen, wanted, there)
@@ -323,6 +331,42 @@ class World(world.World):
             installs, removes, before=before, request=request,
             allow_downgrade=goes_down(self.installed, installs, DNF.compare)))
 
+    def _offer_of_zypper(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
+        """What NVIDIA has for SUSE: names of a generation, and headers with the number of their build."""
+        key = origin_of(wanted, there).key_text
+        versions = {name: self._of_generation(name) for name in anchors(wanted, there)}
+        target = target_of(wanted, there, seen.installed, versions)
+        if not isinstance(target, Target):
+            return Offer(versions=versions, key=key)
+        for name in (*target.packages.names, *catalogue.family(self.installed)):
+            versions[name] = self._of_generation(name)
+        headers = {"%s.1" % name: ["%s.1" % version] for name, version in header_packages(seen, wanted, there).items()
+                   if self.headers_offered}
+        versions.update(headers)
+        request = requested(target, seen, versions, tuple(headers))
+        if not request:
+            return Offer(versions=versions, key=key)
+        installs = dict(request)
+        if target.packages.anchor in request:
+            whole = request[target.packages.anchor]
+            end = catalogue.generation_of(target.packages.anchor)
+            installs.update({"nvidia-compute-" + end: whole, "libnvidia-ml": whole, "dkms": "3.3.0-1"})
+        installs.update({name.replace("-default", ""): each[0] for name, each in headers.items()})
+        installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
+        held = tuple(name for name in self.locked if name in installs or name in target.leaves)
+        before = {name: self.installed[name] for name in (*installs, *target.leaves) if name in self.installed}
+        return Offer(versions=versions, key=key, transaction=Simulation(
+            {} if held else installs, () if held else target.leaves, before={} if held else before, request=request,
+            allow_downgrade=goes_down(self.installed, installs, ZYPPER.compare), leaves=target.leaves, held=held,
+            problem="nothing provides %s" % held[0] if held else ""))
+
+    def _of_generation(self, name: str) -> List[str]:
+        """Versions of a package that the repository has, newest first."""
+        epoch = "" if name in ("nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq") else "3:"
+        is_new = {"G06": False, "G07": True}.get(catalogue.generation_of(name))
+        return ["%s%s-1" % (epoch, each) for each in sorted(self.versions, reverse=True)
+                if is_new in (None, int(each.split(".")[0]) >= 590)]
+
     def rpm_import_key(self, step: Step) -> None:
         fingerprints = tuple(step.change["after"].split(", "))
         assert fingerprints == keys.read((self.files[step.subject]).encode()).fingerprints
@@ -369,7 +413,7 @@ class World(world.World):
         self._keep(step.change["after"])
 
     def _archive(self, name: str, version: str) -> str:
-        if manager_of(self.facts) is DNF:
+        if manager_of(self.facts) in HISTORIES:
             return DNF.archive_begins(name, version) + "x86_64.rpm"
         return "%s_%s_amd64.deb" % (name, version)
 
@@ -441,15 +485,15 @@ class World(world.World):
                 self._build_peers(kernel)
             return Disruption.none
         self.kernels = tuple(
-            replace(kernel, headers=kernel.headers or bool(
-                set(catalogue.headers_of(kernel.release)).intersection(self.installed)))
+            replace(kernel, headers=kernel.headers or catalogue.brings_headers(self.installed, kernel.release))
             for kernel in self.kernels)
         if any(version is None and name.startswith("nvidia-dkms-") for name, version in step.change["after"].items()):
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
         self._take_modules()
         anchor = [name for name in step.change["after"] if name in self.installed
                   and not name.startswith(("linux-", "nvidia-headless-no-dkms-"))
-                  and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name))]
+                  and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name)
+                       or (catalogue.generation_of(name) and building.loses([name])))]
         if anchor:
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
             self.peers_built = {}
@@ -676,9 +720,23 @@ class World(world.World):
         """A transaction of ours was stopped in these."""
         self.more = {**self.more, "broken": packages, "ours_unfinished": True}
 
+    def say_locked(self, *names: str) -> None:
+        """Somebody keeps them as they are, by `zypper addlock`."""
+        self.locked = names
+
+    def say_theirs(self) -> None:
+        """What was stopped was no transaction of ours."""
+        self.more = {**self.more, "ours_unfinished": False}
+
+    def say_repository(self, path: str) -> None:
+        """A file of somebody else names our repository."""
+        self.more = {**self.more, "foreign_sources": (path,)}
+
     def say_left(self, name: str, version: str) -> None:
-        """A transaction of dnf of ours was stopped after this package had come."""
-        left = Unfinished(doubtful={name: version})
+        """A transaction of ours was stopped after this package of rpm had come."""
+        manager = manager_of(self.facts)
+        assert manager in HISTORIES
+        left = HISTORIES[manager].Unfinished(doubtful={name: version})
         self.more = {**self.more, "broken": (name,), "ours_unfinished": True,
                      "of_rpm": OfRpm(dict(self.trusted), self.our_keys, left)}
 
@@ -687,6 +745,8 @@ class World(world.World):
             assert self.installed[name] == version
         self.more = {each: value for each, value in self.more.items()
                      if each not in ("broken", "ours_unfinished", "of_rpm")}
+
+    zypper_finish = dnf_finish
 
     def say_key(self, *states: str) -> None:
         """DKMS has a key: 'enrolled', 'pending', 'unknown'; 'unusable' where others can read it."""

@@ -93,8 +93,14 @@ EL_SETS = ("nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")
      ("nvidia-open-driver-G07", "nvidia-compute-utils-G07", "nvidia-persistenced")),
     ("sles 16.0", 595, "open", False, "precompiled",
      ("nvidia-compute-utils-G07", "nvidia-open-driver-G07-signed-cuda-kmp-default", "nvidia-persistenced")),
+    ("sles 15.7", 580, "open", False, "dkms",
+     ("nvidia-open-driver-G06", "nvidia-compute-utils-G06", "nvidia-persistenced")),
     ("sles 15.7", 580, "proprietary", False, "dkms",
-     ("nvidia-driver-G06-kmp-default", "nvidia-compute-utils-G06", "nvidia-persistenced")),
+     ("nvidia-driver-G06", "nvidia-compute-utils-G06", "nvidia-persistenced")),
+    ("sles 16.0", 595, "proprietary", False, "dkms",
+     ("nvidia-driver-G07", "nvidia-compute-utils-G07", "nvidia-persistenced")),
+    ("sles 15.7", 580, "open", False, "precompiled",
+     ("nvidia-compute-utils-G06", "nvidia-open-driver-G06-signed-cuda-kmp-default", "nvidia-persistenced")),
     ("opensuse-leap 15.6", 595, "open", True, "precompiled",
      ("nvidia-open-driver-G07-signed-kmp-meta", "nvidia-compute-utils-G07")),
     ("opensuse-leap 16.0", 580, "proprietary", True, "dkms",
@@ -172,7 +178,8 @@ def test_how_a_kernel_is_locked_where_packages_are_rpms(system: str, kernel: str
     ("almalinux 9.6", 595, "proprietary", True, "auto", "ships no driver of its own"),
     ("fedora 44", 580, "open", True, "auto", "ships no driver of its own"),
     ("rocky 10.0", 595, "proprietary", False, "auto", "in branch 580 and before"),
-    ("sles 16.0", 595, "proprietary", False, "auto", "in branch 580 and before"),
+    ("sles 16.0", 595, "proprietary", True, "auto", "in branch 580 and before"),
+    ("sles 15.7", 570, "proprietary", False, "auto", "since branch 575"),
     ("ubuntu 24.04", 615, "proprietary", False, "auto", "before 615"),
     ("debian 13", 615, "proprietary", False, "dkms", "before 615"),
     ("debian 12", 580, "open", False, "precompiled", "dkms"),
@@ -293,14 +300,34 @@ def test_headers_of_a_kernel(system: str, kernel: str, headers: Tuple[str, ...])
 @pytest.mark.parametrize("system, own, secure_boot, way", [
     ("ubuntu 24.04", True, True, "linux-modules-nvidia-580-server-open-generic"),
     ("ubuntu 24.04", True, False, "nvidia-headless-580-server-open"),
-    ("sles 15.7", False, True, "nvidia-open-driver-G07-signed-cuda-kmp-default"),
-    ("sles 15.7", False, False, "nvidia-open-driver-G07"),
+    ("sles 15.7", False, True, "nvidia-open-driver-G06-signed-cuda-kmp-default"),
+    ("sles 15.7", False, False, "nvidia-open-driver-G06"),
     ("debian 12", False, True, "nvidia-kernel-open-dkms"),
 ])
 def test_modules_that_others_have_signed_are_for_secure_boot(
     system: str, own: bool, secure_boot: bool, way: str
 ) -> None:
     assert way in resolved(wanted(system, 580, of_distribution=own), secure_boot=secure_boot).packages.names
+
+
+def test_packages_of_the_other_generation_and_of_the_other_module_leave() -> None:
+    there = ("nvidia-open-driver-G06", "nvidia-driver-G07", "nvidia-compute-G06-32bit", "nvidia-compute-G07", "dkms",
+             "libnvidia-gpucomp-G06", "nvidia-persistenced", "nvidia-driver-assistant")
+    assert catalogue.leaving(wanted("sles 15.7", 595), there) == (
+        "libnvidia-gpucomp-G06", "nvidia-compute-G06-32bit", "nvidia-driver-G07", "nvidia-open-driver-G06")
+    assert catalogue.leaving(wanted("sles 15.7", 580), there) == ("nvidia-compute-G07", "nvidia-driver-G07")
+    assert catalogue.leaving(wanted("rocky 9.6", 595), there) == ()
+    assert catalogue.excluded(["nvidia-driver-cuda", "kmod-nvidia-open-dkms"], there) == ()
+
+
+@pytest.mark.parametrize("version, serves", [
+    ("6.4.0-150700.53.3.1", True), ("6.4.0-150700.53.3", True), ("6.4.0-150700.53.31.1", False),
+    ("6.4.0-150700.53.3.1.gabcdef", True),
+])
+def test_headers_of_suse_have_the_number_of_their_build_behind_the_release(version: str, serves: bool) -> None:
+    kernel = "6.4.0-150700.53.3-default"
+    assert catalogue.brings_headers(["kernel-default-devel-" + version], kernel) is serves
+    assert not catalogue.brings_headers(["kernel-default-" + version, "kernel-azure-devel-" + version], kernel)
 
 
 def test_precompiled_modules_that_lag_are_only_for_those_who_ask() -> None:

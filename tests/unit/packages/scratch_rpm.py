@@ -41,7 +41,7 @@ basic._ANSIBLE_PROFILE = "legacy"
 from ansible.modules import dnf
 dnf.main()
 """
-_KILLS = 'if posix.access("/killed-here-%s") then posix.kill(posix.getprocessid("pid"), 9) end'
+KILLS = 'if posix.access("/killed-here-%s") then posix.kill(posix.getprocessid("pid"), 9) end'
 
 
 @dataclass(frozen=True)
@@ -77,14 +77,14 @@ def driver(version: str) -> List[Made]:
         Made("nvidia-driver-cuda", version, epoch=3, relations=(
             "Requires: nvidia-kmod = " + same, "Requires: nvidia-driver-cuda-libs = " + same,
             "Requires: nvidia-persistenced = " + same)),
-        Made("nvidia-driver-cuda-libs", version, epoch=3, script=_KILLS % "libs"),
+        Made("nvidia-driver-cuda-libs", version, epoch=3, script=KILLS % "libs"),
         Made("nvidia-persistenced", version, epoch=3),
         Made("nvidia-modprobe", version, epoch=3),
         Made("nvidia-fabricmanager", version),
     ]
     for name, other in ((OPEN, CLOSED), (CLOSED, OPEN)):
         made.append(Made(name, version, epoch=3, relations=(
-            "Provides: nvidia-kmod = " + same, "Conflicts: " + other, "Requires: dkms"), script=_KILLS % "kmod"))
+            "Provides: nvidia-kmod = " + same, "Conflicts: " + other, "Requires: dkms"), script=KILLS % "kmod"))
     return made
 
 

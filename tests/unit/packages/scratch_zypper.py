@@ -19,6 +19,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import scratch_rpm
 from scratch_apt import keyring
+from scratch_rpm import DRIVERS, Made
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 
@@ -29,14 +30,67 @@ PRODUCT = """<?xml version="1.0" encoding="UTF-8"?>
 """
 
 
-BASE = scratch_rpm.Made("filesystem", "15.0")
-
+BASE = Made("filesystem", "15.0")
+KERNELS = ("150700.53.3", "150700.53.11")
 
 _CACHE = Path.home() / ".cache" / "gpuops" / "test-zypper"
 _PROGRAM = """#!/bin/sh
 export LD_LIBRARY_PATH=%(root)s/usr/lib/x86_64-linux-gnu:%(root)s/usr/lib/aarch64-linux-gnu
 exec %(root)s/usr/bin/zypper "$@"
 """
+
+
+class Shared(Made):
+    """A package whose files another generation has too, and that does not say so."""
+
+    @property
+    def spec(self) -> str:
+        return super().spec.replace("/usr/share/%{name}", "/usr/share/nvidia-compute")
+
+
+def generation(version: str) -> str:
+    return "G07" if int(version.split(".")[0]) >= 590 else "G06"
+
+
+def driver(version: str) -> List[Made]:
+    """The driver's packages of one version for SUSE, both kernel modules; names are of a generation."""
+    same, end = "3:%s" % version, generation(version)
+    made = [
+        Made("nvidia-compute-utils-" + end, version, epoch=3, relations=(
+            "Requires: nvidia-compute-%s = %s" % (end, same), "Requires: nvidia-persistenced = " + same)),
+        Shared("nvidia-compute-" + end, version, epoch=3, relations=("Requires: libnvidia-ml = " + same,),
+               script=scratch_rpm.KILLS % "compute"),
+        Made("libnvidia-ml", version, epoch=3),
+        Made("nvidia-persistenced", version, epoch=3),
+        Made("nvidia-settings", version, epoch=3),
+    ]
+    for name, other in (("nvidia-open-driver-", "nvidia-driver-"), ("nvidia-driver-", "nvidia-open-driver-")):
+        made.append(Made(name + end, version, epoch=3, relations=(
+            "Provides: nvidia-kmod = " + same, "Conflicts: " + other + end, "Requires: dkms")))
+    return made
+
+
+OF_NVIDIA = [Made("dkms", "3.3.0"), *(package for version in DRIVERS for package in driver(version))]
+# Numbers of builds follow the release that uname prints
+OF_SYSTEM = [
+    Made("tool", "1.0"), Made("app", "1.0", relations=("Requires: libnvidia-ml",)),
+    *(Made(name, "6.4.0", number + ".1", relations=(
+        "Provides: multiversion(kernel)", "Provides: %s = 6.4.0-%s" % (name, number),
+        *(("Requires: kernel-devel = 6.4.0-" + number,) if name.endswith("default-devel") else ())))
+      for number in KERNELS for name in ("kernel-default", "kernel-default-devel", "kernel-devel")),
+]
+
+
+@lru_cache(maxsize=None)
+def nvidia() -> Path:
+    """NVIDIA's repository for SLES."""
+    return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), OF_NVIDIA)
+
+
+@lru_cache(maxsize=None)
+def system() -> Path:
+    """The distribution's own repository."""
+    return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), OF_SYSTEM, key="two")
 
 
 @lru_cache(maxsize=None)

@@ -10,8 +10,9 @@ from ...packages.managers import manager_of
 from .apt import BACKEND as APT
 from .backend import Backend
 from .dnf import BACKEND as DNF
+from .zypper import BACKEND as ZYPPER
 
-_BY_MANAGER: Dict[str, Backend] = {each.manager.name: each for each in (APT, DNF)}
+_BY_MANAGER: Dict[str, Backend] = {each.manager.name: each for each in (APT, DNF, ZYPPER)}
 
 
 def backend_of(facts: HostFacts) -> Backend:

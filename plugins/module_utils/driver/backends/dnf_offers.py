@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, Tuple
+from typing import Dict, List, Mapping
 
 from ...core.errors import GpuOpsError
 from ...core.facts import HostFacts
@@ -16,12 +16,11 @@ from ...packages.dnf.manager import DNF
 from ...packages.dnf.transaction import specs
 from ...packages.model import Repository, Simulation
 from ...packages.rpm import database
-from .. import archive, catalogue
+from .. import catalogue
 from ..files import REPOSITORY, RPM_KEY_FILE, STREAM_FILE, repository_of
 from ..observation import (
     Observation,
     Offer,
-    archives_at_hand,
     goes_down,
     header_packages,
     key_text,
@@ -32,11 +31,12 @@ from ..observation import (
 )
 from ..origin import Origin
 from ..policy import Policy
-from ..record import Record, is_archived
+from ..record import Record
 from ..rollback import recorded_text
 from ..target import Target, anchors, target_of
 from .backend import NAME
 from .dnf import streams_wanted
+from .rpm_offers import at_hand, returnable, whole_request, without_leftovers
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
@@ -69,14 +69,8 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
     streams = {module: stream for module, stream in streams.items() if opened.streams(module)}
     request = requested(target, observation, versions, tuple(header_packages(observation, policy, facts)))
     transaction = _simulated(opened, observation, target, request, versions, streams) if request else None
-    return Offer(versions=versions, transaction=transaction, streams=streams, returnable=_returnable(
+    return Offer(versions=versions, transaction=transaction, streams=streams, returnable=returnable(
         opened, [catalogue.family(observation.installed), observation.record.packages if observation.record else {}]))
-
-
-def _returnable(opened: Index, drivers: List[Mapping[str, str]]) -> Tuple[str, ...]:
-    offered = opened.versions({name for driver in drivers for name in driver})
-    return tuple(sorted({"%s=%s" % (name, version) for driver in drivers for name, version in driver.items()
-                         if version in offered[name]}))
 
 
 def _header_versions(opened: Index, headers: Mapping[str, str]) -> Dict[str, List[str]]:
@@ -92,18 +86,14 @@ def _simulated(
 ) -> Simulation:
     """The transaction as dnf will do it, under the stream and the locks that it will have.
 
-    First without locks of ours: that of the version before would leave the new one not to be chosen. What of the
-    driver nothing else needs (nvidia-settings) would stay at the version before, so it is asked for by name.
+    First without locks of ours: that of the version before would leave the new one not to be chosen.
     """
     there = {locks.LIST: observation.files.get(locks.LIST)}
     opened.hold({**DNF.choose(streams), **DNF.hold_files(NAME, {}, there)})
     draft = _asked(opened, observation, request)
     if draft.problem or settled(target, observation):
         return draft
-    family = catalogue.family(observation.installed, target.packages.floating)
-    others = {name: target.package_version(name, versions) for name in family
-              if name not in draft.installs and name not in draft.removes and name not in request}
-    whole = {**{name: version for name, version in others.items() if version}, **request}
+    whole = whole_request(observation, target, draft, request, versions)
     locked = {**catalogue.family(draft.installs, target.packages.floating),
               **catalogue.family(whole, target.packages.floating)}
     opened.hold(DNF.hold_files(NAME, locked, there))
@@ -112,17 +102,7 @@ def _simulated(
 
 def _asked(opened: Index, observation: Observation, request: Mapping[str, str]) -> Simulation:
     done = opened.simulate(request, goes_down(observation.installed, request, DNF.compare))
-    return _without_leftovers(done, observation, request)
-
-
-def _without_leftovers(done: Simulation, observation: Observation, request: Mapping[str, str]) -> Simulation:
-    """What a stopped transaction had not erased is there while dnf is asked, and gone when the transaction begins."""
-    left = {database.without_version(name, version): version
-            for name, version in observation.of_rpm.left.leftovers.items()}
-    again = {name: version for name, version in left.items()
-             if request.get(name) == version and observation.installed.get(name) not in (None, version)}
-    return replace(done, installs={**done.installs, **again},
-                   before={**done.before, **{name: observation.installed[name] for name in again}})
+    return without_leftovers(done, observation, request)
 
 
 # the way back
@@ -139,19 +119,19 @@ def read_way_back(host: Host, observation: Observation, record: Record, origin: 
 def _offer_back(
     host: Host, observation: Observation, record: Record, repositories: List[Repository]
 ) -> Offer:
-    files = _at_hand(host, observation, record)
+    files = at_hand(host, observation, record)
     with index(host, repositories, beside_system=True) as opened:
         opened.hold({path: recorded_text(observation, record, path) for path in (STREAM_FILE, locks.LIST)
                      if observation.files.get(path) != record.files.get(path)})
         needed = record.changed(observation.installed)
-        returnable = {*_returnable(opened, [record.packages]), *(
+        offered = {*returnable(opened, [record.packages]), *(
             "%s=%s" % (name, record.packages[name]) for name in files)}
-        offer = Offer(returnable=tuple(sorted(returnable)), unread=opened.unread, without=opened.without)
-        if not all("%s=%s" % each in returnable for each in needed.items()):
+        offer = Offer(returnable=tuple(sorted(offered)), unread=opened.unread, without=opened.without)
+        if not all("%s=%s" % each in offered for each in needed.items()):
             return offer
         kept = {name: path for name, path in files.items() if name in needed}
         goes = goes_down(observation.installed, needed, DNF.compare)
-        transaction = _without_leftovers(
+        transaction = without_leftovers(
             opened.simulate(needed, goes, kept), observation, needed) if needed else None
         removes = transaction.removes if transaction else ()
         names = {name: version for name, version in superfluous(observation, record).items() if name not in removes}
@@ -159,10 +139,3 @@ def _offer_back(
         can_go = both is not None and not both.problem and set(both.removes) <= {*names, *removes}
         return replace(offer, transaction=transaction, superfluous=names if can_go else {}, at_hand=kept,
                        space=space.observe(host, space.DNF_ARCHIVES) if transaction else None)
-
-
-def _at_hand(host: Host, observation: Observation, record: Record) -> Dict[str, str]:
-    """{package: its file in our store, where it will be by then}."""
-    files = archives_at_hand(observation)
-    return {name: host.path("%s/%s" % (archive.STORE, next(each for each in files if is_archived(
-        name, version, [each])))) for name, version in record.packages.items() if is_archived(name, version, files)}

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import re
-from typing import Dict, FrozenSet, Iterable, List, Mapping, Sequence, Tuple
+from typing import Dict, FrozenSet, Iterable, List, Mapping, Sequence
 
-from . import enterprise
-from .systems import APT, System
+from . import enterprise, suse
+from .systems import APT, DNF, ZYPPER, System
 
 # 'linux-image-generic-hwe-24.04' of a kernel's metapackage, not of a kernel
 KERNEL_METAPACKAGE = re.compile(r"^linux-image-(?!\d|unsigned)(.+?)(?<!-dbg)$")
@@ -20,7 +20,8 @@ def header_packages(
     is_held: bool = False
 ) -> Dict[str, str]:
     """{package: the one version that will do, '' for any} that is missing: headers of these kernels, and what makes
-    those of kernels to come follow.
+    those of kernels to come follow. On SUSE's systems that follows by itself, and a version has the number of its build
+    behind the kernel's (suse.is_of_kernel()).
 
     booting: all kernels that can be booted, oldest first.
     is_held: whether none comes any more: what follows updates would bring headers of kernels that do not.
@@ -30,6 +31,8 @@ def header_packages(
         names += ["linux-headers-" + meta.group(1) for meta in map(KERNEL_METAPACKAGE.match, installed)
                   if meta and not is_held and "linux-headers-" + meta.group(1) not in installed]
         return dict.fromkeys(sorted(names), "")
+    if system.manager == ZYPPER:
+        return {"%s-%s" % each: each[1] for each in sorted(map(suse.devel, kernels))}
     found: Dict[str, str] = {}
     for release in kernels:
         package, version = enterprise.devel(release)
@@ -42,9 +45,18 @@ def header_packages(
     return dict(sorted(found.items()))
 
 
-def headers_of(release: str) -> Tuple[str, str]:
-    """What a package with a kernel's headers is called, with apt and with dnf."""
-    return "linux-headers-" + release, "-".join(enterprise.devel(release))
+def headers_of(release: str) -> Dict[str, str]:
+    """{package manager: what people ask it for to have a kernel's headers}."""
+    return {APT: "linux-headers-" + release, DNF: "-".join(enterprise.devel(release)),
+            ZYPPER: "=".join(suse.devel(release))}
+
+
+def brings_headers(packages: Iterable[str], release: str) -> bool:
+    """Whether a kernel's headers are among packages, by the names that the database has them under."""
+    whole = (headers_of(release)[APT], headers_of(release)[DNF])
+    beginning, wanted = "%s-" % suse.devel(release)[0], suse.devel(release)[1]
+    return any(name in whole or (name.startswith(beginning) and suse.is_of_kernel(name[len(beginning):], wanted))
+               for name in packages)
 
 
 def kernel_packages(releases: Iterable[str]) -> FrozenSet[str]:

@@ -7,7 +7,7 @@ One function a question; the tables of each family are in files of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Optional, Sequence, Tuple, Union
+from typing import Iterable, Optional, Sequence, Tuple, Union
 
 from ...core.refusal import Refusal
 from . import amazon, debian, enterprise, guests, repositories, suse, ubuntu
@@ -114,6 +114,12 @@ def package_set(wanted: Wanted) -> PackageSet:
     named = {DEBIAN: debian.packages, UBUNTU: ubuntu.packages, ENTERPRISE: enterprise.packages,
              FEDORA: enterprise.packages, SUSE: suse.packages, AMAZON: amazon.packages}[wanted.system.family](wanted)
     return with_companions(named, wanted)
+
+
+def leaving(wanted: Wanted, installed: Iterable[str]) -> Tuple[str, ...]:
+    """Installed packages that leave when a set comes whose module is built here, and do not say so themselves."""
+    is_suse = wanted.system.family == SUSE and not wanted.of_distribution
+    return suse.excluded(package_set(wanted).names, installed) if is_suse else ()
 
 
 def resolve(

@@ -7,7 +7,7 @@ Sources: NVIDIA Driver Installation Guide (directories, keys, supported systems)
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Optional
+from typing import Dict, Optional, Tuple
 
 from ...core.versions import version_key
 
@@ -23,7 +23,7 @@ _MANAGERS: Dict[str, str] = {DEBIAN: APT, UBUNTU: APT, ENTERPRISE: DNF, FEDORA: 
 # Debian and Ubuntu are those of their older releases, too, which a mirror may still have.
 _FIRST: Dict[str, int] = {DEBIAN: 0, UBUNTU: 0, ENTERPRISE: 8, FEDORA: 42, SUSE: 15, AMAZON: 2023}
 
-_DRIVEN_ENTERPRISE = (9, 10)
+_DRIVEN: Dict[str, Tuple[int, ...]] = {ENTERPRISE: (9, 10), SUSE: (15, 16)}
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,4 @@ def system_of(os_id: str, version: str, arch: str) -> Optional[System]:
 
 def is_driven(system: System) -> bool:
     """Whether a driver is installed there by us; on the others people are told how to (driver/by_hand.py)."""
-    return system.manager == APT or system.family == ENTERPRISE and system.major in _DRIVEN_ENTERPRISE
+    return system.manager == APT or system.major in _DRIVEN.get(system.family, ())

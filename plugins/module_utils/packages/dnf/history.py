@@ -173,16 +173,9 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:
-        words = specs(again, _whole(host, step.parameters.get("files", {})))
+        words = specs(again, database.whole_files(host, step.parameters.get("files", {})))
         _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
              "dnf reinstall " + " ".join(words))
-
-
-def _whole(host: Host, files: Mapping[str, str]) -> Dict[str, str]:
-    """Those of the files that rpm can read to their end, as they are called on this system."""
-    paths = {name: host.path(path) for name, path in files.items()}
-    return {name: path for name, path in paths.items() if host.run(
-        ["rpm", "--checksig", "--nosignature", path], check=False, timeout=600).rc == 0}
 
 
 def _run(host: Host, argv: Sequence[str], by_hand: str) -> None:

@@ -115,6 +115,13 @@ def archive_begins(name: str, version: str) -> str:
     return long_name(bare_name(without_version(name, version)), version) + "."
 
 
+def whole_files(host: Host, files: Mapping[str, str]) -> Dict[str, str]:
+    """{package: path} of those package files that rpm can read to their end, as they are called on this system."""
+    paths = {name: host.path(path) for name, path in files.items()}
+    return {name: path for name, path in paths.items() if host.run(
+        ["rpm", "--checksig", "--nosignature", path], check=False, timeout=600).rc == 0}
+
+
 def several(packages: Mapping[str, Package]) -> FrozenSet[str]:
     """Short names of those packages of a database that may be there in several versions."""
     return frozenset(without_version(name, package.version) for name, package in packages.items()

@@ -29,7 +29,7 @@ def carry_out(host: Host, journal: Journal, step: Step) -> None:
         # Its lists were renewed before the step (manager.Zypper.refresh())
         options = [*_repositories(host, scratch, step.parameters.get("without", ())), "--no-refresh"]
         done = asking.zypper(host, *options, *words(step, only_say=True))
-        foreseen = simulated(host, done)
+        foreseen = simulated(host, done, step.parameters["request"])
         _refuse(step, foreseen)
         if not foreseen.installs and not foreseen.removes:
             return

@@ -158,8 +158,13 @@ def _is_there(packages: Mapping[str, Package], name: str, version: str) -> bool:
     return found in packages and packages[found].version == version
 
 
-def finish_step(capability: str, left: Unfinished, requires: Tuple[str, ...] = ()) -> Step:
-    """Pure: end what a stopped transaction began, before anything else is asked of zypper."""
+def finish_step(
+    capability: str, left: Unfinished, requires: Tuple[str, ...] = (), files: Optional[Mapping[str, str]] = None
+) -> Step:
+    """Pure: end what a stopped transaction began, before anything else is asked of zypper.
+
+    files: {package: path} of those that are on the host.
+    """
     return Step(
         capability=capability,
         action=FINISH,
@@ -167,6 +172,7 @@ def finish_step(capability: str, left: Unfinished, requires: Tuple[str, ...] = (
         why="A package transaction was stopped before its end.",
         change={"before": {**dict.fromkeys(left.leftovers, "left over"), **dict.fromkeys(left.doubtful, "unfinished")},
                 "after": {**dict.fromkeys(left.leftovers), **left.doubtful}},
+        parameters={"files": dict(files)} if files else {},
         depends_on=requires,
     )
 
@@ -181,13 +187,22 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:
-        words = specs(again)
-        done = asking.zypper(host, "download", *words)
-        files = asking.parse(done.stdout).files
-        if done.rc not in asking.DONE or len(files) != len(words):
-            raise _not_finished(done, asking.told(done), "zypper download " + " ".join(words))
-        _rpm(host, "-U", "--replacepkgs", "--oldpackage", "--nodeps", *files)
+        files = database.whole_files(host, {
+            name: path for name, path in step.parameters.get("files", {}).items() if name in again})
+        words = specs({name: version for name, version in again.items() if name not in files})
+        _rpm(host, "-U", "--replacepkgs", "--oldpackage", "--nodeps", *files.values(), *_fetched(host, words))
     journal.remember(MEMORY, {})
+
+
+def _fetched(host: Host, words: List[str]) -> Tuple[str, ...]:
+    """Files of these packages, which zypper has or fetches."""
+    if not words:
+        return ()
+    done = asking.zypper(host, "download", *words)
+    files = asking.parse(done.stdout).files
+    if done.rc not in asking.DONE or len(files) != len(words):
+        raise _not_finished(done, asking.told(done), "zypper download " + " ".join(words))
+    return files
 
 
 def _rpm(host: Host, *words: str) -> None:

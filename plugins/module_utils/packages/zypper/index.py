@@ -32,6 +32,7 @@ CACHE = "/run/gpuops/zypper"
 # What the indexes of a distribution and NVIDIA's repository hold, once as fetched and once as zypper keeps them
 ROOM_BYTES = 600 * 1024 * 1024
 _BEFORE_HOST = re.compile(r"://[^/@]*@")
+_NONE: Mapping[str, str] = {}
 
 
 class Index:
@@ -160,10 +161,18 @@ class Index:
         if locks.PATH in files:
             put(self._scratch + "/locks", files[locks.PATH] or "")
 
-    def simulate(self, request: Mapping[str, str], allow_downgrade: bool = False) -> Simulation:
-        """What a transaction that asks for these versions would do, under the options that it will have."""
-        done = self._simulated(install_words(request, allow_downgrade, True)) if request else Simulation({}, ())
-        return replace(done, request=dict(request), allow_downgrade=allow_downgrade,
+    def simulate(
+        self, request: Mapping[str, str], allow_downgrade: bool = False, files: Optional[Mapping[str, str]] = None,
+        leaves: Iterable[str] = ()
+    ) -> Simulation:
+        """What a transaction that asks for these versions would do, under the options that it will have.
+
+        files: {package: path} of those that come from a file on the host; leaves: what it is to take away.
+        """
+        asked: Dict[str, Optional[str]] = {**request, **dict.fromkeys(leaves)}
+        done = self._simulated(install_words(asked, allow_downgrade, True, files or {}), request) if asked \
+            else Simulation({}, ())
+        return replace(done, request=dict(request), allow_downgrade=allow_downgrade, leaves=tuple(sorted(leaves)),
                        held=self._held(request, done.problem))
 
     def _held(self, request: Mapping[str, str], problem: str) -> Tuple[str, ...]:
@@ -183,8 +192,8 @@ class Index:
         done = self._simulated(remove_words(request, True)) if request else Simulation({}, ())
         return replace(done, request=request)
 
-    def _simulated(self, words: Sequence[str]) -> Simulation:
-        return simulated(self._host, self._ask("--no-refresh", *words))
+    def _simulated(self, words: Sequence[str], request: Mapping[str, str] = _NONE) -> Simulation:
+        return simulated(self._host, self._ask("--no-refresh", *words), request)
 
 
 @contextlib.contextmanager
@@ -223,27 +232,31 @@ def offered(done: CommandResult) -> Set[Tuple[str, str]]:
     return {(database.short_name(name, arch), version) for name, arch, version, _repository in _found(done).found}
 
 
-def simulated(host: Host, done: CommandResult) -> Simulation:
+def simulated(host: Host, done: CommandResult, request: Mapping[str, Optional[str]] = _NONE) -> Simulation:
     """What zypper says that it would do."""
     said = asking.parse(done.stdout)
     if done.rc in asking.DONE:
-        return replace(simulation(said.items, database.installed(host)), download=said.download,
+        return replace(simulation(said.items, database.installed(host), request), download=said.download,
                        unpacked=said.unpacked)
     if said.problem or done.rc == asking.NOT_FOUND:
         return Simulation({}, (), problem=asking.told(done))
     raise asking.failure(done)
 
 
-def simulation(items: Iterable[Item], there: Mapping[str, Package]) -> Simulation:
-    """Pure: what becomes of packages, by the names that the database has them under."""
+def simulation(
+    items: Iterable[Item], there: Mapping[str, Package], request: Mapping[str, Optional[str]] = _NONE
+) -> Simulation:
+    """Pure: what becomes of packages, by the names that the database has them under, or that they were asked for by:
+    which may be there in several versions zypper does not tell."""
     installs: Dict[str, str] = {}
     goes: Dict[str, str] = {}
     makes_way: Dict[str, str] = {}
     several = database.several(there)
     for item in items:
         short = database.short_name(item.name, item.arch)
+        longer = database.long_name(short, item.version)
         if item.kind == COMES:
-            installs[database.long_name(short, item.version) if short in several else short] = item.version
+            installs[longer if short in several or longer in request else short] = item.version
             if item.before:
                 makes_way[short] = item.before
         else:

@@ -33,16 +33,30 @@ def text(capability: str, versions: Mapping[str, str], there: Optional[str]) -> 
     versions: {package: version}; {} takes them away, and leaves what others wrote to the byte. What is there already
     stays as it is, whoever has written it anew.
     """
-    mine = _OURS + capability
-    blocks = [block for block in _BLOCK.findall(there or "") if mine in parse(block).get("solvable_name", ())]
-    wanted = sorted({_lock(mine, name, version) for name, version in versions.items()})
-    if sorted(map(_canonical, blocks)) == sorted(map(_canonical, wanted)):
+    wanted = {_lock(_OURS + capability, name, version) for name, version in versions.items()}
+    return with_block(capability, "".join(sorted(wanted)) or None, there)
+
+
+def block(capability: str, there: Optional[str]) -> Optional[str]:
+    """Our locks as they stand in a file, None where there are none."""
+    return "".join(_blocks(capability, there)) or None
+
+
+def with_block(capability: str, ours: Optional[str], there: Optional[str]) -> Optional[str]:
+    """The file with these locks in place of ours; None takes ours away."""
+    blocks = _blocks(capability, there)
+    if sorted(map(_canonical, blocks)) == sorted(map(_canonical, _BLOCK.findall(ours or ""))):
         return there
     rest = there or ""
-    for block in blocks:
-        rest = rest.replace(block, "", 1)
-    whole = "".join(wanted) + rest
+    for each in blocks:
+        rest = rest.replace(each, "", 1)
+    whole = (ours or "") + rest
     return whole if whole or there is not None else None
+
+
+def _blocks(capability: str, there: Optional[str]) -> List[str]:
+    mine = _OURS + capability
+    return [each for each in _BLOCK.findall(there or "") if mine in parse(each).get("solvable_name", ())]
 
 
 def _lock(mine: str, name: str, version: str) -> str:
@@ -56,20 +70,20 @@ def _bare(name: str, version: str) -> str:
     return database.bare_name(database.without_version(name, version))
 
 
-def _canonical(block: str) -> List[Tuple[str, List[str]]]:
-    return sorted((name, sorted(values)) for name, values in parse(block).items())
+def _canonical(lock: str) -> List[Tuple[str, List[str]]]:
+    return sorted((name, sorted(values)) for name, values in parse(lock).items())
 
 
-def parse(block: str) -> Dict[str, List[str]]:
+def parse(lock: str) -> Dict[str, List[str]]:
     """{attribute: values} of one lock."""
     found: Dict[str, List[str]] = {}
-    for name, value in _LINE.findall(block):
+    for name, value in _LINE.findall(lock):
         found.setdefault(name, []).append(value)
     return found
 
 
 def of_others(there: Optional[str]) -> List[Lock]:
-    locks = [parse(block) for block in _BLOCK.findall(there or "")]
+    locks = [parse(each) for each in _BLOCK.findall(there or "")]
     return [lock for lock in locks
             if lock and not any(name.startswith(_OURS) for name in lock.get("solvable_name", ()))]
 

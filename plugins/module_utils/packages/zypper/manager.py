@@ -84,9 +84,7 @@ class Zypper:
         return index(host, repositories, beside_system)
 
     def archives(self, host: Host) -> Tuple[str, ...]:
-        """Below a directory for each repository, and there where the repository has them (zypper(8), --pkg-cache-dir).
-        """
-        return tuple(sorted({path.rsplit("/", 1)[1] for path in host.glob(CACHE + "/**/*.rpm")}))
+        return tuple(sorted({path.rsplit("/", 1)[1] for path in archive_files(host)}))
 
     def archive_begins(self, name: str, version: str) -> str:
         return database.archive_begins(name, version)
@@ -99,8 +97,11 @@ class Zypper:
         self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
     ) -> Dict[str, Any]:
         """Whoever has just fetched the packages has renewed the lists for it."""
-        if step.parameters.get("update_cache") and not is_fetched:
-            self.refresh(host, step.parameters["request"])
+        files = step.parameters.get("files", ())
+        named = {name: version for name, version in step.parameters["request"].items()
+                 if name not in files and version is not None}
+        if step.parameters.get("update_cache") and not is_fetched and named:
+            self.refresh(host, named)
         return {}
 
     def mend(self, host: Host, names: Collection[str]) -> None:
@@ -177,6 +178,12 @@ class Zypper:
         self, host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
     ) -> Dict[str, PackageChange]:
         return history.evidence(host, step, opened, packages)
+
+
+def archive_files(host: Host) -> List[str]:
+    """Paths of the package files that zypper has: below a directory for each repository, and there where the repository
+    has them (zypper(8), --pkg-cache-dir)."""
+    return host.glob(CACHE + "/**/*.rpm")
 
 
 def _automatic(host: Host) -> FrozenSet[str]:

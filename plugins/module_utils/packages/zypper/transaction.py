@@ -14,10 +14,15 @@ from ...core.plan import Step
 from ...core.steps import PACKAGES_REMOVE
 from ..rpm import database
 
+_NONE: Mapping[str, str] = {}
 
-def specs(request: Mapping[str, Optional[str]]) -> List[str]:
-    """'name=version' with its epoch and, of what is not the system's own, its architecture."""
-    return [_spec(name, version) for name, version in sorted(request.items())]
+
+def specs(request: Mapping[str, Optional[str]], files: Mapping[str, str] = _NONE) -> List[str]:
+    """'name=version' with its epoch and, of what is not the system's own, its architecture.
+
+    files: {package: path} of those that come from a file on the host.
+    """
+    return [files[name] if name in files else _spec(name, version) for name, version in sorted(request.items())]
 
 
 def _spec(name: str, version: Optional[str]) -> str:
@@ -26,15 +31,20 @@ def _spec(name: str, version: Optional[str]) -> str:
     return "%s=%s" % (database.without_version(name, version), version)
 
 
-def install_words(request: Mapping[str, Optional[str]], allow_downgrade: bool, only_say: bool = False) -> List[str]:
+def install_words(
+    request: Mapping[str, Optional[str]], allow_downgrade: bool, only_say: bool = False,
+    files: Mapping[str, str] = _NONE
+) -> List[str]:
     """Without --oldpackage a newer package stays as it is, and zypper says so. Everything is fetched before anything
     changes.
 
+    request: what is to have no version leaves with the transaction; where it is not there, that is no error.
     only_say: to say what it would do. Options come before names: behind them a dash makes a removal of a word.
     """
+    comes = {name: version for name, version in request.items() if version is not None}
     return ["install", *_said(only_say), "--name", "--no-recommends", "--auto-agree-with-licenses",
             "--force-resolution", "--download", "in-advance", *(["--oldpackage"] if allow_downgrade else []),
-            *specs(request)]
+            *specs(comes, files), *("!" + name for name in sorted(set(request).difference(comes)))]
 
 
 def remove_words(request: Mapping[str, Optional[str]], only_say: bool = False) -> List[str]:
@@ -47,7 +57,8 @@ def words(step: Step, only_say: bool = False) -> List[str]:
     request = step.parameters["request"]
     if step.action == PACKAGES_REMOVE:
         return remove_words(request, only_say)
-    return install_words(request, bool(step.parameters.get("allow_downgrade")), only_say)
+    return install_words(request, bool(step.parameters.get("allow_downgrade")), only_say,
+                         step.parameters.get("files", _NONE))
 
 
 def _said(only_say: bool) -> List[str]:

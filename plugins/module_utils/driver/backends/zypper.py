@@ -1,0 +1,48 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""The driver's packages with zypper: what rpm.py has.
+
+Packages of NVIDIA's generations (G06, G07) have the same files, so those of one leave in the transaction that brings
+those of the other (tables/suse.py).
+"""
+from __future__ import annotations
+
+from typing import Any, ClassVar, List, Mapping
+
+from ...core.facts import HostFacts
+from ...core.refusal import Refusal
+from ...packages import space
+from ...packages.manager import PackageManager
+from ...packages.zypper import history
+from ...packages.zypper.manager import ZYPPER
+from ..observation import Observation
+from ..policy import Policy
+from .backend import Backend
+from .rpm import Rpm
+
+_CLEAN = " (`zypper clean`)"
+
+
+class Zypper(Rpm):
+    """One of a kind: BACKEND."""
+
+    manager: PackageManager = ZYPPER
+    reinstalls: ClassVar[str] = "zypper install --force"
+    history: ClassVar[Any] = history
+    make_room: Mapping[str, str] = {
+        space.SYSTEM: _CLEAN, space.ZYPPER_ARCHIVES: _CLEAN,
+        space.BOOT: ": remove kernels that are not booted any more (`zypper purge-kernels`)"}
+
+    def refuse_host(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
+        refusals = super().refuse_host(observation, policy, facts)
+        if policy.credentials is not None:
+            refusals.append(Refusal(
+                "driver.credentials_not_with_zypper", "credentials in `repository_url`, on %s %s" % (
+                    facts.os_id, facts.os_version),
+                "a repository that this host reaches without them: zypper's file of credentials is not written by us",
+                "let a mirror or a proxy of yours log in, and leave `repository_url` to one without them",
+                option="repository_url"))
+        return refusals
+
+
+BACKEND: Backend = Zypper()

@@ -1,0 +1,143 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What zypper would do, read from the indexes of repositories and of the host's own."""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, Iterable, List, Mapping
+
+from ...core.errors import GpuOpsError
+from ...core.facts import HostFacts
+from ...core.host import Host
+from ...packages import space
+from ...packages.model import Repository, Simulation
+from ...packages.rpm import database
+from ...packages.zypper import locks
+from ...packages.zypper.index import Index, index
+from ...packages.zypper.manager import ZYPPER
+from .. import catalogue
+from ..files import RPM_KEY_FILE, repository_of
+from ..observation import (
+    Observation,
+    Offer,
+    goes_down,
+    header_packages,
+    key_text,
+    requested,
+    settled,
+    superfluous,
+    way_back_from,
+)
+from ..origin import Origin
+from ..policy import Policy
+from ..record import Record
+from ..rollback import recorded_text
+from ..target import Target, anchors, target_of
+from .backend import NAME
+from .rpm_offers import at_hand, returnable, whole_request, without_leftovers
+
+
+def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
+    key = ""
+    try:
+        key = key_text(host, observation, origin, facts)
+        with index(host, [repository_of(origin, key)], beside_system=True) as opened:
+            offer = _offer(opened, observation, policy, facts, origin)
+            room = space.observe(host, space.ZYPPER_ARCHIVES) if offer.transaction else None
+            return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
+    except GpuOpsError as error:
+        return Offer(error=error.found, key=key)
+
+
+def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
+    versions = opened.versions(anchors(policy, facts), origin.url)
+    target = target_of(policy, facts, observation.installed, versions)
+    if not isinstance(target, Target):
+        return Offer(versions=versions)
+    family = catalogue.family(observation.installed, target.packages.floating)
+    others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
+    versions.update(opened.versions(others, origin.url))
+    # They may come from the distribution's own repositories
+    versions.update(opened.versions(target.packages.floating))
+    headers = _header_versions(opened, header_packages(observation, policy, facts))
+    versions.update(headers)
+    if not all(target.package_version(name, versions) for name in target.packages.required):
+        return Offer(versions=versions)
+    request = requested(target, observation, versions, tuple(headers))
+    transaction = _simulated(opened, observation, target, request, versions) if request else None
+    return Offer(versions=versions, transaction=transaction, returnable=returnable(
+        opened, [catalogue.family(observation.installed), observation.record.packages if observation.record else {}]))
+
+
+def _header_versions(opened: Index, headers: Mapping[str, str]) -> Dict[str, List[str]]:
+    """The newest build of each that will do, by the name that the database will have it under."""
+    names = {name: database.without_version(name, release) for name, release in headers.items()}
+    offered = opened.versions(names.values())
+    found: Dict[str, List[str]] = {}
+    for name, release in headers.items():
+        fitting = [version for version in offered[names[name]] if catalogue.is_of_kernel(version, release)][:1]
+        found["".join(database.long_name(names[name], version) for version in fitting) or name] = fitting
+    return found
+
+
+def _simulated(
+    opened: Index, observation: Observation, target: Target, request: Mapping[str, str],
+    versions: Mapping[str, List[str]]
+) -> Simulation:
+    """The transaction as zypper will do it, under the locks that it will have.
+
+    First without locks of ours: that of the version before hides the new one.
+    """
+    there = {locks.PATH: observation.files.get(locks.PATH)}
+    opened.hold(ZYPPER.hold_files(NAME, {}, there))
+    draft = _asked(opened, observation, request, target.leaves)
+    if draft.problem or settled(target, observation):
+        return draft
+    whole = whole_request(observation, target, draft, request, versions)
+    locked = {**catalogue.family(draft.installs, target.packages.floating),
+              **catalogue.family(whole, target.packages.floating)}
+    opened.hold(ZYPPER.hold_files(NAME, locked, there))
+    return _asked(opened, observation, whole, target.leaves)
+
+
+def _asked(
+    opened: Index, observation: Observation, request: Mapping[str, str], leaves: Iterable[str]
+) -> Simulation:
+    done = opened.simulate(request, goes_down(observation.installed, request, ZYPPER.compare), leaves=leaves)
+    return without_leftovers(done, observation, request)
+
+
+# the way back
+
+
+def read_way_back(host: Host, observation: Observation, record: Record, origin: Origin) -> Offer:
+    """What zypper would do to bring the recorded driver back, under the locks that it had then."""
+    named = repository_of(replace(origin, url=record.url, credentials=origin.credentials if origin.url == record.url
+                                  else None), record.files.get(RPM_KEY_FILE) or "")
+    return way_back_from(observation, record, named, lambda repositories: _offer_back(
+        host, observation, record, repositories))
+
+
+def _offer_back(
+    host: Host, observation: Observation, record: Record, repositories: List[Repository]
+) -> Offer:
+    files = at_hand(host, observation, record)
+    with index(host, repositories, beside_system=True) as opened:
+        opened.hold({locks.PATH: recorded_text(observation, record, locks.PATH)})
+        needed = record.changed(observation.installed)
+        offered = {*returnable(opened, [record.packages]), *(
+            "%s=%s" % (name, record.packages[name]) for name in files)}
+        offer = Offer(returnable=tuple(sorted(offered)), unread=opened.unread, without=opened.without)
+        if not all("%s=%s" % each in offered for each in needed.items()):
+            return offer
+        kept = {name: path for name, path in files.items() if name in needed}
+        goes = goes_down(observation.installed, needed, ZYPPER.compare)
+        leaves = catalogue.excluded(record.packages, observation.installed)
+        transaction = without_leftovers(
+            opened.simulate(needed, goes, kept, leaves), observation, needed) if needed else None
+        removes = transaction.removes if transaction else ()
+        names = {name: version for name, version in superfluous(observation, record).items() if name not in removes}
+        both = opened.simulate(needed, goes, kept, {*leaves, *names}) if names else None
+        can_go = both is not None and not both.problem and set(both.removes) <= {*names, *removes}
+        return replace(offer, transaction=transaction, superfluous=names if can_go else {}, at_hand=kept,
+                       space=space.observe(host, space.ZYPPER_ARCHIVES) if transaction else None)
