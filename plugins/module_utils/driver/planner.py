@@ -462,7 +462,9 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     refusals = rollback.refuse_record(observation, policy.roll_back_to) or _refuse_system(observation, policy, facts)
     record = observation.record
     if refusals or record is None or policy.roll_back_to not in ("", record.version):
-        return Plan(refusals=tuple(refusals)) if refusals else Plan(steps=tuple(rollback.withdraw_steps(observation)))
+        there = rollback.version_there(observation)
+        return Plan(refusals=tuple(refusals)) if refusals else Plan(steps=(
+            *rollback.withdraw_steps(observation), *staging.withdraw_steps(observation, there, None)))
     target = recorded_target(record)
     refusals = _refuse_rolled_back(observation, record, policy, facts, target)
     if refusals:
@@ -492,6 +494,7 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += [] if target.is_precompiled else superfluous
     steps += rollback.withdraw_steps(observation, any(step.action == rollback.OFFER for step in offered),
                                      (packages.id,) if packages else ())
+    steps += staging.withdraw_steps(observation, target.version, packages)
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
                                                   *enrollment.requirements(observation, policy, facts, target)))
 

@@ -41,6 +41,11 @@ def there_now(observation: Observation, facts: HostFacts) -> Optional[Record]:
         places.record(observation.files))
 
 
+def version_there(observation: Observation) -> str:
+    """The version of the driver that is installed, '' for none."""
+    return catalogue.upstream(_anchor(observation.installed))
+
+
 def _anchor(packages: Mapping[str, str]) -> str:
     """The version of the package that brings the kernel module."""
     return next((version for name, version in sorted(packages.items()) if building.loses([name])), "")
@@ -124,7 +129,7 @@ def refuse_record(observation: Observation, roll_back_to: str) -> List[Refusal]:
     record = observation.record
     if record is not None and roll_back_to in ("", record.version):
         return []
-    if roll_back_to and catalogue.upstream(_anchor(observation.installed)) == roll_back_to:
+    if roll_back_to and version_there(observation) == roll_back_to:
         return []
     return [Refusal(
         "driver.no_record",

@@ -604,10 +604,16 @@ class World(world.World):
             *tied, "%s (<= %s-1)" % (common, driver), "%s (>= %s)" % (common, driver)])
 
     def say_staged(self, release: str, version: str, *state: str) -> None:
-        """A module was built ahead for a kernel; 'torn', 'proprietary' (another package's), or why it could not be."""
+        """A module was built ahead for a kernel; 'torn', 'proprietary' (another package's), or why it could not be.
+
+        Without a version but 'unfinished': a run was stopped while it was built.
+        """
         package = "nvidia-kernel-dkms" if state == ("proprietary",) else "nvidia-kernel-open-dkms"
         why = "" if state in ((), ("torn",), ("proprietary",)) else " ".join(state)
         self._discard(release)
+        if version == "unfinished":
+            self.staged += (StagedBuild(release),)
+            return
         self.staged += (StagedBuild(release, version, {package: version + "-1"}, state != ("torn",), why),)
 
     def say_tools(self) -> None:
