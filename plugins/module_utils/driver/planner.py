@@ -304,7 +304,7 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages, backend = _packages_step(observation, facts, target), backend_of(facts)
-    record = rollback.record_steps(observation, facts, packages)
+    record = rollback.record_steps(observation, facts, packages, target.packages.floating)
     # What is fetched is resolved on the host, by the hold that is there
     first = [*_first_steps(observation, policy, facts, packages is not None), *_kernel_steps(observation, facts)]
     fetched = _download_steps(observation, policy, facts, target, packages)
@@ -323,7 +323,8 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages)
-    return Plan(steps=tuple(steps), returns_to=rollback.returns_to(observation, facts, packages, builds),
+    way = rollback.returns_to(observation, facts, packages, builds, target.packages.floating)
+    return Plan(steps=tuple(steps), returns_to=way,
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *boot_arguments.requirements(policy, observation.boot, facts),
                               *enrollment.requirements(observation, policy, facts, target)),

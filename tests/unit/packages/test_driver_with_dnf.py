@@ -273,6 +273,22 @@ def test_an_exchange_that_was_killed_in_rpm_is_taken_back(machine: Machine) -> N
     assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
+def test_an_exchange_that_is_stopped_once_its_beginning_was_finished_still_leads_back_to_the_driver_before(
+    machine: Machine
+) -> None:
+    killed_exchange(machine)
+    there = driver(machine)
+    assert set(there.values()) == {V580, V595} and there[OPEN] == V580, there
+    planned_now = machine.call(check=True, version=V595)["plan"]["steps"]
+    (finish,) = [each for each in planned_now if each["action"] == history.FINISH]
+    history.finish(machine.root.host, Journal(machine.root.host), Step.from_dict(finish))
+    # No package is unfinished any more, the old module is loaded, and some packages are the new driver's
+    assert set(driver(machine).values()) == {V580, V595}
+    machine.run(version=V595)
+    machine.run(version=V595, state="rolled_back")
+    assert set(driver(machine).values()) == {V580}
+
+
 def test_a_host_without_the_plugin_of_locks_is_refused_until_nothing_is_to_be_held(machine: Machine) -> None:
     machine.root.write("/etc/dnf/plugins/versionlock.conf", "[main]\nenabled = 0\n")
     told = machine.call(check=True)
