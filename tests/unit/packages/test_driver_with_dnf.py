@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import http.server
 import json
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -287,6 +289,27 @@ def test_an_exchange_that_is_stopped_once_its_beginning_was_finished_still_leads
     machine.run(version=V595)
     machine.run(version=V595, state="rolled_back")
     assert set(driver(machine).values()) == {V580}
+
+
+def test_a_transaction_of_somebody_else_that_is_at_work_is_not_taken_for_one_that_was_stopped(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.root.write("/killed-here-libs", "")
+    machine.root.dnf("install", "--disablerepo=*", *("--repofrompath=n,%s" % scratch_rpm.nvidia(), "--enablerepo=n"),
+                     "--nogpgcheck", "nvidia-driver-cuda-libs", check=False)
+    (machine.root.path / "killed-here-libs").unlink()
+    monkeypatch.setattr(history, "LOCK_SECONDS", 1.0)
+    held = subprocess.Popen(
+        [sys.executable, "-c", "import fcntl, sys; held = open(sys.argv[1], 'a'); fcntl.lockf(held, fcntl.LOCK_EX); "
+         "print('held', flush=True); sys.stdin.read()", str(machine.root.path / "var/lib/rpm/.rpm.lock")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert held.stdout is not None and held.stdout.readline()
+    told = machine.call(check=True)
+    assert (told["code"], "process %d" % held.pid in told["found"]) == ("packages.rpm_at_work", True), told["msg"]
+    threading.Timer(3.0, held.communicate).start()
+    monkeypatch.setattr(history, "LOCK_SECONDS", 60.0)
+    assert machine.call(check=True)["code"] == "driver.transaction_unfinished"
+    assert held.wait(10) == 0
 
 
 def test_a_host_without_the_plugin_of_locks_is_refused_until_nothing_is_to_be_held(machine: Machine) -> None:
