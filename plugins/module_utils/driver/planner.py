@@ -317,7 +317,8 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += [packages] if packages else []
     steps += backend.steps_after(observation, policy, target, packages)
     builds = _module_steps(observation, policy, facts, target, packages, _built_ahead(observation, target, packages),
-                           peers.outdated(observation, policy, facts, target))
+                           peers.outdated(observation, policy, facts, target),
+                           frozenset(peers.with_peer_memory(observation, policy, facts, target)))
     steps += builds + peers.steps(observation, policy, facts, target, packages, builds)
     steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
                                   observation.files, observation.originals)
@@ -339,13 +340,15 @@ def _kernel_steps(observation: Observation, facts: HostFacts) -> List[Step]:
 
 def _module_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step],
-    built_ahead: AbstractSet[str] = frozenset(), outdated: Optional[Mapping[str, str]] = None
+    built_ahead: AbstractSet[str] = frozenset(), outdated: Optional[Mapping[str, str]] = None,
+    peer_memory: AbstractSet[str] = frozenset()
 ) -> List[Step]:
     """Of modules that DKMS builds, or that come built."""
     if target.is_precompiled:
         return precompiled.verify_steps(observation.kernels, policy, facts, target, packages)
     return building.build_steps(
-        observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead, outdated)
+        observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead, outdated,
+        peer_memory)
 
 
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
