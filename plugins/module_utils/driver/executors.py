@@ -18,7 +18,7 @@ from ..packages.apt import credentials, running
 from ..packages.managers import APT, DNF, manager_of_step
 from . import enrollment, precompiled, record_executors, staging_executors
 from .archive import keep_fetched, lend
-from .build_log import last_lines, last_log
+from .build_log import last_lines, last_log, refuse_hampered
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 from .peer_builds import remember_failed
 from .policy import Policy
@@ -58,6 +58,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
     done = host.run(["dkms", "install", *words], check=False, timeout=limit)
     module = installed_module(host, step.subject)
     if module.version != version:
+        refuse_hampered(host, step.subject, done, words[0])
         if not step.parameters["essential"]:
             remember_failure(host, journal, step.subject, version)
             return

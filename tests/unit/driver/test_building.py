@@ -242,6 +242,31 @@ class TestSignature:
             executors.build_module(host, journal, step)
             assert journal.recall("driver") == {"peers_unbuilt": {RUNNING: {"nvidia_peermem": VERSION}}}
 
+    @pytest.mark.parametrize(("told", "remembered"), (
+        ("nvidia.c:3: error: no such kernel", True),
+        ("gcc: fatal error: Killed signal terminated program cc1", False)))
+    def test_a_full_disk_and_lack_of_memory_say_nothing_of_a_kernel(
+        self, tmp_path: Path, told: str, remembered: bool
+    ) -> None:
+        class Fails(Host):
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+                return CommandResult(argv, 0, "nvidia/%s: added\n" % VERSION, "") if argv[1] == "status" else \
+                    CommandResult(argv, 10, "", "Error! Bad return status for module build\n")
+
+        host = Fails(str(tmp_path / "root"))
+        host.write("/boot/vmlinuz-" + RUNNING, "")
+        host.make_directory("/lib/modules/" + RUNNING, 0o755)
+        host.write("/var/lib/dkms/nvidia/%s/build/make.log" % VERSION, told + "\n")
+        step = Step("driver", "dkms.build", RUNNING, "", change={"before": {}, "after": {"nvidia": VERSION}},
+                    parameters={"essential": False, "timeout": 9, "signed": False, "certificate": "",
+                                "exactly": False})
+        if remembered:
+            executors.build_module(host, Journal(host), step)
+        else:
+            with pytest.raises(GpuOpsError, match="Killed signal"):
+                executors.build_module(host, Journal(host), step)
+        assert bool(Journal(host).recall("driver")) is remembered
+
     def test_each_kernels_module_is_judged_by_its_own_signature(self, tmp_path: Path) -> None:
         ours = keys.make(tmp_path, "DKMS module signing key")
 
