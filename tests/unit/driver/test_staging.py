@@ -50,7 +50,8 @@ class Killed(BaseException):
 
 
 class Machine(Host):
-    """builds: what DKMS ends with, log: and what its log is then. installed: {kernel: version of its module}. dies_at: the command not reached."""
+    """builds: what DKMS ends with, log: and what its log is then. installed: {kernel: version of its module}.
+    dies_at: the command not reached."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
