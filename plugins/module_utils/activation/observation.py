@@ -3,7 +3,9 @@
 """What is there: loaded modules, who holds them, services that belong to the driver, device nodes."""
 from __future__ import annotations
 
+import os
 import re
+import stat
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Dict, FrozenSet, List, Mapping, Optional, Tuple
 
@@ -16,6 +18,7 @@ from ..hardware.boot import installed_module, module_file
 from ..hardware.holders import Holder, read_holders
 from ..hardware.mig import RESTORE_WANTED
 from ..hardware.parameters import is_older_than_boot, stale_parameters
+from ..hardware.peer_modules import GDRDRV
 from .policy import Policy
 
 MODULES_FILE = "/etc/modules-load.d/gpuops-nvidia.conf"
@@ -86,6 +89,7 @@ class Observation:
                 HostFacts.parameters_differ has them.
     guest:      whether the GPUs are virtual ones, whose driver's package has no persistence daemon.
     ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
+    gdrdrv_node: whether GDRCopy's node leads to its module, None where there is none.
     """
 
     modules: Mapping[str, int] = field(default_factory=dict)
@@ -108,6 +112,7 @@ class Observation:
     taken: Tuple[str, ...] = ()
     guest: bool = False
     ours: bool = False
+    gdrdrv_node: Optional[bool] = None
 
     def to_dict(self) -> Dict[str, Any]:
         # Process ids come and go without any meaning for the plan.
@@ -147,7 +152,15 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         guest=bool(facts.vgpu_manager),
         ours=any("nvidia" in name and change.before is None
                  for name, change in journal.packages("driver").items()),
+        gdrdrv_node=_leads_to(host, GDRDRV),
     )
+
+
+def _leads_to(host: Host, module: str) -> Optional[bool]:
+    """Whether the node of a module's name has the number that the module has registered, None without a node."""
+    there = host.stat("/dev/" + module)
+    return None if there is None else stat.S_ISCHR(there.st_mode) and "%d %s" % (os.major(there.st_rdev), module) in [
+        " ".join(line.split()) for line in (host.read("/proc/devices") or "").splitlines()]
 
 
 def _use(host: Host) -> Observation:

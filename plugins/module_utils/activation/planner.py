@@ -14,6 +14,7 @@ from ..core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ..core.plan import AFTERWARDS, DRIVER, REBOOT, Disruption, Plan, Requirement, Step
 from ..core.steps import command_step, file_step, managed, restore_step, service_step
 from ..hardware.mig import RESTORE_UNIT
+from ..hardware.peer_modules import GDRDRV
 from ..hardware.secure_boot import confirmation
 from .observation import (
     FABRIC_MANAGER,
@@ -42,6 +43,11 @@ CONTROL_MINOR = 255
 UVM_NODE_COMMAND = ["nvidia-modprobe", "-u", "-c", "0"]
 MODESET_NODES = ("/dev/nvidia-modeset",)
 MODESET_NODE_COMMAND = ["nvidia-modprobe", "-m"]
+# Its package's script makes it at boot and when it is installed, and the module none by itself (NVIDIA/gdrcopy,
+# packages/dkms/debian/gdrdrv.init); the number may be another one with each load
+GDRDRV_NODE = "/dev/gdrdrv"
+GDRDRV_NODE_COMMAND = ["sh", "-c", 'major=$(sed -n "s/^ *\\([0-9]*\\) gdrdrv$/\\1/p" /proc/devices) && '
+                       'test "$major" && rm -f /dev/gdrdrv && mknod -m 666 /dev/gdrdrv c $major 0']
 # Which minors the driver has given to GPUs, it tells once it is loaded. A program that hangs in it outlives every
 # signal, and no time ends a unit of this type by itself: what comes after must not wait for it.
 BOOT_NODE_COMMAND = (
@@ -99,7 +105,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     steps += loads + _node_steps(observation, facts, reloaded=False, requires=requires)
     services = _service_steps(observation, policy, stopped=(), requires=requires)
     steps += _with_layout(services, requires, Disruption.none) if _is_undivided(observation) else services
-    steps += _load_steps(observation, facts, _brought_back(observation, facts), Disruption.none, requires)
+    steps += _beside_steps(observation, facts, Disruption.none, requires)
     return Plan(steps=tuple(steps), notes=notes)
 
 
@@ -250,6 +256,22 @@ def _brought_back(observation: Observation, facts: HostFacts) -> Tuple[str, ...]
         and not (name in OTHERS and observation.others.get(name) is None)))
 
 
+def _beside_steps(
+    observation: Observation, facts: HostFacts, disruption: Disruption, requires: Tuple[str, ...]
+) -> List[Step]:
+    """A node of somebody else's GDRCopy leads nowhere, too, where its module has another number now."""
+    loads = _load_steps(observation, facts, _brought_back(observation, facts), disruption, requires)
+    loaded = tuple(step.id for step in loads if step.subject == GDRDRV)
+    is_led_to = GDRDRV in observation.modules and observation.gdrdrv_node
+    if is_led_to or not (loaded or GDRDRV in observation.modules) or not (
+            GDRDRV in facts.peer_modules or observation.gdrdrv_node is not None):
+        return loads
+    return [*loads, command_step(
+        NAME, "devices.create", "GDRCopy", GDRDRV_NODE_COMMAND,
+        "GDRCopy reaches its module through this node, and only its package's script makes it.", disruption,
+        {"before": {GDRDRV_NODE: None}, "after": {GDRDRV_NODE: "node"}}, requires=loaded or requires, timeout=60)]
+
+
 def _node_steps(
     observation: Observation, facts: HostFacts, reloaded: bool, requires: Tuple[str, ...] = ()
 ) -> List[Step]:
@@ -333,7 +355,7 @@ def _exchange(observation: Observation, policy: Policy, facts: HostFacts) -> Lis
     steps += _node_steps(observation, facts, reloaded=True, requires=requires)
     services = _service_steps(observation, policy, stopped, requires)
     steps += _with_layout(services, requires, Disruption.driver_reload) if observation.divided else services
-    return steps + _load_steps(unloaded, facts, _brought_back(unloaded, facts), Disruption.driver_reload, requires)
+    return steps + _beside_steps(unloaded, facts, Disruption.driver_reload, requires)
 
 
 def _is_undivided(observation: Observation) -> bool:

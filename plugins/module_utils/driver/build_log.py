@@ -5,21 +5,43 @@ from __future__ import annotations
 
 import re
 
-from ..core.host import Host
+from ..core.errors import GpuOpsError
+from ..core.host import CommandResult, Host
 
 LOG_LINES = 12
+# What says nothing of the module: of libc (strerror(3)), and gcc of a compiler that the kernel killed for memory
+_HAMPERED = re.compile(r".*(?:No space left on device|Disk quota exceeded|Cannot allocate memory|Input/output error"
+                       r"|Read-only file system|Killed signal terminated program).*")
 # As compilers, linkers and modpost write it; not in the name of a file (error.o) or of an option (-Werror)
 _ERROR = re.compile(r"(?:^|[\s:])(?:fatal )?(?:error|ERROR)(?::|$|!)|undefined!|undefined reference")
 
 
 def last_log(host: Host, module: str = "nvidia*/*", tree: str = "/var/lib/dkms") -> str:
     """The end of the newest log that DKMS left of a build that failed, '' when there is none."""
+    newest = _newest(host, module, tree)
+    return "%s: %s" % (newest, telling_lines(host.read(newest) or "")) if newest else ""
+
+
+def _newest(host: Host, module: str, tree: str) -> str:
     found = [(made.st_mtime_ns, name) for name in host.glob("%s/%s/build/make.log" % (tree, module))
              for made in [host.stat(name)] if made is not None]
-    if not found:
-        return ""
-    newest = max(found)[1]
-    return "%s: %s" % (newest, telling_lines(host.read(newest) or ""))
+    return max(found)[1] if found else ""
+
+
+def refuse_hampered(
+    host: Host, kernel: str, done: CommandResult, module: str = "nvidia*/*", tree: str = "/var/lib/dkms"
+) -> None:
+    """Raises GpuOpsError where a build failed for want of room or memory: that is of the host and of that moment, and
+    says nothing of whether the module can be built for the kernel."""
+    newest = _newest(host, module, tree)
+    why = _HAMPERED.search("\n".join(((host.read(newest) or "") if newest else "", done.stderr, done.stdout)))
+    if why:
+        raise GpuOpsError(
+            "driver.build_hampered",
+            found="the build of a module for kernel %s was cut off: %s" % (kernel, why.group(0).strip()),
+            wanted="room in /var and /tmp, and memory, for a build",
+            remedy="make room, or let it have memory, and run again",
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
 
 
 def telling_lines(text: str) -> str:

@@ -108,7 +108,7 @@ def headers_package(release: str, facts: HostFacts) -> str:
 def build_steps(
     kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target,
     packages: Optional[Step], built_ahead: AbstractSet[str] = frozenset(),
-    outdated: Optional[Mapping[str, str]] = None
+    outdated: Optional[Mapping[str, str]] = None, peer_memory: AbstractSet[str] = frozenset()
 ) -> List[Step]:
     """Build for every kernel that can be booted.
 
@@ -118,7 +118,8 @@ def build_steps(
     (/etc/dkms/no-autoinstall), which is known only after the exchange. So it is planned here too; once the script has
     done it, the step is not needed any more. A driver that is exchanged takes its modules with it first.
 
-    outdated: {kernel: why its module is built again, although it is there}.
+    outdated: {kernel: why its module is built again, although it is there}; peer_memory: kernels whose nvidia-peermem
+    is to be built for their RDMA stack.
     """
     coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
     exchanged = loses(coming)
@@ -141,7 +142,8 @@ def build_steps(
             change={"before": {"nvidia": None if exchanged or there else kernel.module or None},
                     "after": {"nvidia": target.version}},
             parameters={"essential": essential(kernel, facts), "timeout": 3600,
-                        "signed": asked_for(policy, facts), "certificate": key.certificate, "exactly": key.given},
+                        "signed": asked_for(policy, facts), "certificate": key.certificate, "exactly": key.given,
+                        **({"peer_memory": True} if kernel.release in peer_memory else {})},
             depends_on=(packages.id,) if packages else ()))
     return steps
 

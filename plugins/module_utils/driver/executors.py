@@ -12,13 +12,15 @@ from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, Executor
 from ..hardware.boot import Module, installed_module, read_module
 from ..hardware.certificates import parse_certificate
+from ..hardware.peer_modules import PEERMEM, peermem_uses_rdma
 from ..packages import torn
 from ..packages.apt import credentials, running
 from ..packages.managers import APT, DNF, ZYPPER, manager_of_step
 from . import enrollment, precompiled, record_executors, runfile, staging_executors
 from .archive import keep_fetched, lend
-from .build_log import last_lines, last_log
+from .build_log import last_lines, last_log, refuse_hampered
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
+from .peer_builds import remember_failed
 from .policy import Policy
 
 
@@ -56,6 +58,7 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
     done = host.run(["dkms", "install", *words], check=False, timeout=limit)
     module = installed_module(host, step.subject)
     if module.version != version:
+        refuse_hampered(host, step.subject, done, words[0])
         if not step.parameters["essential"]:
             remember_failure(host, journal, step.subject, version)
             return
@@ -73,6 +76,21 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             if each.version in ("", version):
                 check_signer(host, each, step)
     staging_executors.discard_used(host)
+    if step.parameters.get("peer_memory") and not peermem_uses_rdma(host, step.subject):
+        _tell_idle_peermem(host, journal, step)
+
+
+def _tell_idle_peermem(host: Host, journal: Journal, step: Step) -> None:
+    """A kernel that neither runs nor boots next holds up nothing."""
+    if not step.parameters["essential"]:
+        remember_failed(host, journal, step.subject, PEERMEM, step.change["after"]["nvidia"])
+        return
+    raise GpuOpsError(
+        "driver.peer_memory_not_used",
+        found="nvidia-peermem of kernel %s was built, and uses no ib_core that it could register with" % step.subject,
+        wanted="an nvidia-peermem that loads: the RDMA stack that is beside this kernel is built for it",
+        remedy="install DOCA-OFED or MLNX_OFED for this kernel and run again, or set `rdma` to `dmabuf`",
+        option="rdma")
 
 
 def check_signer(host: Host, module: Module, step: Step) -> None:

@@ -60,7 +60,9 @@ _QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
 def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> Observation:
     """Read what the planner needs; the repository only when packages or headers are not as wanted."""
     manager = _manager(policy, facts)
-    packages = manager.installed(host)
+    packages, of_rpm = manager.installed(host), OfRpm()
+    if manager is not APT:
+        packages, of_rpm = _of_rpm(host, journal, packages, manager)
     watched = [name for name in packages if catalogue.FAMILY.match(name) or KEPT_NAMES.match(name)
                or name in policy.extra_packages]
     if policy.kernel_hold:
@@ -70,7 +72,6 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if policy.state == "absent" and manager is APT:
         installed_by_us = {**prebuilt.followed(installed, installed_by_us, database.automatic(host)), **installed_by_us}
     origin, places = origin_of(policy, facts), places_of(facts)
-    of_rpm = OfRpm() if manager is APT else _of_rpm(host, journal, packages, manager)
     broken = _unfinished(packages, of_rpm)
     observation = Observation(
         installed=installed,
@@ -141,10 +142,18 @@ def _manager(policy: Policy, facts: HostFacts) -> PackageManager:
     return manager or APT
 
 
-def _of_rpm(host: Host, journal: Journal, packages: Mapping[str, Package], manager: PackageManager) -> OfRpm:
+def _of_rpm(
+    host: Host, journal: Journal, packages: Dict[str, Package], manager: PackageManager
+) -> Tuple[Dict[str, Package], OfRpm]:
+    """(packages, the rest): those that were read while somebody changed them are read again."""
+    history = _HISTORIES[manager.name]
+    left = history.unfinished(host, packages)
+    if left:
+        dnf_history.await_others(host)
+        packages = manager.installed(host)
+        left = history.unfinished(host, packages)
     trusted = manager.trusted(host)
-    return OfRpm(trusted, keyring.ours(journal, "driver", trusted),
-                 _HISTORIES[manager.name].unfinished(host, packages), tuple(manager.hold_refusals(host)))
+    return packages, OfRpm(trusted, keyring.ours(journal, "driver", trusted), left, tuple(manager.hold_refusals(host)))
 
 
 def _unfinished(packages: Mapping[str, Package], of_rpm: OfRpm) -> Tuple[str, ...]:

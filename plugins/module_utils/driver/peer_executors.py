@@ -12,7 +12,7 @@ from ..core.plan import Step
 from ..core.steps import Executor, run_argv
 from ..core.versions import version_key
 from ..hardware.boot import module_file, read_module
-from .build_log import last_lines, last_log
+from .build_log import last_lines, last_log, refuse_hampered
 from .executors import check_signer
 from .kernels import dkms_status
 from .peer_builds import remember_built, remember_failed
@@ -47,6 +47,7 @@ def build_peer(host: Host, journal: Journal, step: Step) -> None:
                        for row in dkms_status(host))
     module = read_module(host, path) if is_new and is_installed else None
     if module is None or not module.license:
+        refuse_hampered(host, release, done, name)
         if not given["essential"]:
             remember_failed(host, journal, release, given["module"], given["driver"])
             return

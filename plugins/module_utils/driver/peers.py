@@ -101,7 +101,8 @@ def _refuse_rdma(observation: Observation, policy: Policy, facts: HostFacts, tar
             "an RDMA stack that nvidia-peermem can register with, when it is built: else it does not load",
             "install DOCA-OFED or MLNX_OFED with its development files and run this again, which builds the module "
             "anew, or set `rdma` to `dmabuf`", option="rdma"))
-    elif target.is_precompiled and outdated(observation, policy, facts, target):
+    elif target.is_precompiled and any(building.essential(kernel, facts) for kernel in observation.kernels
+                                       if kernel.release in outdated(observation, policy, facts, target)):
         found.append(Refusal(
             "driver.peer_memory_of_precompiled",
             "modules that come built, whose nvidia-peermem was built without this RDMA stack",
@@ -177,11 +178,27 @@ def refuse_headless(
 
 
 def outdated(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Dict[str, str]:
-    """{kernel: why the driver's modules are built for it again, although they are there}."""
-    if rdma_way(observation, policy, facts, target) != PEER_MEMORY:
-        return {}
+    """{kernel: why the driver's modules are built for it again, although they are there}.
+
+    An OFED is found beside kernels that it was not built for, too: there nvidia-peermem does not load, however often it
+    is built.
+    """
+    essential = {kernel.release for kernel in observation.kernels if building.essential(kernel, facts)}
     return {release: "Its nvidia-peermem was built before the RDMA stack came, and does not load."
-            for release in observation.peers.registers if PEERMEM not in observation.peers.built.get(release, ())}
+            for release in with_peer_memory(observation, policy, facts, target)
+            if PEERMEM not in observation.peers.built.get(release, ())
+            and (release in essential or not _has_failed(observation, release, PEERMEM, target))}
+
+
+def with_peer_memory(
+    observation: Observation, policy: Policy, facts: HostFacts, target: Target
+) -> Tuple[str, ...]:
+    """Kernels whose nvidia-peermem is to be built for an RDMA stack."""
+    return observation.peers.registers if rdma_way(observation, policy, facts, target) == PEER_MEMORY else ()
+
+
+def _has_failed(observation: Observation, release: str, module: str, target: Target) -> bool:
+    return observation.peers.failed.get(release, {}).get(module) == target.version
 
 
 def steps(
@@ -229,8 +246,7 @@ def build_steps(
             if not _lacks(observation, kernel, peer.module, exchanged, renewed) or not building.buildable(
                     kernel, coming):
                 continue
-            failed = observation.peers.failed.get(kernel.release, {}).get(peer.module)
-            if failed == target.version and not building.essential(kernel, facts):
+            if _has_failed(observation, kernel.release, peer.module, target) and not building.essential(kernel, facts):
                 continue
             found.append(Step(
                 NAME, BUILD, "%s for %s" % (peer.module, kernel.release),
@@ -300,7 +316,7 @@ def notes(observation: Observation, policy: Policy, facts: HostFacts, target: Ta
     for peer in wanted_products(policy):
         told += ["%s does not build for kernel %s, which neither runs nor boots next." % (peer.module, kernel.release)
                  for kernel in observation.kernels if not building.essential(kernel, facts)
-                 and observation.peers.failed.get(kernel.release, {}).get(peer.module) == target.version
+                 and _has_failed(observation, kernel.release, peer.module, target)
                  and peer.module not in observation.peers.built.get(kernel.release, ())]
     return told
 

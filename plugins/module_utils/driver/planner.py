@@ -317,7 +317,7 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages, backend = _packages_step(observation, facts, target), backend_of(facts)
-    record = rollback.record_steps(observation, facts, packages)
+    record = rollback.record_steps(observation, facts, packages, target.packages.floating)
     # What is fetched is resolved on the host, by the hold that is there
     first = [*_first_steps(observation, policy, facts, packages is not None), *_kernel_steps(observation, facts)]
     fetched = _download_steps(observation, policy, facts, target, packages)
@@ -335,14 +335,16 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += [packages] if packages else []
     steps += backend.steps_after(observation, policy, target, packages)
     builds = _module_steps(observation, policy, facts, target, packages, _built_ahead(observation, target, packages),
-                           peers.outdated(observation, policy, facts, target))
+                           peers.outdated(observation, policy, facts, target),
+                           frozenset(peers.with_peer_memory(observation, policy, facts, target)))
     steps += builds + peers.steps(observation, policy, facts, target, packages, builds)
     steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages)
-    return Plan(steps=tuple(steps), returns_to={
-                    **rollback.returns_to(observation, facts, packages, builds), **rollback.no_way_back(removal)},
+    way = {**rollback.returns_to(observation, facts, packages, builds, target.packages.floating),
+           **rollback.no_way_back(removal)}
+    return Plan(steps=tuple(steps), returns_to=way,
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *boot_arguments.requirements(policy, observation.boot, facts),
                               *enrollment.requirements(observation, policy, facts, target)),
@@ -357,13 +359,15 @@ def _kernel_steps(observation: Observation, facts: HostFacts) -> List[Step]:
 
 def _module_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step],
-    built_ahead: AbstractSet[str] = frozenset(), outdated: Optional[Mapping[str, str]] = None
+    built_ahead: AbstractSet[str] = frozenset(), outdated: Optional[Mapping[str, str]] = None,
+    peer_memory: AbstractSet[str] = frozenset()
 ) -> List[Step]:
     """Of modules that DKMS builds, or that come built."""
     if target.is_precompiled:
         return precompiled.verify_steps(observation.kernels, policy, facts, target, packages)
     return building.build_steps(
-        observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead, outdated)
+        observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead, outdated,
+        peer_memory)
 
 
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
@@ -486,7 +490,9 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     refusals = rollback.refuse_record(observation, policy.roll_back_to) or _refuse_system(observation, policy, facts)
     record = observation.record
     if refusals or record is None or policy.roll_back_to not in ("", record.version):
-        return Plan(refusals=tuple(refusals)) if refusals else Plan(steps=tuple(rollback.withdraw_steps(observation)))
+        there = rollback.version_there(observation)
+        return Plan(refusals=tuple(refusals)) if refusals else Plan(steps=(
+            *rollback.withdraw_steps(observation), *staging.withdraw_steps(observation, there, None)))
     target = recorded_target(record)
     refusals = _refuse_rolled_back(observation, record, policy, facts, target)
     if refusals:
@@ -516,6 +522,7 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += [] if target.is_precompiled else superfluous
     steps += rollback.withdraw_steps(observation, any(step.action == rollback.OFFER for step in offered),
                                      (packages.id,) if packages else ())
+    steps += staging.withdraw_steps(observation, target.version, packages)
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
                                                   *enrollment.requirements(observation, policy, facts, target)))
 

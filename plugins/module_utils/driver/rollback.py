@@ -3,7 +3,7 @@
 """The record of a driver before it is exchanged, the check of the way back, and the way back itself. Pure."""
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Step
@@ -22,14 +22,20 @@ RECORD, FORGET = "driver.record", "driver.forget"
 OFFER, CHECK, WITHDRAW = "archive.offer", "archive.check", "archive.withdraw"
 
 
-def there_now(observation: Observation, facts: HostFacts) -> Optional[Record]:
-    """The driver that is there as a record, None where it is not one to return to."""
+def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str] = ()) -> Optional[Record]:
+    """The driver that is there as a record, None where it is not one to return to.
+
+    floating: names whose version is not the driver's.
+    """
     packages = {name: version for name, version in observation.installed.items() if catalogue.FAMILY.match(name)}
     version = catalogue.upstream(_anchor(packages))
     # rpm has no state of a package that is half there: a stopped transaction names its packages
     stopped = () if manager_of(facts) is APT else observation.broken
     if not version or any(catalogue.FAMILY.match(name) for name in (
             *observation.unfinished, *observation.torn, *stopped)):
+        return None
+    # A change that was stopped and whose packages were finished since leaves some of them in the new version
+    if any(catalogue.upstream(each) != version for each in catalogue.family(packages, floating).values()):
         return None
     if not is_proven(version, facts, observation.record):
         return None
@@ -39,6 +45,11 @@ def there_now(observation: Observation, facts: HostFacts) -> Optional[Record]:
         tuple(sorted(observation.installed_by_us)),
         tuple(name for name in observation.automatic if name in packages),
         places.record(observation.files))
+
+
+def version_there(observation: Observation) -> str:
+    """The version of the driver that is installed, '' for none."""
+    return catalogue.upstream(_anchor(observation.installed))
 
 
 def _anchor(packages: Mapping[str, str]) -> str:
@@ -55,14 +66,16 @@ def exchanges(step: Optional[Step]) -> bool:
         version is not None and catalogue.FAMILY.match(name) for name, version in step.change["before"].items())
 
 
-def record_steps(observation: Observation, facts: HostFacts, packages: Optional[Step]) -> List[Step]:
+def record_steps(
+    observation: Observation, facts: HostFacts, packages: Optional[Step], floating: Iterable[str] = ()
+) -> List[Step]:
     """Write down the driver that is there, before the first thing of it changes.
 
     Where it is recorded already, its change may have begun, and files of the new one may be there.
     """
     if packages is None or not exchanges(packages):
         return []
-    record, before = there_now(observation, facts), observation.record
+    record, before = there_now(observation, facts, floating), observation.record
     if record is None:
         return []
     coming = {name: version for name, version in packages.change["after"].items() if version is not None}
@@ -78,7 +91,8 @@ def record_steps(observation: Observation, facts: HostFacts, packages: Optional[
 
 
 def returns_to(
-    observation: Observation, facts: HostFacts, packages: Optional[Step], builds: Sequence[Step] = ()
+    observation: Observation, facts: HostFacts, packages: Optional[Step], builds: Sequence[Step] = (),
+    floating: Iterable[str] = ()
 ) -> Dict[str, Dict[str, Any]]:
     """{id of the step: the driver that is there once it is rolled back, and how}; nothing where none was there.
 
@@ -90,7 +104,7 @@ def returns_to(
         return {builds[0].id: way} if needed and way["how"] != NONE else {}
     if packages is None or not exchanges(packages):
         return {}
-    record = there_now(observation, facts) or observation.record
+    record = there_now(observation, facts, floating) or observation.record
     if record is None:
         return {packages.id: {
             "version": "", "kernel_module": "", "source": "", "how": NONE,
@@ -130,7 +144,7 @@ def refuse_record(observation: Observation, roll_back_to: str) -> List[Refusal]:
     record = observation.record
     if record is not None and roll_back_to in ("", record.version):
         return []
-    if roll_back_to and catalogue.upstream(_anchor(observation.installed)) == roll_back_to:
+    if roll_back_to and version_there(observation) == roll_back_to:
         return []
     return [Refusal(
         "driver.no_record",

@@ -85,7 +85,7 @@ def _obstacle(
 def withdraw_steps(
     observation: Observation, version: str, packages: Optional[Step], replacing: Sequence[Step] = ()
 ) -> List[Step]:
-    """Take back what no exchange to this version will use.
+    """Take back what no exchange to this version will use; version: '' where no driver stays.
 
     What an exchange has used goes with it: it is planned before it is known what will have been built ahead for it.
     replacing: steps that put another build in the place of what is there.
@@ -95,8 +95,9 @@ def withdraw_steps(
     return [Step(
         NAME, WITHDRAW, build.kernel, "No exchange of the driver will use it any more.",
         change={"before": {"nvidia": build.version or "unfinished"}, "after": {"nvidia": None}})
-        for build in observation.staged
-        if build.kernel not in kept and not (build.version == version and build.kernel in awaited)]
+        for build in observation.staged if build.kernel not in kept
+        # One that was not finished is of no version, and so is what is awaited where no driver is wanted
+        and not (build.version and build.version == version and build.kernel in awaited)]
 
 
 def is_usable(

@@ -16,7 +16,7 @@ from ..packages.apt import database
 from ..packages.managers import APT, manager_of_step
 from ..packages.provenance import Provenance
 from . import archive
-from .build_log import last_lines, last_log
+from .build_log import last_lines, last_log, refuse_hampered
 from .kernels import remember_failure
 from .record import is_archived
 from .staged_build import (
@@ -63,6 +63,8 @@ def stage_module(host: Host, journal: Journal, step: Step) -> None:
             ["nice", "-n", "19", "dkms", "build", "--dkmstree", host.path(tree), "--sourcetree",
              host.path(root + "/usr/src"), "-m", name, "-v", version, "-k", kernel],
             check=False, timeout=step.parameters["timeout"], env={"sign_file": "/nonexistent"})
+        if done.rc != 0:
+            _refuse_hampered(host, kernel, tree, done)
         if done.rc in _NOT_COMPILED:
             _tell_failure(host, journal, step, tree, done)
             return
@@ -123,6 +125,15 @@ def _tell_failure(host: Host, journal: Journal, step: Step, tree: str, done: Com
         wanted="module %s for the kernels that run and boot next" % version,
         remedy="choose a driver that knows this kernel, or boot another kernel; the driver that is there is untouched",
         cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
+
+
+def _refuse_hampered(host: Host, kernel: str, tree: str, done: CommandResult) -> None:
+    """What is left of the build would hold the room that is lacking."""
+    try:
+        refuse_hampered(host, kernel, done, tree=tree)
+    except GpuOpsError:
+        discard(host, kernel)
+        raise
 
 
 def _keep(host: Host, kernel: str, name: str, version: str, built: str) -> None:

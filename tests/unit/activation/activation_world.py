@@ -40,7 +40,7 @@ class World(world.World):
     others:   {module of another package: driver that it was built after, '' if before the one on disk, None if it is
               not on disk}.
     nodes:    device nodes in /dev.
-    stale:    those of them that an earlier load of nvidia-uvm had, which is given another major at each.
+    stale:    those of them that an earlier load of nvidia-uvm or gdrdrv had, which is given another major at each.
     minors:   those of the GPUs, () where the loaded driver does not tell.
     modprobe: whether nvidia-modprobe is there.
     programs: who has devices open, beside the driver's own services.
@@ -81,7 +81,9 @@ class World(world.World):
             dependants=dependants, opened=opened,
             others={name: self.others.get(name) for name in OTHERS if name in self.modules or name in self.unloaded},
             on_disk=bool(there.driver_installed or there.driver_userspace), holders=self._holders(),
-            services={name: Service(**vars(unit)) for name, unit in self.units.items()}, nodes=self.nodes,
+            services={name: Service(**vars(unit)) for name, unit in self.units.items()},
+            nodes=tuple(node for node in self.nodes if node != planner.GDRDRV_NODE),
+            gdrdrv_node=planner.GDRDRV_NODE not in self.stale if planner.GDRDRV_NODE in self.nodes else None,
             minors=self.minors, modprobe=self.modprobe, files=self.state((MODULES_FILE, UNIT_FILE)),
             originals=dict(self.originals), unloaded=tuple(self.unloaded), stopped=tuple(self.stopped),
             enabled=tuple(self.enabled), ours=self.ours, divided=self.divided,
@@ -132,7 +134,7 @@ class World(world.World):
         self.modules = dict.fromkeys((*planner.LOADED, *there.peer_modules) if MODULES_FILE in self.files else (), 0)
         self.facts = there.but(driver_loaded=there.driver_installed if self.modules else "",
                                module_loaded=there.module_installed if self.modules else "")
-        self._have(())
+        self._have((planner.GDRDRV_NODE,) if "gdrdrv" in self.modules else ())
         if self.modules and self.unit(UNIT).enabled and self.modprobe:
             self._have((*planner.gpu_nodes(range(len(there.gpus))), *UVM_NODES, *planner.MODESET_NODES))
 
@@ -152,13 +154,18 @@ class World(world.World):
         assert step.subject not in self.modules, "%s is loaded already" % step.subject
         self.modules[step.subject] = 0
         self.unloaded = [name for name in self.unloaded if name != step.subject]
+        if step.subject == "gdrdrv":
+            self._made_stale((planner.GDRDRV_NODE,))
         if step.subject == planner.UVM:
-            self.stale = tuple(node for node in self.nodes if node in UVM_NODES)
-            self._have(())
+            self._made_stale(UVM_NODES)
         if step.subject == "nvidia":
             self.minors = tuple(range(len(self.facts.gpus)))
             self.facts = self.facts.but(driver_loaded=self.facts.driver_installed,
                                         module_loaded=self.facts.module_installed)
+
+    def _made_stale(self, nodes: Tuple[str, ...]) -> None:
+        self.stale += tuple(node for node in self.nodes if node in nodes and node not in self.stale)
+        self._have(())
 
     def module_unload(self, step: Step) -> Disruption:
         uses = self.observe(Policy(), self.facts).modules[step.subject]
@@ -172,7 +179,8 @@ class World(world.World):
         return Disruption.driver_reload
 
     def devices_create(self, step: Step) -> None:
-        assert "nvidia" in self.modules, "no driver makes these nodes"
+        assert ("gdrdrv" if step.change["after"] == {planner.GDRDRV_NODE: "node"} else "nvidia") in self.modules, \
+            "no driver makes these nodes"
         self._have(tuple(step.change["after"]))
 
     def devices_remove(self, step: Step) -> None:
@@ -194,6 +202,10 @@ class World(world.World):
         self.stopped, self.unloaded, self.undivided = [], [], False
 
     # what scenarios say
+
+    def say_node(self, path: str) -> None:
+        """A program has made it."""
+        self._have((path,))
 
     def say_installed(self, version: str, *module: str) -> None:
         """The driver's packages are there."""

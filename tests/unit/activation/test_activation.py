@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, List, Tuple
 
 import pytest
@@ -223,6 +224,30 @@ class TestHost:
         (tmp_path / "proc" / "modules").write_text(
             "nvidia_uvm 5701 3 - Live 0x0 (OE)\nnvidia 13301 2 nvidia_uvm, Live 0x0 (OE)\noverlay 1 0 - Live 0x0\n")
         assert observation._modules(Host(str(tmp_path))) == {"nvidia_uvm": 3, "nvidia": 2}
+
+    def test_the_node_of_gdrcopy_has_the_number_that_its_module_registered(self, tmp_path: Path) -> None:
+        class Devices(Host):
+            number = 507
+
+            def stat(self, name: str) -> Any:
+                return SimpleNamespace(st_mode=0o020666, st_rdev=os.makedev(self.number, 0))
+
+        host, listing = Devices(str(tmp_path)), tmp_path / "proc/devices"
+        assert not observation._leads_to(host, "gdrdrv")
+        listing.parent.mkdir()
+        listing.write_text("Character devices:\n  1 mem\n507 gdrdrv\n508 gdrdrv2\n\nBlock devices:\n  7 loop\n")
+        assert observation._leads_to(host, "gdrdrv")
+        host.number = 508
+        assert not observation._leads_to(host, "gdrdrv")
+        (tmp_path / "mknod").write_text("#!/bin/sh\necho $* >%s/made\n" % tmp_path)
+        (tmp_path / "mknod").chmod(0o755)
+        words = [word.replace("/proc/", "%s/proc/" % tmp_path).replace("/dev/", "%s/dev/" % tmp_path)
+                 for word in planner.GDRDRV_NODE_COMMAND]
+        told = {**os.environ, "PATH": "%s:%s" % (tmp_path, os.environ["PATH"])}
+        assert subprocess.run(words, env=told).returncode == 0
+        assert (tmp_path / "made").read_text() == "-m 666 %s/dev/gdrdrv c 507 0\n" % tmp_path
+        listing.write_text("Character devices:\n  1 mem\n")
+        assert subprocess.run(words, env=told).returncode != 0
 
     @pytest.mark.parametrize("said, meaning", [
         ("modprobe: ERROR: could not insert 'nvidia': Key was rejected by service", "Secure Boot is on"),

@@ -132,7 +132,9 @@ class World(world.World):
     peers_offered: {package of GPUDirect Storage or GDRCopy in the repository: version}.
     peers_built:   {kernel: modules beside the driver's that are built for it and its driver}.
     peers_loaded:  {loaded one of them: how often it is in use}.
+    peers_failed:  {kernel: {one of them: the driver that it did not build with}}.
     registers:     kernels whose RDMA stack nvidia-peermem can register with.
+    not_theirs:    those of them that it was not built for: nvidia-peermem is built, and does not load.
     boot_state:    the boot loader, and what the running kernel was started with.
     theirs:        what others have kernels started with; None without a GRUB.
     configured:    what GRUB starts kernels with, since update-grub ran.
@@ -165,7 +167,9 @@ class World(world.World):
     peers_offered: Dict[str, str] = field(default_factory=lambda: dict(PEER_VERSIONS))
     peers_built: Dict[str, Tuple[str, ...]] = field(default_factory=dict)
     peers_loaded: Dict[str, int] = field(default_factory=dict)
+    peers_failed: Dict[str, Dict[str, str]] = field(default_factory=dict)
     registers: Tuple[str, ...] = ()
+    not_theirs: Tuple[str, ...] = ()
     boot_state: BootState = BootState()
     theirs: Optional[Tuple[str, ...]] = None
     configured: Tuple[str, ...] = ()
@@ -214,7 +218,7 @@ class World(world.World):
         return Peers(
             built={kernel.release: tuple(name for name in self.peers_built.get(kernel.release, ()) if name in names)
                    for kernel in self.kernels},
-            registers=self.registers if asks else (), loaded=dict(self.peers_loaded),
+            failed=self.peers_failed, registers=self.registers if asks else (), loaded=dict(self.peers_loaded),
             removable=tuple(sorted(name for peer in PEERS if peer not in products for names in peer.packages.values()
                                    for name in names if name in self.installed_by_us)))
 
@@ -546,7 +550,11 @@ class World(world.World):
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
 
     def dkms_build(self, step: Step) -> None:
-        self._build((step.subject,), step.change["after"]["nvidia"])
+        version = step.change["after"]["nvidia"]
+        self._build((step.subject,), version)
+        if step.parameters.get("peer_memory") and step.subject in self.not_theirs:
+            assert not step.parameters["essential"]
+            self.peers_failed[step.subject] = {PEERMEM: version}
         self._tell()
 
     def _build(self, releases: Tuple[str, ...], version: str) -> None:
@@ -560,7 +568,7 @@ class World(world.World):
 
         for release in releases:
             if self._has_module(release):
-                self.peers_built[release] = (PEERMEM,) if release in self.registers else ()
+                self.peers_built[release] = (PEERMEM,) * (release in self.registers and release not in self.not_theirs)
 
     def _has_module(self, release: str) -> bool:
         """The modules of the kernel that runs may be gone, and are no kernel that can be booted."""
@@ -672,10 +680,16 @@ class World(world.World):
             *tied, "%s (<= %s-1)" % (common, driver), "%s (>= %s)" % (common, driver)])
 
     def say_staged(self, release: str, version: str, *state: str) -> None:
-        """A module was built ahead for a kernel; 'torn', 'proprietary' (another package's), or why it could not be."""
+        """A module was built ahead for a kernel; 'torn', 'proprietary' (another package's), or why it could not be.
+
+        Without a version but 'unfinished': a run was stopped while it was built.
+        """
         package = "nvidia-kernel-dkms" if state == ("proprietary",) else "nvidia-kernel-open-dkms"
         why = "" if state in ((), ("torn",), ("proprietary",)) else " ".join(state)
         self._discard(release)
+        if version == "unfinished":
+            self.staged += (StagedBuild(release),)
+            return
         self.staged += (StagedBuild(release, version, {package: version + "-1"}, state != ("torn",), why),)
 
     def say_tools(self) -> None:
@@ -694,6 +708,10 @@ class World(world.World):
     def say_registers(self, *kernels: str) -> None:
         """An OFED comes, for these kernels or the running one."""
         self.registers = kernels or (self.facts.kernel,)
+
+    def say_not_for(self, *kernels: str) -> None:
+        """That OFED was built for other kernels than these, and is found beside them too."""
+        self.not_theirs = kernels
 
     def say_peers(self, *packages: str) -> None:
         """All that the repository has of GPUDirect Storage and GDRCopy; 'nvidia-fs-dkms=2.13.5-1' is another one."""

@@ -214,6 +214,59 @@ class TestSignature:
         with pytest.raises(GpuOpsError, match="nvidia-uvm.ko is signed by nobody"):
             executors.build_module(host, Journal(host), step)
 
+    @pytest.mark.parametrize("essential", (True, False))
+    def test_an_nvidia_peermem_that_would_not_load_fails_where_it_is_needed_and_is_remembered_elsewhere(
+        self, tmp_path: Path, essential: bool
+    ) -> None:
+        class Built(Host):
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+                return CommandResult(argv, 0, "version: %s\n" % VERSION if argv[0] == "modinfo" else
+                                     "nvidia/%s: added\n" % VERSION, "")
+
+        host = Built(str(tmp_path / "root"))
+        journal = Journal(host)
+        host.write("/boot/vmlinuz-" + RUNNING, "")
+        step = Step("driver", "dkms.build", RUNNING, "", change={"before": {}, "after": {"nvidia": VERSION}},
+                    parameters={"essential": essential, "timeout": 9, "signed": False, "certificate": "",
+                                "exactly": False, "peer_memory": True})
+        made = "/lib/modules/%s/modules.dep" % RUNNING, "updates/dkms/nvidia.ko:\nupdates/dkms/nvidia-peermem.ko: %s\n"
+        host.write(made[0], made[1] % "updates/ib_core.ko")
+        executors.build_module(host, journal, step)
+        assert journal.recall("driver") == {}
+        host.write(made[0], made[1] % "updates/dkms/nvidia.ko")
+        if essential:
+            with pytest.raises(GpuOpsError) as told:
+                executors.build_module(host, journal, step)
+            assert told.value.code == "driver.peer_memory_not_used"
+        else:
+            executors.build_module(host, journal, step)
+            assert journal.recall("driver") == {"peers_unbuilt": {RUNNING: {"nvidia_peermem": VERSION}}}
+
+    @pytest.mark.parametrize(("told", "remembered"), (
+        ("nvidia.c:3: error: no such kernel", True),
+        ("gcc: fatal error: Killed signal terminated program cc1", False)))
+    def test_a_full_disk_and_lack_of_memory_say_nothing_of_a_kernel(
+        self, tmp_path: Path, told: str, remembered: bool
+    ) -> None:
+        class Fails(Host):
+            def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+                return CommandResult(argv, 0, "nvidia/%s: added\n" % VERSION, "") if argv[1] == "status" else \
+                    CommandResult(argv, 10, "", "Error! Bad return status for module build\n")
+
+        host = Fails(str(tmp_path / "root"))
+        host.write("/boot/vmlinuz-" + RUNNING, "")
+        host.make_directory("/lib/modules/" + RUNNING, 0o755)
+        host.write("/var/lib/dkms/nvidia/%s/build/make.log" % VERSION, told + "\n")
+        step = Step("driver", "dkms.build", RUNNING, "", change={"before": {}, "after": {"nvidia": VERSION}},
+                    parameters={"essential": False, "timeout": 9, "signed": False, "certificate": "",
+                                "exactly": False})
+        if remembered:
+            executors.build_module(host, Journal(host), step)
+        else:
+            with pytest.raises(GpuOpsError, match="Killed signal"):
+                executors.build_module(host, Journal(host), step)
+        assert bool(Journal(host).recall("driver")) is remembered
+
     def test_each_kernels_module_is_judged_by_its_own_signature(self, tmp_path: Path) -> None:
         ours = keys.make(tmp_path, "DKMS module signing key")
 

@@ -50,11 +50,12 @@ class Killed(BaseException):
 
 
 class Machine(Host):
-    """builds: what DKMS ends with. installed: {kernel: version of its module}. dies_at: the command not reached."""
+    """builds: what DKMS ends with, log: and what its log is then. installed: {kernel: version of its module}.
+    dies_at: the command not reached."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
-        self.builds = 0
+        self.builds, self.log = 0, LOG
         self.installed: Dict[str, str] = {}
         self.commands: List[Sequence[str]] = []
         self.dies_at = 0
@@ -78,7 +79,7 @@ class Machine(Host):
         made = Path(tree) / "nvidia" / version
         if self.builds:
             (made / "build").mkdir(parents=True)
-            (made / "build/make.log").write_text(LOG)
+            (made / "build/make.log").write_text(self.log)
             return CommandResult(argv, self.builds, "", "Error! Bad return status")
         (made / kernel / "x86_64/module").mkdir(parents=True)
         for name in MODULES:
@@ -202,6 +203,20 @@ class TestStaging:
         machine.make_directory("/lib/modules/%s/kernel" % KERNEL, 0o755)
         assert stage(machine, essential=False) == []
         assert Journal(machine).recall("driver")[kernels.NOTE] == {KERNEL: NEW}
+
+    @pytest.mark.parametrize("ended", (5, 7, 10))
+    def test_a_build_for_which_there_was_no_room_says_nothing_of_the_kernel(
+        self, machine: Machine, ended: int
+    ) -> None:
+        machine.builds, machine.log = ended, "cc1: fatal error: error writing to x.s: No space left on device\n"
+        put(Path(machine.root), "/boot/vmlinuz-" + KERNEL, "")
+        machine.make_directory("/lib/modules/%s/kernel" % KERNEL, 0o755)
+        with pytest.raises(GpuOpsError, match="No space left on device") as told:
+            stage(machine, essential=False)
+        assert told.value.refusals[0].code == "driver.build_hampered"
+        assert left(machine) == [] and Journal(machine).recall("driver") == {}
+        machine.builds = 0
+        assert [build.whole for build in stage(machine, essential=False)] == [True]
 
     def test_an_override_of_somebody_else_stays(self, machine: Machine) -> None:
         path = override_path("nvidia", NEW, KERNEL)

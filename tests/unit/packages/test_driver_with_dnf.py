@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import http.server
 import json
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -271,6 +273,43 @@ def test_an_exchange_that_was_killed_in_rpm_is_taken_back(machine: Machine) -> N
     assert set(driver(machine).values()) == {V580}
     again, nothing = machine.run(state="rolled_back", version=V595)
     assert (nothing, again["plan"]["steps"]) == ([], [])
+
+
+def test_an_exchange_that_is_stopped_once_its_beginning_was_finished_still_leads_back_to_the_driver_before(
+    machine: Machine
+) -> None:
+    killed_exchange(machine)
+    there = driver(machine)
+    assert set(there.values()) == {V580, V595} and there[OPEN] == V580, there
+    planned_now = machine.call(check=True, version=V595)["plan"]["steps"]
+    (finish,) = [each for each in planned_now if each["action"] == history.FINISH]
+    history.finish(machine.root.host, Journal(machine.root.host), Step.from_dict(finish))
+    # No package is unfinished any more, the old module is loaded, and some packages are the new driver's
+    assert set(driver(machine).values()) == {V580, V595}
+    machine.run(version=V595)
+    machine.run(version=V595, state="rolled_back")
+    assert set(driver(machine).values()) == {V580}
+
+
+def test_a_transaction_of_somebody_else_that_is_at_work_is_not_taken_for_one_that_was_stopped(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.root.write("/killed-here-libs", "")
+    machine.root.dnf("install", "--disablerepo=*", *("--repofrompath=n,%s" % scratch_rpm.nvidia(), "--enablerepo=n"),
+                     "--nogpgcheck", "nvidia-driver-cuda-libs", check=False)
+    (machine.root.path / "killed-here-libs").unlink()
+    monkeypatch.setattr(history, "LOCK_SECONDS", 1.0)
+    held = subprocess.Popen(
+        [sys.executable, "-c", "import fcntl, sys; held = open(sys.argv[1], 'a'); fcntl.lockf(held, fcntl.LOCK_EX); "
+         "print('held', flush=True); sys.stdin.read()", str(machine.root.path / "var/lib/rpm/.rpm.lock")],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert held.stdout is not None and held.stdout.readline()
+    told = machine.call(check=True)
+    assert (told["code"], "process %d" % held.pid in told["found"]) == ("packages.rpm_at_work", True), told["msg"]
+    threading.Timer(3.0, held.communicate).start()
+    monkeypatch.setattr(history, "LOCK_SECONDS", 60.0)
+    assert machine.call(check=True)["code"] == "driver.transaction_unfinished"
+    assert held.wait(10) == 0
 
 
 def test_a_host_without_the_plugin_of_locks_is_refused_until_nothing_is_to_be_held(machine: Machine) -> None:

@@ -3,7 +3,11 @@
 """rpm's database, its keys, and the files that dnf reads: with rpm itself where it has a say."""
 from __future__ import annotations
 
+import base64
+import http.server
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import scratch_rpm
@@ -13,6 +17,7 @@ from scratch_rpm import Root, built
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import locks, transaction
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import parse_artifact, simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
@@ -120,6 +125,46 @@ def test_a_key_is_read_from_a_path_a_text_and_an_address(root: Root) -> None:
     with pytest.raises(GpuOpsError) as told:
         fetching.read_key(root.host, "http://127.0.0.1:9/key")
     assert "http://127.0.0.1:9/key" in told.value.found
+
+
+class _Proxy(http.server.BaseHTTPRequestHandler):
+    """One that asks who is there, and has every address itself."""
+
+    def do_GET(self) -> None:
+        told = "Basic " + base64.b64encode(b"svc:pa$$ \"word\"").decode()
+        known = self.headers.get("Proxy-Authorization") == told
+        self.send_response(200 if known else 407)
+        if not known:
+            self.send_header("Proxy-Authenticate", 'Basic realm="proxy"')
+        text = key_of("one").public.encode() if known else b""
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *words: Any) -> None:
+        """Not among what the tests print."""
+
+
+def test_a_key_is_read_through_the_proxy_that_dnf_logs_in_to(root: Root) -> None:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    configuration = root.host.read("/etc/dnf/dnf.conf") or ""
+    through = "proxy=http://127.0.0.1:%d\n" % server.server_port
+    try:
+        root.write("/etc/dnf/dnf.conf", configuration + through)
+        with pytest.raises(GpuOpsError):
+            DNF.read_key(root.host, "http://mirror.invalid/key")
+        root.write("/etc/dnf/dnf.conf", configuration + through
+                   + 'proxy_username=svc\nproxy_password=pa$$ "word"\n')
+        assert DNF.read_key(root.host, "http://mirror.invalid/key") == keys.read(
+            key_of("one").public.encode()).armoured
+        root.write("/etc/dnf/dnf.conf", configuration + "proxy=_none_\n")
+        with pytest.raises(GpuOpsError) as told:
+            DNF.read_key(root.host, "http://127.0.0.1:9/key")
+        assert "_none_" not in told.value.found
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 # files

@@ -107,8 +107,11 @@ class Dnf:
             raise _incomplete(told)
 
     def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
+        """Through the proxy that dnf.conf(5) names, as dnf itself goes; '_none_' is none."""
         options = repository_files.parse(host.read("/etc/dnf/dnf.conf") or "").get("main", {})
-        return fetching.read_key(host, key, told, options.get("proxy", ""))
+        proxy, user = (options.get(name, "").strip() for name in ("proxy", "proxy_username"))
+        return fetching.read_key(host, key, told, proxy if proxy.lower() != "_none_" else "", Credentials(
+            user, options.get("proxy_password", "").strip()) if user else None)
 
     def trusted(self, host: Host) -> Dict[str, Tuple[str, ...]]:
         return keyring.trusted(host)

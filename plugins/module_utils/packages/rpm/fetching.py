@@ -15,21 +15,28 @@ _SECONDS = 120
 _OPTIONS = ("--fail", "--silent", "--show-error", "--location", "--connect-timeout", "20", "--max-time", str(_SECONDS))
 
 
-def read_key(host: Host, key: str, told: Optional[Credentials] = None, proxy: str = "") -> str:
+def read_key(
+    host: Host, key: str, told: Optional[Credentials] = None, proxy: str = "", login: Optional[Credentials] = None
+) -> str:
     """A repository's public key, armoured from what was read of it: a URL, a path on the host or armoured text.
 
-    told: who we are for that address; proxy: what the package manager goes through, '' for none.
+    told: who we are for that address; proxy: what the package manager goes through, '' for none; login: who we are for
+    that proxy.
     """
-    return read_given(host, key, lambda url: _fetch(host, url, told, proxy))
+    return read_given(host, key, lambda url: _fetch(host, url, told, proxy, login))
 
 
-def _fetch(host: Host, url: str, told: Optional[Credentials], proxy: str) -> bytes:
+def _fetch(
+    host: Host, url: str, told: Optional[Credentials], proxy: str, login: Optional[Credentials]
+) -> bytes:
     with host.scratch() as scratch:
         target = scratch + "/key"
         # Neither a password nor a proxy's stands among the words of a process (curl(1), --config)
         lines = ['url = "%s"' % url, 'output = "%s"' % target]
         lines += ['user = "%s:%s"' % (_quoted(told.user), _quoted(told.password))] if told else []
         lines += ['proxy = "%s"' % _quoted(proxy)] if proxy else []
+        lines += ['proxy-user = "%s:%s"' % (_quoted(login.user), _quoted(login.password)), "proxy-anyauth"] \
+            if proxy and login else []
         done = host.run(["curl", *_OPTIONS, "--config", "-"], check=False, timeout=_SECONDS + 10,
                         stdin="\n".join(lines) + "\n")
         if done.rc != 0:
