@@ -82,7 +82,7 @@ options:
     description:
       - Directory that holds the packages. Empty, it is NVIDIA's for this distribution.
       - Credentials in it (V(https://user:password@mirror/path/\)) are kept in a file below C(/etc/apt/auth.conf.d) that
-        root alone may read, and in no other file, plan or result. With C(dnf) they are refused.
+        root alone may read, and in no other file, plan or result. With C(dnf) and C(zypper) they are refused.
     type: str
     default: ""
   repository_key:
@@ -189,7 +189,7 @@ options:
   hold:
     description:
       - Whether to pin the version, and to keep unattended upgrades away from the driver; with C(dnf) by locks of its
-        plugin versionlock, which C(dnf-automatic) heeds too.
+        plugin versionlock, which C(dnf-automatic) heeds too, with C(zypper) by locks of its own.
     type: bool
     default: true
   kernel_hold:
@@ -197,8 +197,8 @@ options:
       - Whether the kernel that runs is held too, in C(/etc/apt/preferences.d/gpuops-nvidia-kernel), its metapackages
         included. No other kernel comes meanwhile, so that none without the driver's module does; security updates of
         the kernel do not come either.
-      - Off, the file goes. A host on which another kernel boots next is refused; so is one with C(dnf), with the
-        command that locks its kernel.
+      - Off, the file goes. A host on which another kernel boots next is refused; so is one with C(dnf) or C(zypper),
+        with the command that locks its kernel.
     type: bool
     default: false
   roll_back_to:

@@ -54,6 +54,7 @@ LEFTOVERS = (runfile.UNINSTALLER, "/usr/bin/nvidia-smi", "/usr/lib/x86_64-linux-
              "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1")
 _HISTORIES: Mapping[str, Any] = {DNF.name: dnf_history, ZYPPER.name: zypper_history}
 _OFFERS: Mapping[str, Any] = {DNF.name: dnf_offers, ZYPPER.name: zypper_offers}
+_UNSUPPORTED = re.compile(r"(?m)^[^\S\n]*allow_unsupported_modules[^\S\n]+(\S+)")
 _QUOTED = "\\|{}[]<>\"^~_=!@#$%&*"
 
 
@@ -153,7 +154,16 @@ def _of_rpm(
         packages = manager.installed(host)
         left = history.unfinished(host, packages)
     trusted = manager.trusted(host)
-    return packages, OfRpm(trusted, keyring.ours(journal, "driver", trusted), left, tuple(manager.hold_refusals(host)))
+    return packages, OfRpm(trusted, keyring.ours(journal, "driver", trusted), left, tuple(manager.hold_refusals(host)),
+                           _refuses_unsupported(host) if manager is ZYPPER else "")
+
+
+def _refuses_unsupported(host: Host) -> str:
+    """The last file of modprobe's that says it, as long as it says 0 (SLES Administration Guide, unsupported modules).
+    """
+    said = [(path, value) for path in parameters.configuration_files(host)
+            for value in _UNSUPPORTED.findall(host.read(path) or "")]
+    return said[-1][0] if said and said[-1][1] == "0" else ""
 
 
 def _unfinished(packages: Mapping[str, Package], of_rpm: OfRpm) -> Tuple[str, ...]:

@@ -141,6 +141,7 @@ class World(world.World):
     noted:         what of it is ours.
     migrates:      whether a driver of others was to be replaced.
     locked:        packages that somebody keeps as they are, by locks of zypper.
+    unsupported:   the file by which modprobe refuses modules that SUSE does not support.
     """
 
     capability = CAPABILITY
@@ -176,6 +177,7 @@ class World(world.World):
     noted: Tuple[str, ...] = ()
     migrates: bool = False
     locked: Tuple[str, ...] = ()
+    unsupported: str = ""
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -183,7 +185,7 @@ class World(world.World):
             files=self.state(places_of(there).all), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
-            of_rpm=OfRpm(dict(self.trusted), self.our_keys), staged=self.staged,
+            of_rpm=OfRpm(dict(self.trusted), self.our_keys, refuses_unsupported=self.unsupported), staged=self.staged,
             peers=self._peers(wanted), boot=self.boot_state, arguments=self._arguments(wanted))
         seen = replace(seen, held={name: self.installed[name] for name in self.locked})
         seen = replace(seen, **self.more)
@@ -741,6 +743,10 @@ class World(world.World):
     def say_locked(self, *names: str) -> None:
         """Somebody keeps them as they are, by `zypper addlock`."""
         self.locked = names
+
+    def say_unsupported(self, path: str) -> None:
+        """modprobe refuses modules that SUSE does not support, by this file."""
+        self.unsupported = path
 
     def say_theirs(self) -> None:
         """What was stopped was no transaction of ours."""

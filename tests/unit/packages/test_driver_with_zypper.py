@@ -1,7 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""The module gpu_driver on a host of SLES 15 with real zypper and rpm: what it plans is what zypper's history then shows.
-"""
+"""The module gpu_driver on a host of SLES 15 with real zypper and rpm: what it plans is what zypper's history shows."""
 from __future__ import annotations
 
 import http.server
@@ -134,7 +133,7 @@ def transactions(machine: Machine, since: int) -> List[Dict[str, Optional[str]]]
 
 
 def planned(answer: Mapping[str, Any]) -> List[Mapping[str, Any]]:
-    """As the database will have them: of what comes along zypper does not tell whether it may be there several times."""
+    """As the database has them then: of what comes along zypper does not tell what may be there in several versions."""
     return [{"%s-%s" % (name, version) if name == "kernel-devel" else name: version
              for name, version in step["change"]["after"].items()} for step in answer["plan"]["steps"]
             if step["action"] in ("packages.install", "packages.remove")]
@@ -161,6 +160,12 @@ def change(machine: Machine, **options: Any) -> List[str]:
 def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(machine: Machine) -> None:
     before = machine.root.installed()
     machine.root.write(locks.PATH, THEIRS)
+    (machine.root.path / "lib/modprobe.d").mkdir(parents=True)
+    machine.root.write("/lib/modprobe.d/10-unsupported-modules.conf", "# of SUSE\nallow_unsupported_modules 0\n")
+    assert "allow_unsupported_modules" in str(machine.call(check=True)["plan"]["notes"])
+    (machine.root.path / "etc/modprobe.d").mkdir()
+    machine.root.write("/etc/modprobe.d/10-unsupported-modules.conf", "allow_unsupported_modules 1\n")
+    assert machine.call(check=True)["plan"]["notes"] == []
     assert change(machine) == ["file.write", "rpm.import_key", "file.write", "packages.download", "file.write",
                                "packages.install", "dkms.build"]
     assert set(driver(machine).values()) == {V580} and HEADERS in machine.root.installed()

@@ -129,6 +129,9 @@ class Apt:
         unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving=True)
         return [unpack, *_repair_steps(observation, removal_follows, (unpack.id,))]
 
+    def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
+        return []
+
     def steps_back(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
         steps = [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
                  for path in (PARAMETERS_FILE, PIN_FILE, KERNEL_FILE, UNATTENDED_FILE, FRAMEWORK_FILE, PEERS_FILE,

@@ -162,6 +162,9 @@ class Rpm:
     def finish_before_removal(self, observation: Observation, facts: HostFacts, removal_follows: bool) -> List[Step]:
         return self._finish(observation) if observation.ours_unfinished else []
 
+    def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
+        return []
+
     def steps_back(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
         """What others wrote into a file of locks since then stays there."""
         steps: List[Step] = []

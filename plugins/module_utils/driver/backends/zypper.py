@@ -15,6 +15,7 @@ from ...packages import space
 from ...packages.manager import PackageManager
 from ...packages.zypper import history
 from ...packages.zypper.manager import ZYPPER
+from .. import building
 from ..observation import Observation
 from ..policy import Policy
 from .backend import Backend
@@ -43,6 +44,16 @@ class Zypper(Rpm):
                 "let a mirror or a proxy of yours log in, and leave `repository_url` to one without them",
                 option="repository_url"))
         return refusals
+
+    def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
+        """Whether the packages allow it themselves, only they tell; of a driver that is there already, nobody is told.
+        """
+        path = observation.of_rpm.refuses_unsupported
+        if not path or not building.loses(coming):
+            return []
+        return ["modprobe loads no module here that SUSE does not support, as are those that DKMS builds "
+                "(allow_unsupported_modules 0 in %s). Where the driver does not load for that reason, allow it: "
+                "`echo allow_unsupported_modules 1 >/etc/modprobe.d/%s`" % (path, path.rsplit("/", 1)[1])]
 
 
 BACKEND: Backend = Zypper()
