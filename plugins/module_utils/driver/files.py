@@ -12,7 +12,8 @@ from ..core.facts import HostFacts
 from ..core.steps import managed
 from ..hardware.parameters import PARAMETERS_FILE
 from ..hardware.peer_modules import PEERS_FILE
-from ..packages.dnf import locks
+from ..packages.apt.credentials import AUTH_CONF, Form
+from ..packages.dnf import credentials, locks
 from ..packages.managers import APT, DNF, manager_of
 from ..packages.model import Repository
 from ..packages.rpm import repositories
@@ -36,6 +37,9 @@ OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, KERNEL_FILE, PEERS_FILE, GRUB_FILE
 CAPABILITY = "driver"
 REPOSITORY = "gpuops-nvidia-driver"
 REPO_FILE = "/etc/yum.repos.d/%s.repo" % REPOSITORY
+# As AUTH_FILE, with dnf
+PASSWORD_VARIABLE = "gpuops_nvidia_driver_password"
+PASSWORD_FILE = "%s/%s" % (credentials.DIRECTORY, PASSWORD_VARIABLE)
 RPM_KEY_FILE = "/etc/pki/rpm-gpg/" + REPOSITORY
 STREAM_FILE = "%s/%s.module" % (locks.MODULES, catalogue.STREAM)
 DNF_RECORDED_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, locks.LIST, PARAMETERS_FILE)
@@ -52,6 +56,7 @@ class Places:
     recorded:     those that belong to one driver and not to the one after it.
     after:        those of them that are written after a transaction.
     sources_text: the file of the repository, as it has to be.
+    auth:         the file of credentials, and its form.
     """
 
     sources: str
@@ -60,6 +65,8 @@ class Places:
     recorded: Tuple[str, ...]
     after: Tuple[str, ...]
     sources_text: Callable[[Origin], str]
+    auth: str
+    form: Form
 
     def record(self, files: Mapping[str, Optional[str]]) -> Dict[str, Optional[str]]:
         """Of the list of locks, which is not ours whole, what is ours."""
@@ -101,7 +108,13 @@ def unattended_text(are_precompiled: bool = False) -> str:
 def repo_text(origin: Origin) -> str:
     """The repository as dnf has it; the key's origin is noted so that another one is noticed."""
     from_where = origin.key_url or origin.key_file
-    return repositories.text(repository_of(origin, ""), {}) + ("# Key: %s\n" % from_where if from_where else "")
+    login = credentials.options(origin.credentials, PASSWORD_VARIABLE) if origin.credentials else {}
+    return repositories.text(repository_of(origin, ""), login) + ("# Key: %s\n" % from_where if from_where else "")
+
+
+def without_login(text: Optional[str]) -> Optional[str]:
+    """The same file of a repository without who we are; dnf does without one then that lets nobody in."""
+    return None if text is None else re.sub(r"(?m)^(username|password)=.*\n", "", text)
 
 
 def repository_of(origin: Origin, key: str) -> Repository:
@@ -109,10 +122,12 @@ def repository_of(origin: Origin, key: str) -> Repository:
     return Repository(origin.url, key, RPM_KEY_FILE, credentials=origin.credentials, id=REPOSITORY)
 
 
-APT_PLACES = Places(SOURCES_FILE, KEY_FILE, OUR_FILES, RECORDED_FILES, (PIN_FILE,), sources_text)
+APT_PLACES = Places(
+    SOURCES_FILE, KEY_FILE, OUR_FILES, RECORDED_FILES, (PIN_FILE,), sources_text, AUTH_FILE, AUTH_CONF)
 _PLACES: Dict[str, Places] = {
     APT.name: APT_PLACES,
-    DNF.name: Places(REPO_FILE, RPM_KEY_FILE, DNF_FILES, DNF_RECORDED_FILES, (), repo_text),
+    DNF.name: Places(REPO_FILE, RPM_KEY_FILE, DNF_FILES, DNF_RECORDED_FILES, (), repo_text, PASSWORD_FILE,
+                     credentials.FORM),
 }
 
 

@@ -13,7 +13,7 @@ from ..packages.dnf import locks
 from ..packages.managers import APT, manager_of
 from . import building, catalogue
 from .archive import STORE
-from .files import CAPABILITY, KEPT_SOURCES_FILE, STREAM_FILE, places_of
+from .files import CAPABILITY, KEPT_SOURCES_FILE, REPO_FILE, STREAM_FILE, places_of, without_login
 from .observation import Observation, archives_at_hand
 from .record import NONE, Record, is_archived, is_proven, strangers, way_back
 
@@ -194,6 +194,9 @@ def recorded_text(observation: Observation, record: Record, path: str) -> Option
     """What a file will be; what others wrote into the list of locks stays there."""
     if path == locks.LIST:
         return locks.with_block(CAPABILITY, record.files.get(path), observation.files.get(path))
+    if path == REPO_FILE and record.url not in (observation.auth.shown or "").splitlines():
+        # The password that is there now is another repository's
+        return without_login(record.files.get(path))
     return record.files.get(path)
 
 

@@ -19,13 +19,22 @@ from ...core.steps import PACKAGES_DOWNLOAD, file_step, restore_step
 from ...hardware.parameters import PARAMETERS_FILE
 from ...hardware.peer_modules import PEERS_FILE
 from ...packages import space
-from ...packages.dnf import locks
+from ...packages.apt import credentials as apt_credentials
+from ...packages.dnf import credentials, locks
 from ...packages.dnf.history import finish_step
 from ...packages.dnf.manager import DNF
 from ...packages.manager import PackageManager
 from .. import catalogue
 from ..archive import STORE
-from ..files import FRAMEWORK_FILE, REPO_FILE, RPM_KEY_FILE, STREAM_FILE, repo_text, repository_of
+from ..files import (
+    FRAMEWORK_FILE,
+    PASSWORD_FILE,
+    REPO_FILE,
+    RPM_KEY_FILE,
+    STREAM_FILE,
+    repo_text,
+    repository_of,
+)
 from ..observation import Observation
 from ..origin import origin_of
 from ..peer_builds import wanted_products
@@ -63,13 +72,13 @@ class Dnf:
             "run `%s`%s, and leave `%s` out" % (
                 shlex.join(words), " once the driver is there" if option in ("gds", "gdrcopy") else "", option),
             option=option) for option, words in _by_hand(policy, facts).items()]
-        if policy.credentials is not None:
+        objection = credentials.objection(policy.credentials) if policy.credentials else ""
+        if objection:
             refusals.append(Refusal(
-                "driver.credentials_not_with_dnf", "credentials in `repository_url`, on %s %s" % (
-                    facts.os_id, facts.os_version),
-                "a repository that this host reaches without them: dnf would have them in a file that everybody reads",
-                "let a mirror or a proxy of yours log in, or configure the repository yourself and leave "
-                "`repository_url` to a mirror without them", option="repository_url"))
+                "driver.credentials_not_with_dnf", "%s in `repository_url`, on %s %s" % (
+                    objection, facts.os_id, facts.os_version),
+                "a user name that dnf takes as it stands: it would put a variable in its place",
+                "choose another user for this repository", option="repository_url"))
         return refusals
 
     def refuse_target(self, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
@@ -95,13 +104,16 @@ class Dnf:
     def repository_steps(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
         origin = origin_of(policy, facts)
         key = origin.key_text or (observation.offer.key if observation.offer else "")
-        steps: List[Step] = []
+        login = apt_credentials.steps(NAME, PASSWORD_FILE, origin.url, origin.credentials, observation.auth,
+                                      credentials.FORM, manager=self.manager.name)
+        steps: List[Step] = login if origin.credentials else []
         if key:
             steps += own_file(observation, RPM_KEY_FILE, key, "rpm checks packages of this repository with this key.")
             trust = self.manager.trust_steps(NAME, repository_of(origin, key), observation.of_rpm.trusted)
             steps += [replace(step, depends_on=tuple(each.id for each in steps)) for step in trust]
-        return steps + own_file(observation, REPO_FILE, repo_text(origin),
-                                "The driver's packages come from this repository.", tuple(step.id for step in steps))
+        steps = steps + own_file(observation, REPO_FILE, repo_text(origin),
+                                 "The driver's packages come from this repository.", tuple(step.id for step in steps))
+        return steps if origin.credentials else steps + login
 
     def finishing_steps(
         self, observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step],
@@ -154,6 +166,8 @@ class Dnf:
         steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
                   for path in (PARAMETERS_FILE, STREAM_FILE, FRAMEWORK_FILE, PEERS_FILE, REPO_FILE)
                   if path in observation.originals]
+        if observation.auth.shown is not None:
+            steps.append(apt_credentials.removal(NAME, PASSWORD_FILE, observation.auth))
         steps += self.manager.distrust_steps(NAME, observation.of_rpm.our_keys)
         return steps + [restore_step(NAME, RPM_KEY_FILE, observation.files.get(RPM_KEY_FILE),
                                      observation.originals[RPM_KEY_FILE])
