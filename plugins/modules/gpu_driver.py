@@ -82,7 +82,9 @@ options:
     description:
       - Directory that holds the packages. Empty, it is NVIDIA's for this distribution.
       - Credentials in it (V(https://user:password@mirror/path/\)) are kept in a file below C(/etc/apt/auth.conf.d) that
-        root alone may read, and in no other file, plan or result. With C(dnf) and C(zypper) they are refused.
+        root alone may read, and in no other file, plan or result. With C(dnf) that is so of the password, which is a
+        variable below C(/etc/dnf/vars); whoever else runs C(dnf) does without the repository. With
+        C(zypper) they are refused.
     type: str
     default: ""
   repository_key:

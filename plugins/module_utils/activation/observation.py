@@ -89,7 +89,7 @@ class Observation:
                 HostFacts.parameters_differ has them.
     guest:      whether the GPUs are virtual ones, whose driver's package has no persistence daemon.
     ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
-    gdrdrv_node: whether GDRCopy's node leads to its module, None where there is none.
+    gdr_node:   whether GDRCopy's node leads to its module, None where there is none.
     """
 
     modules: Mapping[str, int] = field(default_factory=dict)
@@ -112,7 +112,7 @@ class Observation:
     taken: Tuple[str, ...] = ()
     guest: bool = False
     ours: bool = False
-    gdrdrv_node: Optional[bool] = None
+    gdr_node: Optional[bool] = None
 
     def to_dict(self) -> Dict[str, Any]:
         # Process ids come and go without any meaning for the plan.
@@ -152,7 +152,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         guest=bool(facts.vgpu_manager),
         ours=any("nvidia" in name and change.before is None
                  for name, change in journal.packages("driver").items()),
-        gdrdrv_node=_leads_to(host, GDRDRV),
+        gdr_node=_leads_to(host, GDRDRV),
     )
 
 

@@ -262,9 +262,9 @@ def _beside_steps(
     """A node of somebody else's GDRCopy leads nowhere, too, where its module has another number now."""
     loads = _load_steps(observation, facts, _brought_back(observation, facts), disruption, requires)
     loaded = tuple(step.id for step in loads if step.subject == GDRDRV)
-    is_led_to = GDRDRV in observation.modules and observation.gdrdrv_node
+    is_led_to = GDRDRV in observation.modules and observation.gdr_node
     if is_led_to or not (loaded or GDRDRV in observation.modules) or not (
-            GDRDRV in facts.peer_modules or observation.gdrdrv_node is not None):
+            GDRDRV in facts.peer_modules or observation.gdr_node is not None):
         return loads
     return [*loads, command_step(
         NAME, "devices.create", "GDRCopy", GDRDRV_NODE_COMMAND,

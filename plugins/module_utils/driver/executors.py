@@ -15,6 +15,7 @@ from ..hardware.certificates import parse_certificate
 from ..hardware.peer_modules import PEERMEM, peermem_uses_rdma
 from ..packages import torn
 from ..packages.apt import credentials, running
+from ..packages.dnf import credentials as dnf_credentials
 from ..packages.managers import APT, DNF, ZYPPER, manager_of_step
 from . import enrollment, precompiled, record_executors, runfile, staging_executors
 from .archive import keep_fetched, lend
@@ -154,4 +155,4 @@ EXECUTORS: Dict[str, Executor] = {
 
 def secret_executors(policy: Policy) -> Dict[str, Executor]:
     """Those that need what no step, plan or journal carries."""
-    return {**credentials.executors(policy), **enrollment.secret_executors(policy)}
+    return {**credentials.executors(policy, {DNF.name: dnf_credentials.FORM}), **enrollment.secret_executors(policy)}

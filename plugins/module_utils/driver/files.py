@@ -12,9 +12,12 @@ from ..core.facts import HostFacts
 from ..core.steps import managed
 from ..hardware.parameters import PARAMETERS_FILE
 from ..hardware.peer_modules import PEERS_FILE
+from ..packages.apt.credentials import AUTH_CONF, Form
+from ..packages.dnf import credentials
 from ..packages.dnf import locks as dnf_locks
 from ..packages.managers import APT, DNF, ZYPPER, manager_of
 from ..packages.model import Repository
+from ..packages.rpm import repositories
 from ..packages.zypper import locks as zypper_locks
 from . import catalogue
 from .origin import KEY_FILE, Origin
@@ -36,6 +39,9 @@ OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, KERNEL_FILE, PEERS_FILE, GRUB_FILE
 CAPABILITY = "driver"
 REPOSITORY = "gpuops-nvidia-driver"
 REPO_FILE = "/etc/yum.repos.d/%s.repo" % REPOSITORY
+# As AUTH_FILE, with dnf
+PASSWORD_VARIABLE = "gpuops_nvidia_driver_password"
+PASSWORD_FILE = "%s/%s" % (credentials.DIRECTORY, PASSWORD_VARIABLE)
 RPM_KEY_FILE = "/etc/pki/rpm-gpg/" + REPOSITORY
 STREAM_FILE = "%s/%s.module" % (dnf_locks.MODULES, catalogue.STREAM)
 DNF_RECORDED_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, dnf_locks.LIST, PARAMETERS_FILE)
@@ -57,6 +63,7 @@ class Places:
     recorded:     those that belong to one driver and not to the one after it.
     after:        those of them that are written after a transaction.
     sources_text: the file of the repository, as it has to be.
+    auth:         the file of credentials, and its form.
     """
 
     sources: str
@@ -65,6 +72,8 @@ class Places:
     recorded: Tuple[str, ...]
     after: Tuple[str, ...]
     sources_text: Callable[[Origin], str]
+    auth: str
+    form: Form
 
     def record(self, files: Mapping[str, Optional[str]]) -> Dict[str, Optional[str]]:
         """Of locks, whose file is not ours whole, what is ours."""
@@ -110,7 +119,8 @@ def unattended_text(are_precompiled: bool = False) -> str:
 
 def repo_text(origin: Origin) -> str:
     """The repository as dnf has it."""
-    return DNF.repository_files(repository_of(origin, ""))[REPO_FILE] + _noted(origin)
+    login = credentials.options(origin.credentials, PASSWORD_VARIABLE) if origin.credentials else {}
+    return repositories.text(repository_of(origin, ""), login) + _noted(origin)
 
 
 def zypper_repo_text(origin: Origin) -> str:
@@ -124,16 +134,24 @@ def _noted(origin: Origin) -> str:
     return "# Key: %s\n" % from_where if from_where else ""
 
 
+def without_login(text: Optional[str]) -> Optional[str]:
+    """The same file of a repository without who we are; dnf does without one then that lets nobody in."""
+    return None if text is None else re.sub(r"(?m)^(username|password)=.*\n", "", text)
+
+
 def repository_of(origin: Origin, key: str) -> Repository:
     """The repository as dnf and zypper are told of it. key: its text."""
     return Repository(origin.url, key, RPM_KEY_FILE, credentials=origin.credentials, id=REPOSITORY)
 
 
-APT_PLACES = Places(SOURCES_FILE, KEY_FILE, OUR_FILES, RECORDED_FILES, (PIN_FILE,), sources_text)
+APT_PLACES = Places(
+    SOURCES_FILE, KEY_FILE, OUR_FILES, RECORDED_FILES, (PIN_FILE,), sources_text, AUTH_FILE, AUTH_CONF)
 _PLACES: Dict[str, Places] = {
     APT.name: APT_PLACES,
-    DNF.name: Places(REPO_FILE, RPM_KEY_FILE, DNF_FILES, DNF_RECORDED_FILES, (), repo_text),
-    ZYPPER.name: Places(ZYPPER_REPO_FILE, RPM_KEY_FILE, ZYPPER_FILES, ZYPPER_RECORDED_FILES, (), zypper_repo_text),
+    DNF.name: Places(REPO_FILE, RPM_KEY_FILE, DNF_FILES, DNF_RECORDED_FILES, (), repo_text, PASSWORD_FILE,
+                     credentials.FORM),
+    ZYPPER.name: Places(ZYPPER_REPO_FILE, RPM_KEY_FILE, ZYPPER_FILES, ZYPPER_RECORDED_FILES, (), zypper_repo_text,
+                        AUTH_FILE, AUTH_CONF),
 }
 
 

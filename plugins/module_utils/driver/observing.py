@@ -28,7 +28,7 @@ from ..packages.zypper import history as zypper_history
 from . import archive, catalogue, kernel_hold, prebuilt, runfile
 from .backends import dnf_offers, zypper_offers
 from .boot_arguments import read_arguments
-from .files import AUTH_FILE, KEPT_SOURCES_FILE, places_of
+from .files import KEPT_SOURCES_FILE, places_of
 from .kernels import read_kernels
 from .observation import (
     KEPT_NAMES,
@@ -89,12 +89,12 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         runfile=runfile.version(host),
         installed_by_us=installed_by_us,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
-                   for original in journal.originals("driver") if original.path != AUTH_FILE},
+                   for original in journal.originals("driver") if original.path != places.auth},
         lists=_lists_of(host, origin.url) if origin.url and manager is APT else (),
         signing_key=read_signing_key(host, policy),
         held=database.held(packages, watched),
-        auth=credentials.observe(host, journal, "driver", AUTH_FILE, origin.url,
-                                 None if policy.state == "absent" else origin.credentials),
+        auth=credentials.observe(host, journal, "driver", places.auth, origin.url,
+                                 None if policy.state == "absent" else origin.credentials, places.form),
         loaded_parameters=_loaded_parameters(host, policy),
         set_elsewhere=_set_elsewhere(host),
         month=time.strftime("%Y-%m", time.gmtime()),

@@ -13,7 +13,7 @@ from ..packages.dnf import locks
 from ..packages.managers import APT, manager_of
 from . import building, catalogue
 from .archive import STORE
-from .files import KEPT_SOURCES_FILE, STREAM_FILE, Places, places_of
+from .files import KEPT_SOURCES_FILE, REPO_FILE, STREAM_FILE, Places, places_of, without_login
 from .observation import Observation, archives_at_hand
 from .record import NONE, Record, is_archived, is_proven, strangers, way_back
 
@@ -199,6 +199,9 @@ def file_steps(
 
 def recorded_text(observation: Observation, record: Record, path: str) -> Optional[str]:
     """What a file will be; what others wrote into a file of locks stays there."""
+    if path == REPO_FILE and record.url not in (observation.auth.shown or "").splitlines():
+        # The password that is there now is another repository's
+        return without_login(record.files.get(path))
     return Places.with_ours(path, record.files.get(path), observation.files.get(path))
 
 

@@ -83,7 +83,7 @@ class World(world.World):
             on_disk=bool(there.driver_installed or there.driver_userspace), holders=self._holders(),
             services={name: Service(**vars(unit)) for name, unit in self.units.items()},
             nodes=tuple(node for node in self.nodes if node != planner.GDRDRV_NODE),
-            gdrdrv_node=planner.GDRDRV_NODE not in self.stale if planner.GDRDRV_NODE in self.nodes else None,
+            gdr_node=planner.GDRDRV_NODE not in self.stale if planner.GDRDRV_NODE in self.nodes else None,
             minors=self.minors, modprobe=self.modprobe, files=self.state((MODULES_FILE, UNIT_FILE)),
             originals=dict(self.originals), unloaded=tuple(self.unloaded), stopped=tuple(self.stopped),
             enabled=tuple(self.enabled), ours=self.ours, divided=self.divided,

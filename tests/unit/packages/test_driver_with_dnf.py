@@ -3,6 +3,7 @@
 """The module gpu_driver on a host of EL 9 with real dnf and rpm: what it plans is what dnf's history then shows."""
 from __future__ import annotations
 
+import base64
 import http.server
 import json
 import subprocess
@@ -11,6 +12,7 @@ import threading
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from urllib.parse import quote
 
 import pytest
 import scratch_rpm
@@ -26,6 +28,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, observing
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PASSWORD_FILE, REPO_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
@@ -126,6 +129,21 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Ite
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *words: Any) -> None:
         """Not among what the tests print."""
+
+
+class _Closed(_Quiet):
+    """Lets one user in."""
+
+    told = ""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Authorization") == "Basic " + base64.b64encode(self.told.encode()).decode():
+            super().do_GET()
+            return
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="mirror"')
+        self.send_header("Content-Length", "0")
+        self.end_headers()
 
 
 def transactions(machine: Machine, since: int) -> List[Mapping[str, Any]]:
@@ -289,6 +307,88 @@ def test_an_exchange_that_is_stopped_once_its_beginning_was_finished_still_leads
     machine.run(version=V595)
     machine.run(version=V595, state="rolled_back")
     assert set(driver(machine).values()) == {V580}
+
+
+def test_a_password_is_in_one_file_that_root_alone_reads_and_dnf_logs_in_with_it(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = 'pa$$releasever\\w{%7}"\'#$'
+    monkeypatch.setattr(_Closed, "told", "svc:" + secret)
+    server = http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(_Closed, directory=str(scratch_rpm.nvidia())))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = "http://svc:%s@127.0.0.1:%d/" % (quote(secret, safe=""), server.server_port)
+    try:
+        told = machine.call(check=True, repository_url="http://127.0.0.1:%d/" % server.server_port)
+        assert told["code"] == "driver.repository_unreadable"
+        done = change(machine, repository_url=url)
+        assert [each.split("/")[1] for each in done][:1] == ["credentials.write"]
+        assert set(driver(machine).values()) == {V580}
+        machine.root.dnf("--refresh", "makecache")
+        holders = [name for name, data in machine.root.tree().items() if secret.encode() in data]
+        assert holders == [PASSWORD_FILE.lstrip("/")] == [
+            name for name, data in machine.root.tree().items() if secret[:13].encode() in data]
+        assert machine.root.host.mode(PASSWORD_FILE) == 0o600
+        monkeypatch.setattr(_Closed, "told", "svc:another")
+        other = url.replace(quote(secret, safe=""), "another")
+        _first, done = machine.run(repository_url=other, version=V595)
+        assert "credentials.write" in [each.split("/")[1] for each in done]
+        change(machine, repository_url=other, version=V595, state="absent")
+        assert not machine.root.host.exists(PASSWORD_FILE)
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_the_way_back_to_another_repository_takes_no_password_of_this_one_there(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Closed, "told", "svc:one")
+    handler = partial(_Closed, directory=str(scratch_rpm.nvidia()))
+    servers = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) for _each in range(2)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    first, second = ("http://svc:one@127.0.0.1:%d/" % server.server_port for server in servers)
+    try:
+        machine.run(repository_url=first)
+        machine.loaded = V580
+        machine.run(repository_url=second, version=V595)
+        machine.loaded = ""
+        change(machine, repository_url=second, version=V595, state="rolled_back")
+        assert set(driver(machine).values()) == {V580}
+        there = machine.root.host.read(REPO_FILE) or ""
+        assert "baseurl=http://127.0.0.1:%d/" % servers[0].server_port in there
+        assert "password" not in there and "username" not in there
+        machine.run(repository_url=first)
+        assert "password=$" in (machine.root.host.read(REPO_FILE) or "")
+        assert (machine.root.host.read(PASSWORD_FILE) or "").splitlines()[1].endswith(":%d/" % servers[0].server_port)
+    finally:
+        for server in servers:
+            server.shutdown()
+            server.server_close()
+
+
+def test_the_way_back_from_kept_files_does_not_ask_for_the_repository_of_then(machine: Machine) -> None:
+    handler = partial(_Quiet, directory=str(scratch_rpm.nvidia()))
+    gone = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=gone.serve_forever, daemon=True).start()
+    machine.run(repository_url="http://127.0.0.1:%d/" % gone.server_port)
+    machine.loaded, before = V580, machine.root.installed()
+    machine.run(version=V595)
+    machine.loaded = ""
+    gone.shutdown()
+    gone.server_close()
+    change(machine, version=V595, state="rolled_back")
+    assert machine.root.installed() == before
+
+
+def test_a_driver_goes_without_any_repository(machine: Machine) -> None:
+    before = machine.root.installed()
+    machine.run()
+    machine.take_repository_away()
+    machine.root.dnf("clean", "all")
+    change(machine, state="absent")
+    assert machine.root.installed() == before
 
 
 def test_a_transaction_of_somebody_else_that_is_at_work_is_not_taken_for_one_that_was_stopped(

@@ -14,12 +14,14 @@ from ...core.plan import Disruption, Step
 from ...core.refusal import Refusal
 from ...core.steps import file_step
 from ...packages import space
-from ...packages.dnf import history, locks
+from ...packages.apt import credentials as apt_credentials
+from ...packages.dnf import credentials, history, locks
 from ...packages.dnf.manager import DNF
 from ...packages.manager import PackageManager
 from .. import catalogue
-from ..files import STREAM_FILE
+from ..files import PASSWORD_FILE, STREAM_FILE
 from ..observation import Observation
+from ..origin import Origin
 from ..policy import Policy
 from ..target import Target, wanted_of
 from .backend import NAME, Backend
@@ -40,14 +42,22 @@ class Dnf(Rpm):
 
     def refuse_host(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
         refusals = super().refuse_host(observation, policy, facts)
-        if policy.credentials is not None:
+        objection = credentials.objection(policy.credentials) if policy.credentials else ""
+        if objection:
             refusals.append(Refusal(
-                "driver.credentials_not_with_dnf", "credentials in `repository_url`, on %s %s" % (
-                    facts.os_id, facts.os_version),
-                "a repository that this host reaches without them: dnf would have them in a file that everybody reads",
-                "let a mirror or a proxy of yours log in, or configure the repository yourself and leave "
-                "`repository_url` to a mirror without them", option="repository_url"))
+                "driver.credentials_not_with_dnf", "%s in `repository_url`, on %s %s" % (
+                    objection, facts.os_id, facts.os_version),
+                "a user name that dnf takes as it stands: it would put a variable in its place",
+                "choose another user for this repository", option="repository_url"))
         return refusals
+
+    def login_steps(self, observation: Observation, origin: Origin) -> List[Step]:
+        return apt_credentials.steps(NAME, PASSWORD_FILE, origin.url, origin.credentials, observation.auth,
+                                     credentials.FORM, manager=self.manager.name)
+
+    def logout_steps(self, observation: Observation) -> List[Step]:
+        return [] if observation.auth.shown is None else [
+            apt_credentials.removal(NAME, PASSWORD_FILE, observation.auth)]
 
     def steps_before(
         self, observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]

@@ -121,6 +121,9 @@ def _offer_back(
 ) -> Offer:
     files = at_hand(host, observation, record)
     with index(host, repositories, beside_system=True) as opened:
+        if not repositories:
+            # By then ours is the one of that driver, which nobody has read
+            opened.leave_out(REPOSITORY)
         opened.hold({path: recorded_text(observation, record, path) for path in (STREAM_FILE, locks.LIST)
                      if observation.files.get(path) != record.files.get(path)})
         needed = record.changed(observation.installed)

@@ -22,7 +22,7 @@ from .. import catalogue
 from ..archive import STORE
 from ..files import FRAMEWORK_FILE, RPM_KEY_FILE, places_of, repository_of
 from ..observation import Observation
-from ..origin import origin_of
+from ..origin import Origin, origin_of
 from ..peer_builds import wanted_products
 from ..policy import Policy
 from ..record import is_archived
@@ -105,13 +105,23 @@ class Rpm:
     def repository_steps(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
         origin, places = origin_of(policy, facts), places_of(facts)
         key = origin.key_text or (observation.offer.key if observation.offer else "")
-        steps: List[Step] = []
+        login = self.login_steps(observation, origin)
+        steps: List[Step] = login if origin.credentials else []
         if key:
             steps += own_file(observation, places.key, key, "rpm checks packages of this repository with this key.")
             trust = self.manager.trust_steps(NAME, repository_of(origin, key), observation.of_rpm.trusted)
             steps += [replace(step, depends_on=tuple(each.id for each in steps)) for step in trust]
-        return steps + own_file(observation, places.sources, places.sources_text(origin),
-                                "The driver's packages come from this repository.", tuple(step.id for step in steps))
+        steps = steps + own_file(observation, places.sources, places.sources_text(origin),
+                                 "The driver's packages come from this repository.", tuple(step.id for step in steps))
+        return steps if origin.credentials else steps + login
+
+    def login_steps(self, observation: Observation, origin: Origin) -> List[Step]:
+        """Who we are for the repository is written down, or taken away where it asks nobody."""
+        return []
+
+    def logout_steps(self, observation: Observation) -> List[Step]:
+        """What login_steps() wrote goes."""
+        return []
 
     def finishing_steps(
         self, observation: Observation, facts: HostFacts, transaction_follows: bool, repository: List[Step],
@@ -179,6 +189,7 @@ class Rpm:
         paths = (PARAMETERS_FILE, self.stream_file, FRAMEWORK_FILE, PEERS_FILE, places_of(facts).sources)
         steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
                   for path in paths if path in observation.originals]
+        steps += self.logout_steps(observation)
         steps += self.manager.distrust_steps(NAME, observation.of_rpm.our_keys)
         return steps + [restore_step(NAME, RPM_KEY_FILE, observation.files.get(RPM_KEY_FILE),
                                      observation.originals[RPM_KEY_FILE])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Protocol, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from ...core.errors import GpuOpsError
@@ -34,6 +34,20 @@ class AuthFile:
 
     shown: Optional[str] = None
     current: bool = False
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a package manager has credentials in a file.
+
+    text:   (where the repository is, who we are): the file.
+    masked: (such a file): the same for people.
+    why:    why it is written.
+    """
+
+    text: Callable[[str, Credentials], str]
+    masked: Callable[[str], str]
+    why: str
 
 
 def split(url: str) -> Tuple[str, Optional[Credentials]]:
@@ -69,31 +83,39 @@ def masked(written: str) -> str:
     return re.sub(r"(\bpassword\s+)\S+", r"\1" + MASK, written)
 
 
+AUTH_CONF = Form(text, masked, "apt logs in to the repository with these credentials; no other file has them.")
+
+
 def observe(
-    host: Host, journal: Journal, capability: str, path: str, uri: str, wanted: Optional[Credentials]
+    host: Host, journal: Journal, capability: str, path: str, uri: str, wanted: Optional[Credentials],
+    form: Form = AUTH_CONF
 ) -> AuthFile:
     """A file of this name that we did not write is somebody's, and stays."""
     there = host.read(path)
     ours = any(original.path == path for original in journal.originals(capability))
     if there is None or (wanted is None and not ours):
         return AuthFile(None, wanted is None)
-    return AuthFile(masked(there), wanted is not None and there == text(uri, wanted) and host.mode(path) == MODE)
+    return AuthFile(form.masked(there),
+                    wanted is not None and there == form.text(uri, wanted) and host.mode(path) == MODE)
 
 
-def steps(capability: str, path: str, uri: str, wanted: Optional[Credentials], seen: AuthFile) -> List[Step]:
+def steps(
+    capability: str, path: str, uri: str, wanted: Optional[Credentials], seen: AuthFile, form: Form = AUTH_CONF,
+    **parameters: Any
+) -> List[Step]:
     """Pure: write the credentials, or put back what was there before them."""
     if seen.current:
         return []
     if wanted is None:
         return [removal(capability, path, seen)]
-    shown = masked(text(uri, wanted))
+    shown = form.masked(form.text(uri, wanted))
     return [Step(
         capability=capability,
         action=WRITE,
         subject=path,
-        why="apt logs in to the repository with these credentials; no other file has them.",
+        why=form.why,
         change={"before": seen.shown, "after": shown if shown != seen.shown else shown + "# another password\n"},
-        parameters={"uri": uri},
+        parameters={"uri": uri, **parameters},
     )]
 
 
@@ -107,12 +129,18 @@ class _WithCredentials(Protocol):
         """What the repository asks for."""
 
 
-def executors(policy: _WithCredentials) -> Dict[str, Executor]:
-    """The executor of WRITE: it has from the policy what no step, plan or journal carries."""
-    return {WRITE: writer(policy.credentials)}
+_NO_OTHERS: Mapping[str, Form] = {}
 
 
-def writer(wanted: Optional[Credentials]) -> Executor:
+def executors(policy: _WithCredentials, forms: Mapping[str, Form] = _NO_OTHERS) -> Dict[str, Executor]:
+    """The executor of WRITE: it has from the policy what no step, plan or journal carries.
+
+    forms: those of other package managers, by the name that a step has in 'manager'.
+    """
+    return {WRITE: writer(policy.credentials, forms)}
+
+
+def writer(wanted: Optional[Credentials], forms: Mapping[str, Form] = _NO_OTHERS) -> Executor:
     def write(host: Host, journal: Journal, step: Step) -> None:
         uri = step.parameters["uri"]
         if wanted is None:
@@ -125,6 +153,7 @@ def writer(wanted: Optional[Credentials]) -> Executor:
         journal.keep_original(step.capability, step.subject)
         if host.mode(step.subject) not in (None, MODE):
             host.remove(step.subject)
-        host.write(step.subject, text(uri, wanted), MODE)
+        form = forms.get(step.parameters.get("manager", ""), AUTH_CONF)
+        host.write(step.subject, form.text(uri, wanted), MODE)
 
     return write

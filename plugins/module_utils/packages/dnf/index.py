@@ -91,6 +91,10 @@ class Index:
         self.without = tuple(sorted(unread))
         self.unread = tuple("%s: %s" % item for item in sorted(unread.items()))
 
+    def leave_out(self, repository: str) -> None:
+        """Do without a repository of this id, as one that cannot be read."""
+        self.without = tuple(sorted({*self.without, repository}))
+
     def versions(self, packages: Iterable[str], uri: str = "") -> Dict[str, List[str]]:
         """Versions on offer of each package, newest first, of every stream; none for a package that is not there."""
         wanted = sorted(set(packages))

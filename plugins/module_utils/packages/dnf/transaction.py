@@ -52,7 +52,8 @@ def builtin_options(step: Mapping[str, Any], known: Optional[Collection[str]] = 
     if known is not None:
         options = {name: value for name, value in options.items() if name in known or name not in DISPENSABLE}
     if step["action"] == "packages.remove":
-        return dict(options, state="absent", autoremove=False)
+        # It takes nothing from any of them, and would end at the first that cannot be read
+        return dict(options, state="absent", autoremove=False, disablerepo=["*"])
     return dict(
         options,
         state="present",
