@@ -87,18 +87,18 @@ class Offer:
 class OfRpm:
     """What only a host with rpm has.
 
-    trusted:    {name of a key in rpm's database: fingerprints of its primary keys}.
-    our_keys:   those of them that we brought, and no other capability relies on.
-    left:       what a transaction that was stopped has left.
-    objections: why dnf or zypper would not heed our locks.
-    refuses_unsupported: the file by which modprobe of SLES loads no module that SUSE does not support, '' for none.
+    trusted:     {name of a key in rpm's database: fingerprints of its primary keys}.
+    our_keys:    those of them that we brought, and no other capability relies on.
+    left:        what a transaction that was stopped has left.
+    objections:  why dnf or zypper would not heed our locks.
+    unsupported: the file by which modprobe of SLES loads no module that SUSE does not support, '' for none.
     """
 
     trusted: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
     our_keys: Tuple[str, ...] = ()
     left: Union[dnf_history.Unfinished, zypper_history.Unfinished] = dnf_history.Unfinished()
     objections: Tuple[Refusal, ...] = ()
-    refuses_unsupported: str = ""
+    unsupported: str = ""
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,7 @@ class World(world.World):
             files=self.state(places_of(there).all), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
-            of_rpm=OfRpm(dict(self.trusted), self.our_keys, refuses_unsupported=self.unsupported), staged=self.staged,
+            of_rpm=OfRpm(dict(self.trusted), self.our_keys, unsupported=self.unsupported), staged=self.staged,
             peers=self._peers(wanted), boot=self.boot_state, arguments=self._arguments(wanted))
         seen = replace(seen, held={name: self.installed[name] for name in self.locked})
         seen = replace(seen, **self.more)

@@ -48,7 +48,7 @@ class Zypper(Rpm):
     def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
         """Whether the packages allow it themselves, only they tell; of a driver that is there already, nobody is told.
         """
-        path = observation.of_rpm.refuses_unsupported
+        path = observation.of_rpm.unsupported
         if not path or not building.loses(coming):
             return []
         return ["modprobe loads no module here that SUSE does not support, as are those that DKMS builds "
