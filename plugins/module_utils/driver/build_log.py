@@ -39,8 +39,8 @@ def refuse_hampered(
         raise GpuOpsError(
             "driver.build_hampered",
             found="the build of a module for kernel %s was cut off: %s" % (kernel, why.group(0).strip()),
-            wanted="room in /var and /tmp, and memory, for a build",
-            remedy="make room, or let it have memory, and run again",
+            wanted="free space in /var and /tmp, and memory, for a build",
+            remedy="free some space, or let it have memory, and run again",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
 
 
