@@ -243,6 +243,23 @@ def test_a_transaction_that_is_killed_in_rpm_is_finished_by_the_next_run(machine
     assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
+def test_a_first_transaction_that_is_killed_in_rpm_has_its_scripts_run_though_dependencies_were_marked_since(
+    machine: Machine
+) -> None:
+    machine.root.write("/killed-here-libs", "")
+    told = machine.call(run_id="test 2")
+    machine.root.module(DNF.builtin_options(told["awaiting"]) or {})
+    (machine.root.path / "killed-here-libs").unlink()
+    came = set(driver(machine))
+    assert came and OPEN not in came
+    machine.call(run_id="test 2", transaction_failed=True, resumed_step=told["awaiting"]["id"])
+    # dnf mark(8) is a transaction of its own in dnf's history
+    assert not history.entries(machine.root.host)[-1].after, "nothing was marked"
+    _first, done = machine.run()
+    assert [each.split("/")[1] for each in done if "dnf.finish" in each] == ["dnf.finish"]
+    assert set(driver(machine).values()) == {V580}
+
+
 def killed_exchange(machine: Machine) -> None:
     machine.run()
     machine.loaded = V580

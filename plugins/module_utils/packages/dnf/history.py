@@ -138,9 +138,12 @@ def _is_of(entry: Entry, planned: Mapping[str, Optional[str]]) -> bool:
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
-    """What the last transaction has left, if it has no end; what came later by anybody has finished it."""
+    """What the last transaction has left, if it has no end; what came later by anybody has finished it.
+
+    A mark (dnf(8), mark) is an entry too, and has no packages: it finishes nothing.
+    """
     left = {name: packages[name].version for name in database.leftovers(packages)}
-    last = next(reversed(entries(host)), None)
+    last = next((entry for entry in reversed(entries(host)) if entry.after or entry.before), None)
     if last is None or last.ended:
         return Unfinished(left)
     last = _named(last, packages)
