@@ -469,8 +469,8 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts) -> List[s
                          " into kernel %s, which has driver %s" % (facts.boot_kernel, facts.driver_boots)
                          if facts.driver_boots and facts.boot_kernel != facts.kernel else "")))
     elif facts.other_module or facts.driver_loaded != facts.driver_installed:
-        notes += [note for name in OTHERS if name not in facts.peer_modules and (
-                      name in observation.modules or name in observation.unloaded)
+        there = {*observation.modules, *observation.unloaded}
+        notes += [note for name in OTHERS if name in there and name not in facts.peer_modules
                   for note in _note_of(observation, facts, name)]
     return notes
 

@@ -130,8 +130,8 @@ def _refuse_products(observation: Observation, policy: Policy, facts: HostFacts,
             version = observation.installed.get(names[0]) or next(iter(versions), "")
             if version_key(version) >= version_key(FIRST_FS_OPEN_ONLY):
                 found.append(Refusal(
-                    "driver.gds_needs_open_module", "%s %s and the %s kernel module" % (names[0], version,
-                                                                                     target.module),
+                    "driver.gds_needs_open_module",
+                    "%s %s and the %s kernel module" % (names[0], version, target.module),
                     "the open kernel module: nvidia-fs needs it since %s" % FIRST_FS_OPEN_ONLY,
                     "set `kernel_module` to `open` where the GPUs have it, or `gds` to `false`", option="gds"))
     return found

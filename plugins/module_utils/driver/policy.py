@@ -279,8 +279,8 @@ def _refuse_contradictions(policy: Policy) -> None:
 
 
 def _refuse_build(policy: Policy) -> None:
-    idle = [name for name, is_set in (("build", policy.build != AUTO), ("kernel_hold", policy.kernel_hold),
-                                 ("migrate", policy.migrate)) if is_set]
+    idle = [name for name, is_set in (
+        ("build", policy.build != AUTO), ("kernel_hold", policy.kernel_hold), ("migrate", policy.migrate)) if is_set]
     if idle and not policy.comes_from.installs:
         raise GpuOpsError(
             "driver.option_of_preinstalled",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Callable, Dict, List, Mapping, Optional, Protocol, Tuple
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -129,7 +130,7 @@ class _WithCredentials(Protocol):
         """What the repository asks for."""
 
 
-_NO_OTHERS: Mapping[str, Form] = {}
+_NO_OTHERS: Mapping[str, Form] = MappingProxyType({})
 
 
 def executors(policy: _WithCredentials, forms: Mapping[str, Form] = _NO_OTHERS) -> Dict[str, Executor]:

@@ -7,6 +7,7 @@ Both are made here, so that what was simulated is what is done. Pure; the contro
 """
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any, Collection, Dict, List, Mapping, Optional
 
 from ..rpm import database
@@ -15,7 +16,7 @@ from .locks import full
 LOCK_SECONDS = 600
 # Options that not every supported release of ansible.builtin.dnf has, and that may be left out there
 DISPENSABLE = ("lock_timeout",)
-_NONE: Mapping[str, str] = {}
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def specs(request: Mapping[str, Optional[str]], files: Mapping[str, str] = _NONE) -> List[str]:

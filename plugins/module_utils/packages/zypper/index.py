@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError, HostFailed
@@ -32,7 +33,7 @@ CACHE = "/run/gpuops/zypper"
 # What the indexes of a distribution and NVIDIA's repository hold, once as fetched and once as zypper keeps them
 ROOM_BYTES = 600 * 1024 * 1024
 _BEFORE_HOST = re.compile(r"://[^/@]*@")
-_NONE: Mapping[str, str] = {}
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class Index:

@@ -8,13 +8,14 @@ are agreed to, as there is nobody to ask; no key is taken that rpm does not trus
 """
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import List, Mapping, Optional
 
 from ...core.plan import Step
 from ...core.steps import PACKAGES_REMOVE
 from ..rpm import database
 
-_NONE: Mapping[str, str] = {}
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 def specs(request: Mapping[str, Optional[str]], files: Mapping[str, str] = _NONE) -> List[str]:
