@@ -94,6 +94,7 @@ def laboratory_gates() -> List[Gate]:
 
 def slow_gates() -> List[Gate]:
     return [Gate("slow", "Debian's own driver, compiled", _slow, 2400),
+            Gate("program-variations", "variations of the tests that run programs", _program_variations, 2400),
             Gate("variations", "variations of the tests on laboratory hosts", _variations, 4000, needs=("lab-parts",))]
 
 
@@ -152,7 +153,11 @@ def _unit(bench: Bench) -> None:
 
 
 def _programs(bench: Bench) -> None:
-    bench.pytest([*_pytest(), *PROGRAMS], cwd=REPOSITORY)
+    bench.pytest([*_pytest(), "-m", "not variation", *PROGRAMS], cwd=REPOSITORY)
+
+
+def _program_variations(bench: Bench) -> None:
+    bench.pytest([*_pytest(), "-m", "variation", *PROGRAMS], cwd=REPOSITORY)
 
 
 def _pytest() -> List[Word]:

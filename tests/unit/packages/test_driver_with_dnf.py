@@ -206,6 +206,7 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
     assert (left, machine.root.host.read(locks.LIST)) == ([], "")
 
 
+@pytest.mark.variation
 def test_what_an_administrator_has_chosen_since_stays(machine: Machine) -> None:
     change(machine)
     machine.root.dnf("mark", "install", "dkms")
@@ -225,6 +226,7 @@ def test_what_is_staged_is_installed_without_the_repository(machine: Machine) ->
     assert set(driver(machine).values()) == {V580}
 
 
+@pytest.mark.variation
 def test_a_loaded_driver_keeps_its_stream_and_locks_until_it_may_be_exchanged(machine: Machine) -> None:
     machine.run()
     machine.loaded = V580
@@ -288,6 +290,7 @@ def test_an_exchange_is_taken_back_without_the_repository_and_what_it_brought_be
     assert "stream=580-open" in (machine.root.host.read("/etc/dnf/modules.d/nvidia-driver.module") or "")
 
 
+@pytest.mark.variation
 def test_files_that_are_damaged_do_not_count_and_the_repository_has_them(machine: Machine) -> None:
     machine.run()
     machine.loaded = V580
@@ -300,6 +303,7 @@ def test_files_that_are_damaged_do_not_count_and_the_repository_has_them(machine
     assert set(driver(machine).values()) == {V580}
 
 
+@pytest.mark.variation
 def test_an_exchange_that_was_killed_in_rpm_is_taken_back(machine: Machine) -> None:
     killed_exchange(machine)
     machine.take_repository_away()
@@ -357,6 +361,7 @@ def test_a_password_is_in_one_file_that_root_alone_reads_and_dnf_logs_in_with_it
         server.server_close()
 
 
+@pytest.mark.variation
 def test_the_way_back_to_another_repository_takes_no_password_of_this_one_there(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +390,7 @@ def test_the_way_back_to_another_repository_takes_no_password_of_this_one_there(
             server.server_close()
 
 
+@pytest.mark.variation
 def test_the_way_back_from_kept_files_does_not_ask_for_the_repository_of_then(machine: Machine) -> None:
     handler = partial(_Quiet, directory=str(scratch_rpm.nvidia()))
     gone = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
@@ -436,6 +442,7 @@ def test_a_host_without_the_plugin_of_locks_is_refused_until_nothing_is_to_be_he
     assert not machine.call(check=True, hold=False).get("failed")
 
 
+@pytest.mark.variation
 def test_a_host_whose_list_of_locks_is_gone_is_told_how_dnf_works_again(machine: Machine) -> None:
     machine.run()
     (machine.root.path / locks.LIST.lstrip("/")).unlink()
