@@ -142,7 +142,7 @@ class Observation:
     kernel_hold:          the text of our hold of the kernel that counts once the plan is done, '' for none.
     of_rpm:               what only a host with rpm has.
     staged:               kernel modules that were built ahead of an exchange, finished or not.
-    lacking_tools:        what is not installed of what builds a module; only asked where one is to be built ahead.
+    lacking_tools:        what is not installed of what builds a module; only asked where one may be built ahead.
     peers:                the modules of RDMA, GPUDirect Storage and GDRCopy.
     arguments:            what the boot loader starts kernels with.
     """

@@ -131,7 +131,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     followers = provenance.followers(host, journal, "driver")
     observation = replace(observation, archives=manager.archives(host), bindings=manager.has_bindings(host),
                           automatic=tuple(sorted(followers.intersection(watched))),
-                          lacking_tools=lacking_tools(host) if policy.state == "staged" else ())
+                          lacking_tools=() if returns else lacking_tools(host))
     if returns and record:
         return replace(observation, offer=read_way_back(host, observation, record, origin, followers))
     return replace(observation, offer=read_offer(host, observation, policy, facts, origin, followers))

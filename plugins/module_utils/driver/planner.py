@@ -321,9 +321,10 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     # What is fetched is resolved on the host, by the hold that is there
     first = [*_first_steps(observation, policy, facts, packages is not None), *_kernel_steps(observation, facts)]
     fetched = _download_steps(observation, policy, facts, target, packages)
+    ahead, _untold = _stage_steps(observation, policy, facts, target, packages, fetched)
     # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
     is_recorded_first = any(step.subject in places_of(facts).recorded for step in first)
-    steps = [*record, *first, *fetched] if is_recorded_first else [*first, *fetched, *record]
+    steps = [*record, *first, *fetched, *ahead] if is_recorded_first else [*first, *fetched, *ahead, *record]
     removal = runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded),
                               [step.id for step in fetched]) if packages and _goes(observation, policy) else []
     if packages and removal:
@@ -334,14 +335,15 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += backend.steps_after(observation, policy, target, packages)
-    builds = _module_steps(observation, policy, facts, target, packages, _built_ahead(observation, target, packages),
+    builds = _module_steps(observation, policy, facts, target, packages,
+                           _built_ahead(observation, target, packages, ahead),
                            peers.outdated(observation, policy, facts, target),
                            frozenset(peers.with_peer_memory(observation, policy, facts, target)))
     steps += builds + peers.steps(observation, policy, facts, target, packages, builds)
     steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
-    steps += staging.withdraw_steps(observation, target.version, packages)
+    steps += staging.withdraw_steps(observation, target.version, packages, ahead)
     way = {**rollback.returns_to(observation, facts, packages, builds, target.packages.floating),
            **rollback.no_way_back(removal)}
     return Plan(steps=tuple(steps), returns_to=way,
@@ -375,20 +377,32 @@ def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, tar
     first = _first_steps(observation, policy, facts, False)
     fetched = _download_steps(observation, policy, facts, target, packages)
     held = _kernel_steps(observation, facts) if fetched else []
-    backend = backend_of(facts)
-    obstacle = "" if backend.builds_ahead else "packages of %s are not unpacked ahead" % backend.manager.name
-    if origin_of(policy, facts).url.startswith("file:"):
-        obstacle = "packages of a directory on this host (file:) are not fetched ahead"
-    ahead, notes = staging.stage_steps(observation, facts, target, packages, fetched, obstacle)
+    ahead, notes = _stage_steps(observation, policy, facts, target, packages, fetched)
     withdrawn = staging.withdraw_steps(observation, target.version, packages, ahead)
     return Plan(steps=(*withdrawn, *first, *held, *fetched, *ahead), notes=tuple(notes))
 
 
-def _built_ahead(observation: Observation, target: Target, packages: Optional[Step]) -> FrozenSet[str]:
+def _stage_steps(
+    observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step],
+    fetched: List[Step]
+) -> Tuple[List[Step], List[str]]:
+    """(steps, notes): as downloads, they begin a whole installation too, so that a module that does not build leaves
+    the driver that is there alone."""
+    backend = backend_of(facts)
+    obstacle = "" if backend.builds_ahead else "packages of %s are not unpacked ahead" % backend.manager.name
+    if origin_of(policy, facts).url.startswith("file:"):
+        obstacle = "packages of a directory on this host (file:) are not fetched ahead"
+    return staging.stage_steps(observation, facts, target, packages, fetched, obstacle)
+
+
+def _built_ahead(
+    observation: Observation, target: Target, packages: Optional[Step], ahead: List[Step]
+) -> FrozenSet[str]:
     """Kernels whose module DKMS will not have to compile."""
     there: Dict[str, Optional[str]] = {**observation.installed, **(packages.change["after"] if packages else {})}
     return frozenset(kernel.release for kernel in observation.kernels
-                     if staging.is_usable(observation.staged, kernel.release, target.version, there))
+                     if staging.is_usable(observation.staged, kernel.release, target.version, there)).union(
+                         step.subject for step in ahead)
 
 
 def _first_steps(observation: Observation, policy: Policy, facts: HostFacts, transaction_follows: bool) -> List[Step]:

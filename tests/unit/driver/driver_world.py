@@ -202,7 +202,7 @@ class World(world.World):
                 return replace(seen, archives=self.archives, offer=replace(
                     offer_of_rpm(seen, wanted, there), returnable=self._returnable(returnable)))
             offer = replace(self._offer(seen, wanted, there), returnable=self._returnable(returnable))
-            lacking = () if self.tools or wanted.state != "staged" else ("dkms", "make", "compiler")
+            lacking = () if self.tools else ("dkms", "make", "compiler")
             return replace(seen, offer=offer, archives=self.archives, lacking_tools=lacking)
         return seen
 
