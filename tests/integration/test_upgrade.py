@@ -52,15 +52,33 @@ def test_an_upgrade_is_taken_back_as_it_was_done(demo: Fleet, installed: Played)
     assert demo.play("gpuops.nvidia.plan", gpu_hosts="h100").result("h100", "gpu_plan")["plan"]["steps"] == []
 
 
-def test_a_driver_that_does_not_build_gives_way_to_the_one_before(demo: Fleet, installed: Played) -> None:
-    before = driver_of(demo)
+def test_a_driver_that_does_not_build_leaves_node_and_driver_as_they_are(demo: Fleet, installed: Played) -> None:
+    """It is built ahead: site ends before a pod is moved."""
+    work = [gpu_pods.deployment(gpu_pods.pod("work", "h100", 1))]
+    packages, (pod,) = demo.packages("h100"), gpu_pods.run(demo, work)
     failed = demo.run("gpuops.nvidia.site", gpu_hosts="h100", gpu_driver_version="580.999.99",
                       gpu_driver_repository_url="{{ gpulab_packages_url }}/cuda/repos/debian12-broken/x86_64")
+    assert failed.code != 0 and "this driver does not compile" in failed.failures(), failed.failures()
+    assert demo.packages("h100") == packages
+    assert demo.say("h100", "cat", "/sys/module/nvidia/version") == OLD
+    assert [each["metadata"]["uid"] for each in gpu_pods.run(demo, work)] == [pod["metadata"]["uid"]]
+    node = demo.node("h100")
+    assert "unschedulable" not in node["spec"] and node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
+    demo.play("gpuops.nvidia.site", gpu_hosts="h100")
+
+
+def test_a_driver_that_does_not_load_gives_way_to_the_one_before(demo: Fleet, installed: Played) -> None:
+    before = driver_of(demo)
+    rule = "/etc/modprobe.d/not-this-driver.conf"
+    demo.say("h100", "sh", "-c", 'echo "$1" > %s' % rule, "sh",
+             "install nvidia test \"$(modinfo -F version nvidia)\" != %s && modprobe --ignore-install nvidia" % NEW)
+    failed = demo.run("gpuops.nvidia.site", gpu_hosts="h100", gpu_driver_version=NEW)
     assert failed.code != 0 and "Rolled back to driver %s" % OLD in failed.failures(), failed.failures()
     assert driver_of(demo) == before and demo.say("h100", "dpkg", "--audit") == ""
     assert demo.say("h100", "cat", "/sys/module/nvidia/version") == OLD
     node = demo.node("h100")
     assert node["spec"]["unschedulable"] is True
     assert any("Rolled back to driver %s" % OLD in value for value in node["metadata"]["annotations"].values())
+    demo.say("h100", "rm", rule)
     demo.play("gpuops.nvidia.site", gpu_hosts="h100")
     assert "unschedulable" not in demo.node("h100")["spec"]

@@ -9,9 +9,9 @@ from ..core.errors import GpuOpsError
 from ..core.host import CommandResult, Host
 
 LOG_LINES = 12
-# What says nothing of the module: of libc (strerror(3)), and gcc of a compiler that the kernel killed for memory
+# What says nothing of the module: of libc (strerror(3)), and of gcc and make where the kernel killed for memory
 _HAMPERED = re.compile(r".*(?:No space left on device|Disk quota exceeded|Cannot allocate memory|Input/output error"
-                       r"|Read-only file system|Killed signal terminated program).*")
+                       r"|Read-only file system|Killed signal terminated program|\] Killed$).*", re.MULTILINE)
 # As compilers, linkers and modpost write it; not in the name of a file (error.o) or of an option (-Werror)
 _ERROR = re.compile(r"(?:^|[\s:])(?:fatal )?(?:error|ERROR)(?::|$|!)|undefined!|undefined reference")
 
@@ -31,14 +31,15 @@ def _newest(host: Host, module: str, tree: str) -> str:
 def refuse_hampered(
     host: Host, kernel: str, done: CommandResult, module: str = "nvidia*/*", tree: str = "/var/lib/dkms"
 ) -> None:
-    """Raises GpuOpsError where a build failed for want of room or memory: that is of the host and of that moment, and
-    says nothing of whether the module can be built for the kernel."""
+    """Raises GpuOpsError where a build failed for want of room or memory, or was killed: that is of the host and of
+    that moment, and says nothing of whether the module can be built for the kernel."""
     newest = _newest(host, module, tree)
-    why = _HAMPERED.search("\n".join(((host.read(newest) or "") if newest else "", done.stderr, done.stdout)))
+    told = _HAMPERED.search("\n".join(((host.read(newest) or "") if newest else "", done.stderr, done.stdout)))
+    why = told.group(0).strip() if told else "signal %d ended %s" % (-done.rc, done.argv[0]) if done.rc < 0 else ""
     if why:
         raise GpuOpsError(
             "driver.build_hampered",
-            found="the build of a module for kernel %s was cut off: %s" % (kernel, why.group(0).strip()),
+            found="the build of a module for kernel %s was cut off: %s" % (kernel, why),
             wanted="free space in /var and /tmp, and memory, for a build",
             remedy="free some space, or let it have memory, and run again",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)

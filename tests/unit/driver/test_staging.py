@@ -204,14 +204,21 @@ class TestStaging:
         assert stage(machine, essential=False) == []
         assert Journal(machine).recall("driver")[kernels.NOTE] == {KERNEL: NEW}
 
-    @pytest.mark.parametrize("ended", (5, 7, 10))
-    def test_a_build_for_which_there_was_no_room_says_nothing_of_the_kernel(
-        self, machine: Machine, ended: int
+    @pytest.mark.parametrize("ended, log, said", (
+        (5, "cc1: fatal error: error writing to x.s: No space left on device\n", "No space left on device"),
+        (7, "cc1: fatal error: error writing to x.s: No space left on device\n", "No space left on device"),
+        (10, "cc1: fatal error: error writing to x.s: No space left on device\n", "No space left on device"),
+        (10, "make[3]: *** [scripts/Makefile.build:250: nvidia/nv.o] Killed\nmake[2]: *** [all] Error 2\n",
+         r"nv\.o\] Killed"),
+        (-9, "  CC [M]  nvidia/nv.o\n", "signal 9 ended nice"),
+    ))
+    def test_a_build_that_was_cut_off_says_nothing_of_the_kernel(
+        self, machine: Machine, ended: int, log: str, said: str
     ) -> None:
-        machine.builds, machine.log = ended, "cc1: fatal error: error writing to x.s: No space left on device\n"
+        machine.builds, machine.log = ended, log
         put(Path(machine.root), "/boot/vmlinuz-" + KERNEL, "")
         machine.make_directory("/lib/modules/%s/kernel" % KERNEL, 0o755)
-        with pytest.raises(GpuOpsError, match="No space left on device") as told:
+        with pytest.raises(GpuOpsError, match=said) as told:
             stage(machine, essential=False)
         assert told.value.refusals[0].code == "driver.build_hampered"
         assert left(machine) == [] and Journal(machine).recall("driver") == {}
