@@ -81,4 +81,5 @@ def test_a_driver_that_does_not_load_gives_way_to_the_one_before(demo: Fleet, in
     assert any("Rolled back to driver %s" % OLD in value for value in node["metadata"]["annotations"].values())
     demo.say("h100", "rm", rule)
     demo.play("gpuops.nvidia.site", gpu_hosts="h100")
+    assert demo.say("h100", "systemctl", "--failed", "--plain", "--no-legend") == ""
     assert "unschedulable" not in demo.node("h100")["spec"]
