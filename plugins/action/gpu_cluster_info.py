@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence
+from typing import Any, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
@@ -54,18 +54,14 @@ class ActionModule(ClusterAction):
         refusals: List[Refusal] = []
         named_only = boolean(self._task.args.get(NAMED_ONLY, False))
         for cluster in clusters_of(variables, named_only):
-            names: Dict[str, str] = {}
-            for host in cluster.hosts:
-                try:
-                    names[host] = str(variables.value(host, NODE_NAME) or host)
-                except GpuOpsError as error:
-                    told.append({**dict(error.result(), failed=True), "others": [], "name": str(cluster),
-                                 "hosts": [host]})
-                    refusals += error.refusals
+            names, own = self._names(variables, cluster)
+            for error, hosts in own:
+                told.append({**dict(error.result(), failed=True), "others": [], "name": str(cluster),
+                             "hosts": list(hosts)})
+                refusals += error.refusals
             if not names:
                 continue
             cluster = replace(cluster, hosts=tuple(names))
-            self._probed = self._places_of_probes(variables, cluster)
             found = self._read(cluster, frozenset(names.values()))
             del found["changed"]
             nodes = found.pop("of_nodes", {})
@@ -75,11 +71,39 @@ class ActionModule(ClusterAction):
         result = {"changed": False, "clusters": told, "of_hosts": of_hosts}
         return {**result, **as_result(refusals), "failed": True} if refusals else result
 
-    def _places_of_probes(self, variables: PlayVariables, cluster: PlayCluster) -> List[str]:
-        said = [hosts[0] for hosts in variables.alike(cluster.hosts, [POD, POD_NAMESPACE])]
+    def _names(
+        self, variables: PlayVariables, cluster: PlayCluster
+    ) -> Tuple[Dict[str, str], List[Tuple[GpuOpsError, Sequence[str]]]]:
+        """({host: its Node}, [what is wrong with what these hosts say]), and where the pods of the validation run.
+
+        What one host says that cannot be worked out is no reason to leave the others undone.
+        """
+        names: Dict[str, str] = {}
+        wrong: List[Tuple[GpuOpsError, Sequence[str]]] = []
+        probed = set()
         given = self._task.args.get("pod_namespace")
-        return sorted({str(given or variables.value(host, POD_NAMESPACE) or PROBES) for host in said
-                       if _is_on(variables.value(host, POD))})
+        for group in variables.alike(cluster.hosts, [POD, POD_NAMESPACE]):
+            try:
+                place = str(given or variables.value(group[0], POD_NAMESPACE) or PROBES)
+                if _is_on(variables.value(group[0], POD)):
+                    probed.add(place)
+            except GpuOpsError as error:
+                wrong.append((error, group))
+                continue
+            for host in group:
+                try:
+                    names[host] = str(variables.value(host, NODE_NAME) or host)
+                except GpuOpsError as error:
+                    wrong.append((error, (host,)))
+        of_node: Dict[str, List[str]] = {}
+        for host, name in names.items():
+            of_node.setdefault(name, []).append(host)
+        for name, hosts in of_node.items():
+            if len(hosts) > 1:
+                wrong.append((_one_node(name, hosts), hosts))
+        self._probed = sorted(probed)
+        twice = {host for error, hosts in wrong for host in hosts}
+        return {host: names[host] for host in cluster.hosts if host in names and host not in twice}, wrong
 
     def _read(self, cluster: PlayCluster, nodes: FrozenSet[str]) -> Dict[str, Any]:
         """One cluster; what goes wrong with it does not keep the others back."""
@@ -101,6 +125,16 @@ class ActionModule(ClusterAction):
         found = observe(cluster, options["label_selector"], options["namespace"], options["runtime_class"],
                         self._only)
         return dict(found, changed=False)
+
+
+def _one_node(name: str, hosts: Sequence[str]) -> GpuOpsError:
+    return GpuOpsError(
+        "cluster.one_node_of_several_hosts",
+        found="%s are all the Node %s by their `%s`" % (", ".join(hosts), name, NODE_NAME),
+        wanted="a Node of its own for each host",
+        remedy="correct `%s`: what is found of one host would count for another" % NODE_NAME,
+        option=NODE_NAME,
+    )
 
 
 def _is_on(said: Any) -> bool:

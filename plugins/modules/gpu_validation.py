@@ -91,7 +91,9 @@ options:
     type: str
     default: nvidia.com/gpu
   pod:
-    description: Whether to run a pod that asks for one device. Where all are promised to pods, none is run.
+    description:
+      - Whether to run a pod that asks for one device.
+      - Where all are promised to pods, none is run, and one of these has to have started within O(timeout).
     type: bool
     default: true
   pod_image:
@@ -102,6 +104,13 @@ options:
     description: Namespace of that pod.
     type: str
     default: default
+  pod_tolerations:
+    description:
+      - Taints that the pod tolerates, as Kubernetes has tolerations, beside C(nvidia.com/gpu), that of a cordon and
+        O(startup_taint).
+    type: list
+    elements: dict
+    default: []
   pod_trusted_for:
     description:
       - For how many seconds a pod that got its device counts, so that none is run again while nothing changes.

@@ -6,30 +6,34 @@ from __future__ import annotations
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..module_utils.cluster.client import ApiError, Client, Connection
 from ..module_utils.cluster.eviction import read_pods
 from ..module_utils.cluster.offer import MIG, SINGLE, offered, strategy_of
 from ..module_utils.cluster.playbook_rights import probe_rights
-from ..module_utils.cluster.pods import gpu_pods
+from ..module_utils.cluster.pods import GpuPod, gpu_pods
 from ..module_utils.cluster.repeating import ALWAYS, CONFLICT
 from ..module_utils.cluster.rights import require
 from ..module_utils.cluster.startup_taint import tolerations
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
-from ..module_utils.validation.checks import Check
+from ..module_utils.validation.checks import FAILED, PASSED, Check
 from ..module_utils.validation.on_cluster import (
     all_in_use,
     allocatable,
     ended,
     free_resource,
+    is_probe,
+    left_behind,
+    not_ready,
     pod_got_its_device,
     probe_pod,
     proof_of,
     proved,
     state_of,
     unproved,
+    unschedulable,
 )
 from ..module_utils.validation.verdict import raise_if_unhealthy
 
@@ -58,6 +62,7 @@ class ClusterScope:
     pod: bool
     pod_image: str
     pod_namespace: str
+    pod_tolerations: Sequence[Mapping[str, Any]]
     pod_trusted_for: int
     proof: Mapping[str, Any]
     startup_taint: str
@@ -82,6 +87,7 @@ class ClusterScope:
             pod=options["pod"],
             pod_image=options["pod_image"],
             pod_namespace=options["pod_namespace"],
+            pod_tolerations=options["pod_tolerations"],
             pod_trusted_for=options["pod_trusted_for"],
             proof=options["proof"],
             startup_taint=options["startup_taint"],
@@ -153,7 +159,7 @@ def _wait_for_devices(cluster: Client, scope: ClusterScope, limit: float) -> Tup
     def judge() -> Tuple[Check, bool]:
         nonlocal node
         node = cluster.get("/api/v1/nodes/%s" % scope.node)
-        check = allocatable(node, scope.expected, scope.only)
+        check = not_ready(node) or allocatable(node, scope.expected, scope.only)
         return check, check.status == "passed"
 
     return _wait(judge, limit), node
@@ -165,41 +171,81 @@ def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple
     runtime_class = cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class)
     state = state_of(node, there, {
         "expected": scope.expected, "divided": scope.divided, "image": scope.pod_image,
-        "namespace": scope.pod_namespace, "runtime_class": scope.runtime_class}, runtime_class)
+        "namespace": scope.pod_namespace, "tolerations": list(scope.pod_tolerations),
+        "runtime_class": scope.runtime_class}, runtime_class)
     known = proved(scope.proof, state, int(time.time()), scope.pod_trusted_for)
     if known is not None:
         return known, dict(scope.proof)
-    taken: Dict[str, int] = {}
-    pods = gpu_pods(there)
-    for pod in pods:
-        for resource, count in pod.resources.items():
-            taken[resource] = taken.get(resource, 0) + count
-    free = free_resource(node, taken, scope.expected)
-    if free is None:
-        return all_in_use(node, scope.expected, [str(pod) for pod in pods]), unproved(scope.proof)
-    check = _probe(cluster, scope, free, runtime_class is not None)
+    ends = time.monotonic() + scope.timeout
+    while True:
+        left = ends - time.monotonic()
+        free = _free(node, scope, there)
+        if free is None:
+            check = all_in_use(node, scope.expected, [str(pod) for pod in gpu_pods(there)], _working(there))
+            final = check.status != FAILED
+        else:
+            # One that we may make and not take away would stay
+            require(cluster, probe_rights(scope.pod_namespace))
+            _sweep(cluster, scope, there)
+            check, final = _probe(cluster, scope, node, free, runtime_class is not None, max(left, POLL_S))
+        if final or left <= 0:
+            break
+        time.sleep(POLL_S)
+        there = read_pods(cluster, scope.node)
+    if check.status != PASSED:
+        return check, unproved(scope.proof)
     return check, proof_of(check, state, int(time.time()), scope.proof)
 
 
-def _probe(cluster: Client, scope: ClusterScope, resource: str, has_class: bool) -> Check:
-    """has_class: whether the cluster has the RuntimeClass; without it, the pod asks for none."""
-    runtime_class: Optional[str] = scope.runtime_class if has_class else None
-    # One that we may make and not take away would stay
-    require(cluster, probe_rights(scope.pod_namespace))
-    name = "gpuops-validation-%s" % secrets.token_hex(4)
-    pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
-    wanted = probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image, runtime_class,
-                       int(scope.timeout) + LEFT_BEHIND_S, tolerations(scope.startup_taint))
-    divided = scope.divided or resource.startswith(MIG)
+def _free(node: Mapping[str, Any], scope: ClusterScope, there: Sequence[Mapping[str, Any]]) -> Optional[str]:
+    taken: Dict[str, int] = {}
+    for pod in gpu_pods(there):
+        for resource, count in pod.resources.items():
+            taken[resource] = taken.get(resource, 0) + count
+    return free_resource(node, taken, scope.expected)
 
-    def judge() -> Tuple[Check, bool]:
-        pod = cluster.get("%s/%s" % (pods, name))
-        return pod_got_its_device(pod, time.monotonic() - started, divided), ended(pod)
+
+def _working(there: Sequence[Mapping[str, Any]]) -> List[GpuPod]:
+    """Others' pods that have started with their devices."""
+    return [pod for pod in gpu_pods([each for each in there if not is_probe(each)]) if pod.phase == "Running"]
+
+
+def _sweep(cluster: Client, scope: ClusterScope, there: Sequence[Mapping[str, Any]]) -> None:
+    """Take away what killed runs have left on the node."""
+    for pod in there:
+        if left_behind(pod, time.time()) and pod["metadata"]["namespace"] == scope.pod_namespace:
+            cluster.delete("/api/v1/namespaces/%s/pods/%s" % (scope.pod_namespace, pod["metadata"]["name"]),
+                           pod["metadata"]["uid"])
+
+
+def _probe(
+    cluster: Client, scope: ClusterScope, node: Mapping[str, Any], resource: str, has_class: bool, limit: float
+) -> Tuple[Check, bool]:
+    """(the check, whether it says something of the node: a pod that lost its place to another one's does not).
+
+    has_class: whether the cluster has the RuntimeClass; without it, the pod asks for none.
+    limit: seconds that it is waited for.
+    """
+    runtime_class: Optional[str] = scope.runtime_class if has_class else None
+    pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
+    name = "gpuops-validation-%s" % secrets.token_hex(4)
+    wanted = probe_pod(name, scope.pod_namespace, scope.node, resource, scope.pod_image, runtime_class,
+                       int(scope.timeout) + LEFT_BEHIND_S, [*tolerations(scope.startup_taint), *scope.pod_tolerations])
+    divided = scope.divided or resource.startswith(MIG)
+    displaced = Check("pod", FAILED, "pods of others came before the one that was to ask for a device, and again",
+                      "validate again when the node's queue is shorter")
+
+    def judge() -> Tuple[Tuple[Check, bool], bool]:
+        pod = cluster.find("%s/%s" % (pods, name))
+        if pod is None or (unschedulable(pod) and _free(node, scope, read_pods(cluster, scope.node)) is None):
+            return (displaced, False), True
+        return (pod_got_its_device(pod, time.monotonic() - started, divided), True), ended(pod)
 
     uid = _created(cluster, pods, wanted)
     started = time.monotonic()
     try:
-        return _wait(judge, scope.timeout)
+        (told, _final), _taken = wait_for(judge, lambda answer: answer[1], limit, POLL_S)
+        return told
     finally:
         cluster.delete("%s/%s" % (pods, name), uid)
 

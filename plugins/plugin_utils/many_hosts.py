@@ -6,6 +6,8 @@ from __future__ import annotations
 import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any, Callable, Collection, Dict, List, Mapping, Tuple
 
 from ansible.utils.display import Display
@@ -17,10 +19,22 @@ from .clusters import PlayVariables, clusters_of
 from .role_variables import defaults
 
 HOSTS = "hosts"
+# The code of an API server that was asked until the time for that was over, see client.py
+NO_ANSWER = "cluster.no_answer"
 # How many Nodes are asked about, or have a pod that is waited for, at a time
 AT_ONCE = 16
 # The library gives a file of a kubeconfig's certificate to whoever asks next, before it has written it
 _CONNECTING = threading.Lock()
+
+
+@dataclass(frozen=True)
+class _Waiting:
+    """A host whose turn comes. cluster: a number of it."""
+
+    host: str
+    options: Mapping[str, Any]
+    node: str
+    cluster: int
 
 
 class Clients(threading.local):
@@ -50,7 +64,8 @@ def for_hosts(
     names:         of the variables that do, those included that are none of the role's.
     options_of:    of a host, but for its connection. It is asked of one of those that have these variables alike.
     node_variable: which of the role's variables names the Node.
-    do:            with the options and the Node's name, in a thread. One that fails does not keep the others back.
+    do:            with the options and the Node's name, in a thread. One that fails does not keep the others back, and
+                   a cluster that does not answer holds up no other: each has its turn, and it is not asked again.
     Raises GpuOpsError where a host is none of the play.
     """
     there = frozenset(variables.hosts)
@@ -65,8 +80,9 @@ def for_hosts(
         )
     known = defaults(role)
     told: Dict[str, Dict[str, Any]] = {}
-    waiting: List[Tuple[str, Dict[str, Any], str]] = []
+    waiting: List[List[_Waiting]] = []
     for cluster in clusters_of(variables):
+        waiting.append([])
         for group in variables.alike([host for host in cluster.hosts if host in hosts], names, known):
             try:
                 if cluster.refusals:
@@ -78,18 +94,26 @@ def for_hosts(
                 continue
             for host in group:
                 try:
-                    waiting.append((host, options, str(variables.value(host, node_variable, known) or host)))
+                    waiting[-1].append(_Waiting(
+                        host, options, str(variables.value(host, node_variable, known) or host), len(waiting)))
                 except Exception as error:
                     told[host] = _failed(error, host)
 
-    def done(of_host: Tuple[str, Dict[str, Any], str]) -> Dict[str, Any]:
-        try:
-            return do(*of_host[1:])
-        except Exception as error:
-            return _failed(error, of_host[0])
+    dead: Dict[int, GpuOpsError] = {}
 
+    def done(of_host: _Waiting) -> Dict[str, Any]:
+        if of_host.cluster in dead:
+            return failed(dead[of_host.cluster])
+        try:
+            return do(dict(of_host.options), of_host.node)
+        except Exception as error:
+            if isinstance(error, GpuOpsError) and error.refusals[0].code == NO_ANSWER:
+                dead[of_host.cluster] = error
+            return _failed(error, of_host.host)
+
+    in_turn = [each for turn in zip_longest(*waiting) for each in turn if each is not None]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        told.update(zip([host for host, *_rest in waiting], pool.map(done, waiting)))
+        told.update(zip([each.host for each in in_turn], pool.map(done, in_turn)))
     return {"changed": any(each["changed"] for each in told.values()),
             "of_hosts": {host: {"failed": False, **told[host]} for host in hosts if host in told}}
 

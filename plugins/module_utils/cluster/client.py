@@ -38,6 +38,9 @@ FIELD_MANAGER = "gpuops"
 METADATA_ONLY = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,application/json"
 GONE = 410
 # Of what a user of a kubeconfig has: token, password, client-key-data, id-token, client-secret, AWS_SECRET_ACCESS_KEY
+# Of a 403 whose cause is no missing right of the user's: PodSecurity, quotas, limits, policies and webhooks
+# (k8s.io/apiserver, pkg/admission/errors.go and pkg/admission/plugin/webhook/errors)
+_OF_ADMISSION = re.compile(r"is forbidden: (?![Uu]ser )|denied the request")
 _SECRET = re.compile(r"token$|passw|secret|key-data|access_?key|api_?key|credential", re.IGNORECASE)
 
 
@@ -453,6 +456,10 @@ class Client:
         if status == 401:
             return ApiError("cluster.credentials_refused", status, message, found, "credentials that the server takes",
                             "check the credentials in %s" % source)
+        if status == 403 and _OF_ADMISSION.search(message):
+            return ApiError("cluster.denied_by_admission", status, message, found,
+                            "a request that the cluster's own rules let through",
+                            "change the policy, the quota or the limits that the message names, or what is asked for")
         if status == 403:
             return ApiError("cluster.right_missing", status, message, found, "the right to " + right_of(method, path),
                             "grant this user the right, or use other credentials than those in %s" % source)

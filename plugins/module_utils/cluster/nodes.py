@@ -24,7 +24,10 @@ TOPOLOGY = {
     "instance_type": "node.kubernetes.io/instance-type",
 }
 # Operands that only the GPU Operator deploys: their labels tell that it manages the node.
-OPERATOR_OPERANDS = ("driver", "container-toolkit", "operator-validator", "node-status-exporter")
+OPERATOR_OPERANDS = ("driver", "container-toolkit", "operator-validator", "node-status-exporter", "dra-driver",
+                     "dra-validator", "dcgm-dra", "dcgm-exporter-dra")
+DEPLOY = "nvidia.com/gpu.deploy."
+OPERANDS = DEPLOY + "operands"
 MIG_COUNT_LABEL = re.compile(r"nvidia\.com/mig-((?:[0-9]+c\.)?[0-9]+g\.[0-9a-z.-]+)\.count$")
 
 
@@ -126,18 +129,23 @@ def operator_refusal(policies: Sequence[Mapping[str, Any]], managed: Collection[
         "cluster.managed_by_gpu_operator",
         "the NVIDIA GPU Operator manages %s (%s)" % (", ".join(sorted(managed)), source),
         "nodes whose GPU stack nobody else manages",
-        "delete the ClusterPolicy, or label each node `nvidia.com/gpu.deploy.operands=false`; where the operator is "
-        "gone already, remove the `nvidia.com/gpu.deploy.*` labels that it left").to_dict()
+        "delete the ClusterPolicy or GPUCluster, or, for the hosts alone, label each node "
+        "`nvidia.com/gpu.deploy.operands=false` and leave the components out (`gpu_components: []`); where the "
+        "operator is gone already, remove the `nvidia.com/gpu.deploy.*` labels that it left").to_dict()
+
+
+def operator_is_active(policies: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether one of these ClusterPolicies is carried out."""
+    return any((policy.get("status") or {}).get("state") != "ignored" for policy in policies)
 
 
 def managed_by_operator(policies: Sequence[Mapping[str, Any]], node: Mapping[str, Any]) -> bool:
     """Whether the GPU Operator with these ClusterPolicies manages a node, or has left its labels on it."""
-    active = any((policy.get("status") or {}).get("state") != "ignored" for policy in policies)
-    return bool(_operator_evidence(active, node))
+    return bool(_operator_evidence(operator_is_active(policies), node))
 
 
 def offer_refusal(
-    facts: Mapping[str, Any], ours: Sequence[Mapping[str, str]], by_claims: Collection[str]
+    facts: Mapping[str, Any], ours: Sequence[Mapping[str, str]], by_claims: Collection[str], operator: bool
 ) -> Optional[Dict[str, str]]:
     """Why our device plugin must not come to a node: others offer its GPUs already. None when nobody does.
 
@@ -146,7 +154,19 @@ def offer_refusal(
 
     ours:      the node selectors of our device plugin's DaemonSets.
     by_claims: names of the nodes whose GPUs a DRA driver has published.
+    operator:  whether the GPU Operator works in the cluster. From a node that it is to leave alone it takes away, again
+               and again, the labels of its operands, which admit ours by default
+               (removeAllGPUStateLabels in controllers/state_manager.go of NVIDIA/gpu-operator).
     """
+    admitted = [selector for selector in ours if selector.items() <= facts["labels"].items()]
+    if operator and facts["labels"].get(OPERANDS) == "false" and not any(
+            all(not key.startswith(DEPLOY) for key in selector) for selector in admitted):
+        return Refusal(
+            "cluster.labels_taken_by_gpu_operator",
+            "node %s has `%s=false`, and the NVIDIA GPU Operator works in its cluster: it takes away the labels that "
+            "admit our device plugin" % (facts["name"], OPERANDS),
+            "labels that stay",
+            "delete the ClusterPolicy, or leave the components out (`gpu_components: []`)").to_dict()
     if facts["name"] in by_claims:
         return Refusal(
             "cluster.offered_by_dra", "the DRA driver gpu.nvidia.com offers the GPUs of node %s" % facts["name"],
@@ -154,7 +174,7 @@ def offer_refusal(
             "device_plugin out of `gpu_components`").to_dict()
     offered = {name: count for name, count in facts["allocatable"].items()
                if count and (name in GPU_RESOURCES or name.startswith(MIG))}
-    if not offered or any(selector.items() <= facts["labels"].items() for selector in ours):
+    if not offered or admitted:
         return None
     return Refusal(
         "cluster.offered_by_others",
@@ -167,11 +187,11 @@ def offer_refusal(
 
 def _operator_evidence(active: bool, node: Mapping[str, Any]) -> str:
     labels = (node.get("metadata") or {}).get("labels") or {}
-    if labels.get("nvidia.com/gpu.deploy.operands") == "false":
+    if labels.get(OPERANDS) == "false":
         return ""
     ours = our_labels(node)
     for operand in OPERATOR_OPERANDS:
-        key = "nvidia.com/gpu.deploy." + operand
+        key = DEPLOY + operand
         value = labels.get(key, "")
         if key not in ours and (value == "true" or "paused-for" in value):
             return "%s=%s" % (key, value)

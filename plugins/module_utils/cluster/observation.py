@@ -19,6 +19,7 @@ from .nodes import (
     managed_by_operator,
     node_facts,
     offer_refusal,
+    operator_is_active,
     operator_refusal,
     resource_shortfall,
     skew_findings,
@@ -35,8 +36,8 @@ DAEMON_SETS = "/apis/apps/v1/daemonsets"
 # Of the API of dynamic resource allocation, the newest first
 RESOURCE_VERSIONS = ("v1", "v1beta2", "v1beta1")
 CLUSTER_POLICIES = "/apis/nvidia.com/v1/clusterpolicies"
-# On every node that it manages
-OPERATOR_VALIDATES = "nvidia.com/gpu.deploy.operator-validator"
+# One of them is on every node that it manages, by a ClusterPolicy or by a GPUCluster
+OPERATOR_VALIDATES = ("nvidia.com/gpu.deploy.operator-validator", "nvidia.com/gpu.deploy.dra-validator")
 
 
 def observe(
@@ -55,7 +56,7 @@ def observe(
         facts[name].setdefault("findings", []).append(finding)
     whole = {name: each for name, each in facts.items() if only is None or name in only}
     if only is not None:
-        _tell_who_offers(cluster, whole)
+        _tell_who_offers(cluster, whole, operator_is_active(policies))
     told = {"nodes": list(whole.values())} if only is None else {
         "of_nodes": whole, "others": [name for name, each in facts.items() if name not in only and each["present"]]}
     return {
@@ -94,20 +95,21 @@ def refuse_other_managers(cluster: Client) -> None:
     def name_if_managed(node: Mapping[str, Any]) -> Optional[str]:
         return str(node["metadata"]["name"]) if managed_by_operator(policies, node) else None
 
-    refusal = operator_refusal(policies, cluster.items(
-        NODES, keep=name_if_managed, labelSelector=None if policies else OPERATOR_VALIDATES))
+    refusal = operator_refusal(policies, sorted({
+        name for selector in ((None,) if policies else OPERATOR_VALIDATES)
+        for name in cluster.items(NODES, keep=name_if_managed, labelSelector=selector)}))
     if refusal:
         raise GpuOpsError.because([Refusal.from_dict(refusal)])
 
 
-def _tell_who_offers(cluster: Client, nodes: Mapping[str, Dict[str, Any]]) -> None:
+def _tell_who_offers(cluster: Client, nodes: Mapping[str, Dict[str, Any]], operator: bool) -> None:
     """Add 'offer_refusal' to the facts of each node."""
     ours: List[Mapping[str, str]] = []
     if any(any(facts["allocatable"].values()) for facts in nodes.values()):
         ours = cluster.items(DAEMON_SETS, keep=_selector_of_plugin, labelSelector="%s=%s" % (MANAGED_BY, OURS))
     by_claims = _published(cluster) if nodes else []
     for facts in nodes.values():
-        facts["offer_refusal"] = offer_refusal(facts, ours, by_claims)
+        facts["offer_refusal"] = offer_refusal(facts, ours, by_claims, operator)
 
 
 def _selector_of_plugin(workload: Mapping[str, Any]) -> Optional[Mapping[str, str]]:

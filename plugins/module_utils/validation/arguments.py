@@ -22,6 +22,7 @@ ARGUMENTS: Dict[str, Any] = {
     "pod": {"type": "bool", "default": True},
     "pod_image": {"type": "str", "default": "docker.io/library/busybox:1.37.0"},
     "pod_namespace": {"type": "str", "default": "default"},
+    "pod_tolerations": {"type": "list", "elements": "dict", "default": []},
     "pod_trusted_for": {"type": "int", "default": 0},
     "proof": {"type": "dict", "default": {}},
     "startup_taint": {"type": "str", "default": ""},

@@ -3,8 +3,10 @@
 """What the cluster must show of a validated node: GPUs on offer, and a pod that gets what it asked for. Pure."""
 from __future__ import annotations
 
+import calendar
 import re
-from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+import time
+from typing import Any, Collection, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from ..core.plan import digest
 from ..core.quantities import nvidia_resources
@@ -14,23 +16,51 @@ from .checks import FAILED, PASSED, SKIPPED, Check
 # status.
 PROBE = ("ls /dev /dev/nvidia-caps 2>/dev/null | grep -E '^nvidia(-cap)?[0-9]+$' | sort -u | tr '\\n' ' ' "
          "> /dev/termination-log")
+PROBE_CONTAINER = "probe"
+PROBE_LABELS = {"app.kubernetes.io/name": "gpuops-validation"}
 # What the device plugin offers of GPUs, whole or in instances: beside what is expected of these there must be none
 OFFERED = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.*)")
+
+# Istio's and Linkerd's marks of a pod that gets no proxy; the former reads the label, the latter the annotation
+ALONE = {"sidecar.istio.io/inject": "false", "linkerd.io/inject": "disabled"}
+NOBODY = 65534
+RFC3339 = "%Y-%m-%dT%H:%M:%SZ"
 
 # Conditions under which a kubelet starts no pod, while the node offers what it did
 OF_KUBELET = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
 
 
+def not_ready(node: Mapping[str, Any]) -> Optional[Check]:
+    """That its kubelet starts no pod, as the control plane sees it; None where it does.
+
+    What a node offers stays what it was when its kubelet was last heard of
+    (https://kubernetes.io/docs/reference/node/node-status/).
+    """
+    for condition in (node.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Ready" and condition.get("status") != "True":
+            return Check("ready", FAILED, "%s is not ready: %s" % (node["metadata"]["name"], "; ".join(
+                str(condition[key]) for key in ("reason", "message") if condition.get(key)) or condition.get("status")),
+                "see what the kubelet and the container runtime log on the host")
+    return None
+
+
 def allocatable(node: Mapping[str, Any], expected: Mapping[str, int], only: bool) -> Check:
-    """Whether the node offers as many of each resource as were expected. only: and no other of the device plugin's."""
+    """Whether the node offers as many of each resource as were expected, and has none beside that are not healthy.
+
+    only: and no other resource of the device plugin's.
+    """
     name = "allocatable"
-    offered = _counts(node)
+    offered, known = _counts(node), nvidia_resources((node.get("status") or {}).get("capacity"))
     others = [resource for resource, count in offered.items()
               if only and count and resource not in expected and OFFERED.fullmatch(resource)]
-    told = ["%s: %d allocatable, %d expected" % (resource, offered.get(resource, 0), expected.get(resource, 0))
-            for resource in (*sorted(expected), *sorted(others))]
+    sick = {resource: known[resource] - offered.get(resource, 0) for resource in expected
+            if known.get(resource, 0) > offered.get(resource, 0)}
+    told = ["%s: %d allocatable, %d expected%s" % (
+        resource, offered.get(resource, 0), expected.get(resource, 0),
+        ", %d not healthy" % sick[resource] if resource in sick else "")
+        for resource in (*sorted(expected), *sorted(others))]
     seen = "%s offers %s" % (node["metadata"]["name"], "; ".join(told))
-    if others or any(offered.get(resource, 0) != count for resource, count in expected.items()):
+    if others or sick or any(offered.get(resource, 0) != count for resource, count in expected.items()):
         return Check(name, FAILED, seen, "when the host passes its own checks, delete the device plugin's pod on this "
                                          "node: it keeps a GPU that once failed unhealthy, and the MIG devices that it "
                                          "found, until it is restarted; otherwise mend what the scope 'host' names")
@@ -44,11 +74,20 @@ def free_resource(node: Mapping[str, Any], taken: Mapping[str, int], expected: M
     return free[0] if free else None
 
 
-def all_in_use(node: Mapping[str, Any], expected: Mapping[str, int], pods: Sequence[str]) -> Check:
-    """That a probe would wait for one of these pods to end, which hold or were promised all that the node offers."""
-    offered = _counts(node)
-    return Check("pod", SKIPPED, "not probed: all %d in use by %s" % (
-        sum(offered.get(resource, 0) for resource in expected), ", ".join(pods)))
+def all_in_use(
+    node: Mapping[str, Any], expected: Mapping[str, int], holding: Sequence[str], working: Collection[str]
+) -> Check:
+    """Of a node all of whose devices these pods hold or were promised, so that a probe would wait for one to end.
+
+    working: those of them that have started. One that has shows what a probe would; one that waits shows nothing.
+    """
+    name, offered = "pod", _counts(node)
+    count = sum(offered.get(resource, 0) for resource in expected)
+    if not working:
+        return Check(name, FAILED, "all %d are promised to %s, and no pod that got one has started" % (
+            count, ", ".join(holding)), "kubectl describe these pods: they wait for an image, or for their devices; "
+                                        "validate again when one has started or gone")
+    return Check(name, SKIPPED, "not probed: all %d in use by %s" % (count, ", ".join(holding)))
 
 
 def state_of(
@@ -114,27 +153,34 @@ def probe_pod(
 ) -> Dict[str, Any]:
     """A pod that asks for one device on one node and says which it got.
 
+    It is one that a namespace takes with the restricted Pod Security Standard and with quotas for what it computes
+    with (https://kubernetes.io/docs/concepts/security/pod-security-standards/), and wants no proxy beside it. It goes
+    to its node as the pods of a DaemonSet do, for the label with the host's name may be another than the Node's.
     seconds: after which the kubelet ends it, so that it gives its device back also where nobody lives to delete it.
     tolerations: beside those of its own.
     """
+    amounts = {"cpu": "100m", "memory": "64Mi"}
     spec: Dict[str, Any] = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": seconds,
         "terminationGracePeriodSeconds": 0,
         "automountServiceAccountToken": False,
-        "nodeSelector": {"kubernetes.io/hostname": node},
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]}}},
+        "securityContext": {"runAsNonRoot": True, "runAsUser": NOBODY, "runAsGroup": NOBODY,
+                            "seccompProfile": {"type": "RuntimeDefault"}},
         "tolerations": [
-            {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
+            {"key": "nvidia.com/gpu", "operator": "Exists"},
             {"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"},
             *tolerations,
         ],
         "containers": [
             {
-                "name": "probe",
+                "name": PROBE_CONTAINER,
                 "image": image,
                 "imagePullPolicy": "IfNotPresent",
                 "command": ["/bin/sh", "-c", PROBE],
-                "resources": {"limits": {resource: "1"}},
+                "resources": {"requests": dict(amounts), "limits": {**amounts, resource: "1"}},
                 "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
             }
         ],
@@ -144,13 +190,33 @@ def probe_pod(
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": {"app.kubernetes.io/name": "gpuops-validation"}},
+        "metadata": {"name": name, "namespace": namespace, "labels": {**PROBE_LABELS, **ALONE},
+                     "annotations": dict(ALONE)},
         "spec": spec,
     }
 
 
+def is_probe(pod: Mapping[str, Any]) -> bool:
+    labels = (pod.get("metadata") or {}).get("labels") or {}
+    return PROBE_LABELS.items() <= labels.items()
+
+
+def left_behind(pod: Mapping[str, Any], now: float) -> bool:
+    """Whether it is a probe that nobody waits for any more. now: seconds since the epoch."""
+    made = (pod.get("metadata") or {}).get("creationTimestamp")
+    lives = (pod.get("spec") or {}).get("activeDeadlineSeconds")
+    return bool(is_probe(pod) and made and lives) and now > calendar.timegm(time.strptime(made, RFC3339)) + lives
+
+
+def unschedulable(pod: Mapping[str, Any]) -> bool:
+    return any(condition.get("type") == "PodScheduled" and condition.get("status") == "False"
+               for condition in (pod.get("status") or {}).get("conditions") or ())
+
+
 def ended(pod: Mapping[str, Any]) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    """Whether the probe has ended, be there another container in its pod that has not."""
+    status = pod.get("status") or {}
+    return status.get("phase") in ("Succeeded", "Failed") or _termination(status)[1] is not None
 
 
 def pod_got_its_device(pod: Mapping[str, Any], waited_s: float, divided: bool) -> Check:
@@ -172,7 +238,7 @@ def pod_got_its_device(pod: Mapping[str, Any], waited_s: float, divided: bool) -
 def _termination(status: Mapping[str, Any]) -> Tuple[str, Any]:
     for container in status.get("containerStatuses") or ():
         terminated = (container.get("state") or {}).get("terminated")
-        if terminated:
+        if terminated and container.get("name") == PROBE_CONTAINER:
             return terminated.get("message", ""), terminated.get("exitCode")
     return "", None
 

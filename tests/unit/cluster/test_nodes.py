@@ -3,7 +3,7 @@
 """What a Node object says about its GPUs."""
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import pytest
 from cluster_objects import h100_labels, h100_node, node
@@ -119,6 +119,11 @@ class TestOperator:
         refusal = nodes.operator_refusal([], ["gpu-1"])
         assert refusal is not None and "labels" in refusal["found"]
 
+    @pytest.mark.parametrize("operand", ["dra-driver", "dra-validator", "dcgm-dra", "dcgm-exporter-dra"])
+    def test_a_gpucluster_manages_by_the_labels_of_its_own_operands(self, operand: str) -> None:
+        labels = h100_labels(**{"gpu__deploy__" + operand: "true", "gpu__deploy__driver": "pre-installed"})
+        assert nodes.managed_by_operator([], h100_node(labels=labels))
+
     def test_our_own_labels_are_no_evidence(self) -> None:
         ours = h100_labels(**{"gpu__deploy__device-plugin": "true"})
         assert not nodes.managed_by_operator([], h100_node(labels=ours))
@@ -136,22 +141,35 @@ class TestOffer:
 
     @pytest.mark.parametrize("resource", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"])
     def test_gpus_that_are_offered_where_our_plugin_does_not_run_are_others(self, resource: str) -> None:
-        refusal = nodes.offer_refusal(self.facts({resource: "8"}), [self.selector], [])
+        refusal = nodes.offer_refusal(self.facts({resource: "8"}), [self.selector], [], False)
         assert refusal is not None and refusal["code"] == "cluster.offered_by_others" and resource in refusal["found"]
 
     def test_a_node_that_our_plugin_selects_offers_by_it(self) -> None:
         facts = self.facts({"nvidia.com/gpu": "8"}, **{"nvidia.com/gpu__deploy__device-plugin": "true"})
-        assert nodes.offer_refusal(facts, [self.selector], []) is None
+        assert nodes.offer_refusal(facts, [self.selector], [], False) is None
 
     def test_what_a_plugin_has_left_behind_is_nobodys(self) -> None:
-        assert nodes.offer_refusal(self.facts({"nvidia.com/gpu": "0"}), [self.selector], []) is None
+        assert nodes.offer_refusal(self.facts({"nvidia.com/gpu": "0"}), [self.selector], [], False) is None
 
     def test_other_devices_of_nvidia_are_no_gpus(self) -> None:
-        assert nodes.offer_refusal(self.facts({"nvidia.com/hostdev": "4"}), [], []) is None
+        assert nodes.offer_refusal(self.facts({"nvidia.com/hostdev": "4"}), [], [], False) is None
 
     def test_claims_and_a_plugin_would_give_a_gpu_out_twice(self) -> None:
-        refusal = nodes.offer_refusal(self.facts({}), [self.selector], ["gpu-1"])
+        refusal = nodes.offer_refusal(self.facts({}), [self.selector], ["gpu-1"], False)
         assert refusal is not None and refusal["code"] == "cluster.offered_by_dra"
+
+    @pytest.mark.parametrize("operator, selector, code", [
+        (True, {"nvidia.com/gpu.deploy.device-plugin": "true"}, "cluster.labels_taken_by_gpu_operator"),
+        (False, {"nvidia.com/gpu.deploy.device-plugin": "true"}, None),
+        (True, {"pool": "gpu"}, None),
+    ])
+    def test_a_running_operator_takes_the_labels_of_its_operands_away_from_a_node_that_it_leaves_alone(
+        self, operator: bool, selector: Dict[str, str], code: Optional[str]
+    ) -> None:
+        facts = self.facts({"nvidia.com/gpu": "8"}, pool="gpu", **{
+            "nvidia.com/gpu__deploy__operands": "false", "nvidia.com/gpu__deploy__device-plugin": "true"})
+        refusal = nodes.offer_refusal(facts, [selector], [], operator)
+        assert (refusal and refusal["code"]) == code
 
 
 def test_shortfall_is_told_in_words() -> None:

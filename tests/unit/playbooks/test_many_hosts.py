@@ -20,8 +20,11 @@ from kubernetes.config import kube_config
 from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import state_of
-from ansible_collections.gpuops.nvidia.plugins.plugin_utils.many_hosts import AT_ONCE, Clients
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils import many_hosts
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.clusters import PlayCluster
+from ansible_collections.gpuops.nvidia.plugins.plugin_utils.many_hosts import AT_ONCE, NO_ANSWER, Clients
 
 PLAYBOOKS = REPOSITORY / "playbooks"
 HOSTS = ("host-1", "host-2", "host-3")
@@ -171,7 +174,7 @@ def test_what_a_pod_has_proved_is_not_proved_again(
     api.state.nodes = [node("host-1", **offers(2))]
     state = state_of(api.state.nodes[0], [], {
         "expected": {"nvidia.com/gpu": 2}, "divided": False, "image": "docker.io/library/busybox:1.37.0",
-        "namespace": "default", "runtime_class": "nvidia"}, None)
+        "namespace": "default", "tolerations": [], "runtime_class": "nvidia"}, None)
     proof = {"of": state, "at": int(time.time()) - 60, "evidence": "a pod got /dev/nvidia0", **changes}
     [[result]] = controller.tasks(
         [{VALIDATION: {**EVERY, "scope": ["cluster"], "timeout": 0, "pod_trusted_for": trusted_for}, "run_once": True}],
@@ -262,3 +265,41 @@ def test_what_counts_of_a_host_is_what_was_read_last(
             "gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_planned": {**there["plan"], "validated": validated},
             **({"gpu_validation_host": there[checked]} if checked else {})})
     assert done.returncode == 0, done.stdout
+
+
+class Play:
+    """The variables of a play whose hosts say nothing."""
+
+    def __init__(self, hosts: List[str]) -> None:
+        self.hosts = hosts
+
+    def alike(self, hosts: List[str], *_names: Any) -> List[Tuple[str, ...]]:
+        return [tuple(hosts)] if hosts else []
+
+    def value(self, *_of: Any) -> None:
+        return None
+
+
+def test_a_cluster_that_does_not_answer_holds_up_no_other_and_is_not_asked_for_ever(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, well = ["dead-%d" % number for number in range(20 * AT_ONCE)], ["well-1", "well-2"]
+    monkeypatch.setattr(many_hosts, "clusters_of", lambda _play: [
+        PlayCluster({"host": "dead"}, tuple(dead)), PlayCluster({"host": "well"}, tuple(well))])
+    answered = threading.Event()
+    asked: List[str] = []
+
+    def do(options: Dict[str, Any], name: str) -> Dict[str, Any]:
+        asked.append(name)
+        if options["host"] == "well":
+            if {*well} <= {*asked}:
+                answered.set()
+            return {"changed": False}
+        assert answered.wait(20), "the other cluster has had no turn"
+        raise GpuOpsError(NO_ANSWER, "silence", "an answer", "see")
+
+    play: Any = Play([*dead, *well])
+    told = many_hosts.for_hosts(play, play.hosts, "node_maintenance", (), lambda _host: {}, "node", do)["of_hosts"]
+    assert [told[host]["failed"] for host in well] == [False, False]
+    assert {told[host]["code"] for host in dead} == {NO_ANSWER}
+    assert len(asked) <= 2 * AT_ONCE

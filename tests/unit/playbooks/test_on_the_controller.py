@@ -149,6 +149,35 @@ def test_every_cluster_of_a_play_is_read_once(controller: Controller, api: Api, 
     assert api.count("GET", "/api/v1/nodes") == other.count("GET", "/api/v1/nodes") == 1
 
 
+@pytest.mark.parametrize("of_host_2, code", [
+    ({"gpu_cluster_node_name": "host-1"}, "cluster.one_node_of_several_hosts"),
+    ({"gpu_validation_pod": "{{ nobody_says_it }}"}, "variables.not_worked_out"),
+    ({"gpu_validation_pod_namespace": "{{ nobody_says_it }}"}, "variables.not_worked_out"),
+    ({"gpu_cluster_node_name": "{{ nobody_says_it }}"}, "variables.not_worked_out"),
+])
+def test_what_is_wrong_with_one_host_is_its_own(
+    controller: Controller, api: Api, of_host_2: Dict[str, Any], code: str
+) -> None:
+    """Two hosts that are one Node are wrong both: what is found of one would count for the other."""
+    api.state.nodes = [node("host-1"), node("host-2"), node("host-3")]
+    path = controller.directory / "play.json"
+    path.write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": [
+        {"gpuops.nvidia.gpu_cluster_info": {"every_cluster": True}, "run_once": True, "register": "told",
+         "failed_when": False},
+        {"ansible.builtin.copy": {"content": "{{ told | to_json }}", "dest": str(controller.here / "told")},
+         "run_once": True}]}]))
+    own = controller.directory / "of_host.json"
+    own.write_text(json.dumps({"all": {"hosts": {"host-2": of_host_2}}}))
+    done = controller.play(str(path), "--inventory", str(own), hosts=("host-1", "host-2", "host-3"),
+                           variables={"gpu_cluster_kubeconfig": str(api.kubeconfig)})
+    assert done.returncode == 0, done.stdout
+    told = json.loads((controller.here / "told").read_text())
+    wrong = ["host-1", "host-2"] if "one_node" in code else ["host-2"]
+    assert [(each["hosts"], each.get("code")) for each in told["clusters"]] == [
+        (wrong, code), ([host for host in ("host-1", "host-2", "host-3") if host not in wrong], None)]
+    assert sorted(told["of_hosts"]) == sorted({"host-1", "host-2", "host-3"} - set(wrong))
+
+
 @pytest.mark.parametrize("pods, expected", [
     ({}, {"gpu-1": {"", "probes-of-gpu-1"}, "gpu-2": {"", "probes-of-gpu-2", "probes-of-gpu-3"}}),
     ({"gpu-1": False}, {"gpu-1": set(), "gpu-2": {"", "probes-of-gpu-2", "probes-of-gpu-3"}}),

@@ -57,10 +57,10 @@ def test_the_probe_asks_for_what_is_free(taken: Dict[str, int], free: Any) -> No
 ])
 def test_a_pod_gets_one_device(message: str, divided: bool, status: str) -> None:
     pod = {"status": {"phase": "Succeeded", "containerStatuses": [
-        {"state": {"terminated": {"exitCode": 0, "message": message}}}]}}
+        {"name": "probe", "state": {"terminated": {"exitCode": 0, "message": message}}}]}}
     assert pod_got_its_device(pod, 1.0, divided).status == status
 
 
 def test_a_node_whose_devices_are_all_at_work_is_told_so() -> None:
-    check = all_in_use(node(gpu="1", mig="7"), {"nvidia.com/gpu": 1, MIG: 7}, ["ml/train", "ml/serve"])
+    check = all_in_use(node(gpu="1", mig="7"), {"nvidia.com/gpu": 1, MIG: 7}, ["ml/train", "ml/serve"], ["ml/train"])
     assert (check.status, check.evidence) == ("skipped", "not probed: all 8 in use by ml/train, ml/serve")
