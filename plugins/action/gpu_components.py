@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from typing import Any, ClassVar, Dict, Mapping, Optional, Sequence
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.gpu_feature_discovery import GPU_FEATURE_DISCOVERY
 from ..module_utils.cluster.components.observation import Live
+from ..plugin_utils.clusters import PlayCluster, PlayVariables
 from ..plugin_utils.component_action import OF_TASK, SEVERAL, SeveralComponents, Wanted
 
 
@@ -19,12 +20,18 @@ class ActionModule(SeveralComponents):
         **SEVERAL,
         "state": {"type": "str", "choices": ["present", "absent"]},
         "labels_to_come": {"type": "bool", "default": False},
+        "hosts": {"type": "list", "elements": "str"},
         **OF_TASK,
     }
 
     def given_to(self, name: str, options: Mapping[str, Any]) -> Dict[str, Any]:
         state = {"state": options["state"]} if options["state"] else {}
         return {**options[name], **state}
+
+    def clusters(self, variables: PlayVariables) -> List[PlayCluster]:
+        hosts = self._task.args.get("hosts")
+        return [cluster for cluster in super().clusters(variables)
+                if hosts is None or not frozenset(hosts).isdisjoint(cluster.hosts)]
 
     def _await(self, client: Client, wanted: Sequence[Wanted], seen: Optional[Live], told: Dict[str, Any]) -> None:
         """Where the task after this one makes labels of features, what may wait for those is not waited for here."""

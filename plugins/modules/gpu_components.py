@@ -25,6 +25,12 @@ options:
     description: The state of all of them. Without it each has its own.
     type: str
     choices: [present, absent]
+  hosts:
+    description:
+      - Only clusters that have one of these hosts of the play are asked, whole as they are. Without it all are.
+      - Needs O(from_variables), by which hosts have clusters.
+    type: list
+    elements: str
   labels_to_come:
     description:
       - Whether the role node_maintenance is yet to make labels of what GPU feature discovery writes on the hosts. In a

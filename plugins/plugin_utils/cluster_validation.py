@@ -10,11 +10,12 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..module_utils.cluster.client import ApiError, Client, Connection
 from ..module_utils.cluster.eviction import read_pods
+from ..module_utils.cluster.observation import published
 from ..module_utils.cluster.offer import MIG, SINGLE, offered, strategy_of
 from ..module_utils.cluster.playbook_rights import probe_rights
-from ..module_utils.cluster.pods import GpuPod, gpu_pods
+from ..module_utils.cluster.pods import gpu_pods
 from ..module_utils.cluster.repeating import ALWAYS, CONFLICT
-from ..module_utils.cluster.rights import require
+from ..module_utils.cluster.rights import may, require
 from ..module_utils.cluster.startup_taint import tolerations
 from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
@@ -27,6 +28,8 @@ from ..module_utils.validation.on_cluster import (
     is_probe,
     left_behind,
     not_ready,
+    offered_otherwise,
+    offers_none,
     pod_got_its_device,
     probe_pod,
     proof_of,
@@ -38,6 +41,7 @@ from ..module_utils.validation.on_cluster import (
 from ..module_utils.validation.verdict import raise_if_unhealthy
 
 Proof = Dict[str, Any]
+SLICES = ("resource.k8s.io", "resourceslices")
 POLL_S = 1.0
 # How much longer than it is waited for a pod lives that nobody has taken away
 LEFT_BEHIND_S = 60
@@ -145,7 +149,7 @@ def validate_cluster(
     checks: List[Check] = [check]
     proof: Proof = unproved(scope.proof)
     raise_if_unhealthy(checks, "node %s" % scope.node)
-    if scope.pod and not check_mode and sum(scope.expected.values()) > 0:
+    if check.status == PASSED and scope.pod and not check_mode and sum(scope.expected.values()) > 0:
         check, proof = _pod(cluster, scope, node)
         checks.append(check)
         raise_if_unhealthy(checks, "node %s" % scope.node)
@@ -155,14 +159,23 @@ def validate_cluster(
 def _wait_for_devices(cluster: Client, scope: ClusterScope, limit: float) -> Tuple[Check, Dict[str, Any]]:
     """(the check, the Node that it is of)."""
     node: Dict[str, Any] = {}
+    by_claims: Optional[bool] = None
 
     def judge() -> Tuple[Check, bool]:
-        nonlocal node
+        nonlocal node, by_claims
         node = cluster.get("/api/v1/nodes/%s" % scope.node)
         check = not_ready(node) or allocatable(node, scope.expected, scope.only)
-        return check, check.status == "passed"
+        if check.name == "allocatable" and check.status == FAILED and offers_none(node, scope.expected):
+            by_claims = _are_claimed(cluster, scope.node) if by_claims is None else by_claims
+            check = offered_otherwise(node, by_claims) or check
+        return check, check.status != FAILED
 
     return _wait(judge, limit), node
+
+
+def _are_claimed(cluster: Client, node: str) -> bool:
+    """Whether a DRA driver has published the node's GPUs. Who only validates needs no right to see that."""
+    return may(cluster, "list", *SLICES) and bool(published(cluster, node))
 
 
 def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple[Check, Proof]:
@@ -181,7 +194,7 @@ def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple
         left = ends - time.monotonic()
         free = _free(node, scope, there)
         if free is None:
-            check = all_in_use(node, scope.expected, [str(pod) for pod in gpu_pods(there)], _working(there))
+            check = all_in_use(node, scope.expected, [str(pod) for pod in gpu_pods(there)], _at_work(there))
             final = check.status != FAILED
         else:
             # One that we may make and not take away would stay
@@ -205,9 +218,9 @@ def _free(node: Mapping[str, Any], scope: ClusterScope, there: Sequence[Mapping[
     return free_resource(node, taken, scope.expected)
 
 
-def _working(there: Sequence[Mapping[str, Any]]) -> List[GpuPod]:
-    """Others' pods that have started with their devices."""
-    return [pod for pod in gpu_pods([each for each in there if not is_probe(each)]) if pod.phase == "Running"]
+def _at_work(there: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a pod of others has started with its devices."""
+    return any(pod.phase == "Running" for pod in gpu_pods([each for each in there if not is_probe(each)]))
 
 
 def _sweep(cluster: Client, scope: ClusterScope, there: Sequence[Mapping[str, Any]]) -> None:

@@ -93,8 +93,12 @@ class ComponentAction(ClusterAction):
             self.variables = PlayVariables(task_vars, self._templar)
             clusters = ([PlayCluster(access, tuple(self.variables.hosts))] if any(access.get(name) for name in NAMING)
                         else [replace(cluster, options={**cluster.options, **access})
-                              for cluster in clusters_of(self.variables)])
+                              for cluster in self.clusters(self.variables)])
         return self._together([self._asked(cluster, given) for cluster in clusters])
+
+    def clusters(self, variables: PlayVariables) -> List[PlayCluster]:
+        """Those of the play's that are asked."""
+        return clusters_of(variables)
 
     def _asked(self, cluster: PlayCluster, given: Mapping[str, Mapping[str, Any]]) -> Dict[str, Any]:
         """What becomes of one cluster, without its secrets; a failure is a part of it."""

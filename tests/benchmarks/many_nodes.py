@@ -91,7 +91,7 @@ NODES_OF_HOSTS = PLAY + """
         gpu_validation_pod_trusted_for: 86400
 - hosts:
 """ + "".join("""    - "{{{{ '%s' if '%s' in groups else '!all' }}}}"
-""" % (group, group) for group in ("in_question", "not_brought", "gpu_offer_to_conclude")) + """\
+""" % (group, group) for group in ("in_question", "not_brought", "gpuops_run_offer_to_conclude")) + """\
   gather_facts: false
   tasks:
     - ansible.builtin.fail:

@@ -76,7 +76,7 @@ def test_a_host_that_changed_since_its_plan_is_refused_before_its_cordon(fleet: 
     """Somebody is there between the plan of all hosts and the turn of this one."""
     fleet.play("gpuops.nvidia.plan", "--limit", "one", gpu_plan_dir="approved")
     site = yaml.safe_load((REPOSITORY / "playbooks" / "site.yml").read_text())
-    changing = next(position for position, play in enumerate(site) if "gpu_changing" in str(play["hosts"]))
+    changing = next(position for position, play in enumerate(site) if "gpuops_run_changing" in str(play["hosts"]))
     somebody = {"name": "Somebody is there", "hosts": "one", "gather_facts": False, "tasks": [
         {"ansible.builtin.copy": {"content": "# mine\n", "dest": "/etc/modprobe.d/gpuops-nouveau.conf"}}]}
     path = fleet.scratch / "site-and-somebody.yml"

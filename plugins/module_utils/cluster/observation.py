@@ -107,7 +107,7 @@ def _tell_who_offers(cluster: Client, nodes: Mapping[str, Dict[str, Any]], opera
     ours: List[Mapping[str, str]] = []
     if any(any(facts["allocatable"].values()) for facts in nodes.values()):
         ours = cluster.items(DAEMON_SETS, keep=_selector_of_plugin, labelSelector="%s=%s" % (MANAGED_BY, OURS))
-    by_claims = _published(cluster) if nodes else []
+    by_claims = published(cluster) if nodes else []
     for facts in nodes.values():
         facts["offer_refusal"] = offer_refusal(facts, ours, by_claims, operator)
 
@@ -118,12 +118,13 @@ def _selector_of_plugin(workload: Mapping[str, Any]) -> Optional[Mapping[str, st
     return workload["spec"]["template"]["spec"].get("nodeSelector") or {}
 
 
-def _published(cluster: Client) -> List[str]:
-    """Nodes of which a DRA driver has published GPUs; none where the API does not know how."""
+def published(cluster: Client, node: Optional[str] = None) -> List[str]:
+    """Nodes of which a DRA driver has published GPUs; none where the API does not know how. node: the one asked for."""
+    selector = "spec.driver=gpu.nvidia.com" + (",spec.nodeName=" + node if node else "")
     for version in RESOURCE_VERSIONS:
         try:
             return cluster.items("/apis/resource.k8s.io/%s/resourceslices" % version, keep=_node_of_slice,
-                                 fieldSelector="spec.driver=gpu.nvidia.com")
+                                 fieldSelector=selector)
         except ApiError as error:
             if error.status != 404:
                 raise

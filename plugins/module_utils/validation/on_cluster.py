@@ -6,7 +6,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
-from typing import Any, Collection, Dict, Iterator, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from ..core.plan import digest
 from ..core.quantities import nvidia_resources
@@ -17,6 +17,8 @@ from .checks import FAILED, PASSED, SKIPPED, Check
 PROBE = ("ls /dev /dev/nvidia-caps 2>/dev/null | grep -E '^nvidia(-cap)?[0-9]+$' | sort -u | tr '\\n' ' ' "
          "> /dev/termination-log")
 PROBE_CONTAINER = "probe"
+# By default our device plugin comes where it is "true", and whoever sets it otherwise is obeyed
+ADMITS_PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
 PROBE_LABELS = {"app.kubernetes.io/name": "gpuops-validation"}
 # What the device plugin offers of GPUs, whole or in instances: beside what is expected of these there must be none
 OFFERED = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.*)")
@@ -67,6 +69,25 @@ def allocatable(node: Mapping[str, Any], expected: Mapping[str, int], only: bool
     return Check(name, PASSED, seen)
 
 
+def offers_none(node: Mapping[str, Any], expected: Mapping[str, int]) -> bool:
+    offered = _counts(node)
+    return not any(offered.get(resource, 0) for resource in expected)
+
+
+def offered_otherwise(node: Mapping[str, Any], by_claims: bool) -> Optional[Check]:
+    """That no device plugin of ours is to offer what the node does not; None where one is.
+
+    by_claims: whether a DRA driver has published the node's GPUs.
+    """
+    name = "allocatable"
+    if by_claims:
+        return Check(name, SKIPPED, "not looked at: pods get the GPUs of %s by claims (DRA driver gpu.nvidia.com)"
+                     % node["metadata"]["name"])
+    if ((node.get("metadata") or {}).get("labels") or {}).get(ADMITS_PLUGIN) == "false":
+        return Check(name, SKIPPED, "not looked at: %s has %s=false" % (node["metadata"]["name"], ADMITS_PLUGIN))
+    return None
+
+
 def free_resource(node: Mapping[str, Any], taken: Mapping[str, int], expected: Mapping[str, int]) -> Optional[str]:
     """A resource of which the node has a device that no pod was promised; None where all are."""
     offered = _counts(node)
@@ -75,15 +96,15 @@ def free_resource(node: Mapping[str, Any], taken: Mapping[str, int], expected: M
 
 
 def all_in_use(
-    node: Mapping[str, Any], expected: Mapping[str, int], holding: Sequence[str], working: Collection[str]
+    node: Mapping[str, Any], expected: Mapping[str, int], holding: Sequence[str], is_at_work: bool
 ) -> Check:
     """Of a node all of whose devices these pods hold or were promised, so that a probe would wait for one to end.
 
-    working: those of them that have started. One that has shows what a probe would; one that waits shows nothing.
+    is_at_work: whether one of them has started, which shows what a probe would. Those that wait show nothing.
     """
     name, offered = "pod", _counts(node)
     count = sum(offered.get(resource, 0) for resource in expected)
-    if not working:
+    if not is_at_work:
         return Check(name, FAILED, "all %d are promised to %s, and no pod that got one has started" % (
             count, ", ".join(holding)), "kubectl describe these pods: they wait for an image, or for their devices; "
                                         "validate again when one has started or gone")
@@ -205,7 +226,9 @@ def left_behind(pod: Mapping[str, Any], now: float) -> bool:
     """Whether it is a probe that nobody waits for any more. now: seconds since the epoch."""
     made = (pod.get("metadata") or {}).get("creationTimestamp")
     lives = (pod.get("spec") or {}).get("activeDeadlineSeconds")
-    return bool(is_probe(pod) and made and lives) and now > calendar.timegm(time.strptime(made, RFC3339)) + lives
+    if not is_probe(pod) or not made or not lives:
+        return False
+    return bool(now > calendar.timegm(time.strptime(made, RFC3339)) + lives)
 
 
 def unschedulable(pod: Mapping[str, Any]) -> bool:

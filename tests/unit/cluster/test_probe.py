@@ -77,6 +77,7 @@ class Cluster:
         self.node, self.pods, self.becomes = node, list(pods), list(becomes)
         self.made: List[Dict[str, Any]] = []
         self.deleted: List[str] = []
+        self.claimed: List[str] = []
 
     def get(self, _path: str) -> Dict[str, Any]:
         return self.node
@@ -91,7 +92,10 @@ class Cluster:
             became = NO_PLACE
         return None if became is None else {**self.made[-1], "status": became}
 
-    def items(self, _path: str, **_selectors: str) -> List[Dict[str, Any]]:
+    def items(self, path: str, **selectors: Any) -> List[Any]:
+        if path.endswith("/resourceslices"):
+            assert "spec.nodeName=gpu-1" in selectors["fieldSelector"]
+            return self.claimed
         return list(self.pods)
 
     def ask(self, _path: str, _body: Any) -> Dict[str, Any]:
@@ -209,6 +213,20 @@ class TestANode:
         node = h100_node(capacity={GPU: "8"}, allocatable={GPU: "7"})
         with pytest.raises(GpuOpsError, match="7 allocatable, 7 expected, 1 not healthy"):
             found(Cluster(node), expected={GPU: 7})
+
+    @pytest.mark.parametrize("labels, claimed, why", [
+        ({}, ["gpu-1"], "by claims"), ({"nvidia.com/gpu.deploy.device-plugin": "false"}, [], "device-plugin=false")])
+    def test_whose_gpus_our_plugin_is_not_to_offer_is_not_asked_for_them(
+        self, labels: Dict[str, str], claimed: List[str], why: str
+    ) -> None:
+        cluster = Cluster(h100_node(labels=labels, capacity={}))
+        cluster.claimed = claimed
+        check = found(cluster)
+        assert check.status == "skipped" and why in check.evidence and cluster.made == []
+
+    def test_that_offers_none_for_no_reason_is_not_well(self) -> None:
+        with pytest.raises(GpuOpsError, match="0 allocatable, 8 expected"):
+            found(Cluster(h100_node(capacity={})))
 
 
 @pytest.mark.parametrize("message, code", [

@@ -8,6 +8,7 @@ import re
 from typing import Any, Dict, List, Sequence, Tuple
 
 import pytest
+import yaml
 from canned import Hosts, planned
 from cluster_api import Api
 from cluster_objects import node
@@ -204,3 +205,31 @@ def test_what_decides_whom_a_play_is_about_and_cannot_be_worked_out_is_its_host_
         fleet, host, **{variable: "{{ lookup('ansible.builtin.file', '/nowhere') }}"}),
         hosts=("gpu-1", "gpu-2"), canned=WELL)
     assert host + "]: FAILED" in told and told.count("failed=0") == 1 and LAST_PLAY in told, told
+
+
+def test_a_host_that_is_no_node_is_refused_before_it_is_changed(fleet: Fleet) -> None:
+    """Its name in the inventory is another than in the cluster: what it is changed for could not be offered."""
+    step = Step("toolkit", "packages.install", "toolkit", "Toolkit.", Disruption.none)
+    fleet.api.state.nodes = [offers("gpu-1")]
+    told = fleet.play("gpuops.nvidia.site", hosts=("gpu-1", "gpu-2"), canned={
+        "gpu_plan": planned(Plan(steps=(step,)), proof={}), "checked": {"changed": False, "checks": []}})
+    assert "no Node gpu-2 in the cluster of this host" in told, told
+    assert "Install the container toolkit] *" in told and "changed: [gpu-2]" not in told, told
+    assert re.search(r"^gpu-1 .* failed=0", told, re.M), told
+
+
+def test_the_groups_of_a_run_have_names_that_no_inventory_has() -> None:
+    def names(tasks: Any) -> List[str]:
+        found = []
+        for task in tasks or ():
+            found += names([*task.get("block", ()), *task.get("rescue", ()), *task.get("tasks", ())])
+            grouped = task.get("ansible.builtin.group_by") or {}
+            found += [grouped["key"], *(grouped["parents"] if isinstance(grouped.get("parents"), list) else
+                                        re.findall(r"\['(.+?)'\]", grouped.get("parents", "")))] if grouped else []
+            found += [task["vars"]["gpu_group"]] if "gpu_group" in task.get("vars", ()) else []
+        return found
+
+    playbooks = REPOSITORY / "playbooks"
+    groups = [name for path in (*playbooks.glob("*.yml"), *(playbooks / "tasks").glob("*.yml"))
+              for name in names(yaml.safe_load(path.read_text()))]
+    assert len(groups) > 10 and [name for name in groups if not name.startswith("gpuops_run_")] == []

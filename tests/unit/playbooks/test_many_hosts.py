@@ -261,7 +261,7 @@ def test_what_counts_of_a_host_is_what_was_read_last(
             {"ansible.builtin.assert": {"that": [
                 "gpu_proof == {'changes': '%s'}" % last, "gpu_devices == {'of': '%s'}" % last]}}]}]))
     done = controller.play(
-        str(path), groups={"gpu_change_begun": ["host-1"]} if begun else {}, variables={
+        str(path), groups={"gpuops_run_change_begun": ["host-1"]} if begun else {}, variables={
             "gpu_cluster_kubeconfig": str(api.kubeconfig), "gpu_planned": {**there["plan"], "validated": validated},
             **({"gpu_validation_host": there[checked]} if checked else {})})
     assert done.returncode == 0, done.stdout

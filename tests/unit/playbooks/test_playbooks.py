@@ -301,8 +301,8 @@ class TestUninstall:
     def test_it_does_nothing_without_a_word(self, controller: Controller) -> None:
         done = controller.play("gpuops.nvidia.uninstall", hosts=("host-1", "host-2"), variables=NOWHERE)
         assert done.returncode != 0
-        assert "add -e gpu_uninstall_confirmed=true" in done.stdout and "host-1, host-2" in done.stdout
-        assert "unreachable=1" not in done.stdout
+        assert "add -e gpu_uninstall_confirmed=true for all 2 host(s)" in done.stdout
+        assert done.stdout.count("failed=1") == 2 and "unreachable=1" not in done.stdout
 
     @pytest.mark.parametrize("word", [("--check",), ("-e", "gpu_uninstall_confirmed=true")])
     def test_with_the_word_or_in_check_mode_it_goes_to_the_hosts(self, controller: Controller, word: Any) -> None:
@@ -330,9 +330,14 @@ class TestUninstallAsksBeforeItDrains:
     """Against a cluster's API, in check mode; the host is this machine, or none."""
 
     def said(
-        self, controller: Controller, api: Api, *options: str, variables: Any = None, hosts: Any = ("host-1",)
+        self, controller: Controller, api: Api, *options: str, variables: Any = None, hosts: Any = ("host-1",),
+        own: Any = None
     ) -> str:
-        return controller.play("gpuops.nvidia.uninstall", "--check", *options, hosts=hosts, variables={
+        """own: {host: variables of its own}."""
+        path = controller.directory / "own.json"
+        path.write_text(json.dumps({"all": {"hosts": own or {}}}))
+        words = ("--inventory", str(path)) if own else ()
+        return controller.play("gpuops.nvidia.uninstall", "--check", *words, *options, hosts=hosts, variables={
             "gpu_cluster_kubeconfig": str(api.kubeconfig), **(variables or {})}).stdout
 
     def test_that_is_asked_too_where_the_first_host_is_in_no_cluster(self, controller: Controller, api: Api) -> None:
@@ -340,7 +345,8 @@ class TestUninstallAsksBeforeItDrains:
         told = self.said(controller, api, hosts=("alone", "host-1"), variables={
             **NOWHERE,
             "gpu_cluster_kubeconfig": "{{ '' if inventory_hostname == 'alone' else '%s' }}" % api.kubeconfig})
-        assert "1 other GPU node(s) in the cluster: gpu-9" in told and "Plan the host" not in told, told
+        assert "1 other GPU node(s) in the cluster: gpu-9" in told and "fatal: [host-1]: FAILED" in told, told
+        assert "fatal: [alone]: FAILED" not in told, told
 
     def test_a_host_that_is_down_stays_in_service(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("host-1")]
@@ -387,6 +393,49 @@ class TestUninstallAsksBeforeItDrains:
         told = self.said(controller, api)
         assert "1 other GPU node(s) in the cluster: gpu-9" in told and "gpu_uninstall_components=false" in told, told
         assert "Plan the host" not in told
+
+    def test_a_host_that_is_down_is_a_node_that_stays(self, controller: Controller, api: Api) -> None:
+        """Its node is in service, and the components of the cluster would leave it too."""
+        api.state.nodes = [node("host-1", labels=GPU), node("down", labels=GPU)]
+        told = self.said(controller, api, hosts=("host-1", "down"), variables={
+            "ansible_host": "{{ '192.0.2.1' if inventory_hostname == 'down' else 'localhost' }}",
+            "ansible_connection": "{{ 'ssh' if inventory_hostname == 'down' else 'local' }}", "ansible_timeout": 1})
+        assert "1 other GPU node(s) in the cluster: down" in told and "unreachable=1" in told, told
+        assert "Cordon the node" not in told and "Remove the cluster components" not in told, told
+
+    def test_a_cluster_that_is_to_keep_them_does(
+        self, controller: Controller, api: Api, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """Whatever another cluster of the run says."""
+        other = Api(tmp_path_factory.mktemp("other"))
+        try:
+            api.state.nodes = [node("host-1", labels=GPU), node("gpu-9", labels=GPU)]
+            other.state.nodes = [node("host-2", labels=GPU)]
+            told = self.said(controller, api, hosts=("host-1", "host-2"), variables={
+                "gpu_cluster_kubeconfig": "{{ '%s' if inventory_hostname == 'host-1' else '%s' }}" % (
+                    api.kubeconfig, other.kubeconfig)}, own={"host-1": {"gpu_uninstall_components": False}})
+        finally:
+            other.close()
+        assert "fatal: [host-1]" not in told, told
+        asked = "/api/v1/namespaces"
+        assert any(asked == request.path for request in other.state.requests)
+        assert not any(asked == request.path for request in api.state.requests)
+
+    def test_one_hosts_word_is_its_own(self, controller: Controller, api: Api) -> None:
+        api.state.nodes = [node("host-1"), node("host-2")]
+        told = controller.play("gpuops.nvidia.uninstall", hosts=("host-1", "host-2"), variables={
+            "gpu_cluster_kubeconfig": str(api.kubeconfig), **NOWHERE,
+            "gpu_uninstall_confirmed": "{{ inventory_hostname == 'host-1' }}"}).stdout
+        assert "fatal: [host-2]: FAILED" in told and "fatal: [host-1]: UNREACHABLE" in told, told
+
+
+def test_a_name_that_ansible_would_cut_is_refused(controller: Controller, api: Api) -> None:
+    script = controller.directory / "inventory.sh"
+    script.write_text('#!/bin/sh\necho \'{"all": {"hosts": ["rack1:2"]}, "_meta": {"hostvars": {}}}\'\n')
+    script.chmod(0o755)
+    told = controller.play("gpuops.nvidia.site", "--inventory", str(script), "--check", variables={
+        "gpu_cluster_kubeconfig": str(api.kubeconfig), "ansible_connection": "local"}).stdout
+    assert "end with a colon and a number: rack1:2" in told, told
 
 
 def test_a_time_to_wait_that_is_no_number_is_refused_before_a_drain(controller: Controller) -> None:

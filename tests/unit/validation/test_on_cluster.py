@@ -62,5 +62,5 @@ def test_a_pod_gets_one_device(message: str, divided: bool, status: str) -> None
 
 
 def test_a_node_whose_devices_are_all_at_work_is_told_so() -> None:
-    check = all_in_use(node(gpu="1", mig="7"), {"nvidia.com/gpu": 1, MIG: 7}, ["ml/train", "ml/serve"], ["ml/train"])
+    check = all_in_use(node(gpu="1", mig="7"), {"nvidia.com/gpu": 1, MIG: 7}, ["ml/train", "ml/serve"], True)
     assert (check.status, check.evidence) == ("skipped", "not probed: all 8 in use by ml/train, ml/serve")
