@@ -48,7 +48,7 @@ class ActionModule(ClusterAction):
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         if not boolean(self._task.args.get(EVERY_CLUSTER, False)):
             return super().answer(task_vars)
-        variables = PlayVariables(task_vars, self._templar)
+        variables = PlayVariables(task_vars, self._templar, self._task)
         told: List[Dict[str, Any]] = []
         of_hosts: Dict[str, Any] = {}
         refusals: List[Refusal] = []

@@ -68,7 +68,7 @@ class ActionModule(ClusterAction):
                   *([] if task["tainted"] is None else ["startup_taint"]))
         source = Source("", ROLE, ROLE + "_", {name: self.ARGUMENTS[name] for name in wanted if name not in given})
         names = [ROLE + "_" + name for name in source.options]
-        variables, clients = PlayVariables(task_vars, self._templar), Clients()
+        variables, clients = PlayVariables(task_vars, self._templar, self._task), Clients()
         result = for_hosts(
             variables, hosts, ROLE, names,
             lambda host: {**variables.of_role(host, ROLE, {ROLE: source}, names).options(ROLE), **given},

@@ -71,7 +71,7 @@ class ActionModule(CapabilityAction):
                 remedy="set `scope: [cluster]`, or leave `hosts` out",
             )
         given = {name: value for name, value in self._task.args.items() if name not in (HOSTS, FROM_VARIABLES)}
-        variables, clients, began = PlayVariables(task_vars, self._templar), Clients(), time.monotonic()
+        variables, clients, began = PlayVariables(task_vars, self._templar, self._task), Clients(), time.monotonic()
 
         def options_of(host: str) -> Dict[str, Any]:
             options = {**variables.of_role(host, VALIDATION, SOURCES).options(VALIDATION), **given}

@@ -70,18 +70,20 @@ class PlayVariables:
     """The variables of every host of a play, out of a task that Ansible runs for one of them.
 
     What the play and its roles say beats a host's own, as it does for this one: it is what the task's variables have
-    beside, or instead of, those of its host.
+    beside, or instead of, those of its host, and what task and play say just as this host does.
     """
 
-    def __init__(self, task_vars: Mapping[str, Any], templar: Any) -> None:
+    def __init__(self, task_vars: Mapping[str, Any], templar: Any, task: Any = None) -> None:
         self._task_vars = task_vars
         self._templar = templar
         self._here = str(task_vars["inventory_hostname"])
         # Ansible puts a host's variables together anew each time that it is asked for them
         self._known: Dict[str, Mapping[str, Any]] = {}
         here = self._own(self._here)
+        said = {} if task is None else {**task.get_play().vars, **task.get_vars()}
         beside = {name: value for name, value in task_vars.items()
-                  if name not in here or (here[name] is not value and here[name] != value)}
+                  if name not in here or (here[name] is not value and here[name] != value)
+                  or (name in said and said[name] == value)}
         # All that a host says beats the default of a role that the play has
         known = _defaults_here(task_vars)
         self._of_roles = {name: value for name, value in beside.items() if name in known and known[name] == value}

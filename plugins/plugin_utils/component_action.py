@@ -90,7 +90,7 @@ class ComponentAction(ClusterAction):
         self.variables = None
         clusters = [PlayCluster(access, ())]
         if boolean(self._task.args.get(FROM_VARIABLES) or False):
-            self.variables = PlayVariables(task_vars, self._templar)
+            self.variables = PlayVariables(task_vars, self._templar, self._task)
             clusters = ([PlayCluster(access, tuple(self.variables.hosts))] if any(access.get(name) for name in NAMING)
                         else [replace(cluster, options={**cluster.options, **access})
                               for cluster in self.clusters(self.variables)])

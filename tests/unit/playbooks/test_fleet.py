@@ -218,6 +218,21 @@ def test_a_host_that_is_no_node_is_refused_before_it_is_changed(fleet: Fleet) ->
     assert re.search(r"^gpu-1 .* failed=0", told, re.M), told
 
 
+@pytest.mark.parametrize("of_first", ["play", "own"])
+def test_what_a_play_says_counts_for_each_host_whatever_the_first_one_says(fleet: Fleet, of_first: str) -> None:
+    """Also where that one says the same."""
+    fleet.api.state.nodes = [offers("gpu-1"), offers("gpu-2")]
+    directory = fleet.controller.directory
+    importing, own = directory / "importing.json", directory / "own.json"
+    importing.write_text(json.dumps([
+        {"import_playbook": "gpuops.nvidia.site", "vars": {"node_maintenance_labels": {"of": "play"}}}]))
+    own.write_text(json.dumps({"all": {"hosts": {
+        "gpu-1": {"node_maintenance_labels": {"of": of_first}},
+        "gpu-2": {"node_maintenance_labels": {"of": "own"}}}}}))
+    told = fleet.play(str(importing), "--inventory", str(own), hosts=("gpu-1", "gpu-2"), canned=WELL)
+    assert [each["metadata"]["labels"].get("of") for each in fleet.api.state.nodes] == ["play", "play"], told
+
+
 def test_the_groups_of_a_run_have_names_that_no_inventory_has() -> None:
     def names(tasks: Any) -> List[str]:
         found = []
