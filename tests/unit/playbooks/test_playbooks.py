@@ -55,7 +55,7 @@ class TestEveryPlay:
         for play in plays(name):
             hosts = play["hosts"] if isinstance(play["hosts"], list) else [play["hosts"]]
             assert hosts[0] == "{{ gpu_hosts | default('all') }}", play["name"]
-            assert all(re.fullmatch(r"\{\{ '&(gpu_\w+)' if '\1' in groups else '!all' }}", pattern)
+            assert all(re.fullmatch(r"\{\{ '&(gpuops_run_\w+)' if '\1' in groups else '!all' }}", pattern)
                        for pattern in hosts[1:]), play["name"]
 
     def test_nothing_of_it_stays_for_the_next_playbook_of_the_run(self, name: str) -> None:
@@ -217,12 +217,13 @@ class TestAStartupTaint:
 
 def refused(controller: Controller, plan: Plan, **variables: Any) -> List[str]:
     """What site says of a host with this plan before it takes it out of service; what it puts off comes last."""
-    planned = {"refusals": [refusal.to_dict() for refusal in plan.refusals],
+    planned = {"refusals": [refusal.to_dict() for refusal in plan.refusals], "converged": not plan.steps,
                **told_of(list(by_capability(plan, variables)))}
     play = controller.directory / "refuse.json"
     play.write_text(json.dumps([{
         "hosts": "all", "gather_facts": False, "vars_files": [str(REPOSITORY / "playbooks" / "vars" / "site.yml")],
-        "vars": {"gpu_planned": planned}, "tasks": [
+        "vars": {"gpu_planned": planned, "node_maintenance_clusters": {"of_hosts": {"host-1": {"present": True}}}},
+        "tasks": [
             {"ansible.builtin.import_tasks": str(REPOSITORY / "playbooks" / "tasks" / "refuse.yml")},
             {"ansible.builtin.debug": {"msg": "out={{ gpu_takes_node_out | bool }} put off="
                                               "{{ gpu_deferred | map(attribute='id') | join(',') }}"}}]}]))
