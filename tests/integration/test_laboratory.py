@@ -57,6 +57,13 @@ def test_a_host_installs_from_the_lab_alone(lab: Lab) -> None:
         assert answer.read().startswith(b"-----BEGIN PGP PUBLIC KEY BLOCK-----")
 
 
+def test_a_host_knows_nothing_beyond_its_laboratory(lab: Lab) -> None:
+    """An air gap: drivers, toolkits and images come from its mirror, in every test that has them."""
+    assert lab.ssh("gpu", ["getent", "hosts", "example.com"], check=False).returncode == 2
+    assert lab.ssh("gpu", ["getent", "hosts", "packages.gpulab"]).stdout.split()[1] == "packages.gpulab"
+    assert lab.ssh("gpu", ["test", "-e", "/etc/resolv.conf"], check=False).returncode == 1
+
+
 def test_a_reboot_is_a_new_boot_of_the_same_machine(lab: Lab) -> None:
     host = lab.host("gpu")
     lab.ssh("gpu", ["touch", "/etc/kept", "/run/lost"])
