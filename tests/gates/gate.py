@@ -199,7 +199,7 @@ class Runner:
         log = self.logs / ("%s.log" % gate.name)
         log.write_text("")
         started = time.monotonic()
-        bench = Bench(log, started + gate.seconds, self.environment, nice=19 if gate.background else 0)
+        bench = Bench(log, started + gate.seconds, self.environment, nice=10 if gate.background else 0)
         result = self.results[gate.name] = Result(gate, bench)
         blocked = [need for need in gate.needs if self.results[need].error]
         try:
