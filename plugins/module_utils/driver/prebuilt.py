@@ -169,7 +169,7 @@ def leaving(
     # Where no package of DKMS's is there, those that need one have what stands for it
     are_content = kind_there(names) != DKMS and (
         there.offered is None or any(_stands_for_dkms(name, wanted) for name in _metapackages_after(installed, built)))
-    own = _series(catalogue.modules_package(wanted, "generic"))
+    own = _series_of(wanted)
     return tuple(name for name in names if _series(name) not in ("", own)
                  or (_BUILT_HERE.match(name) and not are_content))
 
@@ -189,12 +189,12 @@ def unbrought(wanted: Wanted, there: Prebuilt, installed: Iterable[str], leaves:
     if PRECOMPILED not in catalogue.ways(wanted) or kind_there(stays) == DKMS or not any(
             _stands_for_dkms(name, wanted) for name in stays):
         return ()
-    return ("nvidia-dkms-" + _series(catalogue.modules_package(wanted, "generic")),)
+    return ("nvidia-dkms-" + _series_of(wanted),)
 
 
 def _stands_for_dkms(name: str, wanted: Wanted) -> bool:
     """Whether it is a metapackage of these modules: it provides DKMS's package."""
-    return not _RELEASE.search(name) and _series(name) == _series(catalogue.modules_package(wanted, "generic"))
+    return not _RELEASE.search(name) and _series(name) == _series_of(wanted)
 
 
 def followed(installed: Mapping[str, str], ours: Iterable[str], automatic: Iterable[str]) -> Dict[str, str]:
@@ -209,6 +209,10 @@ def _series(name: str) -> str:
     """'580-server-open' of a package of modules, '' of any other one."""
     match = _OF_SERIES.match(name)
     return match.group(1) if match else ""
+
+
+def _series_of(wanted: Wanted) -> str:
+    return _series(catalogue.modules_package(wanted, "generic"))
 
 
 def choice(
