@@ -158,6 +158,8 @@ class Bed:
         drawn = chance.randrange(case.kind.sample)
         self.prepare(case)
         numbers = {phase: case.numbers(self.requests[phase], drawn) for phase in PHASES}
+        assert any(numbers.values()), "%s: no request to spoil among %s" % (
+            case, ", ".join("%d of %s" % (len(self.requests[phase]), phase) for phase in PHASES))
         met: Dict[str, List[int]] = {phase: [] for phase in PHASES}
         wrong = []
         for turn in range(max(map(len, numbers.values()))):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -74,7 +75,8 @@ def run(name: str, campaign: campaigns.Campaign, options: argparse.Namespace, re
     if not left:
         return
     with ExitStack() as stack:
-        scratch = workspace.work_root() / "soak" / name
+        # As laboratories, so that campaigns side by side do not write into one another's files
+        scratch = workspace.work_root() / ("soak" + os.environ.get("GPUOPS_TEST_LABS", "")) / name
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         world = None
