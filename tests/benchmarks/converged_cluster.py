@@ -20,7 +20,7 @@ REPOSITORY = HERE.parents[1]
 sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / "lab")]
 
 import measuring  # noqa: E402
-from workspace import collections_root  # noqa: E402
+from workspace import apart, collections_root  # noqa: E402
 
 from gpulab.lab import Lab  # noqa: E402
 
@@ -80,7 +80,7 @@ def report(found: Mapping[str, Any]) -> str:
 
 def main() -> None:
     told = measuring.arguments(__doc__, "measured runs of each")
-    lab = Lab("benchmark" + os.environ.get("GPUOPS_TEST_LABS", ""))
+    lab = Lab(apart("benchmark"))
     with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as name:
         lab.up("demo")
         try:

@@ -25,7 +25,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / 
 
 import measuring  # noqa: E402
 import yaml  # noqa: E402
-from workspace import collections_root  # noqa: E402
+from workspace import apart, collections_root  # noqa: E402
 
 from gpulab.lab import Lab  # noqa: E402
 from gpulab.topology import parse  # noqa: E402
@@ -189,7 +189,7 @@ def report(found: Mapping[str, Mapping[str, Any]]) -> str:
 
 def main() -> None:
     told = measuring.arguments(__doc__, "measured runs of each", before="commit of the site to compare with too")
-    lab = Lab("benchmark" + os.environ.get("GPUOPS_TEST_LABS", ""))
+    lab = Lab(apart("benchmark"))
     with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as name, worktree(told.before or "", Path(name)):
         compared = ways(told.before or "", Path(name))
         hosts = [{"name": host, "board": "a30", "gpus": 2} for host in sorted({way.host for way in compared.values()})]

@@ -25,7 +25,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / "gates"), str(REPOSITORY / "tests" / 
 
 import measuring  # noqa: E402
 from converged_host import content, worktree  # noqa: E402
-from workspace import collections_root  # noqa: E402
+from workspace import apart, collections_root  # noqa: E402
 
 from gpulab.lab import Lab  # noqa: E402
 from gpulab.topology import parse  # noqa: E402
@@ -284,7 +284,7 @@ def main() -> None:
     told = measuring.arguments(
         __doc__, "measured runs of each", before="commit of the site to compare with too",
         nodes="how many nodes the cluster has (default: 15000)", hosts="how many hosts a run has (default: 40)")
-    lab = Lab("benchmark" + os.environ.get("GPUOPS_TEST_LABS", ""))
+    lab = Lab(apart("benchmark"))
     with tempfile.TemporaryDirectory(prefix="gpuops-benchmark-") as place, worktree(told.before or "", Path(place)):
         lab.up(parse({"name": "many-nodes", "control_plane": True, "hosts": []}, __file__))
         try:

@@ -26,7 +26,7 @@ sys.path[:0] = [str(REPOSITORY / "tests" / directory) for directory in ("gates",
 
 import command_count  # noqa: E402
 import measuring  # noqa: E402
-from workspace import collections_root, venv  # noqa: E402
+from workspace import apart, collections_root, venv  # noqa: E402
 
 from gpulab.lab import Lab  # noqa: E402
 from gpulab.topology import parse  # noqa: E402
@@ -152,7 +152,7 @@ def report(result: Mapping[str, Any]) -> str:
 
 def main() -> None:
     arguments = measuring.arguments(__doc__, "measured rounds")
-    lab = Lab("benchmark" + os.environ.get("GPUOPS_TEST_LABS", ""))
+    lab = Lab(apart("benchmark"))
     hosts = [{"name": name, "board": "a30", "gpus": 1, "containerd": version} for name, version in HOSTS.items()]
     lab.up(parse({"name": "runtime-configure", "control_plane": False, "hosts": hosts}, __file__))
     try:

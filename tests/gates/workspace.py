@@ -44,6 +44,12 @@ def work_root() -> Path:
     return cache_root() / "work" / hashlib.sha256(str(REPOSITORY).encode()).hexdigest()[:12]
 
 
+def apart(name: str) -> str:
+    """The name of a laboratory, a file or a directory that runs side by side do not share: GPUOPS_TEST_LABS tells them
+    apart."""
+    return name + os.environ.get("GPUOPS_TEST_LABS", "")
+
+
 def collections_root() -> Path:
     """Directory in which ``ansible_collections/gpuops/nvidia`` is the working tree, through a link if need be."""
     if REPOSITORY.parts[-3:] == ("ansible_collections", "gpuops", "nvidia"):

@@ -15,7 +15,7 @@ import cores
 import warm_ansible
 import yaml
 from documentation import returned, undocumented
-from workspace import REPOSITORY, cache_root, collections_root, venv, work_root
+from workspace import REPOSITORY, apart, cache_root, collections_root, venv, work_root
 
 from gpulab.lab import Lab
 
@@ -72,8 +72,8 @@ Differences = Dict[str, Tuple[Optional[str], Optional[str]]]
 
 
 def new_lab(name: str) -> Lab:
-    """A laboratory of a test's own, none of an earlier run. GPUOPS_TEST_LABS keeps runs side by side apart."""
-    lab = Lab(name + os.environ.get("GPUOPS_TEST_LABS", ""))
+    """A laboratory of a test's own, none of an earlier run."""
+    lab = Lab(apart(name))
     lab.down()
     return lab
 

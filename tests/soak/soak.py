@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -57,7 +56,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--count", type=int, help="cases of each campaign; in parentheses above when not given")
     parser.add_argument("--minutes", type=float, help="begin no case after so many minutes")
     parser.add_argument("--again", action="store_true", help="run cases that have a result already, too")
-    parser.add_argument("--results", type=Path, default=workspace.work_root() / "soak.json",
+    parser.add_argument("--results", type=Path, default=workspace.work_root() / (workspace.apart("soak") + ".json"),
                         help="file of the results (default: %(default)s)")
     options = parser.parse_args()
     unknown = [name for name in options.campaigns if name not in campaigns.ALL]
@@ -75,8 +74,7 @@ def run(name: str, campaign: campaigns.Campaign, options: argparse.Namespace, re
     if not left:
         return
     with ExitStack() as stack:
-        # As laboratories, so that campaigns side by side do not write into one another's files
-        scratch = workspace.work_root() / ("soak" + os.environ.get("GPUOPS_TEST_LABS", "")) / name
+        scratch = workspace.work_root() / workspace.apart("soak") / name
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         world = None
