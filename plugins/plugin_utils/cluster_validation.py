@@ -164,8 +164,11 @@ def _wait_for_devices(cluster: Client, scope: ClusterScope, limit: float) -> Tup
     def judge() -> Tuple[Check, bool]:
         nonlocal node, by_claims
         node = cluster.get("/api/v1/nodes/%s" % scope.node)
-        check = not_ready(node) or allocatable(node, scope.expected, scope.only)
-        if check.name == "allocatable" and check.status == FAILED and offers_none(node, scope.expected):
+        unheard = not_ready(node)
+        if unheard:
+            return unheard, False
+        check = allocatable(node, scope.expected, scope.only)
+        if check.status == FAILED and offers_none(node, scope.expected):
             by_claims = _are_claimed(cluster, scope.node) if by_claims is None else by_claims
             check = offered_otherwise(node, by_claims) or check
         return check, check.status != FAILED

@@ -4,16 +4,48 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, Tuple
+from typing import Callable, ContextManager, Dict, List, Mapping, Tuple, TypeVar
 
+from ...core.errors import GpuOpsError
+from ...core.facts import HostFacts
 from ...core.host import Host
+from ...packages import space
 from ...packages.manager import Index
 from ...packages.model import Simulation
 from ...packages.rpm import database
 from .. import archive, catalogue
-from ..observation import Observation, archives_at_hand
+from ..files import repository_of
+from ..observation import Observation, Offer, archives_at_hand, key_text
+from ..origin import Origin
 from ..record import Record, is_archived
 from ..target import Target
+
+AnIndex = TypeVar("AnIndex", bound=Index)
+
+
+def read_with(
+    index: Callable[..., ContextManager[AnIndex]], host: Host, observation: Observation, facts: HostFacts,
+    origin: Origin, archives: str, offer_of: Callable[[AnIndex], Offer]
+) -> Offer:
+    """The offer of the driver's repository, beside those of the system; one that cannot be read is told as its error.
+
+    index: opens them, as the package manager has it; archives: where that keeps what it fetches.
+    """
+    key = ""
+    try:
+        key = key_text(host, observation, origin, facts)
+        with index(host, [repository_of(origin, key)], beside_system=True) as opened:
+            offer = offer_of(opened)
+            room = space.observe(host, archives) if offer.transaction else None
+            return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
+    except GpuOpsError as error:
+        return Offer(error=error.found, key=key)
+
+
+def there_and_before(opened: Index, observation: Observation) -> Tuple[str, ...]:
+    """What repositories have of the driver that is there, and of the recorded one before it."""
+    return returnable(
+        opened, [catalogue.family(observation.installed), observation.record.packages if observation.record else {}])
 
 
 def returnable(opened: Index, drivers: List[Mapping[str, str]]) -> Tuple[str, ...]:

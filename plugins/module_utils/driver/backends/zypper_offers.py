@@ -6,7 +6,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, Iterable, List, Mapping
 
-from ...core.errors import GpuOpsError
 from ...core.facts import HostFacts
 from ...core.host import Host
 from ...packages import space
@@ -22,7 +21,6 @@ from ..observation import (
     Offer,
     goes_down,
     header_packages,
-    key_text,
     requested,
     settled,
     superfluous,
@@ -34,19 +32,12 @@ from ..record import Record
 from ..rollback import recorded_text
 from ..target import Target, anchors, target_of
 from .backend import NAME
-from .rpm_offers import at_hand, returnable, whole_request, without_leftovers
+from .rpm_offers import at_hand, read_with, returnable, there_and_before, whole_request, without_leftovers
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
-    key = ""
-    try:
-        key = key_text(host, observation, origin, facts)
-        with index(host, [repository_of(origin, key)], beside_system=True) as opened:
-            offer = _offer(opened, observation, policy, facts, origin)
-            room = space.observe(host, space.ZYPPER_ARCHIVES) if offer.transaction else None
-            return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
-    except GpuOpsError as error:
-        return Offer(error=error.found, key=key)
+    return read_with(index, host, observation, facts, origin, space.ZYPPER_ARCHIVES, lambda opened: _offer(
+        opened, observation, policy, facts, origin))
 
 
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
@@ -65,8 +56,8 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
         return Offer(versions=versions)
     request = requested(target, observation, versions, tuple(headers))
     transaction = _simulated(opened, observation, target, request, versions) if request else None
-    return Offer(versions=versions, transaction=transaction, returnable=returnable(
-        opened, [catalogue.family(observation.installed), observation.record.packages if observation.record else {}]))
+    return Offer(versions=versions, transaction=transaction, returnable=there_and_before(
+        opened, observation))
 
 
 def _header_versions(opened: Index, headers: Mapping[str, str]) -> Dict[str, List[str]]:
