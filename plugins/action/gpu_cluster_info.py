@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, ClassVar, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
@@ -24,6 +24,20 @@ POD = "gpu_validation_pod"
 POD_NAMESPACE = "gpu_validation_pod_namespace"
 
 
+@dataclass(frozen=True)
+class _Own:
+    """What the hosts of one cluster say of themselves.
+
+    names:  {host: its Node} of those of which nothing is wrong.
+    wrong:  what is, and with which hosts.
+    probed: the namespaces in which they have the validation run its pod.
+    """
+
+    names: Mapping[str, str]
+    wrong: Sequence[Tuple[GpuOpsError, Sequence[str]]]
+    probed: Sequence[str]
+
+
 class ActionModule(ClusterAction):
     """Reads the cluster."""
 
@@ -40,10 +54,8 @@ class ActionModule(ClusterAction):
         "pod_namespace": {"type": "str", "default": PROBES},
     }
 
-    # The nodes whose facts are wanted, where that is not all of them
-    _only: Optional[FrozenSet[str]] = None
-    # The namespaces in which the hosts of this cluster have the validation run its pod; None where the task says it
-    _probed: Optional[Sequence[str]] = None
+    # Of the cluster that is read; None where the task itself says what is wanted of it
+    _wanted: Optional[_Own] = None
 
     def answer(self, task_vars: Mapping[str, Any]) -> Dict[str, Any]:
         if not boolean(self._task.args.get(EVERY_CLUSTER, False)):
@@ -54,30 +66,25 @@ class ActionModule(ClusterAction):
         refusals: List[Refusal] = []
         named_only = boolean(self._task.args.get(NAMED_ONLY, False))
         for cluster in clusters_of(variables, named_only):
-            names, own = self._names(variables, cluster)
-            for error, hosts in own:
+            own = self._own(variables, cluster)
+            for error, hosts in own.wrong:
                 told.append({**dict(error.result(), failed=True), "others": [], "name": str(cluster),
                              "hosts": list(hosts)})
                 refusals += error.refusals
-            if not names:
+            if not own.names:
                 continue
-            cluster = replace(cluster, hosts=tuple(names))
-            found = self._read(cluster, frozenset(names.values()))
+            cluster = replace(cluster, hosts=tuple(own.names))
+            found = self._read(cluster, own)
             del found["changed"]
             nodes = found.pop("of_nodes", {})
             told.append({"failed": False, "others": [], **found, "name": str(cluster), "hosts": list(cluster.hosts)})
-            of_hosts.update((host, nodes.get(name, {})) for host, name in names.items())
+            of_hosts.update((host, nodes.get(name, {})) for host, name in own.names.items())
             refusals += map(Refusal.from_dict, found.get("refusals", ()))
         result = {"changed": False, "clusters": told, "of_hosts": of_hosts}
         return {**result, **as_result(refusals), "failed": True} if refusals else result
 
-    def _names(
-        self, variables: PlayVariables, cluster: PlayCluster
-    ) -> Tuple[Dict[str, str], List[Tuple[GpuOpsError, Sequence[str]]]]:
-        """({host: its Node}, [what is wrong with what these hosts say]), and where the pods of the validation run.
-
-        What one host says that cannot be worked out is no reason to leave the others undone.
-        """
+    def _own(self, variables: PlayVariables, cluster: PlayCluster) -> _Own:
+        """What one host says that cannot be worked out is no reason to leave the others undone."""
         names: Dict[str, str] = {}
         wrong: List[Tuple[GpuOpsError, Sequence[str]]] = []
         probed = set()
@@ -98,16 +105,14 @@ class ActionModule(ClusterAction):
         of_node: Dict[str, List[str]] = {}
         for host, name in names.items():
             of_node.setdefault(name, []).append(host)
-        for name, hosts in of_node.items():
-            if len(hosts) > 1:
-                wrong.append((_one_node(name, hosts), hosts))
-        self._probed = sorted(probed)
-        twice = {host for error, hosts in wrong for host in hosts}
-        return {host: names[host] for host in cluster.hosts if host in names and host not in twice}, wrong
+        wrong += [(_one_node(name, hosts), hosts) for name, hosts in of_node.items() if len(hosts) > 1]
+        out = {host for _error, hosts in wrong for host in hosts}
+        return _Own({host: names[host] for host in cluster.hosts if host in names and host not in out}, wrong,
+                    sorted(probed))
 
-    def _read(self, cluster: PlayCluster, nodes: FrozenSet[str]) -> Dict[str, Any]:
+    def _read(self, cluster: PlayCluster, own: _Own) -> Dict[str, Any]:
         """One cluster; what goes wrong with it does not keep the others back."""
-        self._only = nodes
+        self._wanted = own
         try:
             if cluster.refusals:
                 raise GpuOpsError.because(cluster.refusals)
@@ -116,14 +121,14 @@ class ActionModule(ClusterAction):
             return failed(error)
 
     def work(self, cluster: Client, options: Mapping[str, Any], check_mode: bool) -> Dict[str, Any]:
-        probed = [options["pod_namespace"]] if self._probed is None else self._probed
+        probed = self._wanted.probed if self._wanted else [options["pod_namespace"]]
         require(cluster, rights_of(options["rights"], probed))
         if options["rolled_out"]:
             wait_for_rollout(cluster, options["namespace"], options["rolled_out"], options["wait_timeout"])
         if options["expected_allocatable"]:
             wait_for_resources(cluster, options["expected_allocatable"], options["wait_timeout"])
         found = observe(cluster, options["label_selector"], options["namespace"], options["runtime_class"],
-                        self._only)
+                        frozenset(self._wanted.names.values()) if self._wanted else None)
         return dict(found, changed=False)
 
 

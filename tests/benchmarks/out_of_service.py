@@ -35,6 +35,8 @@ PLAYBOOKS = {STAGED: "gpuops.nvidia.site", UNSTAGED: str(HERE / "unstaged_upgrad
 # No upgrade finds what an earlier one has fetched or built
 FORGET = "apt-get clean; rm -rf /var/cache/gpuops/staged /var/cache/gpuops/driver"
 AHEAD = ("packages.download", "module.stage")
+# The laboratory's module builds in a second or two, NVIDIA's in minutes: so many modules more are built with it
+BALLAST = 60
 
 
 class Service:
@@ -114,7 +116,8 @@ def summary(runs: Mapping[str, List[Dict[str, Any]]]) -> Dict[str, Any]:
 
 
 def promises(found: Mapping[str, Any]) -> Dict[str, bool]:
-    return {"no download and no build while the node is out of service": not found["ahead"]}
+    return {"no download and no build while the node is out of service": not found["ahead"],
+            "less time out of service than without staging": found["times"][0] > 1}
 
 
 def report(found: Mapping[str, Any]) -> str:
@@ -133,6 +136,7 @@ def main() -> None:
         directory = Path(name)
         lab.up("demo")
         try:
+            lab.ssh(NODE, ["sh", "-c", "mkdir -p /etc/gpulab && echo %d > /etc/gpulab/ballast" % BALLAST])
             environment = measuring.environment(directory, str(collections_root()))
             measuring.spent(command(lab, PLAYBOOKS[STAGED], VERSIONS[-1]), environment, directory, directory / "output")
             load = os.getloadavg()[0]

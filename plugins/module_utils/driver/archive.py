@@ -40,7 +40,7 @@ def fetched(host: Host) -> Dict[str, str]:
     names = database.archives(host)
     directory = database.archives_directory(host) if names else ""
     return {**{name: "%s/%s" % (directory, name) for name in names},
-            **{path.rpartition("/")[2]: path for path in (*dnf.archive_files(host), *zypper.archive_files(host))}}
+            **{path.rpartition("/")[2]: path for path in (*host.glob(dnf.ARCHIVES), *host.glob(zypper.ARCHIVES))}}
 
 
 def is_there(host: Host) -> bool:

@@ -24,6 +24,7 @@ from ..packages.managers import APT, DNF, ZYPPER, manager_of
 from ..packages.model import Package
 from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
+from ..packages.rpm.others import await_others
 from ..packages.zypper import history as zypper_history
 from . import archive, catalogue, kernel_hold, prebuilt, runfile
 from .backends import dnf_offers, zypper_offers
@@ -150,7 +151,7 @@ def _of_rpm(
     history = _HISTORIES[manager.name]
     left = history.unfinished(host, packages)
     if left:
-        dnf_history.await_others(host)
+        await_others(host)
         packages = manager.installed(host)
         left = history.unfinished(host, packages)
     trusted = manager.trusted(host)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import base64
 import http.server
-import json
 import subprocess
 import sys
 import threading
@@ -16,83 +15,28 @@ from urllib.parse import quote
 
 import pytest
 import scratch_rpm
-from ansible.module_utils import basic
-from gpu_hosts import A100, facts
+from rpm_machine import Quiet, RpmMachine, home, running
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core import module as module_room
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, observing
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PASSWORD_FILE, REPO_FILE
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
-
-RELEASE = "5.14.0-570.el9.x86_64"
-HEADERS = "kernel-devel-5.14.0-570.el9"
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import others
 
 
-class Machine:
-    """A host of EL 9; each call of run() is one task, with the controller's part between calls of the module.
+class Machine(RpmMachine[Root]):
+    """A host of EL 9; each call of run() is one task, with the controller's part between calls of the module."""
 
-    built: {kernel: (package of the module's source, version of the driver) that DKMS has built for it}: no compiler
-           runs here, and what another package takes the place of goes with it.
-    """
-
-    def __init__(
-        self, root: Root, server: http.server.HTTPServer, capsys: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.root, self.server, self.capsys, self.patch = root, server, capsys, monkeypatch
-        self.url = "http://127.0.0.1:%d/" % server.server_port
-        self.built: Dict[str, Tuple[str, str]] = {}
-        self.loaded = ""
-
-    def take_repository_away(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-    def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
-        there = self.root.installed()
-        module = self.source()
-        source, built = self.built.get(RELEASE, ("", ""))
-        fits = bool(module) and (module, catalogue.upstream(there[module])) == (source, built)
-        return (Kernel(RELEASE, HEADERS in there, built if fits else "",
-                       ("Dual MIT/GPL" if module == OPEN else "NVIDIA") if fits else ""),)
-
-    def source(self) -> str:
-        there = self.root.installed()
-        return next((name for name in (OPEN, CLOSED) if name in there), "")
-
-    def build(self, host: Host, journal: Journal, step: Step) -> None:
-        self.built[step.subject] = (self.source(), step.change["after"]["nvidia"])
-
-    def facts(self) -> HostFacts:
-        (kernel,) = self.kernels()
-        libraries = catalogue.upstream(self.root.installed().get("nvidia-driver-cuda-libs", ""))
-        kind = "" if not kernel.module else "open" if kernel.license != "NVIDIA" else "proprietary"
-        return facts(A100, os_id="rocky", os_version="9.8", kernel=RELEASE, boot_kernel=RELEASE,
-                     driver_installed=kernel.module, driver_boots=kernel.module, driver_userspace=libraries,
-                     module_installed=kind, driver_loaded=self.loaded, module_loaded=kind if self.loaded else "")
-
-    def call(self, check: bool = False, **options: Any) -> Dict[str, Any]:
-        """The module's main function; its answer."""
-        given = {"version": V580, "repository_url": self.url, "repository_key": keyring("one").public, **options,
-                 "_ansible_check_mode": check}
-        self.patch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": given}).encode())
-        self.patch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
-        with pytest.raises(SystemExit):
-            module_room.run_writer(CAPABILITY, lambda host, parameters: self.facts())
-        answer: Dict[str, Any] = json.loads(self.capsys.readouterr().out)
-        return answer
+    os_id, os_version = "rocky", "9.8"
+    release, headers = "5.14.0-570.el9.x86_64", "kernel-devel-5.14.0-570.el9"
+    user_space = "nvidia-driver-cuda-libs"
 
     def run(self, **options: Any) -> Tuple[Dict[str, Any], List[str]]:
         """(the first call's answer, ids of all steps that were done)."""
-        options = {"run_id": "test 1", **options}
         first = told = self.call(**options)
         done: List[str] = list(told.get("applied", ()))
         while "awaiting" in told:
@@ -107,31 +51,16 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Machine]:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home/.rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home(tmp_path, monkeypatch)
     root = Root(tmp_path / "root")
     # The plugin's package brings it, and the plugin ends where it is not
     root.write(locks.LIST, "")
     root.dnf("install", "kernel-core-5.14.0-570.el9")
-    handler = partial(_Quiet, directory=str(scratch_rpm.nvidia()))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    made = Machine(root, server, capsys, monkeypatch)
-    monkeypatch.setattr(module_room, "Host", lambda: root.host)
-    monkeypatch.setattr(observing, "read_kernels", made.kernels)
-    executors: Any = CAPABILITY.executors
-    monkeypatch.setitem(executors, "dkms.build", made.build)
-    yield made
-    made.take_repository_away()
+    with running(Machine, root, scratch_rpm.nvidia(), capsys, monkeypatch) as made:
+        yield made
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *words: Any) -> None:
-        """Not among what the tests print."""
-
-
-class _Closed(_Quiet):
+class _Closed(Quiet):
     """Lets one user in."""
 
     told = ""
@@ -184,7 +113,7 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
     assert [each.split("/")[1] for each in done] == [
         "file.write", "rpm.import_key", "file.write", "packages.download", "file.write", "file.write",
         "packages.install", "dkms.build"]
-    assert set(driver(machine).values()) == {V580} and HEADERS in machine.root.installed()
+    assert set(driver(machine).values()) == {V580} and machine.headers in machine.root.installed()
     for version in (V595, OLDER_580):
         change(machine, version=version)
         assert set(driver(machine).values()) == {version}
@@ -392,7 +321,7 @@ def test_the_way_back_to_another_repository_takes_no_password_of_this_one_there(
 
 @pytest.mark.variation
 def test_the_way_back_from_kept_files_does_not_ask_for_the_repository_of_then(machine: Machine) -> None:
-    handler = partial(_Quiet, directory=str(scratch_rpm.nvidia()))
+    handler = partial(Quiet, directory=str(scratch_rpm.nvidia()))
     gone = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=gone.serve_forever, daemon=True).start()
     machine.run(repository_url="http://127.0.0.1:%d/" % gone.server_port)
@@ -421,7 +350,7 @@ def test_a_transaction_of_somebody_else_that_is_at_work_is_not_taken_for_one_tha
     machine.root.dnf("install", "--disablerepo=*", *("--repofrompath=n,%s" % scratch_rpm.nvidia(), "--enablerepo=n"),
                      "--nogpgcheck", "nvidia-driver-cuda-libs", check=False)
     (machine.root.path / "killed-here-libs").unlink()
-    monkeypatch.setattr(history, "LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(others, "LOCK_SECONDS", 1.0)
     held = subprocess.Popen(
         [sys.executable, "-c", "import fcntl, sys; held = open(sys.argv[1], 'a'); fcntl.lockf(held, fcntl.LOCK_EX); "
          "print('held', flush=True); sys.stdin.read()", str(machine.root.path / "var/lib/rpm/.rpm.lock")],
@@ -430,7 +359,7 @@ def test_a_transaction_of_somebody_else_that_is_at_work_is_not_taken_for_one_tha
     told = machine.call(check=True)
     assert (told["code"], "process %d" % held.pid in told["found"]) == ("packages.rpm_at_work", True), told["msg"]
     threading.Timer(3.0, held.communicate).start()
-    monkeypatch.setattr(history, "LOCK_SECONDS", 60.0)
+    monkeypatch.setattr(others, "LOCK_SECONDS", 60.0)
     assert machine.call(check=True)["code"] == "driver.transaction_unfinished"
     assert held.wait(10) == 0
 

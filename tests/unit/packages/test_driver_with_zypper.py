@@ -3,88 +3,30 @@
 """The module gpu_driver on a host of SLES 15 with real zypper and rpm: what it plans is what zypper's history shows."""
 from __future__ import annotations
 
-import http.server
-import json
-import threading
-from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import pytest
 import scratch_zypper
-from ansible.module_utils import basic
-from gpu_hosts import A100, facts
+from rpm_machine import RpmMachine, home, running
 from scratch_apt import keyring
 from scratch_rpm import OLDER_580, V580, V595
 from scratch_zypper import KERNELS, Root
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core import module as module_room
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import building, catalogue, observing
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper.manager import ZYPPER
 
-RELEASE = "6.4.0-%s-default" % KERNELS[0]
-HEADERS = "kernel-default-devel-6.4.0-%s.1" % KERNELS[0]
 THEIRS = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: tool\n\n"
 
 
-class Machine:
-    """A host of SLES 15; each call of run() is one task, and zypper is called on the host by the module itself.
+class Machine(RpmMachine[Root]):
+    """A host of SLES 15; zypper is called on the host by the module itself."""
 
-    built: {kernel: (package of the module's source, version of the driver) that DKMS has built for it}: no compiler
-           runs here, and what another package takes the place of goes with it.
-    """
-
-    def __init__(
-        self, root: Root, server: http.server.HTTPServer, capsys: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        self.root, self.server, self.capsys, self.patch = root, server, capsys, monkeypatch
-        self.url = "http://127.0.0.1:%d/" % server.server_port
-        self.built: Dict[str, Tuple[str, str]] = {}
-        self.loaded = ""
-
-    def take_repository_away(self) -> None:
-        self.server.shutdown()
-        self.server.server_close()
-
-    def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
-        there, module = self.root.installed(), self.source()
-        source, built = self.built.get(RELEASE, ("", ""))
-        fits = bool(module) and (module, catalogue.upstream(there[module])) == (source, built)
-        return (Kernel(RELEASE, HEADERS in there, built if fits else "",
-                       ("Dual MIT/GPL" if "open" in module else "NVIDIA") if fits else ""),)
-
-    def source(self) -> str:
-        return next((name for name in self.root.installed() if building.loses([name])), "")
-
-    def build(self, host: Host, journal: Journal, step: Step) -> None:
-        self.built[step.subject] = (self.source(), step.change["after"]["nvidia"])
-
-    def facts(self) -> HostFacts:
-        (kernel,) = self.kernels()
-        kind = "" if not kernel.module else "open" if kernel.license != "NVIDIA" else "proprietary"
-        return facts(A100, os_id="sles", os_version="15.7", kernel=RELEASE, boot_kernel=RELEASE,
-                     driver_installed=kernel.module, driver_boots=kernel.module,
-                     driver_userspace=catalogue.upstream(self.root.installed().get("libnvidia-ml", "")),
-                     module_installed=kind, driver_loaded=self.loaded, module_loaded=kind if self.loaded else "")
-
-    def call(self, check: bool = False, **options: Any) -> Dict[str, Any]:
-        """The module's main function; its answer."""
-        given = {"version": V580, "repository_url": self.url, "repository_key": keyring("one").public,
-                 "run_id": "test 1", **options, "_ansible_check_mode": check}
-        self.patch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": given}).encode())
-        self.patch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
-        with pytest.raises(SystemExit):
-            module_room.run_writer(CAPABILITY, lambda host, parameters: self.facts())
-        answer: Dict[str, Any] = json.loads(self.capsys.readouterr().out)
-        return answer
+    os_id, os_version = "sles", "15.7"
+    release, headers = "6.4.0-%s-default" % KERNELS[0], "kernel-default-devel-6.4.0-%s.1" % KERNELS[0]
+    user_space = "libnvidia-ml"
 
     def run(self, **options: Any) -> Dict[str, Any]:
         told = self.call(**options)
@@ -95,29 +37,15 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Machine]:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home/.rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home(tmp_path, monkeypatch)
     root = Root(tmp_path / "root")
     # As SUSE's own file has it: kernels and their headers stay beside those that come
     root.write("/etc/zypp/zypp.conf", "[main]\nmultiversion = provides:multiversion(kernel)\n")
     (root.path / "etc/zypp/repos.d/baseos.repo").unlink(missing_ok=True)
     root.configure("suse", scratch_zypper.system(), "two")
     root.zypper("install", "kernel-default=6.4.0-%s.1" % KERNELS[0])
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(scratch_zypper.nvidia())))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    made = Machine(root, server, capsys, monkeypatch)
-    monkeypatch.setattr(module_room, "Host", lambda: root.host)
-    monkeypatch.setattr(observing, "read_kernels", made.kernels)
-    executors: Any = CAPABILITY.executors
-    monkeypatch.setitem(executors, "dkms.build", made.build)
-    yield made
-    made.take_repository_away()
-
-
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *words: Any) -> None:
-        """Not among what the tests print."""
+    with running(Machine, root, scratch_zypper.nvidia(), capsys, monkeypatch) as made:
+        yield made
 
 
 def transactions(machine: Machine, since: int) -> List[Dict[str, Optional[str]]]:
@@ -168,7 +96,7 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
     assert machine.call(check=True)["plan"]["notes"] == []
     assert change(machine) == ["file.write", "rpm.import_key", "file.write", "packages.download", "file.write",
                                "packages.install", "dkms.build"]
-    assert set(driver(machine).values()) == {V580} and HEADERS in machine.root.installed()
+    assert set(driver(machine).values()) == {V580} and machine.headers in machine.root.installed()
     machine.root.zypper("install", "nvidia-settings=3:%s-1.el9" % V580)
     for version in (V595, OLDER_580):
         change(machine, version=version)

@@ -3,7 +3,6 @@
 """What dnf would do, read from the indexes of repositories and of the host's own."""
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Dict, List, Mapping
 
 from ...core.facts import HostFacts
@@ -24,7 +23,6 @@ from ..observation import (
     header_packages,
     requested,
     settled,
-    superfluous,
     way_back_from,
 )
 from ..origin import Origin
@@ -34,7 +32,7 @@ from ..rollback import recorded_text
 from ..target import Target, anchors, target_of
 from .backend import NAME
 from .dnf import streams_wanted
-from .rpm_offers import at_hand, read_with, returnable, there_and_before, whole_request, without_leftovers
+from .rpm_offers import at_hand, offer_back, read_with, there_and_before, whole_request, without_leftovers
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
@@ -117,19 +115,10 @@ def _offer_back(
             opened.leave_out(REPOSITORY)
         opened.hold({path: recorded_text(observation, record, path) for path in (STREAM_FILE, locks.LIST)
                      if observation.files.get(path) != record.files.get(path)})
-        needed = record.changed(observation.installed)
-        offered = {*returnable(opened, [record.packages]), *(
-            "%s=%s" % (name, record.packages[name]) for name in files)}
-        offer = Offer(returnable=tuple(sorted(offered)), unread=opened.unread, without=opened.without)
-        if not all("%s=%s" % each in offered for each in needed.items()):
-            return offer
-        kept = {name: path for name, path in files.items() if name in needed}
-        goes = goes_down(observation.installed, needed, DNF.compare)
-        transaction = without_leftovers(
-            opened.simulate(needed, goes, kept), observation, needed) if needed else None
-        removes = transaction.removes if transaction else ()
-        names = {name: version for name, version in superfluous(observation, record).items() if name not in removes}
-        both = opened.simulate(needed, goes, kept, specs(names)) if names else None
-        can_go = both is not None and not both.problem and set(both.removes) <= {*names, *removes}
-        return replace(offer, transaction=transaction, superfluous=names if can_go else {}, at_hand=kept,
-                       space=space.observe(host, space.DNF_ARCHIVES) if transaction else None)
+
+        def simulated(
+            request: Mapping[str, str], goes: bool, kept: Mapping[str, str], leaves: Mapping[str, str]
+        ) -> Simulation:
+            return opened.simulate(request, goes, kept, specs(leaves))
+
+        return offer_back(opened, DNF, host, observation, record, files, space.DNF_ARCHIVES, simulated)

@@ -10,12 +10,12 @@ from ...core.errors import GpuOpsError
 from ...core.facts import HostFacts
 from ...core.host import Host
 from ...packages import space
-from ...packages.manager import Index
+from ...packages.manager import Index, PackageManager
 from ...packages.model import Simulation
 from ...packages.rpm import database
 from .. import archive, catalogue
 from ..files import repository_of
-from ..observation import Observation, Offer, archives_at_hand, key_text
+from ..observation import Observation, Offer, archives_at_hand, goes_down, key_text, superfluous
 from ..origin import Origin
 from ..record import Record, is_archived
 from ..target import Target
@@ -82,3 +82,32 @@ def at_hand(host: Host, observation: Observation, record: Record) -> Dict[str, s
     files = archives_at_hand(observation)
     return {name: host.path("%s/%s" % (archive.STORE, next(each for each in files if is_archived(
         name, version, [each])))) for name, version in record.packages.items() if is_archived(name, version, files)}
+
+
+def offer_back(
+    opened: Index, manager: PackageManager, host: Host, observation: Observation, record: Record,
+    files: Mapping[str, str], archives: str,
+    simulated: Callable[[Mapping[str, str], bool, Mapping[str, str], Mapping[str, str]], Simulation]
+) -> Offer:
+    """What brings the recorded driver back; under what is held in the index by now.
+
+    files:     of at_hand().
+    archives:  where the manager keeps what it fetches.
+    simulated: what a transaction would do that asks for these versions, whether one may go down, with those of these
+               files, and without these packages.
+    """
+    needed = record.changed(observation.installed)
+    offered = {*returnable(opened, [record.packages]), *("%s=%s" % (name, record.packages[name]) for name in files)}
+    offer = Offer(returnable=tuple(sorted(offered)), unread=opened.unread, without=opened.without)
+    if not all("%s=%s" % each in offered for each in needed.items()):
+        return offer
+    kept = {name: path for name, path in files.items() if name in needed}
+    goes = goes_down(observation.installed, needed, manager.compare)
+    transaction = without_leftovers(
+        simulated(needed, goes, kept, {}), observation, needed) if needed else None
+    removes = transaction.removes if transaction else ()
+    names = {name: version for name, version in superfluous(observation, record).items() if name not in removes}
+    both = simulated(needed, goes, kept, names) if names else None
+    can_go = both is not None and not both.problem and set(both.removes) <= {*names, *removes}
+    return replace(offer, transaction=transaction, superfluous=names if can_go else {}, at_hand=kept,
+                   space=space.observe(host, archives) if transaction else None)

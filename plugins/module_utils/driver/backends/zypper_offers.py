@@ -23,7 +23,6 @@ from ..observation import (
     header_packages,
     requested,
     settled,
-    superfluous,
     way_back_from,
 )
 from ..origin import Origin
@@ -32,7 +31,7 @@ from ..record import Record
 from ..rollback import recorded_text
 from ..target import Target, anchors, target_of
 from .backend import NAME
-from .rpm_offers import at_hand, read_with, returnable, there_and_before, whole_request, without_leftovers
+from .rpm_offers import at_hand, offer_back, read_with, there_and_before, whole_request, without_leftovers
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
@@ -115,20 +114,11 @@ def _offer_back(
     files = at_hand(host, observation, record)
     with index(host, repositories, beside_system=True) as opened:
         opened.hold({locks.PATH: recorded_text(observation, record, locks.PATH)})
-        needed = record.changed(observation.installed)
-        offered = {*returnable(opened, [record.packages]), *(
-            "%s=%s" % (name, record.packages[name]) for name in files)}
-        offer = Offer(returnable=tuple(sorted(offered)), unread=opened.unread, without=opened.without)
-        if not all("%s=%s" % each in offered for each in needed.items()):
-            return offer
-        kept = {name: path for name, path in files.items() if name in needed}
-        goes = goes_down(observation.installed, needed, ZYPPER.compare)
-        leaves = catalogue.excluded(record.packages, observation.installed)
-        transaction = without_leftovers(
-            opened.simulate(needed, goes, kept, leaves), observation, needed) if needed else None
-        removes = transaction.removes if transaction else ()
-        names = {name: version for name, version in superfluous(observation, record).items() if name not in removes}
-        both = opened.simulate(needed, goes, kept, {*leaves, *names}) if names else None
-        can_go = both is not None and not both.problem and set(both.removes) <= {*names, *removes}
-        return replace(offer, transaction=transaction, superfluous=names if can_go else {}, at_hand=kept,
-                       space=space.observe(host, space.ZYPPER_ARCHIVES) if transaction else None)
+        excluded = catalogue.excluded(record.packages, observation.installed)
+
+        def simulated(
+            request: Mapping[str, str], goes: bool, kept: Mapping[str, str], leaves: Mapping[str, str]
+        ) -> Simulation:
+            return opened.simulate(request, goes, kept, {*excluded, *leaves})
+
+        return offer_back(opened, ZYPPER, host, observation, record, files, space.ZYPPER_ARCHIVES, simulated)

@@ -18,10 +18,8 @@ from typing import Any, Container, Dict, FrozenSet, List, Mapping, Optional, Seq
 from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import Journal, PackageChange
-from ...core.lock import package_manager_works, package_managers
 from ...core.plan import Step
 from ...core.steps import Executor
-from ...core.waiting import wait_for
 from ..apt import running
 from ..model import Package
 from ..rpm import database
@@ -32,9 +30,6 @@ from .transaction import specs
 FINISH = "dnf.finish"
 _DATABASE = "/var/lib/dnf/history.sqlite"
 _SECONDS = 3600
-# For how long others may work on packages before nothing is planned here
-LOCK_SECONDS = 600.0
-_PAUSE = 1.0
 
 
 @dataclass(frozen=True)
@@ -150,18 +145,6 @@ def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
     doubtful = {name: version for name, version in last.after.items() if version is not None
                 and name in packages and packages[name].version == version}
     return Unfinished(left, doubtful, last)
-
-
-def await_others(host: Host) -> None:
-    """A transaction without an end may be one at work. Raises GpuOpsError that names whose when the time is over."""
-    _works, free = wait_for(lambda: package_manager_works(host), lambda works: not works, LOCK_SECONDS, _PAUSE)
-    if not free:
-        raise GpuOpsError(
-            "packages.rpm_at_work",
-            found="a transaction is at work: %s; waited %.0f s for it" % (
-                package_managers(host) or "a package manager", LOCK_SECONDS),
-            wanted="packages that nobody changes while a plan is made",
-            remedy="let it end (dnf-automatic, PackageKit and other installations hold rpm's lock), and run again")
 
 
 def finish_step(

@@ -3,10 +3,21 @@
 """dnf 4 and rpm as a package manager (manager.PackageManager)."""
 from __future__ import annotations
 
-import platform
-import re
 from dataclasses import replace
-from typing import Any, Collection, ContextManager, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    ClassVar,
+    Collection,
+    ContextManager,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -16,22 +27,25 @@ from ...core.refusal import Refusal
 from ...core.steps import Executor
 from ..manager import PackageManager
 from ..model import Credentials, Package, Repository
-from ..rpm import database, fetching, keyring, removal
+from ..rpm import database, fetching, keyring
 from ..rpm import repositories as repository_files
-from ..rpm.versions import compare
+from ..rpm.manager import RpmManager
 from . import history, locks, transaction
 from .asking import ask, has_bindings, own
 from .index import Index, index
 
 REPOSITORIES = "/etc/yum.repos.d"
-CACHE = "/var/cache/dnf"
-_VARIABLES = "/etc/dnf/vars"
+# Below a directory for each repository (dnf.conf(5), cachedir)
+ARCHIVES = "/var/cache/dnf/*/packages/*.rpm"
 
 
-class Dnf:
+class Dnf(RpmManager):
     """One of a kind: DNF."""
 
     name = "dnf"
+    repositories: ClassVar[str] = REPOSITORIES
+    fetched: ClassVar[str] = ARCHIVES
+    settings: ClassVar[str] = "/etc/dnf/vars"
     executors: Mapping[str, Executor] = {**keyring.EXECUTORS, **history.EXECUTORS}
 
     def installed(self, host: Host) -> Dict[str, Package]:
@@ -51,32 +65,17 @@ class Dnf:
     def mark_automatic(self, host: Host, names: Iterable[str]) -> None:
         host.run(["dnf", *own(host), "--assumeyes", "--quiet", "mark", "remove", *names], check=False)
 
-    def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
-        ours = set(installed_by_us)
-        if not ours.intersection(packages):
-            return ()
-        with index(host, []) as opened:
-            return removal.removable(opened, packages, ours)
-
-    def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
-        return repository_files.configured_in(host, (REPOSITORIES,), uri, ours, _variables(host))
-
     def has_bindings(self, host: Host) -> bool:
         return has_bindings(host)
-
-    def compare(self, first: str, second: str) -> int:
-        return compare(first, second)
 
     def open(
         self, host: Host, repositories: Sequence[Repository], beside_system: bool = False
     ) -> ContextManager[Index]:
         return index(host, repositories, beside_system)
 
-    def archives(self, host: Host) -> Tuple[str, ...]:
-        return tuple(sorted({path.rsplit("/", 1)[1] for path in archive_files(host)}))
-
-    def archive_begins(self, name: str, version: str) -> str:
-        return database.archive_begins(name, version)
+    def of_release(self, release: str) -> Dict[str, str]:
+        """dnf.conf(5), Repository Variables."""
+        return {"releasever": release.split(".")[0]}
 
     def download(self, host: Host, step: Step) -> None:
         """Exactly these packages, whatever streams and locks leave to choose from now."""
@@ -96,9 +95,6 @@ class Dnf:
             self.refresh(host, named)
         return {}
 
-    def mend(self, host: Host, names: Collection[str]) -> None:
-        """rpm brings what it writes to the disk before its database says so (rpm, fsm.c)."""
-
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """A repository of somebody else that cannot be read stops nobody."""
         with host.scratch() as scratch:
@@ -112,17 +108,6 @@ class Dnf:
         proxy, user = (options.get(name, "").strip() for name in ("proxy", "proxy_username"))
         return fetching.read_key(host, key, told, proxy if proxy.lower() != "_none_" else "", Credentials(
             user, options.get("proxy_password", "").strip()) if user else None)
-
-    def trusted(self, host: Host) -> Dict[str, Tuple[str, ...]]:
-        return keyring.trusted(host)
-
-    def trust_steps(
-        self, capability: str, repository: Repository, trusted: Mapping[str, Tuple[str, ...]]
-    ) -> List[Step]:
-        return keyring.import_steps(capability, repository.keyring, repository.key, trusted) if repository.key else []
-
-    def distrust_steps(self, capability: str, names: Iterable[str]) -> List[Step]:
-        return keyring.forget_steps(capability, names)
 
     def repository_files(self, repository: Repository) -> Dict[str, str]:
         key = {repository.keyring: repository.key} if repository.key else {}
@@ -173,11 +158,6 @@ class Dnf:
         return history.evidence(host, step, opened, packages)
 
 
-def archive_files(host: Host) -> List[str]:
-    """Paths of the package files that dnf has: below a directory for each repository (dnf.conf(5), cachedir)."""
-    return host.glob(CACHE + "/*/packages/*.rpm")
-
-
 def _incomplete(told: Mapping[str, Any]) -> GpuOpsError:
     unread = " | ".join("%s: %s" % item for item in sorted(told["unread"].items()))
     return GpuOpsError(
@@ -185,16 +165,6 @@ def _incomplete(told: Mapping[str, Any]) -> GpuOpsError:
         found="no repository of this host has %s: %s" % (", ".join(told["lacking"]), unread or "no error"),
         wanted="repositories in which dnf finds what was planned",
         remedy="run `dnf makecache` on this host and mend the repository that it names")
-
-
-def _variables(host: Host) -> Dict[str, str]:
-    """What stands for '$name' in addresses of repositories (dnf.conf(5), variables)."""
-    release = re.search(r'(?m)^VERSION_ID="?([^"\n]*)', host.read("/etc/os-release") or "")
-    found = {"releasever": release.group(1).split(".")[0] if release else "", "basearch": platform.machine(),
-             "arch": platform.machine()}
-    for name in host.list(_VARIABLES):
-        found[name] = (host.read("%s/%s" % (_VARIABLES, name)) or "").strip()
-    return found
 
 
 DNF: PackageManager = Dnf()

@@ -3,10 +3,21 @@
 """zypper and rpm as a package manager (manager.PackageManager)."""
 from __future__ import annotations
 
-import platform
-import re
 from dataclasses import replace
-from typing import Any, Collection, ContextManager, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import (
+    Any,
+    ClassVar,
+    Collection,
+    ContextManager,
+    Dict,
+    FrozenSet,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Sequence,
+    Tuple,
+)
 
 from ...core.errors import GpuOpsError
 from ...core.host import Host
@@ -16,23 +27,26 @@ from ...core.refusal import Refusal
 from ...core.steps import Executor
 from ..manager import PackageManager
 from ..model import Credentials, Package, Repository
-from ..rpm import database, fetching, keyring, removal
+from ..rpm import database, fetching, keyring
 from ..rpm import repositories as repository_files
-from ..rpm.versions import compare
+from ..rpm.manager import RpmManager
 from . import asking, carrying_out, configuration, history, locks
 from .index import REPOSITORIES, Index, index, offered, search_words
 from .transaction import specs
 
-CACHE = "/var/cache/zypp/packages"
+# Below a directory for each repository, and there where the repository has them (zypper(8), --pkg-cache-dir)
+ARCHIVES = "/var/cache/zypp/packages/**/*.rpm"
 # Names of packages that came because others needed them, a line each (libzypp's zypp/target/SolvIdentFile.cc)
 AUTOMATIC = "/var/lib/zypp/AutoInstalled"
-_VARIABLES = "/etc/zypp/vars.d"
 
 
-class Zypper:
+class Zypper(RpmManager):
     """One of a kind: ZYPPER."""
 
     name = "zypper"
+    repositories: ClassVar[str] = REPOSITORIES
+    fetched: ClassVar[str] = ARCHIVES
+    settings: ClassVar[str] = "/etc/zypp/vars.d"
     executors: Mapping[str, Executor] = {**keyring.EXECUTORS, **history.EXECUTORS, **carrying_out.EXECUTORS}
 
     def installed(self, host: Host) -> Dict[str, Package]:
@@ -61,33 +75,19 @@ class Zypper:
             text += "\n" if text and not text.endswith("\n") else ""
             host.write(AUTOMATIC, text + "".join(name + "\n" for name in sorted(new)))
 
-    def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
-        ours = set(installed_by_us)
-        if not ours.intersection(packages):
-            return ()
-        with index(host, []) as opened:
-            return removal.removable(opened, packages, ours)
-
-    def configured_in(self, host: Host, uri: str, ours: str) -> Tuple[str, ...]:
-        return repository_files.configured_in(host, (REPOSITORIES,), uri, ours, _variables(host))
-
     def has_bindings(self, host: Host) -> bool:
         """zypper itself carries transactions out."""
         return host.run(["zypper", "--version"], check=False).rc == 0
-
-    def compare(self, first: str, second: str) -> int:
-        return compare(first, second)
 
     def open(
         self, host: Host, repositories: Sequence[Repository], beside_system: bool = False
     ) -> ContextManager[Index]:
         return index(host, repositories, beside_system)
 
-    def archives(self, host: Host) -> Tuple[str, ...]:
-        return tuple(sorted({path.rsplit("/", 1)[1] for path in archive_files(host)}))
-
-    def archive_begins(self, name: str, version: str) -> str:
-        return database.archive_begins(name, version)
+    def of_release(self, release: str) -> Dict[str, str]:
+        """zypper(8), Repository Variables."""
+        major, _dot, minor = release.partition(".")
+        return {"releasever": release, "releasever_major": major, "releasever_minor": minor}
 
     def download(self, host: Host, step: Step) -> None:
         self.refresh(host, step.parameters["request"])
@@ -103,9 +103,6 @@ class Zypper:
         if step.parameters.get("update_cache") and not is_fetched and named:
             self.refresh(host, named)
         return {}
-
-    def mend(self, host: Host, names: Collection[str]) -> None:
-        """rpm brings what it writes to the disk before its database says so (rpm, fsm.c)."""
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """A repository of somebody else that cannot be read stops nobody."""
@@ -124,17 +121,6 @@ class Zypper:
     def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
         """Through the proxy of the environment, as zypper's own downloads go (/etc/sysconfig/proxy, by the login)."""
         return fetching.read_key(host, key, told)
-
-    def trusted(self, host: Host) -> Dict[str, Tuple[str, ...]]:
-        return keyring.trusted(host)
-
-    def trust_steps(
-        self, capability: str, repository: Repository, trusted: Mapping[str, Tuple[str, ...]]
-    ) -> List[Step]:
-        return keyring.import_steps(capability, repository.keyring, repository.key, trusted) if repository.key else []
-
-    def distrust_steps(self, capability: str, names: Iterable[str]) -> List[Step]:
-        return keyring.forget_steps(capability, names)
 
     def repository_files(self, repository: Repository) -> Dict[str, str]:
         """zypper leaves packages unchecked where the index is signed, unless it is told otherwise."""
@@ -180,12 +166,6 @@ class Zypper:
         return history.evidence(host, step, opened, packages)
 
 
-def archive_files(host: Host) -> List[str]:
-    """Paths of the package files that zypper has: below a directory for each repository, and there where the repository
-    has them (zypper(8), --pkg-cache-dir)."""
-    return host.glob(CACHE + "/**/*.rpm")
-
-
 def _automatic(host: Host) -> FrozenSet[str]:
     return frozenset(line.strip() for line in (host.read(AUTOMATIC) or "").splitlines()
                      if line.strip() and not line.startswith("#"))
@@ -193,18 +173,6 @@ def _automatic(host: Host) -> FrozenSet[str]:
 
 def _bare(name: str, version: str) -> str:
     return database.bare_name(database.without_version(name, version))
-
-
-def _variables(host: Host) -> Dict[str, str]:
-    """What stands for '$name' in addresses of repositories (zypper(8), Repository Variables)."""
-    release = re.search(r'(?m)^VERSION_ID="?([^"\n]*)', host.read("/etc/os-release") or "")
-    version = release.group(1) if release else ""
-    major, _dot, minor = version.partition(".")
-    found = {"releasever": version, "releasever_major": major, "releasever_minor": minor,
-             "basearch": platform.machine(), "arch": platform.machine()}
-    for name in host.list(_VARIABLES):
-        found[name] = (host.read("%s/%s" % (_VARIABLES, name)) or "").strip()
-    return found
 
 
 ZYPPER: PackageManager = Zypper()
