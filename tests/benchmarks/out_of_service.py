@@ -136,7 +136,7 @@ def main() -> None:
         directory = Path(name)
         lab.up("demo")
         try:
-            lab.ssh(NODE, ["sh", "-c", "mkdir -p /etc/gpulab && echo %d > /etc/gpulab/ballast" % BALLAST])
+            lab.ssh(NODE, ["sh", "-c", "echo %d > /etc/ballast" % BALLAST])
             environment = measuring.environment(directory, str(collections_root()))
             measuring.spent(command(lab, PLAYBOOKS[STAGED], VERSIONS[-1]), environment, directory, directory / "output")
             load = os.getloadavg()[0]

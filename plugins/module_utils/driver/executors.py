@@ -3,10 +3,11 @@
 """The driver's own actions."""
 from __future__ import annotations
 
+import re
 from typing import Dict
 
 from ..core.errors import GpuOpsError
-from ..core.host import Host
+from ..core.host import CommandResult, Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import CONTROLLER_ACTIONS, PACKAGES_DOWNLOAD, Executor
@@ -23,6 +24,8 @@ from .build_log import last_lines, last_log, refuse_hampered
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 from .peer_builds import remember_failed
 from .policy import Policy
+
+_NOTHING_BUILT = re.compile(r"\balready (?:built|installed)\b")
 
 
 def finish_packages(host: Host, journal: Journal, step: Step) -> None:
@@ -51,22 +54,19 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             found="dkms knows no driver %s" % version,
             wanted="the driver's source among the modules that dkms builds",
             remedy="see `dkms status`; reinstall the driver's package of its kernel module")
-    words = ["%s/%s" % (name, version), "-k", step.subject]
-    if dkms_has_built(rows, name, version, step.subject):
-        # The kernel would not load what is there: signed by an unknown key, or left empty by a power cut
-        host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
-        words.append("--force")
-    done = host.run(["dkms", "install", *words], check=False, timeout=limit)
+    # The kernel would not load what is there: signed by an unknown key, or left empty by a power cut
+    done = install_built(host, "%s/%s" % (name, version), step.subject, limit,
+                         dkms_has_built(rows, name, version, step.subject))
     module = installed_module(host, step.subject)
     if module.version != version:
-        refuse_hampered(host, step.subject, done, words[0])
+        refuse_hampered(host, step.subject, done, "%s/%s" % (name, version))
         if not step.parameters["essential"]:
             remember_failure(host, journal, step.subject, version)
             return
         raise GpuOpsError(
             "driver.kernel_module_not_built",
             found="the kernel module does not build for kernel %s: %s"
-            % (step.subject, last_log(host, words[0]) or last_lines(done.stderr or done.stdout)),
+            % (step.subject, last_log(host, "%s/%s" % (name, version)) or last_lines(done.stderr or done.stdout)),
             wanted="module %s for the kernels that run and boot next" % version,
             remedy="choose a driver that knows this kernel, or boot another kernel; do not reboot before",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
@@ -79,6 +79,22 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
     staging_executors.discard_used(host)
     if step.parameters.get("peer_memory") and not peermem_uses_rdma(host, step.subject):
         _tell_idle_peermem(host, journal, step)
+
+
+def install_built(host: Host, module: str, kernel: str, limit: float, is_built: bool) -> CommandResult:
+    """Build and install 'name/version' for a kernel, anew where DKMS has it for built.
+
+    What is installed stays where a build by force fails. Before 3.0.7 there is none (dkms, commit 8dc47a2): DKMS says
+    that all is built already, and builds it once it has been removed.
+    """
+    words = [module, "-k", kernel]
+    if is_built:
+        forced = host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
+        if forced.rc == 0 and _NOTHING_BUILT.search(forced.stdout):
+            host.run(["dkms", "remove", *words], check=False, timeout=limit)
+        else:
+            words.append("--force")
+    return host.run(["dkms", "install", *words], check=False, timeout=limit)
 
 
 def _tell_idle_peermem(host: Host, journal: Journal, step: Step) -> None:

@@ -13,8 +13,8 @@ from ..core.steps import Executor, run_argv
 from ..core.versions import version_key
 from ..hardware.boot import module_file, read_module
 from .build_log import last_lines, last_log, refuse_hampered
-from .executors import check_signer
-from .kernels import dkms_status
+from .executors import check_signer, install_built
+from .kernels import dkms_has_built, dkms_status
 from .peer_builds import remember_built, remember_failed
 from .peers import BUILD, UNLOAD
 
@@ -35,12 +35,9 @@ def build_peer(host: Host, journal: Journal, step: Step) -> None:
             wanted="the source of %s among the modules that dkms builds" % given["module"],
             remedy="see `dkms status`; reinstall the package that brings it")
     name = "%s/%s" % (given["source"], version)
-    words = [name, "-k", release]
     before = _stamp(host, release, given["module"])
-    if any(row[:3] == (given["source"], version, release) for row in dkms_status(host)):
-        host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
-        words.append("--force")
-    done = host.run(["dkms", "install", *words], check=False, timeout=limit)
+    done = install_built(host, name, release, limit,
+                         dkms_has_built(dkms_status(host), given["source"], version, release))
     path = module_file(host, release, given["module"])
     is_new = bool(path) and _stamp(host, release, given["module"]) != before
     is_installed = any(row[:3] == (given["source"], version, release) and row[3].startswith("installed")

@@ -51,7 +51,7 @@ nvidia-modprobe-3:580.178.04`
     (("rhel", "10.1"), {"source": "distribution", "version": ""}, "`rhel-drivers install nvidia`"),
     (("almalinux", "9.6"), {"source": "distribution", "version": ""}, "`dnf install almalinux-release-nvidia-driver`"),
     (("fedora", "44"), {}, "73CD9B30.pub"),
-    (("sles", "15.7"), {"build": "precompiled"}, "nvidia-compute-utils-G06=3:580.178.04"),
+    (("sles", "15.7"), {"build": "precompiled"}, "nvidia-compute-utils-G06=580.178.04"),
     (("sles", "15.7"), {"source": "distribution"}, "`zypper addlock "),
     (("opensuse-leap", "16.0"), {"build": "precompiled"}, "/suse16/x86_64/"),
     (("amzn", "2023"), {}, "`dnf module reset nvidia-driver`, then `dnf module enable nvidia-driver:580-open`"),
@@ -66,7 +66,9 @@ nvidia-modprobe-3:580.178.04`
      "`dnf install kmod-nvidia-580.178.04-4.18.0-553.16.1.el8_10 "),
     (("sles", "15.7"), {"build": "precompiled", "version": "595"}, "nvidia-open-driver-G07-signed-cuda-kmp-"),
     (("rocky", "8.10"), {"kernel_hold": True}, "`dnf versionlock add kernel-%s " % EL8),
-    (("opensuse-leap", "15.6"), {"build": "precompiled"}, "it has no directory for this system"),
+    (("opensuse-leap", "15.6"), {"build": "precompiled"}, "/opensuse15/x86_64/"),
+    (("sles", "15.7"), {"build": "precompiled", "kernel_arguments": ["iommu=pt", "pci=realloc"]},
+     "`pbl --add-option iommu=pt --add-option pci=realloc --config`, then reboot"),
 ])
 def test_systems_and_policies_have_instructions_of_their_own(
     system: Tuple[str, str], options: Any, said: str

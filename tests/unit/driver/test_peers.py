@@ -31,11 +31,14 @@ EXPORT = "0x12ab34cd\tib_register_peer_memory_client\tdrivers/infiniband/core/ib
 
 
 class Dkms(Host):
-    """A kernel with a driver, and a dkms that builds gdrdrv; modinfo tells the text of a file."""
+    """A kernel with a driver, and a dkms that builds gdrdrv; modinfo tells the text of a file.
 
-    def __init__(self, root: Path, builds: bool = True, state: str = "") -> None:
+    forces: whether it builds by force what it has built, as DKMS does since 3.0.7.
+    """
+
+    def __init__(self, root: Path, builds: bool = True, state: str = "", forces: bool = True) -> None:
         super().__init__(str(root))
-        self.builds, self.state = builds, state
+        self.builds, self.state, self.forces = builds, state, forces
         self.said: List[str] = []
         self.write("/boot/vmlinuz-" + K, "")
         self.write(DKMS + "nvidia.ko", "license: Dual MIT/GPL\n")
@@ -54,6 +57,11 @@ class Dkms(Host):
         self.said.append(" ".join(argv[1:]))
         if argv[1] == "add":
             self.state += "%s: added\n" % argv[2]
+        if argv[1] == "remove":
+            self.state = ""
+        if argv[1] in ("build", "install") and not self.forces and "installed" in self.state:
+            return CommandResult(argv, 0, "Module gdrdrv/2.6 already %s kernel %s (x86_64).\n" % (
+                "built for" if argv[1] == "build" else "installed on", K), "")
         if argv[1] == "install" and self.builds:
             self.state = "gdrdrv/2.6, %s, x86_64: installed\n" % K
             self.write(DKMS + "gdrdrv.ko", "version: 2.6\nlicense: Dual MIT/GPL\n")
@@ -93,6 +101,16 @@ class TestBuilds:
         host.said.clear()
         host.build()
         assert host.said == ["build --force gdrdrv/2.6 -k " + K, "install gdrdrv/2.6 -k %s --force" % K]
+        assert host.peers(gdrcopy=True).built == {K: ("gdrdrv",)}
+
+    def test_a_dkms_that_builds_nothing_by_force_has_it_removed_first(self, tmp_path: Path) -> None:
+        host = Dkms(tmp_path, state="gdrdrv/2.6: added\n", forces=False)
+        host.build()
+        host.write(DKMS + "nvidia.ko", "license: NVIDIA\nanother flavour\n")
+        host.age("gdrdrv.ko", 60)
+        host.said.clear()
+        host.build()
+        assert [words.split()[0] for words in host.said] == ["build", "remove", "install"]
         assert host.peers(gdrcopy=True).built == {K: ("gdrdrv",)}
 
     def test_a_clock_that_was_set_back_does_not_build_for_ever(self, tmp_path: Path) -> None:

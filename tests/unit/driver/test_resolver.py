@@ -242,6 +242,7 @@ def test_the_switch_library_is_for_x86_alone() -> None:
     ("fedora 44", "https://developer.download.nvidia.com/compute/cuda/repos/fedora44/x86_64/", "73CD9B30"),
     ("sles 15.7", "https://developer.download.nvidia.com/compute/cuda/repos/sles15/x86_64/", "D42D0685"),
     ("sles 16.0", "https://developer.download.nvidia.com/compute/cuda/repos/suse16/x86_64/", "3A8B5622"),
+    ("opensuse-leap 15.6", "https://developer.download.nvidia.com/compute/cuda/repos/opensuse15/x86_64/", "D42D0685"),
     ("opensuse-leap 16.0", "https://developer.download.nvidia.com/compute/cuda/repos/suse16/x86_64/", "3A8B5622"),
     ("amzn 2023", "https://developer.download.nvidia.com/compute/cuda/repos/amzn2023/x86_64/", "D42D0685"),
     ("debian 13", "https://developer.download.nvidia.com/compute/cuda/repos/debian13/x86_64/", "8793F200"),
@@ -258,6 +259,7 @@ def test_the_repository_of_a_system(system: str, url: str, key: str) -> None:
     ("opensuse-leap 15.6", "https://download.nvidia.com/opensuse/leap/15.6/"),
     ("opensuse-leap 16.0", "https://download.nvidia.com/opensuse/leap/16.0/"),
     ("sles 15.7", "https://download.nvidia.com/suse/sle15sp7/"), ("sles 16.0", "https://download.nvidia.com/suse/sle16/"),
+    ("sles 16.1", "https://download.nvidia.com/suse/sle16.1/"),
 ])
 def test_the_graphics_repository_of_suse(system: str, url: str) -> None:
     repository = resolved(wanted(system, 595, of_distribution=True)).repository
@@ -338,8 +340,8 @@ def test_precompiled_modules_that_lag_are_only_for_those_who_ask() -> None:
 @pytest.mark.parametrize("system, requests", [
     ("rocky 9.6", ("kmod-nvidia-open-dkms-3:595.91.07", "nvidia-driver-cuda-3:595.91.07",
                    "nvidia-persistenced-3:595.91.07", "nvidia-modprobe-3:595.91.07", "nvidia-imex-595.91.07")),
-    ("sles 15.7", ("nvidia-open-driver-G07=3:595.91.07", "nvidia-compute-utils-G07=3:595.91.07",
-                   "nvidia-persistenced=3:595.91.07", "nvidia-imex=595.91.07")),
+    ("sles 15.7", ("nvidia-open-driver-G07=595.91.07", "nvidia-compute-utils-G07=595.91.07",
+                   "nvidia-persistenced=595.91.07", "nvidia-imex=595.91.07")),
     ("debian 13", ("nvidia-kernel-open-dkms=595.91.07-*", "nvidia-driver-cuda=595.91.07-*",
                    "nvidia-persistenced=595.91.07-*", "nvidia-modprobe=595.91.07-*", "nvidia-imex=595.91.07-*")),
 ])

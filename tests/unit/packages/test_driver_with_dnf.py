@@ -114,6 +114,10 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
         "file.write", "rpm.import_key", "file.write", "packages.download", "file.write", "file.write",
         "packages.install", "dkms.build"]
     assert set(driver(machine).values()) == {V580} and machine.headers in machine.root.installed()
+    # The plugin writes its list anew, and without comments
+    machine.root.dnf("versionlock", "add", "kernel-core")
+    machine.root.dnf("versionlock", "delete", "kernel-core")
+    assert machine.run()[0]["changed"] is False
     for version in (V595, OLDER_580):
         change(machine, version=version)
         assert set(driver(machine).values()) == {version}

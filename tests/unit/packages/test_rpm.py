@@ -197,16 +197,27 @@ def test_who_names_a_repository_already_is_found(root: Root, text: str, found: b
 def test_locks_of_others_stay_to_the_byte() -> None:
     theirs = "# mine\nvim-2:9.0-1.el9.*"
     ours = locks.text("driver", {"a": "1-1", "b.i686": "3:2-1"}, theirs)
-    assert ours is not None and ours.splitlines()[1:3] == ["a-0:1-1.*", "b-3:2-1.i686"]
+    assert ours is not None and ours.splitlines()[1:3] == ["a-0:1-1.[!DRIVER]*", "b-3:2-1.[i!DRIVER]686"]
     both = locks.text("toolkit", {"c": "1-1"}, ours)
     assert locks.text("driver", {}, locks.text("toolkit", {}, both)) == theirs
     assert locks.text("driver", {"a": "1-1", "b.i686": "3:2-1"}, ours) == ours
     assert locks.of_others(both) == ["vim-2:9.0-1.el9.*"]
 
 
+def test_locks_stay_ours_where_the_plugin_has_written_the_list_anew() -> None:
+    versions = {"a": "1-1", "b.i686": "3:2-1"}
+    anew = "vim-2:9.0-1.el9.*\n%s\n" % "\n".join(reversed([
+        line for line in (locks.text("driver", versions, None) or "").splitlines() if not line.startswith("#")]))
+    assert locks.of_others(anew) == ["vim-2:9.0-1.el9.*"]
+    assert locks.text("driver", versions, anew) == anew
+    assert locks.text("driver", {}, anew) == "vim-2:9.0-1.el9.*\n"
+    assert locks.of_others(locks.text("driver", {"a": "2-1"}, anew)) == ["vim-2:9.0-1.el9.*"]
+
+
 @pytest.mark.parametrize("line, held", [
     ("nvidia-driver-cuda", True), ("nvidia-driver-cuda-3:580.178.04-1.el9.*", True), ("nvidia-*", True),
-    ("!nvidia-driver-cuda-3:595.91.07-1.el9", True), ("nvidia-driver", False), ("nvidia-driver-cuda-libs", False),
+    ("!nvidia-driver-cuda-3:595.91.07-1.el9", True), ("nvidia-driver-cuda-580.178.04-1.el9", True),
+    ("nvidia-driver", False), ("nvidia-driver-cuda-libs", False),
 ])
 def test_a_package_that_somebody_has_locked_is_held(line: str, held: bool) -> None:
     assert locks.holds([line], "nvidia-driver-cuda", "3:580.178.04-1.el9") is held

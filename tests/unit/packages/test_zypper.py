@@ -316,6 +316,10 @@ def test_another_file_of_locks_is_refused(root: Root) -> None:
     (root.path / "etc/zypp/zypp.conf.d").mkdir()
     root.write("/etc/zypp/zypp.conf.d/mine.conf", "[main]\nlocksfile.path = /srv/locks\n")
     assert [each.code for each in ZYPPER.hold_refusals(root.host)] == ["packages.other_locks"]
+    root.write("/etc/zypp/zypp.conf.d/mine.conf", "[main]\nlocksfile.apply = no\n")
+    assert [each.code for each in ZYPPER.hold_refusals(root.host)] == ["packages.locks_not_applied"]
+    root.write("/etc/zypp/zypp.conf.d/mine.conf", "[main]\nlocksfile.apply = yes\n")
+    assert ZYPPER.hold_refusals(root.host) == []
 
 
 def test_of_the_vendors_configuration_what_lies_below_etc_counts(root: Root) -> None:

@@ -7,6 +7,7 @@ Sources: NVIDIA Driver Installation Guide (CUDA network repository, keys); NVIDI
 """
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Dict, Optional, Tuple
 
@@ -44,6 +45,7 @@ REPOSITORY_KEYS: Dict[str, RepositoryKey] = {
     "fedora43": RepositoryKey("1940C73E.pub", ""),
     "fedora44": RepositoryKey("73CD9B30.pub", "129994480EC63D2789BC98E490DFED2F73CD9B30"),
     "sles15": _OLD_RPM,
+    "opensuse15": _OLD_RPM,
     "suse16": RepositoryKey("3A8B5622.pub", "CF65941A859D4B4E6870F188736A284B3A8B5622"),
     "amzn2023": _OLD_RPM,
 }
@@ -60,12 +62,14 @@ REPOSITORY_DIRECTORIES: Dict[Tuple[str, str], str] = {
     **{("fedora", release): "fedora" + release for release in ("42", "43", "44")},
     ("sles", "15"): "sles15",
     ("sles", "16"): "suse16",
+    ("opensuse-leap", "15"): "opensuse15",
     ("opensuse-leap", "16"): "suse16",
     ("amzn", "2023"): "amzn2023",
 }
 
 # Servers of the arm64 architecture have a directory of their own; 'arm64' there is Jetson's.
 REPOSITORY_MACHINES: Dict[str, str] = {"x86_64": "x86_64", "aarch64": "sbsa"}
+_OF_X86_ALONE = ("opensuse15",)
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ def directory_of(os_id: str, os_version: str) -> str:
 def default_repository(os_id: str, os_version: str, arch: str) -> str:
     """URL of NVIDIA's directory for a distribution, '' when NVIDIA has none."""
     directory = directory_of(os_id, os_version)
-    machine = REPOSITORY_MACHINES.get(arch, "")
+    machine = REPOSITORY_MACHINES.get(arch, "") if arch == "x86_64" or directory not in _OF_X86_ALONE else ""
     return "%s/%s/%s/" % (NVIDIA_BASE, directory, machine) if directory and machine else ""
 
 
@@ -112,7 +116,8 @@ def graphics_repository(system: System) -> str:
         return ""
     if system.os_id == "opensuse-leap":
         return "%s/opensuse/leap/%s/" % (GRAPHICS_BASE, system.version)
-    release = system.version.replace(".", "sp") if system.major == 15 else "%d" % system.major
+    # The first release of 16 has a directory without its minor number
+    release = system.version.replace(".", "sp") if system.major == 15 else re.sub(r"\.0$", "", system.version)
     return "%s/suse/sle%s/" % (GRAPHICS_BASE, release)
 
 

@@ -17,7 +17,7 @@ from .repositories import Definition
 from .sets import ANY_VERSION, DKMS, EXACT, PRECOMPILED, PackageSet, Wanted
 from .systems import AMAZON, APT, DEBIAN, DNF, ENTERPRISE, FEDORA, SUSE, UBUNTU, ZYPPER, System
 
-# NVIDIA's rpm packages of the driver itself; those of the fabric have none
+# NVIDIA's rpm packages of the driver itself; those of the fabric, and of SUSE's systems, have none
 _EPOCH = 3
 
 
@@ -59,11 +59,13 @@ class Resolution:
         """'nvidia-driver-cuda-3:580.178.04' for dnf, 'nvlsm' for a package with a version of its own."""
         if self.packages.relation(name) != EXACT or self.version in name:
             return name
-        epoch = "" if is_companion(name) or self.wanted.of_distribution else "%d:" % _EPOCH
         manager = self.wanted.system.manager
         if manager == APT:
             return "%s=%s-*" % (name, self.version)
-        return "%s%s%s%s" % (name, "-" if manager == DNF else "=", epoch, self.version)
+        if manager == ZYPPER:
+            return "%s=%s" % (name, self.version)
+        epoch = "" if is_companion(name) or self.wanted.of_distribution else "%d:" % _EPOCH
+        return "%s-%s%s" % (name, epoch, self.version)
 
     def lock(self) -> Tuple[str, ...]:
         """The command that keeps the version against upgrades by others; apt's is a pin, see driver/files.py."""

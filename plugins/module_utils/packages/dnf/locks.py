@@ -3,7 +3,9 @@
 """Versions that stay: the list of dnf's plugin versionlock, and the state of module streams. Pure.
 
 A line of the list leaves one version of a package to choose from (dnf-versionlock(8)); those of others stay where and
-as they are, so ours stand in a block of their own, for each capability one.
+as they are. The plugin writes the list anew when somebody takes a line away, without comments (versionlock.py,
+'delete'). What tells ours from those of others is therefore in each: an architecture that is every one, in a form that
+nobody else writes.
 """
 from __future__ import annotations
 
@@ -14,25 +16,34 @@ from typing import Dict, List, Mapping, Optional, Tuple
 LIST = "/etc/dnf/plugins/versionlock.list"
 CONFIGURATION = "/etc/dnf/plugins/versionlock.conf"
 MODULES = "/etc/dnf/modules.d"
-_BEGIN, _END = "# gpuops.nvidia %s: begin", "# gpuops.nvidia %s: end"
+_COMMENT = "# gpuops.nvidia %s"
+# No architecture begins with a capital
+_MARK = "[!%s]"
+_MARKED = re.compile(r"\.\[i?![A-Z_]+\](?:\*|\d86)$")
+_SECOND = re.compile(r"^i([3-6]86)$")
 
 
 def text(capability: str, versions: Mapping[str, str], there: Optional[str]) -> Optional[str]:
-    """The list with the block of a capability; None where nothing would be left of a file that was not there.
+    """The list with the lines of a capability; None where nothing would be left of a file that was not there.
 
-    versions: {package: version}; {} takes the block away, and leaves what others wrote to the byte.
+    versions: {package: version}; {} takes them away, and leaves what others wrote to the byte. What is there already
+    stays as it is, whoever has written it anew.
     """
-    lines = [pattern(name, version) for name, version in sorted(versions.items())]
-    ours = "\n".join([_BEGIN % capability, *lines, _END % capability]) + "\n" if lines else None
-    return with_block(capability, ours, there)
+    lines = [pattern(capability, name, version) for name, version in sorted(versions.items())]
+    return with_block(capability, "\n".join([_COMMENT % capability, *lines]) + "\n" if lines else None, there)
 
 
-def pattern(name: str, version: str) -> str:
-    """'nvidia-driver-cuda-3:580.178.04-1.el9.*', as `dnf versionlock add` writes it."""
+def pattern(capability: str, name: str, version: str) -> str:
+    """'nvidia-driver-cuda-3:580.178.04-1.el9.[!DRIVER]*', and 'nvidia-driver-libs-3:580.178.04-1.el9.[i!DRIVER]686'."""
+    bare, arch = _parts(name)
+    mark = _MARK % capability.upper()
+    return "%s-%s.%s" % (bare, full(version), "[i%s%s" % (mark[1:], arch[1:]) if arch else mark + "*")
+
+
+def _parts(name: str) -> Tuple[str, str]:
+    """(name, architecture) of what is not of the system's own, which has none."""
     bare, dot, arch = name.rpartition(".")
-    if dot and re.match(r"^i[3-6]86$", arch):
-        return "%s-%s.%s" % (bare, full(version), arch)
-    return "%s-%s.*" % (name, full(version))
+    return (bare, arch) if dot and _SECOND.match(arch) else (name, "")
 
 
 def full(version: str) -> str:
@@ -41,18 +52,19 @@ def full(version: str) -> str:
 
 
 def of_others(there: Optional[str]) -> List[str]:
-    """Lines that are in no block of ours."""
-    rest = re.sub(r"(?ms)^%s\n.*?^%s(\n|\Z)" % (_BEGIN % r"\S+", _END % r"\S+"), "", there or "")
-    return [line.strip() for line in rest.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    """Lines that are not ours."""
+    lines = (line.strip() for line in (there or "").splitlines())
+    return [line for line in lines if line and not line.startswith("#") and not _MARKED.search(line)]
 
 
 def holds(lines: List[str], name: str, version: str) -> bool:
     """Whether a line is about a package: its name, alone or with a version of it."""
-    whole = pattern(name, version)[:-2]
-    forms = (name, name + ".*", whole, whole.replace(full(version), version.split(":")[-1]))
+    bare, arch = _parts(name)
+    named = (bare, *("%s-%s" % (bare, each) for each in (full(version), version.split(":")[-1])))
+    forms = (*named, *("%s.%s" % (form, arch or "*") for form in named))
     patterns = [line.lstrip("!") for line in lines]
-    return any(fnmatch.fnmatchcase(form, each) or fnmatch.fnmatchcase(form + ".*", each)
-               or fnmatch.fnmatchcase(name, _without_version(each)) for each in patterns for form in forms)
+    return any(fnmatch.fnmatchcase(form, each) or fnmatch.fnmatchcase(bare, _without_version(each))
+               for each in patterns for form in forms)
 
 
 def _without_version(line: str) -> str:
@@ -86,20 +98,25 @@ def modules_of(files: Mapping[str, Optional[str]]) -> Dict[str, str]:
 
 
 def block(capability: str, there: Optional[str]) -> Optional[str]:
-    """Our block of the list, None where there is none."""
-    before, after = _around(capability, there or "")
-    return (there or "")[len(before):len(there or "") - len(after)] or None
+    """Our lines as they stand in a list, None where there are none."""
+    return "".join(line for line in (there or "").splitlines(True) if _is_ours(capability, line)) or None
 
 
 def with_block(capability: str, ours: Optional[str], there: Optional[str]) -> Optional[str]:
-    """The list with this block in place of ours; None takes ours away."""
-    before, after = _around(capability, there or "")
-    whole = before + (ours or "") + after
+    """The list with these lines in place of ours; None takes ours away. They come first, so that no line of others is
+    touched."""
+    if _patterns(block(capability, there)) == _patterns(ours):
+        return there
+    rest = "".join(line for line in (there or "").splitlines(True) if not _is_ours(capability, line))
+    whole = (ours or "") + rest
     return whole if whole or there is not None else None
 
 
-def _around(capability: str, there: str) -> Tuple[str, str]:
-    """What stands before our block and behind it. A new one comes first, so that no line of others is touched."""
-    found = re.search(r"(?ms)^%s\n.*?^%s(\n|\Z)" % (
-        re.escape(_BEGIN % capability), re.escape(_END % capability)), there)
-    return (there[:found.start()], there[found.end():]) if found else ("", there)
+def _patterns(lines: Optional[str]) -> List[str]:
+    return sorted(line for line in (lines or "").splitlines() if not line.startswith("#"))
+
+
+def _is_ours(capability: str, line: str) -> bool:
+    mark = (_MARK % capability.upper())[1:]
+    return line.rstrip() == _COMMENT % capability or re.search(
+        r"\.\[i?%s(?:\*|\d86)\s*$" % re.escape(mark), line) is not None

@@ -39,6 +39,9 @@ ARCHIVES = "/var/cache/zypp/packages/**/*.rpm"
 # Names of packages that came because others needed them, a line each (libzypp's zypp/target/SolvIdentFile.cc)
 AUTOMATIC = "/var/lib/zypp/AutoInstalled"
 
+# What libzypp takes for it (zypp-core, String.cc: strToTrue)
+_YES = ("y", "yes", "t", "true", "1", "on", "enable", "enabled", "always")
+
 
 class Zypper(RpmManager):
     """One of a kind: ZYPPER."""
@@ -141,13 +144,16 @@ class Zypper(RpmManager):
         return (locks.PATH,)
 
     def hold_refusals(self, host: Host) -> List[Refusal]:
-        """libzypp can be told of another file."""
-        configured = configuration.option(host, "locksfile.path", locks.PATH)
-        if configured == locks.PATH:
-            return []
-        return [Refusal(
+        """libzypp can be told of another file, and to heed none."""
+        found = [Refusal(
             "packages.other_locks", "libzypp's configuration with locksfile.path = %s" % configured,
-            "locks in %s" % locks.PATH, "take that option out of zypp.conf, and the locks over into %s" % locks.PATH)]
+            "locks in %s" % locks.PATH, "take that option out of zypp.conf, and the locks over into %s" % locks.PATH)
+            for configured in [configuration.option(host, "locksfile.path", locks.PATH)] if configured != locks.PATH]
+        return found + [Refusal(
+            "packages.locks_not_applied", "libzypp's configuration with locksfile.apply = %s" % configured,
+            "zypper heeds the locks in %s" % locks.PATH, "take that option out of zypp.conf")
+            for configured in [configuration.option(host, "locksfile.apply", "yes")]
+            if configured.lower() not in _YES]
 
     def builtin_module(self, step: Mapping[str, Any]) -> str:
         return ""
