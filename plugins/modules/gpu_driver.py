@@ -24,7 +24,7 @@ options:
       - V(staged) configures the repository too, so that V(present) is short.
       - V(rolled_back) returns to the driver before the last change, packages and repository, whatever the other options
         say of them; without a network where the packages are kept on the host (RV(returns_to)). Done again, it does
-        nothing. It leaves settings that are no packages as they are, as parameters of kernel modules.
+        nothing. Parameters of the kernel modules return too; the next V(present) writes those of the policy again.
       - V(absent) removes the packages that came with V(present), and puts every file back as it was.
     type: str
     choices: [present, staged, rolled_back, absent]
@@ -183,7 +183,8 @@ options:
     description:
       - Whether a driver that is there from another source goes for this one. Without it such a host is refused.
       - Packages of the other source leave in the transaction that brings the new ones; V(rolled_back) returns to them
-        where their source still has them, or they are kept. With C(dnf) such a host is refused all the same.
+        where their source still has them, or they are kept. With C(dnf) and C(zypper) such a host is refused all
+        the same.
       - What NVIDIA's installer (the runfile) has put there is removed by C(nvidia-uninstall) once the packages are
         fetched, as the last thing before they are installed. There is no way back to it.
     type: bool

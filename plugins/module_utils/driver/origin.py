@@ -22,7 +22,7 @@ class Origin:
     key_text:        the key, if the policy carries it.
     key_url:         where the key is fetched from, '' when it is not.
     key_file:        where the key lies on the host, '' when it does not; apt gets our copy of it, which was checked.
-    fingerprint:     of the key, '' if nobody named one.
+    fingerprint:     of the key, or its end; '' if nobody named one.
     credentials:     what the repository asks for, None when it is open.
     key_credentials: the same of the place of the key.
     """
@@ -50,5 +50,5 @@ def origin_of(policy: Policy, facts: HostFacts) -> Origin:
     default = policy.comes_from.key(facts)
     if default is None or not url:
         return Origin(url, fingerprint=named, credentials=told)
-    return Origin(url, key_url=url + default.file, fingerprint=named or default.fingerprint, credentials=told,
+    return Origin(url, key_url=url + default.file, fingerprint=named or default.known, credentials=told,
                   key_credentials=told)

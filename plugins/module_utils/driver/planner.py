@@ -187,7 +187,9 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
     elif policy.from_repository and _keyless(origin_of(policy, facts)):
         refusals.append(Refusal(
             "driver.no_repository_key", "no known key for %s" % origin_of(policy, facts).url,
-            "the key that signed the repository", "set `repository_key`", option="repository_key"))
+            "the key that signed the repository",
+            "set `repository_key` to the key that lies in that directory, or in its package cuda-keyring",
+            option="repository_key"))
     return refusals
 
 
@@ -224,7 +226,8 @@ def _refuse_offer(
     wrong = keys.objection(offer.key, origin.fingerprint) if origin.fingerprint and offer.key else ""
     if wrong:
         return [Refusal("driver.repository_key_not_the_wanted", wrong,
-                        "the key %s, and no other beside it: apt trusts every key of the file" % origin.fingerprint,
+                        "the key %s, and no other beside it: %s trusts every key of the file" % (
+                            origin.fingerprint, backend_of(facts).manager.name),
                         "check `repository_key` and `repository_key_fingerprint`",
                         option="repository_key_fingerprint")]
     if offer.error:

@@ -27,7 +27,10 @@ def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str
 
     floating: names whose version is not the driver's.
     """
-    packages = {name: version for name, version in observation.installed.items() if catalogue.FAMILY.match(name)}
+    apart = set(floating)
+    # The toolkit of CUDA, and what chooses between GPUs for a desktop, are called as the driver is
+    packages = {name: version for name, version in observation.installed.items() if catalogue.FAMILY.match(name) and (
+        catalogue.is_driver_version(version) or name in apart or name in observation.installed_by_us)}
     version = catalogue.upstream(_anchor(packages))
     # rpm has no state of a package that is half there: a stopped transaction names its packages
     stopped = () if manager_of(facts) is APT else observation.broken
@@ -35,7 +38,7 @@ def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str
             *observation.unfinished, *observation.torn, *stopped)):
         return None
     # A change that was stopped and whose packages were finished since leaves some of them in the new version
-    if any(catalogue.upstream(each) != version for each in catalogue.family(packages, floating).values()):
+    if any(catalogue.upstream(each) != version for each in catalogue.family(packages, apart).values()):
         return None
     if not is_proven(version, facts, observation.record):
         return None

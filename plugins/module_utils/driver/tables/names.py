@@ -11,22 +11,23 @@ from ...core.versions import branch_of, version_key
 FAMILY = re.compile(
     r"^(nvidia-(?!container|docker|ctk|fs(-|$))|libnvidia-(?!container)|libcuda1$|libcudadebugger|libnvcuvid|libnvoptix"
     r"|libnvsdm|firmware-nvidia|cuda-drivers|linux-(modules|objects|signatures)-nvidia-(?!fs-)"
-    r"|xserver-xorg-video-nvidia|a?kmod-nvidia|xorg-x11-(drv-)?nvidia)"
+    r"|xserver-xorg-video-nvidia|lib(gl|glx|egl|gles)\d?-nvidia|a?kmod-nvidia|xorg-x11-(drv-)?nvidia)"
 )
 # What apt's preferences and unattended-upgrades understand of the same family.
 FAMILY_GLOBS = (
     "nvidia-*", "libnvidia-*", "libcuda1", "libcudadebugger*", "libnvcuvid*", "libnvoptix*", "libnvsdm*",
-    "firmware-nvidia-*", "cuda-drivers*", "xserver-xorg-video-nvidia*",
+    "firmware-nvidia-*", "cuda-drivers*", "xserver-xorg-video-nvidia*", "libgl*-nvidia*", "libegl*-nvidia*",
 )
 FAMILY_EXPRESSIONS = (
     "nvidia-(?!container)", "libnvidia-(?!container)", "libcuda1", "libcudadebugger", "libnvcuvid", "libnvoptix",
     "libnvsdm", "firmware-nvidia-", "cuda-drivers", "linux-modules-nvidia-", "linux-objects-nvidia-",
-    "linux-signatures-nvidia-", "xserver-xorg-video-nvidia",
+    "linux-signatures-nvidia-", "xserver-xorg-video-nvidia", "lib(gl|glx|egl|gles)[0-9]?-nvidia",
 )
 _DRIVER_VERSION = re.compile(r"^\d{3}(\.\d+){1,2}$")
 
 # Names that only one of the two sources has: their presence tells where an installed driver came from.
-ONLY_IN_DISTRIBUTION = re.compile(r"^(nvidia-smi|nvidia-open-kernel-dkms|nvidia-.*-server(-open)?)$")
+ONLY_IN_DISTRIBUTION = re.compile(
+    r"^(nvidia-smi|nvidia-open-kernel-dkms|(lib|xserver-xorg-video-)?nvidia-.*-server(-open)?)$")
 ONLY_AT_NVIDIA = re.compile(r"^(nvidia-driver-cuda|nvidia-kernel-open-dkms|nvidia-dkms-open|libnvidia-compute"
                             r"|nvidia-dkms-\d+(-open)?)$")
 

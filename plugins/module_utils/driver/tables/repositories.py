@@ -27,6 +27,11 @@ class RepositoryKey:
     file: str
     fingerprint: str
 
+    @property
+    def known(self) -> str:
+        """What is known of the fingerprint: all of it, or its end."""
+        return self.fingerprint or self.file.partition(".")[0].upper()
+
 
 _OLD_APT = RepositoryKey("3bf863cc.pub", "EB693B3035CD5710E231E123A4B469963BF863CC")
 _OLD_RPM = RepositoryKey("D42D0685.pub", "610C7B14E068A878070DA4E99CD0A493D42D0685")
@@ -138,4 +143,4 @@ def definition(system: System, of_distribution: bool, url: str = "", key: str = 
         directory_of(system.os_id, system.version), REPOSITORY_MACHINES[system.arch])
     if key or known is None:
         return Definition(named, where, key, fingerprint)
-    return Definition(named, where, where + known.file, fingerprint or known.fingerprint)
+    return Definition(named, where, where + known.file, fingerprint or known.known)

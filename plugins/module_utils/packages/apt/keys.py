@@ -71,12 +71,12 @@ def packets(armoured: str) -> bytes:
 
 
 def objection(armoured: str, fingerprint: str) -> str:
-    """What is found in place of exactly the key with this fingerprint, '' when it is that key and no other."""
+    """What is found in place of exactly the key whose fingerprint ends so, '' when it is that key and no other."""
     try:
         there = read(armoured.encode("utf-8", "surrogateescape")).fingerprints
     except GpuOpsError as error:
         return error.found
-    if there == (fingerprint,):
+    if len(there) == 1 and there[0].endswith(fingerprint):
         return ""
     named = ", ".join(each or "that cannot be told" for each in there)
     return "a key with fingerprint %s" % named if len(there) == 1 else "%d keys in one file: %s" % (len(there), named)
