@@ -45,6 +45,7 @@ from .tables.names import (
     branch_wanted,
     family,
     is_driver_version,
+    is_of_driver,
     matches,
     newest,
     upstream,
@@ -59,12 +60,12 @@ from .tables.ubuntu import modules_package
 
 __all__ = (
     "DKMS", "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
-    "FOREIGN_RPM", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH",
-    "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PRECOMPILED",
-    "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM", "System",
-    "Wanted", "architecture_of", "branch_wanted", "brings_headers", "choose_module", "default_key",
-    "default_repository", "excluded", "family", "generation_of", "header_packages", "headers_of", "is_driven",
-    "is_driver_version", "is_guest", "is_of_kernel", "kernel_packages", "leaving", "matches", "module_of_guest",
+    "FOREIGN_RPM", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH", "ModuleChoice",
+    "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PRECOMPILED", "PackageSet",
+    "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM", "System", "Wanted",
+    "architecture_of", "branch_wanted", "brings_headers", "choose_module", "default_key", "default_repository",
+    "excluded", "family", "generation_of", "header_packages", "headers_of", "is_driven", "is_driver_version",
+    "is_guest", "is_of_driver", "is_of_kernel", "kernel_packages", "leaving", "matches", "module_of_guest",
     "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve", "stream_of", "system_of",
     "upstream", "ways",
 )

@@ -28,9 +28,9 @@ def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str
     floating: names whose version is not the driver's.
     """
     apart = set(floating)
-    # The toolkit of CUDA, and what chooses between GPUs for a desktop, are called as the driver is
-    packages = {name: version for name, version in observation.installed.items() if catalogue.FAMILY.match(name) and (
-        catalogue.is_driver_version(version) or name in apart or name in observation.installed_by_us)}
+    packages = {name: version for name, version in observation.installed.items()
+                if catalogue.is_of_driver(name, version) or (
+                    catalogue.FAMILY.match(name) and (name in apart or name in observation.installed_by_us))}
     version = catalogue.upstream(_anchor(packages))
     # rpm has no state of a package that is half there: a stopped transaction names its packages
     stopped = () if manager_of(facts) is APT else observation.broken

@@ -453,7 +453,8 @@ class World(world.World):
     def driver_record(self, step: Step) -> None:
         self.record = of_dict(step.parameters["record"])
         assert self.record is not None and self.record.packages == {
-            name: version for name, version in self.installed.items() if catalogue.FAMILY.match(name)}
+            name: version for name, version in self.installed.items() if catalogue.is_of_driver(name, version)
+            or (catalogue.FAMILY.match(name) and name in self.installed_by_us)}
         places = places_of(self.facts)
         assert self.record.files == places.record(self.state(places.recorded)), \
             "it is written after what it is the record of"

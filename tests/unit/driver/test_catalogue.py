@@ -2,6 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 from __future__ import annotations
 
+import fnmatch
+import re
 from typing import Any
 
 import pytest
@@ -124,10 +126,34 @@ def test_the_name_of_the_fabric_manager(os_id: str, source: str, branch: int, na
 @pytest.mark.parametrize("name, belongs", [
     ("nvidia-driver-cuda", True), ("libnvidia-ml1", True), ("firmware-nvidia-gsp", True), ("libcuda1", True),
     ("nvidia-container-toolkit", False), ("libnvidia-container1", False), ("nvidia-container-toolkit-base", False),
-    ("linux-modules-nvidia-580-server-6.8.0-90-generic", True), ("dkms", False),
+    ("linux-modules-nvidia-580-server-6.8.0-90-generic", True), ("dkms", False), ("libgl1-mesa-dri", False),
+    ("libgl1-nvidia-glvnd-glx", True), ("libglx-nvidia0", True), ("libegl-nvidia0", True), ("libgles-nvidia2", True),
+    ("libegl-mesa0", False), ("libglx0", False),
 ])
 def test_which_packages_belong_to_the_driver(name: str, belongs: bool) -> None:
     assert bool(catalogue.FAMILY.match(name)) is belongs
+    # Of those that apt alone has; modules that come built follow their kernel
+    assert any(re.match(each, name) for each in catalogue.FAMILY_EXPRESSIONS) is belongs
+    assert any(fnmatch.fnmatchcase(name, each) for each in catalogue.FAMILY_GLOBS) is (
+        belongs and not name.startswith("linux-")) or "container" in name
+
+
+@pytest.mark.parametrize("name, version, belongs", [
+    ("nvidia-smi", "550.163.01-2", True), ("nvidia-cuda-toolkit", "12.2.140~12.2.2-1", False),
+    ("nvidia-prime", "0.8.17.1", False), ("linux-modules-nvidia-580-server-generic", "6.8.0-90.91", True),
+    ("libnvidia-egl-wayland1", "1:1.1.13-1", False), ("vim", "550.163.01-2", False),
+])
+def test_what_is_only_called_as_a_driver_is_none(name: str, version: str, belongs: bool) -> None:
+    assert catalogue.is_of_driver(name, version) is belongs
+
+
+@pytest.mark.parametrize("name, is_of_ubuntu", [
+    ("nvidia-utils-580-server", True), ("libnvidia-common-580-server", True), ("libnvidia-gl-580-server", True),
+    ("xserver-xorg-video-nvidia-580-server", True), ("nvidia-dkms-580-server-open", True),
+    ("libnvidia-compute-580", False), ("nvidia-driver-cuda", False),
+])
+def test_whose_packages_are_of_the_distribution_by_their_names(name: str, is_of_ubuntu: bool) -> None:
+    assert bool(catalogue.ONLY_IN_DISTRIBUTION.match(name)) is is_of_ubuntu
 
 
 @pytest.mark.parametrize("package, version", [

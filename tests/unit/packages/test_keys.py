@@ -26,6 +26,8 @@ def dearmoured(text: str) -> bytes:
 
 def test_a_key_with_its_subkeys_is_one_key() -> None:
     assert keys.objection(WITH_SUBKEY, FINGERPRINT) == ""
+    assert keys.objection(WITH_SUBKEY, FINGERPRINT[-8:]) == ""
+    assert FINGERPRINT in keys.objection(WITH_SUBKEY, "0" + FINGERPRINT[-7:])
     assert keys.read(dearmoured(WITH_SUBKEY)) == keys.read(WITH_SUBKEY.encode())
 
 

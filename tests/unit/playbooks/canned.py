@@ -7,7 +7,7 @@ Playbooks, roles, and all that goes to a cluster are the real ones.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from cluster_api import Api
 from controller import Controller
@@ -17,7 +17,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Dis
 from ansible_collections.gpuops.nvidia.plugins.module_utils.registry import deferred_of, told_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import SOURCES
 
-# Answers with the variable 'canned': {module: result, or a list of them, the first for the first call}
+# Answers with the variable 'canned': {module: result, or a list of them, the first for the first call}, of all hosts
+# or below the name of each
 ACTION = '''
 import pathlib
 from ansible.plugins.action import ActionBase
@@ -29,7 +30,9 @@ class ActionModule(ActionBase):
         calls = pathlib.Path(__file__).parent / (task_vars["inventory_hostname"] + "." + name)
         number = int(calls.read_text()) if calls.exists() else 0
         calls.write_text(str(number + 1))
-        canned = self._templar.template(task_vars["canned"]).get(name, {"changed": False, "reboot_required": False})
+        canned = self._templar.template(task_vars["canned"])
+        canned = canned.get(task_vars["inventory_hostname"], canned)
+        canned = canned.get(name, {"changed": False, "reboot_required": False})
         return dict(canned[min(number, len(canned) - 1)] if isinstance(canned, list) else canned)
 '''
 CANNED = (*SOURCES, "gpu_plan", "gpu_info")
@@ -67,18 +70,20 @@ class Hosts:
         for name in names:
             (here / name).symlink_to(there / name)
 
-    def site(self, canned: Dict[str, Any], *options: str, **variables: Any) -> str:
-        """What is told of a change of the host gpu-1."""
+    def site(
+        self, canned: Dict[str, Any], *options: str, hosts: Sequence[str] = ("gpu-1",), **variables: Any
+    ) -> str:
+        """What is told of a change of these hosts."""
         done = self.controller.play(
-            "gpuops.nvidia.site", "--tags", "hosts", *options, hosts=("gpu-1",),
+            "gpuops.nvidia.site", "--tags", "hosts", *options, hosts=hosts,
             environment={"ANSIBLE_COLLECTIONS_PATH": str(self.root)}, variables={
                 "gpu_cluster_kubeconfig": str(self.api.kubeconfig), "canned": canned, "node_maintenance_timeout": 1,
                 **variables})
         return done.stdout + done.stderr
 
-    def calls(self, module: str) -> int:
+    def calls(self, module: str, host: str = "gpu-1") -> int:
         """How often a module was run."""
-        path = self.actions / ("gpu-1." + module)
+        path = self.actions / ("%s.%s" % (host, module))
         return int(path.read_text()) if path.exists() else 0
 
     def label(self, name: str) -> Optional[str]:

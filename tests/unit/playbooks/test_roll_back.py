@@ -38,15 +38,16 @@ def reason(in_words: Hosts) -> str:
     return " ".join(there["metadata"]["annotations"].values())
 
 
-# The first call of gpu_driver stages, the second one exchanges, the third one returns
+# The first two calls of gpu_driver stage: among all hosts, and again right before the node is cordoned; the next one
+# exchanges, and the one after it returns
 @pytest.mark.parametrize("canned", [
-    {"gpu_driver": [FINE, failed("it does not build"), FINE]},
+    {"gpu_driver": [FINE, FINE, failed("it does not build"), FINE]},
     {"gpu_driver": FINE, "gpu_driver_activation": [failed("it does not build"), FINE]},
     {"gpu_driver": FINE, "gpu_validation": [failed("it does not build"), FINE]},
 ], ids=["installed", "loaded", "validated"])
 def test_a_driver_that_fails_gives_way_to_the_one_before(in_words: Hosts, canned: Dict[str, Any]) -> None:
     told = site(in_words, canned)
-    assert in_words.calls("gpu_driver") == 3 and "failed=1" in told, told
+    assert in_words.calls("gpu_driver") == 4 and "failed=1" in told, told
     assert in_words.calls("cdi_spec") >= 1
     assert "it does not build Rolled back to driver 580.178.04 by a plan of its own: driver/packages.install" in reason(
         in_words)
@@ -54,27 +55,38 @@ def test_a_driver_that_fails_gives_way_to_the_one_before(in_words: Hosts, canned
 
 
 def test_where_the_way_back_fails_both_errors_are_told(in_words: Hosts) -> None:
-    told = site(in_words, {"gpu_driver": [FINE, failed("it does not build"), failed("apt is gone")]})
+    told = site(in_words, {"gpu_driver": [FINE, FINE, failed("it does not build"), failed("apt is gone")]})
     both = "it does not build The way back to driver 580.178.04 failed, too: apt is gone"
     assert both in reason(in_words) and both in told
 
 
 @pytest.mark.parametrize("way, canned, variables", [
-    ({**WAY, "how": "none", "why": "nobody has it"}, {"gpu_driver": [FINE, failed("it fails"), FINE]}, {}),
-    (WAY, {"gpu_driver": [FINE, failed("it fails"), FINE]}, {"gpu_roll_back": False}),
+    ({**WAY, "how": "none", "why": "nobody has it"}, {"gpu_driver": [FINE, FINE, failed("it fails"), FINE]}, {}),
+    (WAY, {"gpu_driver": [FINE, FINE, failed("it fails"), FINE]}, {"gpu_roll_back": False}),
     (WAY, {"gpu_driver": FINE, "container_runtime": failed("it fails")}, {}),
-    (WAY, {"gpu_driver": [FINE, REFUSED, FINE]}, {}),
+    (WAY, {"gpu_driver": [FINE, FINE, REFUSED, FINE]}, {}),
 ], ids=["no way back", "not wanted", "not the driver's failure", "refused before anything changed"])
 def test_else_the_host_stays_as_the_failure_left_it(
     in_words: Hosts, way: Mapping[str, str], canned: Dict[str, Any], variables: Dict[str, Any]
 ) -> None:
     told = site(in_words, canned, way, **variables)
-    assert in_words.calls("gpu_driver") == 2 and "failed=1" in told, told
+    assert in_words.calls("gpu_driver") == 3 and "failed=1" in told, told
     assert "it fails" in reason(in_words) and "olled back" not in reason(in_words)
 
 
 def test_a_plan_without_an_exchange_leads_nowhere_back(in_words: Hosts) -> None:
     in_words.api.state.nodes = [node("gpu-1")]
     told = in_words.site({"gpu_plan": planned(Plan(host="gpu-1", steps=(PACKAGES,))),
-                          "gpu_driver": [FINE, failed("it fails"), FINE]})
-    assert in_words.calls("gpu_driver") == 2 and "it fails" in reason(in_words), told
+                          "gpu_driver": [FINE, FINE, failed("it fails"), FINE]})
+    assert in_words.calls("gpu_driver") == 3 and "it fails" in reason(in_words), told
+
+
+def test_a_driver_that_cannot_be_prepared_leaves_its_node_in_service_and_the_others_to_theirs(in_words: Hosts) -> None:
+    in_words.api.state.nodes = [node("gpu-1"), node("gpu-2")]
+    plan = planned(Plan(host="gpu-1", steps=(PACKAGES,)))
+    told = in_words.site({"gpu-1": {"gpu_plan": plan, "gpu_driver": failed("it does not build")},
+                          "gpu-2": {"gpu_plan": plan}}, hosts=("gpu-1", "gpu-2"))
+    assert "failed=1" in told and "it does not build" in told
+    assert [in_words.calls("gpu_driver", host) for host in ("gpu-1", "gpu-2")] == [1, 3], told
+    changed = {path for _method, path in in_words.writes() if path.startswith("/api/v1/nodes/")}
+    assert changed == {"/api/v1/nodes/gpu-2"}, told

@@ -48,6 +48,12 @@ def is_driver_version(version: str) -> bool:
     return bool(_DRIVER_VERSION.match(upstream(version)))
 
 
+def is_of_driver(name: str, version: str) -> bool:
+    """Whether a package belongs to a driver by its name and its version; that of modules which come built is the
+    kernel's. The toolkit of CUDA, and what chooses between GPUs for a desktop, are called as the driver is."""
+    return bool(FAMILY.match(name)) and (is_driver_version(version) or name.startswith("linux-"))
+
+
 def family(installed: Mapping[str, str], floating: Iterable[str] = ()) -> Dict[str, str]:
     """Installed packages that carry a driver version and belong to one driver.
 
