@@ -25,8 +25,7 @@ def refusals(container: DriverContainer, policy: Policy, facts: HostFacts) -> Li
         return [refusal_of_work(container)] if container.is_at_work and policy.state == "present" else []
     return [Refusal(
         "driver.of_a_container",
-        "%s of a driver container (%s)" % (
-            "driver " + facts.driver_loaded if facts.driver_loaded else "the driver", "; ".join(_told(container))),
+        "a driver that a driver container brings: %s" % "; ".join(_told(container, facts)),
         "a driver from source %s, and nobody else who brings one" % policy.source,
         "leave this host to that container; or set `migrate` to true, which has the packages fetched while it serves "
         "(`state: staged`), then take it off this node: %s" % HOW, option="migrate")]
@@ -45,6 +44,7 @@ def _is_left(container: DriverContainer, facts: HostFacts) -> bool:
     return container.mounted and not facts.driver_userspace
 
 
-def _told(container: DriverContainer) -> List[str]:
-    told = [container.who] if container.is_at_work else ["nothing of it runs any more"]
-    return told + (["mounted at %s" % ROOT] if container.mounted else [])
+def _told(container: DriverContainer, facts: HostFacts) -> List[str]:
+    return [*(["%s is loaded" % facts.driver_loaded] if facts.driver_loaded else []),
+            *(["its file system is mounted at %s" % ROOT] if container.mounted else []),
+            container.who or "nothing of it runs any more"]
