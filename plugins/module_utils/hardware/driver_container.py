@@ -3,17 +3,17 @@
 """A driver that a container brings: who runs it on this host, and what it has left here.
 
 NVIDIA's driver container, which the GPU Operator runs, builds the kernel modules inside of itself and loads them from
-there: none is on the host's disk. It locks ROOT's neighbour nvidia-driver.pid for as long as it lives, has the kernel
-look for firmware below ROOT, and mounts its own file system there. Told to end, it unloads the driver and unmounts ROOT
-where nothing uses a GPU; else it is killed, and modules and mount stay. What says that it works, and how it was
-configured, stays in either case (gpu-driver-container 06a208ca, ubuntu24.04/nvidia-driver: _load_driver, _mount_rootfs,
-_shutdown, _store_driver_digest; gpu-operator v26.7.0, assets/state-driver: both containers, the probe, preStop).
+there: none is on the host's disk. It locks PID_FILE for as long as it lives, has the kernel look for firmware below
+ROOT, and mounts its own file system there. Told to end, it unloads the driver and unmounts ROOT where nothing uses a
+GPU; else it is killed, and modules and mount stay. The path of firmware, and what says how it was configured, stay in
+either case (gpu-driver-container 06a208ca, ubuntu24.04/nvidia-driver: _load_driver, _mount_rootfs, _shutdown,
+_store_driver_digest; gpu-operator v26.7.0, assets/state-driver: both containers, the probe, preStop).
 """
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from typing import List, Mapping, Tuple
+from dataclasses import dataclass
+from typing import List, Tuple
 
 from ..core.host import Host
 from ..core.refusal import Refusal
@@ -53,7 +53,7 @@ class DriverContainer:
     mounted:  whether a container's file system is mounted at ROOT.
     stranger: what else is mounted there ('ext4 /dev/sdb1'), '' for nothing.
     firmware: whether the kernel looks for firmware in it.
-    files:    {path: text} of files that say that a driver container is at work, or that the driver is in it.
+    files:    those that say that a driver container is at work, or that the driver is in it.
     """
 
     pods: Tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class DriverContainer:
     mounted: bool = False
     stranger: str = ""
     firmware: bool = False
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Tuple[str, ...] = ()
 
     @property
     def is_at_work(self) -> bool:
@@ -78,15 +78,14 @@ def read_driver_container(host: Host) -> DriverContainer:
     pods = _pods(host)
     mount = _mount(host)
     is_containers = bool(mount) and host.exists(PROGRAM)
-    ready = host.read(DRIVER_READY) or ""
-    files = {path: host.read(path) or "" for path in FILES if host.exists(path)}
+    in_container = _IN_CONTAINER.search(host.read(DRIVER_READY) or "")
     return DriverContainer(
         pods=pods,
         process="" if pods else _process(host),
         mounted=is_containers,
         stranger="" if is_containers else mount,
         firmware=(host.read(FIRMWARE_PATH) or "").strip("\0\n ").rstrip("/") == FIRMWARE,
-        files={**files, **({DRIVER_READY: ready} if _IN_CONTAINER.search(ready) else {})},
+        files=(*filter(host.exists, FILES), *([DRIVER_READY] if in_container else [])),
     )
 
 

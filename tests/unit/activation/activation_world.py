@@ -192,8 +192,8 @@ class World(world.World):
         self.container = replace(self.container, firmware=False)
 
     def container_forget(self, step: Step) -> None:
-        assert set(step.change["before"]) == set(self.container.files)
-        self.container = replace(self.container, files={})
+        assert tuple(step.change["before"]) == self.container.files
+        self.container = replace(self.container, files=())
 
     def devices_create(self, step: Step) -> None:
         assert ("gdrdrv" if step.change["after"] == {planner.GDRDRV_NODE: "node"} else "nvidia") in self.modules, \
@@ -269,7 +269,7 @@ class World(world.World):
         self.container = DriverContainer(
             pods=() if states else ("gpu-operator/nvidia-driver-daemonset-7xk2p",), mounted=states in ((), ("gone",)),
             stranger="ext4 /dev/sdb1" if states == ("foreign",) else "", firmware=states != ("foreign",),
-            files={"/run/nvidia/nvidia-driver.state": "1c2d\n"} if states != ("foreign",) else {})
+            files=("/run/nvidia/nvidia-driver.state",) if states != ("foreign",) else ())
         if states in ((), ("gone",)):
             self.modules.update(dict.fromkeys(planner.LOADED, 0))
             self.facts = self.facts.but(driver_loaded=version, module_loaded="open")

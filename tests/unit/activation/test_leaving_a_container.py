@@ -33,7 +33,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.driver_cont
 )
 
 APART = ["unshare", "--map-root-user", "--mount", "--propagation", "private"]
-LEFT = DriverContainer(mounted=True, firmware=True, files=dict.fromkeys(FILES, "x\n"))
+LEFT = DriverContainer(mounted=True, firmware=True, files=FILES)
 # A container that was started twice, and killed: its root, and a file system below it, at ROOT; a program works there
 BENCH = """
 set -e
@@ -128,7 +128,7 @@ def test_what_says_that_it_works_goes(tmp_path: Path) -> None:
 
 @given(
     st.builds(DriverContainer, mounted=st.booleans(), firmware=st.booleans(),
-              files=st.sampled_from([{}, {FILES[1]: "x\n"}])),
+              files=st.sampled_from([(), FILES[:1]])),
     st.sampled_from(["", "580.126.09", "580.178.04"]),
     st.sets(st.sampled_from(["nvidia_uvm", "nvidia_modeset", "nvidia_peermem"])),
 )
