@@ -187,6 +187,9 @@ options:
         the same.
       - What NVIDIA's installer (the runfile) has put there is removed by C(nvidia-uninstall) once the packages are
         fetched, as the last thing before they are installed. There is no way back to it.
+      - What a driver container of the GPU Operator has loaded goes once its pod is gone; until then packages are
+        fetched with V(staged), and V(present) is refused. There is no way back to it. What the container has left on
+        the host M(gpuops.nvidia.gpu_driver_activation) takes away. See C(docs/driver.md).
     type: bool
     default: false
   hold:

@@ -14,6 +14,9 @@ description:
     it was built after the new driver.
   - When anything else holds a GPU or the modules, it names every holder, and a reboot is required; so it is when the
     running kernel has no module of the driver and the one that boots next has.
+  - What a driver container of the GPU Operator has left goes before the modules of the host's own driver are loaded
+    (its file system at C(/run/nvidia/driver), the kernel's path of firmware where it leads there, and the files that
+    say that it is at work). As long as a pod of it is there, this is refused.
 author:
   - gpuops.nvidia contributors (@gpuops)
 options:

@@ -16,13 +16,15 @@ from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor, control_service, restore_file, run_argv
 from ..core.waiting import wait_for
+from ..hardware.driver_container import ROOT, read_driver_container, refusal_of_work
 from ..hardware.mig import RESTORE_UNIT, RESTORE_WANTED
 from ..hardware.parameters import stale_parameters
 from .observation import UNLOAD_ORDER
-from .planner import DIVIDE, NAME, REMOVE_NODES
+from .planner import DIVIDE, FORGET, NAME, REMOVE_NODES, UNMOUNT
 
 UNLOAD_SECONDS = 10.0
 PAUSE_SECONDS = 2.0
+MOUNT_S = 60.0
 # The unit's own limit, and some more
 LAYOUT_S = 200.0
 
@@ -95,6 +97,29 @@ def remove_nodes(host: Host, journal: Journal, step: Step) -> None:
             host.remove_empty_dir(os.path.dirname(node))
 
 
+def unmount_container(host: Host, journal: Journal, step: Step) -> None:
+    """With all that is mounted below it. Each start of a container that was killed before has mounted one more."""
+    container = read_driver_container(host)
+    if container.is_at_work:
+        raise GpuOpsError.because([refusal_of_work(container)])
+    while container.mounted:
+        # As the container itself does: its program may be somebody's working directory, and its files are open
+        done = host.run(["umount", "--lazy", "--recursive", ROOT], check=False, timeout=MOUNT_S)
+        container = read_driver_container(host)
+        if done.rc != 0 and container.mounted:
+            raise GpuOpsError(
+                "activation.driver_container_mounted",
+                found="the file system of a driver container stays at %s: %s" % (ROOT, done.stderr.strip()),
+                wanted="nothing mounted there, so that nobody takes it for the driver",
+                remedy="see `findmnt -R %s`, unmount it by hand and run this again, or reboot the host" % ROOT,
+                rc=done.rc, stderr=done.stderr)
+
+
+def forget_container(host: Host, journal: Journal, step: Step) -> None:
+    for path in step.change["before"]:
+        host.remove(path)
+
+
 def enable_service(host: Host, journal: Journal, step: Step) -> None:
     interrupted.note(host, journal, NAME, "enabled", step.subject)
     control_service(host, journal, step)
@@ -122,6 +147,9 @@ EXECUTORS: Dict[str, Executor] = {
     "module.unload": unload_module,
     "devices.create": run_argv,
     REMOVE_NODES: remove_nodes,
+    UNMOUNT: unmount_container,
+    "firmware.reset": run_argv,
+    FORGET: forget_container,
     "service.stop": interrupted.stop_service,
     "service.start": interrupted.start_service,
     "service.enable": enable_service,

@@ -15,6 +15,7 @@ from ..core.interrupted import LOADED_WITH, STOPPED, UNDIVIDED, UNLOADED, rememb
 from ..core.journal import Journal
 from ..core.steps import PACKAGES_INSTALL
 from ..hardware.boot import installed_module, module_file
+from ..hardware.driver_container import DriverContainer, read_driver_container
 from ..hardware.holders import Holder, read_holders
 from ..hardware.mig import RESTORE_WANTED
 from ..hardware.parameters import is_older_than_boot, stale_parameters
@@ -90,6 +91,7 @@ class Observation:
     guest:      whether the GPUs are virtual ones, whose driver's package has no persistence daemon.
     ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
     gdr_node:   whether GDRCopy's node leads to its module, None where there is none.
+    container:  a driver container that works here, and what one has left.
     """
 
     modules: Mapping[str, int] = field(default_factory=dict)
@@ -113,6 +115,7 @@ class Observation:
     guest: bool = False
     ours: bool = False
     gdr_node: Optional[bool] = None
+    container: DriverContainer = DriverContainer()
 
     def to_dict(self) -> Dict[str, Any]:
         # Process ids come and go without any meaning for the plan.
@@ -153,6 +156,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         ours=any("nvidia" in name and change.before is None
                  for name, change in journal.packages("driver").items()),
         gdr_node=_leads_to(host, GDRDRV),
+        container=read_driver_container(host),
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any, List, Mapping, Optional, Sequence, Tuple
 from ..core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ..core.plan import AFTERWARDS, DRIVER, REBOOT, Disruption, Plan, Requirement, Step
 from ..core.steps import command_step, file_step, managed, restore_step, service_step
+from ..hardware.driver_container import FIRMWARE, FIRMWARE_PATH, ROOT, DriverContainer, refusal_of_work
 from ..hardware.mig import RESTORE_UNIT
 from ..hardware.peer_modules import GDRDRV
 from ..hardware.secure_boot import confirmation
@@ -36,6 +37,10 @@ DIVIDE = "layout.restore"
 # Who needs the instances when it starts
 AFTER_LAYOUT = ("dcgm-exporter.service", "nvidia-dcgm.service", "dcgm.service", "nvidia-mps.service")
 REMOVE_NODES = "devices.remove"
+UNMOUNT = "container.unmount"
+FORGET = "container.forget"
+# Of no byte the kernel makes nothing (kernfs_fop_write_iter): a zero is the empty path
+FIRMWARE_COMMAND = ["sh", "-c", "printf '\\0' > " + FIRMWARE_PATH]
 UVM = "nvidia_uvm"
 LOADED = ("nvidia", UVM, "nvidia_modeset")
 # NVIDIA/nvidia-modprobe: with -u, minors are those of the unified memory device, so the nodes take two calls.
@@ -74,6 +79,8 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     gone = not facts.driver_installed and not _runs_without_files(observation, facts)
     if gone and not facts.driver_boots:
         return Plan(requirements=(_no_driver(facts),))
+    if observation.container.is_at_work:
+        return Plan(refusals=(refusal_of_work(observation.container),))
     steps = _boot_steps(observation, facts)
     if facts.awaits_gpu:
         return Plan(steps=tuple(steps + _enable_steps(observation, policy)), complete=False,
@@ -99,10 +106,11 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
                 "Driver %s is loaded and cannot be unloaded: %s." % (_loaded(facts), "; ".join(busy)),
                 {"nvidia": _loaded(facts)}, {"nvidia": _installed(facts)}),))
         return Plan(steps=tuple(steps + _exchange(observation, policy, facts)), notes=notes)
-    loads = _load_steps(observation, facts, LOADED, Disruption.none)
+    left = _left_steps(observation.container, Disruption.driver_reload if facts.driver_loaded else Disruption.none)
     # In the order of an exchange: one that was stopped in between goes on with the plan that was approved
+    loads = _load_steps(observation, facts, LOADED, Disruption.none, tuple(step.id for step in left[-1:]))
     requires = tuple(step.id for step in loads[-1:])
-    steps += loads + _node_steps(observation, facts, reloaded=False, requires=requires)
+    steps += left + loads + _node_steps(observation, facts, reloaded=False, requires=requires)
     services = _service_steps(observation, policy, stopped=(), requires=requires)
     steps += _with_layout(services, requires, Disruption.none) if _is_undivided(observation) else services
     steps += _beside_steps(observation, facts, Disruption.none, requires)
@@ -348,6 +356,7 @@ def _state(observation: Observation, unit: str) -> Service:
 def _exchange(observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
     stopped = _making_way(observation, policy, facts)
     steps = _stop_steps(stopped) + _unload_steps(observation, _loaded(facts))
+    steps += _left_steps(observation.container, Disruption.driver_reload, (steps[-1].id,))
     requires = (steps[-1].id,)
     unloaded = replace(observation, modules={}, unloaded=observation.unloaded + tuple(observation.modules))
     steps += _load_steps(unloaded, facts, LOADED, Disruption.driver_reload, requires)
@@ -356,6 +365,33 @@ def _exchange(observation: Observation, policy: Policy, facts: HostFacts) -> Lis
     services = _service_steps(observation, policy, stopped, requires)
     steps += _with_layout(services, requires, Disruption.driver_reload) if observation.divided else services
     return steps + _beside_steps(unloaded, facts, Disruption.driver_reload, requires)
+
+
+def _left_steps(container: DriverContainer, disruption: Disruption, requires: Tuple[str, ...] = ()) -> List[Step]:
+    """What a driver container has left goes before the host's own driver is loaded.
+
+    Pods that find the driver in it are of no use from then on, and a boot takes all of it: nothing of it comes back.
+    """
+    steps: List[Step] = []
+    if container.mounted:
+        steps.append(Step(
+            NAME, UNMOUNT, ROOT, "The driver container that has mounted itself there is gone.", disruption,
+            change={"before": {ROOT: "driver container"}, "after": {ROOT: None}}, reversible=False,
+            depends_on=requires))
+    if container.firmware:
+        steps.append(command_step(
+            NAME, "firmware.reset", FIRMWARE_PATH, FIRMWARE_COMMAND,
+            "The kernel finds the driver's firmware where packages put it.", disruption,
+            {"before": FIRMWARE, "after": None}, reversible=False,
+            requires=tuple(step.id for step in steps[-1:]) or requires, timeout=60))
+    if container.files:
+        steps.append(Step(
+            NAME, FORGET, "driver container",
+            "These files say that it is at work: the GPU Operator would take the driver for its own, or wait for it.",
+            disruption, change={"before": dict.fromkeys(container.files, "there"),
+                                "after": dict.fromkeys(container.files)}, reversible=False,
+            depends_on=tuple(step.id for step in steps[-1:]) or requires))
+    return steps
 
 
 def _is_undivided(observation: Observation) -> bool:
@@ -460,6 +496,9 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts) -> List[s
     if kept:
         notes.append("The driver was loaded with %s and reports another value: where an initramfs loads it, make that "
                      "anew; else the driver takes no such value." % ", ".join(kept))
+    if observation.container.stranger:
+        notes.append("%s has %s mounted, which is no driver container's file system: it stays." % (
+            ROOT, observation.container.stranger))
     for unit in _wanted(policy):
         if observation.on_disk and not _state(observation, unit).known:
             notes.append("%s is not installed, so it is not started." % unit)

@@ -21,6 +21,8 @@ from .boot import OUTPUT, REFRESH_ENVIRONMENT, REFRESH_SERVICE, RULE_FILE, UNIT_
 from .policy import Policy
 from .spec import KIND, PATH, Spec, missing_from, outdated, read_spec
 
+# Where the driver is, in place of '/' (nvidia-ctk cdi generate, --driver-root)
+DRIVER_ROOT = "NVIDIA_CTK_DRIVER_ROOT"
 # Some devices, in place of all (nvidia-ctk cdi generate, --device-id)
 CHOSEN_DEVICES = "NVIDIA_CTK_CDI_GENERATE_DEVICE_IDS"
 REFRESH_UNITS = ("nvidia-cdi-refresh.path", REFRESH_SERVICE)
@@ -57,6 +59,7 @@ class Observation:
     boot_enabled:    whether our own unit is enabled.
     texts:           {path: text} of elsewhere.
     restore:         steps that put back the files we changed (only read when the specification is not wanted).
+    driver_root:     where the administrator has the refresh unit look for the driver, '' for the usual place.
     """
 
     path: str
@@ -80,6 +83,7 @@ class Observation:
     boot_enabled: bool = False
     texts: Mapping[str, str] = field(default_factory=dict)
     restore: Tuple[Step, ...] = ()
+    driver_root: str = ""
 
     def to_dict(self) -> Dict[str, Any]:
         return dict(asdict(self), restore=[step.to_dict() for step in self.restore])
@@ -116,6 +120,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         boot_enabled=host.link(WANTS) is not None,
         texts={name: host.read(name) or "" for name in others} if policy.remove_others else {},
         restore=() if policy.present else tuple(restore_steps("cdi", host, journal)),
+        driver_root=refresh_environment(host).get(DRIVER_ROOT, ""),
     )
 
 

@@ -7,10 +7,12 @@ from typing import List, Tuple
 
 from ..core.facts import HostFacts
 from ..core.plan import Disruption, Kept, Plan, Step
+from ..core.refusal import Refusal
 from ..core.steps import file_step, service_step
 from ..core.versions import version_key
+from ..hardware.driver_container import is_in_container
 from . import boot, links
-from .observation import Observation, unnamed_nodes
+from .observation import DRIVER_ROOT, Observation, unnamed_nodes
 from .policy import Policy
 
 NAME = "cdi"
@@ -26,7 +28,7 @@ UNITS_SINCE = (1, 18)
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if not policy.present:
         return Plan(steps=tuple(_removal(observation)))
-    refusals = facts.refusals_of_the_sick()
+    refusals = facts.refusals_of_the_sick() or _refuse_root(observation, facts)
     if refusals:
         return Plan(refusals=refusals)
     kept = () if policy.remove_others else tuple(_kept(path) for path in observation.elsewhere
@@ -47,6 +49,16 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         steps.extend(_unit_steps(observation, facts))
     steps.extend(_boot_steps(observation, policy, facts))
     return Plan(steps=tuple(steps), kept=kept, notes=tuple(notes), complete=not undivided)
+
+
+def _refuse_root(observation: Observation, facts: HostFacts) -> Tuple[Refusal, ...]:
+    if not (facts.driver_userspace and is_in_container(observation.driver_root)):
+        return ()
+    return (Refusal(
+        "cdi.root_of_a_container",
+        "%s has %s=%s, and driver %s is on the host" % (
+            boot.REFRESH_ENVIRONMENT, DRIVER_ROOT, observation.driver_root, facts.driver_userspace),
+        "a specification of the driver that the kernel has loaded", "take that line out of the file"),)
 
 
 def _kept(path: str) -> Kept:
@@ -131,6 +143,8 @@ def _reasons(observation: Observation, facts: HostFacts) -> List[str]:
         return ["there is none"]
     if _is_of_another_driver(observation, facts):
         return ["it is for driver %s" % observation.spec.driver]
+    if facts.driver_userspace and any(map(is_in_container, observation.spec.sources)):
+        return ["it has the files of a driver container"]
     if observation.made_before or not _is_installed(observation, facts.toolkit):
         return ["it was made before container toolkit %s came" % facts.toolkit]
     if facts.driver_changes:

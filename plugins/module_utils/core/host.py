@@ -452,6 +452,19 @@ class Host:
             told = struct.unpack("hhqqi4x", fcntl.fcntl(handle.fileno(), fcntl.F_GETLK, asked))
         return 0 if told[0] == fcntl.F_UNLCK else told[4] or -1
 
+    def is_locked(self, name: str) -> bool:
+        """Whether anybody holds a lock of flock(2) on a file. Who took it, as flock(1) does, may have ended since.
+
+        proc_locks(5): the file by its device, in hexadecimal digits, and its inode. No lock is tried: who begins to
+        work just then would find it taken.
+        """
+        found = self.stat(name)
+        if found is None:
+            return False
+        wanted = "%02x:%02x:%d" % (os.major(found.st_dev), os.minor(found.st_dev), found.st_ino)
+        lines = (line.split() for line in Host().lines("/proc/locks"))
+        return any(words[1:2] == ["FLOCK"] and wanted in words for words in lines)
+
     def process_started(self, pid: int) -> str:
         """When a process of this machine started, in clock ticks since its boot; '' when there is no such process.
 

@@ -12,6 +12,7 @@ from ..core.facts import HostFacts
 from ..core.host import Host
 from ..core.refusal import Refusal
 from ..hardware.boot import BootState
+from ..hardware.driver_container import DriverContainer
 from ..packages import space
 from ..packages.apt import keys, running
 from ..packages.apt.credentials import AuthFile
@@ -145,6 +146,7 @@ class Observation:
     lacking_tools:        what is not installed of what builds a module; only asked where one may be built ahead.
     peers:                the modules of RDMA, GPUDirect Storage and GDRCopy.
     arguments:            what the boot loader starts kernels with.
+    container:            a driver container that works here, and what one has left.
     """
 
     installed: Mapping[str, str] = field(default_factory=dict)
@@ -186,6 +188,7 @@ class Observation:
     lacking_tools: Tuple[str, ...] = ()
     peers: Peers = Peers()
     arguments: BootArguments = BootArguments()
+    container: DriverContainer = DriverContainer()
 
     @property
     def there(self) -> Dict[str, str]:

@@ -15,6 +15,7 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..hardware import parameters
 from ..hardware.boot import boot_state
+from ..hardware.driver_container import read_driver_container
 from ..hardware.peer_modules import PEERS_FILE
 from ..packages import provenance, torn
 from ..packages.apt import credentials, database
@@ -109,6 +110,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         parts=Parts() if policy.comes_from.installs else read_parts(host, policy, facts),
         of_rpm=of_rpm,
         staged=read_staged(host),
+        container=read_driver_container(host),
     )
     observation = replace(observation, peers=read_peers(
         host, journal, policy, facts, [kernel.release for kernel in observation.kernels], observation.signing_key,

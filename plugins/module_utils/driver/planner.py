@@ -19,6 +19,7 @@ from . import (
     building,
     by_hand,
     catalogue,
+    containerized,
     enrollment,
     kernel_hold,
     parameters,
@@ -155,7 +156,7 @@ def _refuse_guest(policy: Policy, facts: HostFacts) -> List[Refusal]:
 
 
 def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
-    refusals = []
+    refusals = containerized.refusals(observation.container, policy, facts)
     backend, places = backend_of(facts), places_of(facts)
     names = backend.foreign(policy, observation.installed)
     if names and not (policy.migrate and backend.replaces_foreign):
@@ -348,7 +349,8 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages, ahead)
     way = {**rollback.returns_to(observation, facts, packages, builds, target.packages.floating),
-           **rollback.no_way_back(removal)}
+           **rollback.no_way_back(removal, "what NVIDIA's installer brought is in no package"),
+           **containerized.no_way_back(observation.container, packages, facts)}
     return Plan(steps=tuple(steps), returns_to=way,
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *boot_arguments.requirements(policy, observation.boot, facts),

@@ -109,18 +109,15 @@ def returns_to(
         return {}
     record = there_now(observation, facts, floating) or observation.record
     if record is None:
-        return {packages.id: {
-            "version": "", "kernel_module": "", "source": "", "how": NONE,
-            "why": "the driver that is there is not the one in use, and none before it is recorded"}}
+        return no_way_back([packages], "the driver that is there is not the one in use, and none before it is recorded")
     needed = record.changed(observation.installed, packages.change["after"])
     offered = observation.offer.returnable if observation.offer else ()
     return {packages.id: way_back(record, needed, archives_at_hand(observation), offered)}
 
 
-def no_way_back(removal: Sequence[Step]) -> Dict[str, Dict[str, Any]]:
-    """{id of the step: that what it takes away does not come back}."""
-    return {step.id: {"version": "", "kernel_module": "", "source": "", "how": NONE,
-                      "why": "what NVIDIA's installer brought is in no package"} for step in removal}
+def no_way_back(steps: Sequence[Step], why: str) -> Dict[str, Dict[str, Any]]:
+    """{id of the step: that what was there before it does not come back}."""
+    return {step.id: {"version": "", "kernel_module": "", "source": "", "how": NONE, "why": why} for step in steps}
 
 
 def withdraw_steps(observation: Observation, offered: bool = False, requires: Tuple[str, ...] = ()) -> List[Step]:

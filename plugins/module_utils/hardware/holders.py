@@ -8,7 +8,7 @@ import os
 import re
 import time
 from dataclasses import dataclass
-from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, FrozenSet, Iterator, List, Mapping, Sequence, Tuple
 
 from ..core.host import Host
 
@@ -55,7 +55,7 @@ def read_holders(host: Host) -> Tuple[Tuple[Holder, ...], Dict[str, int]]:
             found.setdefault(int(link.split("/")[2]), []).append(target)
             module = next(module for beginning, module in SERVED_BY if target.startswith(beginning))
             opened[module] = opened.get(module, 0) + 1
-    return tuple(_holder(host, pid, devices) for pid, devices in sorted(found.items())), opened
+    return tuple(process_of(host, pid, devices) for pid, devices in sorted(found.items())), opened
 
 
 def _displays(host: Host) -> Tuple[str, ...]:
@@ -64,7 +64,8 @@ def _displays(host: Host) -> Tuple[str, ...]:
                  if os.path.basename(host.link("/sys/class/drm/%s/device/driver" % name) or "") == "nvidia")
 
 
-def _holder(host: Host, pid: int, devices: List[str]) -> Holder:
+def process_of(host: Host, pid: int, devices: Sequence[str] = ()) -> Holder:
+    """A process as Holder names it; one that has ended has no name."""
     groups = host.read("/proc/%d/cgroup" % pid) or ""
     pod = _POD.search(groups)
     units = _SERVICE.findall(groups)
@@ -84,7 +85,7 @@ def pods_with_devices(host: Host) -> Dict[str, Tuple[str, ...]]:
     """
     found: Dict[str, List[str]] = {}
     given = list(_given_out(host.read(CHECKPOINT) or ""))
-    running = _pods_with_processes(host) if given else frozenset()
+    running = pods_with_processes(host) if given else frozenset()
     for pod, device in given:
         # An entry outlives its pod, and one whose containers have ended, until the kubelet gives out devices again
         if pod in running or _is_new(host, "/var/lib/kubelet/pods/" + pod):
@@ -92,7 +93,7 @@ def pods_with_devices(host: Host) -> Dict[str, Tuple[str, ...]]:
     return {device: tuple(sorted(set(pods))) for device, pods in found.items()}
 
 
-def _pods_with_processes(host: Host) -> FrozenSet[str]:
+def pods_with_processes(host: Host) -> FrozenSet[str]:
     """UIDs of pods of which anything runs, be it the process that keeps their namespaces."""
     return frozenset(pod.replace("_", "-") for path in host.glob("/proc/[0-9]*/cgroup")
                      for pod in _POD.findall(host.read(path) or ""))

@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Tuple
 
 from ..core import libraries
 from ..core.errors import GpuOpsError
+from ..hardware.driver_container import is_in_container
 from . import catalogue
 
 Key = Tuple[str, ...]
@@ -22,6 +23,11 @@ RUNTIMES: Key = ("nvidia-container-runtime", "runtimes")
 DEBUG: Key = ("nvidia-container-runtime", "debug")
 LDCONFIG: Key = ("nvidia-container-cli", "ldconfig")
 LDCONFIG_FROM_CONTAINER: Key = ("features", "allow-ldconfig-from-container")
+
+ROOT: Key = ("nvidia-container-cli", "root")
+# Where the GPU Operator's container of the toolkit puts its programs, which it leaves there; root, ldconfig and paths
+# of programs it sets all together (cmd/nvidia-ctk-installer/toolkit of NVIDIA/nvidia-container-toolkit)
+OF_OPERATOR = "/usr/local/nvidia/toolkit/"
 
 # Values that packages wrote: replacing them loses nobody's choice
 STOCK_RUNTIMES = (["runc", "crun"], ["docker-runc", "runc", "crun"], ["docker-runc", "runc"])
@@ -51,6 +57,15 @@ def unknown_keys(path: str, text: str) -> Tuple[str, ...]:
     """Keys that no program of the toolkit reads."""
     return tuple(".".join(key) for key, _value in _leaves(_parse(path, text).unwrap())
                  if ".".join(key) not in catalogue.KEYS)
+
+
+def of_containers(settings: Mapping[Key, Any], has_driver: bool) -> Tuple[Key, ...]:
+    """Keys whose files are those of the GPU Operator's containers. has_driver: whether the host has a driver of its own
+    in the place of a container's."""
+    paths = {key: value[1:] if value.startswith("@") else value for key, value in settings.items()
+             if isinstance(value, str)}
+    return tuple(key for key, path in paths.items()
+                 if path.startswith(OF_OPERATOR) or (has_driver and is_in_container(path)))
 
 
 def wanted_settings(given: Mapping[str, Any]) -> Dict[Key, Any]:
@@ -104,7 +119,8 @@ def _check_type(found: str, name: str, value: Any, option: str = "") -> None:
 
 
 def with_settings(path: str, text: Optional[str], settings: Mapping[Key, Any]) -> str:
-    """The file with these values; comments, order and everything else stay."""
+    """The file with these values, None for a key that is to have the toolkit's own; comments, order and everything else
+    stay."""
     document = _parse(path, text or "")
     tomlkit = libraries.require("tomlkit")
     for key, value in settings.items():
@@ -113,7 +129,10 @@ def with_settings(path: str, text: Optional[str], settings: Mapping[Key, Any]) -
             if part not in table:
                 table[part] = tomlkit.table()
             table = table[part]
-        table[key[-1]] = value
+        if value is None:
+            table.pop(key[-1])
+        else:
+            table[key[-1]] = value
     return str(tomlkit.dumps(document))
 
 

@@ -18,8 +18,8 @@ def judge(host: Host, observation: Observation, policy: Policy, plan: Plan) -> S
     """A file that stays as it is, or that another version will read, is not judged."""
     if not policy.present or not planner.is_installed(observation, policy):
         return ()
-    wanted = planner.wanted_configuration(observation, policy)
-    against = "" if wanted in (None, observation.configuration) else objection(host, wanted or "")
+    texts = [step.change["after"] for step in plan.steps if step.subject == catalogue.CONFIGURATION]
+    against = objection(host, texts[-1]) if texts and texts[-1] != observation.configuration else ""
     if not against:
         return ()
     return (Refusal(

@@ -10,12 +10,13 @@ from ..core.facts import HostFacts
 from ..core.plan import Disruption, Kept, Plan, Step
 from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
+from ..hardware.driver_container import is_in_container
 from ..packages import torn
 from ..packages.apt import credentials
 from ..packages.apt.versions import compare
 from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
 from . import catalogue
-from .configuration import RUNTIMES, STOCK_RUNTIMES, Key, with_settings
+from .configuration import ROOT, RUNTIMES, STOCK_RUNTIMES, Key, of_containers, with_settings
 from .observation import Observation, matches, sources_text, version_of
 from .policy import Policy, vulnerabilities
 
@@ -41,11 +42,11 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         notes.extend("A source of this host that is not ours cannot be read, and was left out: %s" % each
                      for each in observation.unread)
     notes.extend(_notes(observation, policy))
-    wanted = wanted_configuration(observation, policy)
+    wanted = wanted_configuration(observation, policy, facts)
     # The package's post-install script completes this file and keeps the values it finds, so it is written first:
     # the toolkit never runs with settings that are not wanted.
     if observation.kept is None:
-        steps.extend(_configuration_steps(observation, wanted))
+        steps.extend(_configuration_steps(observation, wanted, _of_containers(observation, policy, facts)))
     if policy.source == "repository":
         steps.extend(_package_steps(observation, policy, wanted, tuple(step.id for step in steps)))
     if observation.kept is not None or observation.superseded or any(step.action == KEEP for step in steps):
@@ -86,6 +87,12 @@ def _refusals(observation: Observation, policy: Policy, facts: HostFacts) -> Lis
             "the runtime that starts the containers",
             "correct the paths, or leave the option out: those that the container runtime uses are taken then",
             option="low_level_runtimes"))
+    root = policy.settings.get(ROOT, "")
+    if facts.driver_userspace and is_in_container(root):
+        refusals.append(Refusal(
+            "toolkit.root_of_a_container", "`settings`: %s = '%s', and driver %s on the host" % (
+                ".".join(ROOT), root, facts.driver_userspace),
+            "containers with the driver that the kernel has loaded", "take it out of `settings`", option="settings"))
     return refusals
 
 
@@ -192,26 +199,34 @@ def pin_text(version: str) -> str:
     )
 
 
-def _changed_settings(observation: Observation, policy: Policy) -> Dict[Key, Any]:
-    wanted: Dict[Key, Any] = dict(policy.settings)
+def _of_containers(observation: Observation, policy: Policy, facts: HostFacts) -> Tuple[Key, ...]:
+    """What leads to files of the GPU Operator's containers and nobody asks for."""
+    return tuple(key for key in of_containers(observation.settings, bool(facts.driver_userspace))
+                 if key not in policy.settings)
+
+
+def _changed_settings(observation: Observation, policy: Policy, facts: HostFacts) -> Dict[Key, Any]:
+    wanted: Dict[Key, Any] = {**dict.fromkeys(_of_containers(observation, policy, facts)), **policy.settings}
     runtimes = _runtimes(observation, policy)
     if runtimes:
         wanted[RUNTIMES] = runtimes
     return {key: value for key, value in wanted.items() if observation.settings.get(key) != value}
 
 
-def wanted_configuration(observation: Observation, policy: Policy) -> Optional[str]:
+def wanted_configuration(observation: Observation, policy: Policy, facts: HostFacts) -> Optional[str]:
     """config.toml as it has to be, None when it may stay absent."""
     text = observation.configuration if observation.kept is None else observation.kept
-    changed = _changed_settings(observation, policy)
+    changed = _changed_settings(observation, policy, facts)
     return with_settings(catalogue.CONFIGURATION, text, changed) if changed else text
 
 
-def _configuration_steps(observation: Observation, wanted: Optional[str]) -> List[Step]:
+def _configuration_steps(observation: Observation, wanted: Optional[str], dropped: Tuple[Key, ...]) -> List[Step]:
     if wanted == observation.configuration:
         return []
+    without = ", and the host's own files: %s led to those of the GPU Operator's containers" % ", ".join(
+        map(".".join, dropped)) if dropped else ""
     return [file_step(NAME, catalogue.CONFIGURATION, observation.configuration, wanted,
-                      "NVIDIA's container runtime is to use these values.")]
+                      "NVIDIA's container runtime is to use these values%s." % without)]
 
 
 def _keeps(observation: Observation) -> bool:

@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.observati
 from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CONTROL_NODES, UVM_NODES, HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption, Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.driver_container import DriverContainer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.holders import SERVED_BY, Holder
 
 # Which modules a module needs
@@ -49,6 +50,7 @@ class World(world.World):
     divided:  whether a boot restores a layout of MIG instances.
     instances: whether those are there, which do not outlive the driver.
     undivided: whether an exchange has noted that they are to be made again.
+    container: a driver container that works here, and what one has left.
     """
 
     capability = CAPABILITY
@@ -66,6 +68,7 @@ class World(world.World):
     divided: bool = False
     instances: bool = False
     undivided: bool = False
+    container: DriverContainer = DriverContainer()
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         dependants = {name: tuple(other for other in self.modules if NEEDS.get(other) == name)
@@ -87,7 +90,7 @@ class World(world.World):
             minors=self.minors, modprobe=self.modprobe, files=self.state((MODULES_FILE, UNIT_FILE)),
             originals=dict(self.originals), unloaded=tuple(self.unloaded), stopped=tuple(self.stopped),
             enabled=tuple(self.enabled), ours=self.ours, divided=self.divided,
-            undivided=self.undivided)
+            undivided=self.undivided, container=self.container)
 
     def _holders(self) -> Tuple[Holder, ...]:
         """A service of the driver that runs has a device open."""
@@ -128,7 +131,7 @@ class World(world.World):
     def boot(self) -> None:
         super().boot()
         self.stopped, self.unloaded, self.programs, self.nodes = [], [], (), ()
-        self.instances, self.undivided = self.divided, False
+        self.instances, self.undivided, self.container = self.divided, False, DriverContainer()
         there = self.facts.but(driver_installed=self.facts.driver_boots or self.facts.driver_installed,
                                nouveau_loaded=False)
         self.modules = dict.fromkeys((*planner.LOADED, *there.peer_modules) if MODULES_FILE in self.files else (), 0)
@@ -152,6 +155,7 @@ class World(world.World):
 
     def module_load(self, step: Step) -> None:
         assert step.subject not in self.modules, "%s is loaded already" % step.subject
+        assert self.container == DriverContainer(stranger=self.container.stranger), "a container's driver is there"
         self.modules[step.subject] = 0
         self.unloaded = [name for name in self.unloaded if name != step.subject]
         if step.subject == "gdrdrv":
@@ -177,6 +181,19 @@ class World(world.World):
             self.instances, self.undivided = False, self.divided
             self.facts = self.facts.but(driver_loaded="", module_loaded="")
         return Disruption.driver_reload
+
+    def container_unmount(self, step: Step) -> Disruption:
+        assert self.container.mounted and not self.container.is_at_work
+        self.container = replace(self.container, mounted=False)
+        return Disruption.driver_reload if "nvidia" in self.modules else Disruption.none
+
+    def firmware_reset(self, step: Step) -> None:
+        assert self.container.firmware
+        self.container = replace(self.container, firmware=False)
+
+    def container_forget(self, step: Step) -> None:
+        assert tuple(step.change["before"]) == self.container.files
+        self.container = replace(self.container, files=())
 
     def devices_create(self, step: Step) -> None:
         assert ("gdrdrv" if step.change["after"] == {planner.GDRDRV_NODE: "node"} else "nvidia") in self.modules, \
@@ -245,6 +262,17 @@ class World(world.World):
         """A program has a GPU open: one of a unit, or of a 'pod'."""
         pod = POD if owner == "pod" else ""
         self.programs += (Holder(42, name, ("/dev/nvidia0",), "" if pod else owner, pod),)
+
+    def say_container(self, version: str, *states: str) -> None:
+        """A driver container has loaded this driver; 'gone': it was killed, and 'ended': as it was told to; 'foreign':
+        somebody else has mounted something in its place."""
+        self.container = DriverContainer(
+            pods=() if states else ("gpu-operator/nvidia-driver-daemonset-7xk2p",), mounted=states in ((), ("gone",)),
+            stranger="ext4 /dev/sdb1" if states == ("foreign",) else "", firmware=states != ("foreign",),
+            files=("/run/nvidia/nvidia-driver.state",) if states != ("foreign",) else ())
+        if states in ((), ("gone",)):
+            self.modules.update(dict.fromkeys(planner.LOADED, 0))
+            self.facts = self.facts.but(driver_loaded=version, module_loaded="open")
 
     def say_minors(self, *minors: str) -> None:
         self.minors = tuple(map(int, minors))

@@ -17,6 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import CO
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import restore_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.versions import version_key
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.driver_container import ROOT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.mig import Mig
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.nvml import NvmlGpu
 
@@ -33,6 +34,7 @@ class World(world.World):
     nodes:       device nodes in /dev.
     linked:      those of them that a link under /dev/char leads to.
     noted_links: whether we have noted that we made links.
+    driver_root: where the environment of the toolkit's unit has the driver.
     """
 
     capability = CAPABILITY
@@ -45,6 +47,7 @@ class World(world.World):
     nodes: Tuple[str, ...] = ()
     linked: Set[str] = field(default_factory=set)
     noted_links: bool = False
+    driver_root: str = ""
 
     def observe(self, policy: Policy, there: HostFacts) -> Observation:
         answers = policy.present and there.driver_loaded and there.driver_loaded == there.driver_userspace
@@ -67,7 +70,8 @@ class World(world.World):
             files=self.state((boot.UNIT_FILE, boot.RULE_FILE)), boot_enabled=self.unit(boot.UNIT).enabled,
             texts={path: self.files[path] for path in others} if policy.remove_others else {},
             restore=() if policy.present else tuple(
-                restore_step("cdi", path, self.files.get(path), text) for path, text in self.originals.items()))
+                restore_step("cdi", path, self.files.get(path), text) for path, text in self.originals.items()),
+            driver_root=self.driver_root)
 
     def _stale(self, there: HostFacts, gpus: List[NvmlGpu]) -> Tuple[str, ...]:
         spec = self.spec
@@ -177,6 +181,15 @@ class World(world.World):
     def say_written(self, *without: str) -> None:
         """The toolkit's unit writes the specification; these nodes it did not find."""
         self._generate(*without)
+
+    def say_contained(self) -> None:
+        """The specification was written with a driver container's file system as the driver's root."""
+        assert self.spec is not None
+        self.spec = replace(self.spec, sources=tuple(ROOT + path for path in self.spec.sources))
+
+    def say_environment(self, root: str = "") -> None:
+        """Where that of the toolkit's unit has the driver."""
+        self.driver_root = root
 
     def say_unlinked(self, *nodes: str) -> None:
         self.linked -= set(nodes)

@@ -69,6 +69,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.boot_t
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.peers import PEERS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, anchors, chosen, target_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import BootState, kind_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.driver_container import DriverContainer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.peer_modules import (
     PEERMEM,
     PEERS_FILE,
@@ -671,6 +672,12 @@ class World(world.World):
         self.facts = self.facts.but(
             driver_installed=version, driver_boots=version, driver_userspace=version, driver_loaded=version,
             module_installed=OPEN, module_loaded=OPEN)
+
+    def say_container(self, version: str, *states: str) -> None:
+        """A driver container has loaded this driver; 'gone': its pod was killed, and its file system stays."""
+        self.more = {**self.more, "container": DriverContainer(
+            pods=() if states else ("gpu-operator/nvidia-driver-daemonset-7xk2p",), mounted=True, firmware=True)}
+        self.facts = self.facts.but(driver_loaded=version, module_loaded=OPEN)
 
     def say_modules(self, end: str, version: str, driver: str, *kernel: str) -> None:
         """Ubuntu's archive has signed modules: for a kernel's release, or for a kind of kernels, now of this kernel."""

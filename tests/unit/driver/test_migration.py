@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A driver of another source, and one of NVIDIA's installer, goes for packages: with the real apt and dpkg."""
+"""A driver of another source, of NVIDIA's installer or of a container goes for packages: with the real apt and dpkg."""
 from __future__ import annotations
 
 import shutil
@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.driver_container import PROGRAM, ROOT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
 
 pytestmark = pytest.mark.skipif(
@@ -25,6 +26,9 @@ BARE = facts(A100)
 LOADED = BARE.but(driver_installed=OLD, driver_boots=OLD, driver_loaded=OLD, driver_userspace=OLD,
                   module_installed="open", module_loaded="open")
 NEWER = LOADED.but(driver_installed=NEW, driver_boots=NEW, driver_userspace=NEW)
+# A driver container has loaded its own, and there is none on the host
+CONTAINED = BARE.but(driver_loaded=OLD, module_loaded="open")
+POD = "8f0f5c0e-0000-4000-8000-123456789abc"
 # As Debian names them: of its own, and with a name that NVIDIA's packages have, too
 OF_DEBIAN = {"nvidia-open-kernel-dkms": OLD + "-2", "nvidia-smi": OLD + "-2", "nvidia-modprobe": OLD + "-1"}
 OF_NVIDIA = dict.fromkeys(NAMES, NEW + "-1")
@@ -154,3 +158,65 @@ class TestTheInstallers:
         by_installer(machine)
         machine.host.remove(runfile.UNINSTALLER)
         assert runfile.version(machine.host) == ""
+
+
+class TestAContainers:
+    @pytest.fixture(autouse=True)
+    def container(self, machine: Machine) -> None:
+        """The GPU Operator's: its pod runs, and its file system is mounted."""
+        machine.host.write("/proc/self/mountinfo", "906 30 0:212 / %s rw shared:4 - overlay overlay rw\n" % ROOT)
+        machine.host.write(PROGRAM, "#!/bin/bash\n")
+        pod = "gpu-operator_nvidia-driver-daemonset-7xk2p_" + POD
+        machine.host.write("/var/log/pods/%s/nvidia-driver-ctr/0.log" % pod, "")
+        machine.host.write("/proc/812/cgroup", "0::/kubepods/besteffort/pod%s/1f2e\n" % POD)
+
+    def ends(self, machine: Machine) -> None:
+        """Its pod is killed."""
+        machine.host.remove("/proc/812/cgroup")
+
+    @pytest.mark.parametrize("state", ["present", "staged"])
+    def test_is_left_to_it_where_nobody_wants_another(self, machine: Machine, state: str) -> None:
+        (refusal,) = machine.plan(CONTAINED, version=NEW, state=state).refusals
+        assert refusal.code == "driver.of_a_container" and refusal.option == "migrate"
+        assert "%s is loaded" % OLD in refusal.found and "gpu-operator/nvidia-driver-daemonset-7xk2p" in refusal.found
+        assert "DaemonSet nvidia-driver-daemonset" in refusal.found and ROOT in refusal.found
+        assert "nvidia.com/gpu.deploy.operands=false" in refusal.remedy
+
+    def test_goes_once_packages_are_fetched_and_its_pod_is_gone(self, machine: Machine) -> None:
+        staged = machine.plan(CONTAINED, version=NEW, state="staged", migrate=True)
+        assert {step.disruption for step in staged.steps} == {Disruption.none}
+        machine.apply(staged)
+        (refusal,) = machine.plan(CONTAINED, version=NEW, migrate=True).refusals
+        assert refusal.code == "host.driver_container_at_work" and installed(machine) == {}
+        self.ends(machine)
+        plan = machine.plan(CONTAINED, version=NEW, migrate=True)
+        assert "packages.download" not in {step.action for step in plan.steps}
+        (way,) = plan.returns_to.values()
+        assert (way["how"], "driver container" in way["why"]) == ("none", True)
+        machine.apply(plan)
+        assert installed(machine) == OF_NVIDIA
+
+    def test_that_was_killed_is_still_left_where_nobody_wants_another(self, machine: Machine) -> None:
+        """A boot, or the one who runs it, may bring it back."""
+        self.ends(machine)
+        (refusal,) = machine.plan(CONTAINED, version=NEW).refusals
+        assert refusal.code == "driver.of_a_container" and "nothing of it runs" in refusal.found
+
+    def test_file_system_says_nothing_once_packages_have_come(self, machine: Machine) -> None:
+        """A run that was stopped before it was unmounted goes on."""
+        self.ends(machine)
+        machine.apply(machine.plan(CONTAINED, version=NEW, migrate=True))
+        plan = machine.plan(NEWER.but(driver_loaded=OLD), version=NEW)
+        assert not plan.refusals and {step.action for step in plan.steps} <= {"dkms.build"}
+
+    def test_where_it_ended_as_it_was_told_to_the_host_is_a_bare_one(self, machine: Machine) -> None:
+        self.ends(machine)
+        machine.host.write("/proc/self/mountinfo", "")
+        plan = machine.plan(BARE, version=NEW)
+        assert not plan.refusals and not plan.returns_to
+
+    def test_has_no_way_back(self, machine: Machine) -> None:
+        self.ends(machine)
+        machine.apply(machine.plan(CONTAINED, version=NEW, migrate=True))
+        (refusal,) = machine.plan(NEWER, state="rolled_back").refusals
+        assert refusal.code == "driver.no_record"

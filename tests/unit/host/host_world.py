@@ -128,6 +128,11 @@ class World(world.World):
         for name in SHARED:
             setattr(self, name, getattr(part, name))
 
+    def say_container(self, *words: str) -> None:
+        """The driver finds whose driver is loaded, the activation what is left of it."""
+        for name in ("driver", "activation"):
+            self._act(name, lambda part: part.say_container(*words))
+
     def __getattr__(self, name: str) -> Any:
         """What scenarios say is said to the part that knows the word."""
         known: List[str] = [kind.capability.name for kind in KINDS if hasattr(kind, name)]

@@ -14,6 +14,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import Ho
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Kept, Plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.refusal import Refusal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import (
     file_step,
     restore_steps,
@@ -325,12 +326,15 @@ class WithRuntime(Host):
 def test_what_the_real_runtime_says_of_the_new_file_stops_the_change(tmp_path: Path) -> None:
     host, bad = WithRuntime(str(tmp_path)), "# bad\n"
     to_change = {**SAFE, ("nvidia-container-runtime", "mode"): "auto"}
-    (refusal,) = judge(host, converged(configuration=bad, settings=to_change), policy_with(), Plan())
+
+    def judged(seen: observation.Observation) -> "tuple[Refusal, ...]":
+        return tuple(judge(host, seen, policy_with(), planned(seen, policy_with(), FACTS)))
+
+    (refusal,) = judged(converged(configuration=bad, settings=to_change))
     assert "(1, 1): no" in refusal.found
-    assert judge(host, converged(settings=to_change), policy_with(), Plan()) == ()
-    assert judge(host, converged(configuration=bad), policy_with(), Plan()) == (), "a file that stays is somebody's own"
-    another = bare(configuration=bad, settings=to_change)
-    assert judge(host, another, policy_with(), Plan()) == (), "another version reads it"
+    assert judged(converged(settings=to_change)) == ()
+    assert judged(converged(configuration=bad)) == (), "a file that stays is somebody's own"
+    assert judged(bare(configuration=bad, settings=to_change)) == (), "another version reads it"
 
 
 def test_the_words_of_the_real_runtime_are_told(tmp_path: Path) -> None:
