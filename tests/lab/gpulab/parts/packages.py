@@ -399,7 +399,7 @@ class Mirror:
 
 
 def debian_sources(suite: str, components: str, further: str = "") -> List[str]:
-    """One-line sources for `suite` and a further one, on the mirrors that this machine's own apt is configured to use."""
+    """One-line sources for `suite` and a further one, on the mirrors that this machine's own apt is set to use."""
     targets = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Identifier: Packages"],
         check=True, text=True, stdout=subprocess.PIPE).stdout
