@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Debian's own NVIDIA driver, the real one: resolved, compiled by DKMS against a real kernel, held, taken back.
 
-Debian 13 adds what Debian 12 does not show: an open module that Debian ships and that no longer builds, and a kernel
-for which the driver does not build.
+Tests of a host follow each other. Debian 12 shows how one kernel module takes the place of the other; Debian 13, where
+Debian's open module no longer builds, how one that does not build leaves the other alone, and how a kernel for which
+the driver does not build is caught.
 
 Minutes of compilation: `make slow`, not part of `make test`. The silicon is simulated, so the module is built and
 accounted for, and user space is compared by version; NVIDIA's real library finds no GPU behind it.
@@ -17,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Dict, Iterator, List, Mapping, Set
 
 import pytest
-from laboratory import Fleet, Played, new_lab
+from laboratory import Fleet, new_lab
 
+from gpulab.parts.packages import UNBUILDABLE_SUITE
 from gpulab.parts.registry import workshop
 from gpulab.topology import parse
 
@@ -113,8 +115,16 @@ def test_debians_driver_is_planned_built_and_verified(fleet: Fleet, found: Dict[
     assert module(fleet, debian, "gpu_driver", **debian.policy)["changed"] is False
 
 
-def refused(fleet: Fleet, debian: Debian, **options: Any) -> Played:
-    return fleet.tasks(debian.host, [{"gpuops.nvidia.gpu_driver": options}])
+def test_the_other_kernel_module_takes_the_place_of_the_first(fleet: Fleet) -> None:
+    """Debian's two lie beside each other where nobody takes one away, and the proprietary one is loaded."""
+    wanted = dict(TWELVE.policy, kernel_module="open")
+    planned = module(fleet, TWELVE, "gpu_plan", driver=wanted)
+    installed = module(fleet, TWELVE, "gpu_driver", **wanted)
+    assert installed["applied"] == ids(planned["plan"]["steps"])
+    assert module(fleet, TWELVE, "gpu_info")["observation"]["host"]["module_installed"] == "open"
+    assert "/nvidia-current-open.ko" in fleet.say(TWELVE.host, "modprobe.kmod", "--show-depends", "nvidia")
+    assert fleet.say(TWELVE.host, "dpkg", "--audit") == ""
+    assert module(fleet, TWELVE, "gpu_driver", **wanted)["changed"] is False
 
 
 @pytest.mark.parametrize("whose", ["debian", "laboratory"])
@@ -122,16 +132,16 @@ def test_a_module_that_does_not_build_leaves_the_driver_that_was_there(fleet: Fl
     """Debian's own open module, as long as Debian has not mended it, and one of ours that fails in the same way."""
     debian, host = THIRTEEN, THIRTEEN.host
     if whose == "laboratory":
-        offer(fleet, host, "unbuildable", debian.mirror, debian.suite + "-unbuildable", "non-free")
+        offer(fleet, host, "unbuildable", debian.mirror, UNBUILDABLE_SUITE, "non-free")
     before, wanted = driver_there(fleet, host), dict(debian.policy, kernel_module="open")
-    played = refused(fleet, debian, **wanted)
+    played = fleet.tasks(host, [{"gpuops.nvidia.gpu_driver": wanted}])
     if whose == "debian" and not played.failures():
         warnings.warn("Debian has mended nvidia-open-kernel-dkms: it builds for kernel %s" % fleet.say(
             host, "uname", "-r"), stacklevel=1)
         module(fleet, debian, "gpu_driver", **debian.policy)
         return
     failure = played.result(host, "gpu_driver")
-    assert failure["error"]["code"] == "driver.kernel_module_not_built_ahead", failure
+    assert failure["code"] == "driver.kernel_module_not_built_ahead", failure
     assert FAULT in failure["found"] and "error:" in failure["found"], failure["found"]
     assert "the driver that is there is untouched" in failure["remedy"]
     assert before["unfinished"] == "" and driver_there(fleet, host) == before

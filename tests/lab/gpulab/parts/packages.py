@@ -335,6 +335,8 @@ ROOT_PART = "root-%s" % SUITE
 # Debian 13, whose hosts only slow tests boot. The kernel of its second suite is one of backports: Debian keeps the
 # driver of its stable release buildable for that release's kernels alone.
 TRIXIE = "trixie"
+# Where a newer revision of its open module is, whose build fails as Debian's has
+UNBUILDABLE_SUITE = "trixie-unbuildable"
 
 # What driver installation brings onto a host, beside the headers of its kernel.
 HOST_PACKAGES: Tuple[str, ...] = ("dkms", "gcc", "make", "openssl", "mokutil", "fakeroot")
@@ -456,12 +458,12 @@ def build_debian(job: Job, suite: str, further: str) -> None:
     aptrepo.publish_key(key, job.out / aptrepo.PUBLIC_KEY)
 
 
-def build_debian_driver(job: Job, mirrored: str, suite: str, others: Sequence[str]) -> None:
-    """mirrored: the part with what hosts of the suite have already; others: kernel modules beside the first."""
+def build_debian_driver(job: Job, mirrored: str, suite: str) -> None:
+    """mirrored: the part with what hosts of the suite have already."""
     mirror = Mirror(job, "main contrib non-free non-free-firmware", suite)
     there = {path.name for path in (job.part(mirrored) / "pool").iterdir()}
     own: List[Path] = []
-    for names in (DEBIAN_DRIVER_PACKAGES, *((module,) for module in others)):
+    for names in (DEBIAN_DRIVER_PACKAGES, (DEBIAN_OPEN_MODULE,)):
         for deb in mirror.download(names):
             if deb.name in there:
                 deb.unlink()
@@ -470,16 +472,11 @@ def build_debian_driver(job: Job, mirrored: str, suite: str, others: Sequence[st
     mirror.close()
     key = job.part(aptrepo.KEY_PART.name)
     aptrepo.index_suite(job, key, job.out, suite, own, _RELEASE, component="non-free")
-    if others:
-        broken = [aptrepo.pack(job, unbuildable(like), mirror.pool)
-                  for like in own if like.name.split("_")[0] in others]
-        aptrepo.index_suite(job, key, job.out, unbuildable_suite(suite), broken, _RELEASE, component="non-free")
+    if suite == TRIXIE:
+        (like,) = (deb for deb in own if deb.name.startswith(DEBIAN_OPEN_MODULE + "_"))
+        broken = aptrepo.pack(job, unbuildable(like), mirror.pool)
+        aptrepo.index_suite(job, key, job.out, UNBUILDABLE_SUITE, [broken], _RELEASE, component="non-free")
     aptrepo.publish_key(key, job.out / aptrepo.PUBLIC_KEY)
-
-
-def unbuildable_suite(suite: str) -> str:
-    """Where a newer revision of the open module is, whose build fails as Debian's has."""
-    return "%s-unbuildable" % suite
 
 
 def unbuildable(like: Path) -> Deb:
@@ -495,15 +492,15 @@ def unbuildable(like: Path) -> Deb:
                scripts=scripts("dkms", "postinst prerm", NAME=module, VERSION=upstream))
 
 
-def debian_parts(name: str, suite: str, further: str = "", others: Sequence[str] = ()) -> Tuple[Part, Part]:
+def debian_parts(name: str, suite: str, further: str = "") -> Tuple[Part, Part]:
     """(what hosts of a suite install, and a second kernel; Debian's own driver for them)"""
     needs = (aptrepo.KEY_PART.name, "root-%s" % suite)
-    inputs = (Path(aptrepo.__file__), TEMPLATES / "unbuildable", suite, further, *others)
+    inputs = (Path(aptrepo.__file__), TEMPLATES / "unbuildable", suite, further)
     return (
         Part(name=name, title="mirror of the Debian packages that hosts of %s install" % suite,
              build=lambda job: build_debian(job, suite, further), inputs=inputs, needs=needs),
         Part(name="%s-nvidia" % name, title="mirror of Debian's own NVIDIA driver, %s (for slow tests)" % suite,
-             build=lambda job: build_debian_driver(job, name, suite, others), inputs=inputs, needs=(*needs, name)),
+             build=lambda job: build_debian_driver(job, name, suite), inputs=inputs, needs=(*needs, name)),
     )
 
 
@@ -516,5 +513,5 @@ PARTS: Tuple[Part, ...] = (
     Part(name="apt-toolkit", title="container toolkit repository", build=build_toolkit,
          inputs=_INPUTS, needs=(aptrepo.KEY_PART.name, "nvidia-toolkit")),
     *debian_parts("apt-debian", SUITE),
-    *debian_parts("apt-debian-trixie", TRIXIE, "trixie-backports", (DEBIAN_OPEN_MODULE,)),
+    *debian_parts("apt-debian-trixie", TRIXIE, "trixie-backports"),
 )
