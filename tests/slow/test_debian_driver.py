@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Debian's own NVIDIA driver, the real one: resolved, compiled by DKMS against a real kernel, held, taken back.
 
-Tests of a host follow each other. Debian 12 shows how one kernel module takes the place of the other; Debian 13, where
-Debian's open module no longer builds, how one that does not build leaves the other alone, and how a kernel for which
-the driver does not build is caught.
+Tests of a host follow each other. Debian 13, whose open module no longer builds, shows more than Debian 12: how such a
+module gives way to the other one, how it leaves a driver that is there alone, and how a kernel that the driver does not
+build for is caught.
 
 Minutes of compilation: `make slow`, not part of `make test`. The silicon is simulated, so the module is built and
 accounted for, and user space is compared by version; NVIDIA's real library finds no GPU behind it.
@@ -75,6 +75,10 @@ def offer(fleet: Fleet, host: str, name: str, served: str, suite: str, component
                                          served, suite, component, SOURCES % "debian", SOURCES % name)])
 
 
+def withdraw(fleet: Fleet, host: str, name: str) -> None:
+    fleet.lab.ssh(host, ["sh", "-c", "rm -f %s; apt-get -qq update" % (SOURCES % name)])
+
+
 def module(fleet: Fleet, debian: Debian, name: str, **options: Any) -> Dict[str, Any]:
     """The result of one module of the collection, which must end well."""
     played = fleet.tasks(debian.host, [{"gpuops.nvidia." + name: options}])
@@ -100,6 +104,21 @@ def driver_there(fleet: Fleet, host: str) -> Dict[str, str]:
     }
 
 
+def test_a_first_driver_that_does_not_build_is_told_by_the_compilers_words(
+    fleet: Fleet, found: Dict[str, Set[str]]
+) -> None:
+    """DKMS comes with the driver, so that nothing can be built ahead. The next test puts the other module over it."""
+    debian, host = THIRTEEN, THIRTEEN.host
+    for name, suite in (("debian-nvidia", debian.suite), ("unbuildable", UNBUILDABLE_SUITE)):
+        offer(fleet, host, name, debian.mirror, suite, "non-free")
+    played = fleet.tasks(host, [{"gpuops.nvidia.gpu_driver": dict(debian.policy, kernel_module="open")}])
+    failure = played.result(host, "gpu_driver")
+    assert failure["code"] == "packages.transaction_failed" and "/make.log: " in failure["found"], failure
+    assert FAULT in failure["found"] and "error:" in failure["found"], failure["found"]
+    assert "nvidia-open-kernel-dkms" in fleet.say(host, "dpkg", "--audit")
+    withdraw(fleet, host, "unbuildable")
+
+
 @BOTH
 def test_debians_driver_is_planned_built_and_verified(fleet: Fleet, found: Dict[str, Set[str]], debian: Debian) -> None:
     offer(fleet, debian.host, "debian-nvidia", debian.mirror, debian.suite, "non-free")
@@ -113,18 +132,6 @@ def test_debians_driver_is_planned_built_and_verified(fleet: Fleet, found: Dict[
     assert seen["driver_installed"] == seen["driver_boots"] == seen["driver_userspace"]
     assert fleet.say(debian.host, "dpkg", "--audit") == ""
     assert module(fleet, debian, "gpu_driver", **debian.policy)["changed"] is False
-
-
-def test_the_other_kernel_module_takes_the_place_of_the_first(fleet: Fleet) -> None:
-    """Debian's two lie beside each other where nobody takes one away, and the proprietary one is loaded."""
-    wanted = dict(TWELVE.policy, kernel_module="open")
-    planned = module(fleet, TWELVE, "gpu_plan", driver=wanted)
-    installed = module(fleet, TWELVE, "gpu_driver", **wanted)
-    assert installed["applied"] == ids(planned["plan"]["steps"])
-    assert module(fleet, TWELVE, "gpu_info")["observation"]["host"]["module_installed"] == "open"
-    assert "/nvidia-current-open.ko" in fleet.say(TWELVE.host, "modprobe.kmod", "--show-depends", "nvidia")
-    assert fleet.say(TWELVE.host, "dpkg", "--audit") == ""
-    assert module(fleet, TWELVE, "gpu_driver", **wanted)["changed"] is False
 
 
 @pytest.mark.parametrize("whose", ["debian", "laboratory"])
@@ -145,7 +152,7 @@ def test_a_module_that_does_not_build_leaves_the_driver_that_was_there(fleet: Fl
     assert FAULT in failure["found"] and "error:" in failure["found"], failure["found"]
     assert "the driver that is there is untouched" in failure["remedy"]
     assert before["unfinished"] == "" and driver_there(fleet, host) == before
-    fleet.say(host, "rm", "-f", SOURCES % "unbuildable")
+    withdraw(fleet, host, "unbuildable")
     again = module(fleet, debian, "gpu_driver", **debian.policy)
     assert [step["id"] for step in again["plan"]["steps"] if not step["action"].startswith("module.")] == []
     assert driver_there(fleet, host) == before

@@ -463,7 +463,8 @@ def build_debian_driver(job: Job, mirrored: str, suite: str) -> None:
     mirror = Mirror(job, "main contrib non-free non-free-firmware", suite)
     there = {path.name for path in (job.part(mirrored) / "pool").iterdir()}
     own: List[Path] = []
-    for names in (DEBIAN_DRIVER_PACKAGES, (DEBIAN_OPEN_MODULE,)):
+    # Debian 12 has security updates of the proprietary module alone, and so two versions of the driver
+    for names in (DEBIAN_DRIVER_PACKAGES, (DEBIAN_OPEN_MODULE,)) if suite == TRIXIE else (DEBIAN_DRIVER_PACKAGES,):
         for deb in mirror.download(names):
             if deb.name in there:
                 deb.unlink()
