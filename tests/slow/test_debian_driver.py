@@ -15,7 +15,7 @@ import json
 import os
 import warnings
 from dataclasses import dataclass
-from typing import Any, Dict, Iterator, List, Mapping, Set
+from typing import Any, Dict, Iterable, Iterator, List, Set
 
 import pytest
 from laboratory import Fleet, new_lab
@@ -86,8 +86,9 @@ def module(fleet: Fleet, debian: Debian, name: str, **options: Any) -> Dict[str,
     return played.result(debian.host, name)
 
 
-def ids(steps: List[Mapping[str, Any]]) -> List[str]:
-    return [step["id"] for step in steps]
+def but_builds(ids: Iterable[str]) -> List[str]:
+    """Steps that are carried out whatever the package's own script has built by then."""
+    return [name for name in ids if "/dkms.build/" not in name]
 
 
 def driver_there(fleet: Fleet, host: str) -> Dict[str, str]:
@@ -126,7 +127,7 @@ def test_debians_driver_is_planned_built_and_verified(fleet: Fleet, found: Dict[
     assert planned["plan"]["refusals"] == []
     module(fleet, debian, "nouveau")
     installed = module(fleet, debian, "gpu_driver", **debian.policy)
-    assert installed["applied"] == ids(planned["plan"]["steps"])
+    assert but_builds(installed["applied"]) == but_builds(step["id"] for step in planned["plan"]["steps"])
     seen = module(fleet, debian, "gpu_info")["observation"]["host"]
     assert seen["driver_installed"].startswith(debian.branch + ".")
     assert seen["driver_installed"] == seen["driver_boots"] == seen["driver_userspace"]
