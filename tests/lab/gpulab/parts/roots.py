@@ -3,6 +3,7 @@
 """The Debian roots that hosts boot from: a minimal server with a kernel, sshd and containerd, nothing of NVIDIA's."""
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -103,6 +104,11 @@ def _divert_module_programs(job: Job, root: Path) -> None:
         (path,) = (path for path in ("/sbin/" + name, "/usr/sbin/" + name) if path in listed)
         job.run(["chroot", root, "dpkg-divert", "--local", "--rename", "--divert",
                  "/usr/lib/kmod.distrib/%s" % name, "--add", path])
+        moved = root / "usr/lib/kmod.distrib" / name
+        # Relative since Debian 13
+        program = os.path.normpath(os.path.join("/usr/sbin", moved.readlink()))
+        moved.unlink()
+        moved.symlink_to(program)
         (root / "usr/sbin" / name).symlink_to("/usr/lib/gpusim/bin/%s" % name)
         wrapper = root / "usr/sbin" / ("%s.kmod" % name)
         wrapper.write_text('#!/bin/sh\nexec /usr/lib/kmod.distrib/%s "$@"\n' % name)
