@@ -101,7 +101,9 @@ def driver_there(fleet: Fleet, host: str) -> Dict[str, str]:
         "modules": say("find /lib/modules/*/updates -name 'nvidia*' -exec sha256sum {} +"),
         "libraries": say("sha256sum /usr/lib/x86_64-linux-gnu/nvidia/current/*.so.* /usr/bin/nvidia-smi"),
         "dkms": say("dkms status; ls /usr/src /etc/dkms"),
-        "resolved": say("modprobe.kmod --show-depends nvidia; ldconfig -p | grep -e libcuda -e libnvidia-ml"),
+        "resolved": say("modprobe.kmod --show-depends nvidia; modprobe.kmod --show-depends nvidia-current; "
+                        "ldconfig -p | grep -e libcuda -e libnvidia-ml"),
+        "loads": say("modprobe nvidia && cat /sys/module/nvidia/version; rmmod nvidia"),
     }
 
 
@@ -133,6 +135,7 @@ def test_debians_driver_is_planned_built_and_verified(fleet: Fleet, found: Dict[
     assert seen["driver_installed"] == seen["driver_boots"] == seen["driver_userspace"]
     there = driver_there(fleet, debian.host)
     assert there["unfinished"] == "" and "/updates/dkms/nvidia-current.ko" in there["resolved"], there["resolved"]
+    assert there["loads"] == seen["driver_installed"]
     assert module(fleet, debian, "gpu_driver", **debian.policy)["changed"] is False
 
 
