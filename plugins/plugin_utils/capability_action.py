@@ -191,12 +191,12 @@ def _failed_transaction(
     step: Mapping[str, Any], transaction: Mapping[str, Any], accounted: Mapping[str, Any]
 ) -> Dict[str, Any]:
     """The package manager's refusal in the collection's own form; accounted is what the module then said."""
-    at_work = accounted.get("left_at_work")
+    at_work, why = accounted.get("left_at_work"), accounted.get("why_failed")
     unaccounted = str(accounted.get("msg", "")) if accounted.get("failed") else ""
     refusal = Refusal(
         "packages.transaction_failed",
         str(transaction.get("msg", "the package manager failed")).strip() + (
-            "; a package manager is at work: %s" % at_work if at_work else ""),
+            "; a package manager is at work: %s" % at_work if at_work else "; %s" % why if why else ""),
         "step %s" % step["id"],
         "read `stdout` and `stderr` of this result; the step is repeated by the next run")
     return {

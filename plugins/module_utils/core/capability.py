@@ -54,6 +54,9 @@ class Transactions(Protocol):
         Called again when the process ended before the journal knew, so a second time must change nothing.
         """
 
+    def failed(self, host: Host, step: Step) -> str:
+        """What this host has to say of why the step's transaction failed, for people; '' where it knows nothing."""
+
     def executor(self, step: Step) -> Optional[Executor]:
         """Who carries a package step out on the host; None where the controller does, by a module of its own."""
 
@@ -66,6 +69,9 @@ class NoTransactions:
 
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         return
+
+    def failed(self, host: Host, step: Step) -> str:
+        return ""
 
     def executor(self, step: Step) -> Optional[Executor]:
         return None
@@ -135,6 +141,7 @@ class Outcome:
     awaiting:     a step that the controller must carry out before the run goes on, None when the run is over.
     left_at_work: the package manager that outlives the controller's transaction, for people; '' where none does. The
                   next run accounts for it.
+    why_failed:   of a transaction that failed, what this host has to say of it, for people; '' where it says nothing.
     """
 
     plan: Plan
@@ -142,6 +149,7 @@ class Outcome:
     deferred: Tuple[Step, ...] = ()
     awaiting: Optional[Step] = None
     left_at_work: str = ""
+    why_failed: str = ""
 
 
 def plan_of(
@@ -353,11 +361,13 @@ class Run:
         if package_manager_works(self.host):
             return Outcome(nothing, left_at_work=package_managers(self.host) or "a package manager")
         self._account()
+        why = ""
         for event in self.journal.unfinished(self.capability.name):
             if event["step"]["id"] == self.resumed:
-                self.journal.note("failed", Step.from_dict(event["step"]), event["plan"],
-                                  error="the package manager failed")
-        return Outcome(nothing)
+                step = Step.from_dict(event["step"])
+                why = self.capability.transactions.failed(self.host, step)
+                self.journal.note("failed", step, event["plan"], error="the package manager failed")
+        return Outcome(nothing, why_failed=why)
 
     def _settle(self, plan: Plan, applied: List[str]) -> None:
         """Close what an earlier process left open; what it has done counts as done by this run.

@@ -157,6 +157,8 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
         result["awaiting"] = outcome.awaiting.to_dict()
     if outcome.left_at_work:
         result["left_at_work"] = outcome.left_at_work
+    if outcome.why_failed:
+        result["why_failed"] = outcome.why_failed
     if with_diff:
         result["diff"] = outcome.plan.diff()
     return result

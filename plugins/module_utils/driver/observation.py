@@ -110,6 +110,7 @@ class Observation:
     broken:               packages that dpkg has not finished.
     unfinished:           {package: version} of the driver's family among them, '' where dpkg knows none.
     torn:                 those of them that dpkg wants unpacked again, whoever brought them.
+    build_log:            what DKMS left of the build that failed last; '' where it left none, or dpkg has finished all.
     interrupted:          whether dpkg itself was stopped in the middle.
     ours_unfinished:      whether a transaction of ours was stopped.
     kernels:              bootable kernels.
@@ -153,6 +154,7 @@ class Observation:
     broken: Tuple[str, ...] = ()
     unfinished: Mapping[str, str] = field(default_factory=dict)
     torn: Mapping[str, Torn] = field(default_factory=dict)
+    build_log: str = ""
     interrupted: bool = False
     ours_unfinished: bool = False
     kernels: Tuple[Kernel, ...] = ()

@@ -30,6 +30,7 @@ from ..packages.zypper import history as zypper_history
 from . import archive, catalogue, kernel_hold, prebuilt, runfile
 from .backends import dnf_offers, zypper_offers
 from .boot_arguments import read_arguments
+from .build_log import last_log
 from .files import KEPT_SOURCES_FILE, places_of
 from .kernels import read_kernels
 from .observation import (
@@ -81,6 +82,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         broken=broken,
         unfinished={name: packages[name].version for name in watched if packages[name].unfinished},
         torn=torn.observe(host, journal, packages),
+        build_log=last_log(host) if broken else "",
         interrupted=manager is APT and manager.interrupted(host),
         ours_unfinished=torn.stopped(journal, broken),
         kernels=read_kernels(host, journal, facts),

@@ -477,7 +477,8 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
     module = "with the %s kernel module" % target.module
     if target.replaces:
         return "Driver %s %s; packages of another source leave for it." % (target.version, module)
-    if target.leaves and not any(map(catalogue.generation_of, target.leaves)):
+    is_of_other_build = target.is_precompiled or not any(map(building.SOURCE.match, target.leaves))
+    if target.leaves and is_of_other_build and not any(map(catalogue.generation_of, target.leaves)):
         return "Driver %s %s, %s." % (
             target.version, module, "built and signed by the distribution: what DKMS builds leaves"
             if target.is_precompiled else "built here by DKMS: modules that came built leave")

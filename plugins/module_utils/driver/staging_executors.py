@@ -189,6 +189,13 @@ class Books(Provenance):
         super().settle(host, journal, step, opened)
         discard_used(host)
 
+    def failed(self, host: Host, step: Step) -> str:
+        """The compiler's words, where a package of the transaction does not configure."""
+        there = manager_of_step(step).installed(host)
+        unfinished = sorted(name for name in step.change["after"] if name in there and there[name].unfinished)
+        log = last_log(host) if unfinished else ""
+        return "%s not configured; the build that failed last: %s" % (", ".join(unfinished), log) if log else ""
+
 
 EXECUTORS: Dict[str, Executor] = {
     STAGE: stage_module,

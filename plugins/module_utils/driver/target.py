@@ -100,7 +100,7 @@ def target_of(
         return prebuilt.refusal(facts, wanted, built) or Target(
             built.version, wanted.module, built.packages, build, built.fits, leaves, replaces)
     packages = catalogue.package_set(wanted).plus(prebuilt.unbrought(wanted, there, installed, leaves))
-    leaves = leaves or catalogue.leaving(wanted, installed)
+    leaves = leaves or catalogue.leaving(wanted, {*installed, *there.half})
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
     if not version:

@@ -54,6 +54,9 @@ class Provenance:
                           for name in {*step.change["after"], *step.parameters.get("automatic", ())}
                           if name in packages and packages[name].there}}
 
+    def failed(self, host: Host, step: Step) -> str:
+        return ""
+
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         """Account for what came and went by the transaction.
 

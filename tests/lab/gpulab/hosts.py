@@ -23,7 +23,7 @@ from .network import PREFIX, Network
 from .paths import RunPaths
 from .processes import Daemon, LabError, children, run, wait_for
 from .supervisor import Machine
-from .topology import HostSpec
+from .topology import IMAGES, HostSpec
 
 TEMPLATES = Path(__file__).resolve().parents[1] / "host" / "templates"
 SUPERVISOR_PATH = Path(__file__).resolve().parents[1]
@@ -210,7 +210,9 @@ class Host:
             self._fill("etc/yum.repos.d/rocky.repo", "rocky.repo", {})
             return
         self._put("usr/share/keyrings/gpulab-debian.asc", parts.package_key.read_text())
-        self._fill("etc/apt/sources.list.d/debian.sources", "debian.sources", {"suite": self.spec.image})
+        served = "debian" if self.spec.image in IMAGES else "debian-%s" % self.spec.image
+        self._fill("etc/apt/sources.list.d/debian.sources", "debian.sources",
+                   {"served": served, "suite": self.spec.image})
 
     def _write_admin(self, parts: HostParts) -> None:
         """Whom Ansible logs in as on most machines: a person without root's rights who may use sudo."""

@@ -33,8 +33,11 @@ NODE_SECONDS = 60.0
 
 # First word of a URL path: the part that is served below it.
 REPOSITORIES: Dict[str, str] = {"cuda": "apt-nvidia", "libnvidia-container": "apt-toolkit", "debian": "apt-debian"}
-# Those that only a laboratory with a host of EL 9 serves
-RPM_REPOSITORIES: Dict[str, str] = {"cuda-rpm": "rpm-nvidia", "el9": "rpm-el9"}
+# Those that only a laboratory with a host of that image serves
+REPOSITORIES_OF: Dict[str, Dict[str, str]] = {
+    "el9": {"cuda-rpm": "rpm-nvidia", "el9": "rpm-el9"},
+    "trixie": {"debian-trixie": "apt-debian-trixie"},
+}
 
 
 def say(text: str) -> None:
@@ -264,8 +267,10 @@ class Lab:
 
 
 def repositories_of(topology: Topology) -> Dict[str, str]:
-    rpm = any(spec.image == "el9" for spec in topology.hosts)
-    return {**REPOSITORIES, **(RPM_REPOSITORIES if rpm else {})}
+    served = dict(REPOSITORIES)
+    for spec in topology.hosts:
+        served.update(REPOSITORIES_OF.get(spec.image, {}))
+    return served
 
 
 def parts_of(topology: Topology) -> List[str]:

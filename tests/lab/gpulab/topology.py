@@ -10,6 +10,8 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 
 TOPOLOGIES = Path(__file__).resolve().parents[1] / "topologies"
 IMAGES = ("bookworm",)
+# Roots of hosts outside of a cluster: no store of images is made for them
+APART = ("trixie",)
 # Roots that are a layer over another
 LAYERED = {"el9": "bookworm"}
 RUNTIMES = ("containerd", "cri-o")
@@ -102,12 +104,16 @@ def _host(entry: Any, where: str, control_plane: bool) -> HostSpec:
     join = _typed(table, "join", bool, control_plane, where)
     if join and not control_plane:
         raise TopologyError("%s: join is true, but control_plane is false: there is no cluster to join" % where)
+    image = _choice(table, "image", (*IMAGES, *APART, *LAYERED), where)
     runtime = _choice(table, "runtime", RUNTIMES, where)
     containerd = _choice(table, "containerd", CONTAINERDS, where)
     if runtime != "containerd" and containerd != CONTAINERDS[0]:
         raise TopologyError("%s: containerd is %r with runtime %s; give the version of a runtime that the host runs"
                             % (where, containerd, runtime))
-    return HostSpec(name, _choice(table, "image", (*IMAGES, *LAYERED), where), board, gpus, join, containerd, runtime,
+    if image in APART and (join or runtime != "containerd"):
+        raise TopologyError("%s: a host of %s joins no cluster and has Debian's containerd; give join: false, and no "
+                            "runtime" % (where, image))
+    return HostSpec(name, image, board, gpus, join, containerd, runtime,
                     _typed(table, "disk", bool, False, where))
 
 

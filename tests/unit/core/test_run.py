@@ -442,6 +442,9 @@ class Books:
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         journal.remember("books", {"came": opened["simulated"] if host.exists("/etc/three") else []})
 
+    def failed(self, host: Host, step: Step) -> str:
+        return "no room for %s" % step.subject
+
     def executor(self, step: Step) -> Optional[Executor]:
         return None
 
@@ -477,7 +480,7 @@ def test_a_failed_transaction_is_accounted_for_at_once(host: Host) -> None:
     assert step is not None
     host.write("/etc/three", "came before it failed")
     outcome = packaged(host, resumed=step.id, transaction_failed=True).apply()
-    assert (outcome.applied, outcome.awaiting) == ([], None)
+    assert (outcome.applied, outcome.awaiting, outcome.why_failed) == ([], None, "no room for a package")
     assert Journal(host).recall("books") == {"came": ["pkg"]}
     assert told(host, "failed") == ["a package"] and Journal(host).unfinished("files") == []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Iterator
+from typing import Iterator, Set
 
 import pytest
 from apt_machine import NAMES, Machine
@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Disruption
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.staging_executors import Books
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.driver_container import PROGRAM, ROOT
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
 
@@ -105,6 +106,53 @@ class TestAnotherSource:
         machine.root.install(*map("=".join, OF_DEBIAN.items()))
         machine.apply(machine.plan(LOADED, version=NEW, migrate=True), Disruption.service_restart)
         assert installed(machine) == OF_DEBIAN
+
+
+class TestTheOtherModuleOfDebians:
+    SET = ("nvidia-smi", "libcuda1", "nvidia-persistenced", "nvidia-modprobe")
+    OPEN, PROPRIETARY = ("nvidia-open-kernel-dkms", "nvidia-open-kernel-support"), (
+        "nvidia-kernel-dkms", "nvidia-kernel-support")
+    LOG = "/var/lib/dkms/nvidia-current-open/%s/build/make.log" % OLD
+    FAULT = "nvidia/nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'"
+
+    def offer(self, machine: Machine, builds: bool) -> None:
+        for name in self.SET:
+            build(machine.repository.directory, name, OLD + "-2")
+        for source, support in (self.OPEN, self.PROPRIETARY):
+            fails = source in self.OPEN and not builds
+            build(machine.repository.directory, source, OLD + "-2", depends=support,
+                  scripts={"postinst": "exit 10"} if fails else {})
+            build(machine.repository.directory, support, OLD + "-2")
+        machine.repository.publish()
+        machine.root.apt("update")
+
+    def there(self, machine: Machine) -> Set[str]:
+        return set(machine.root.installed()).intersection((*self.OPEN, *self.PROPRIETARY))
+
+    @pytest.mark.parametrize("first, second", [("open", "proprietary"), ("proprietary", "open")])
+    def test_leaves_for_the_wanted_one(self, machine: Machine, first: str, second: str) -> None:
+        self.offer(machine, True)
+        for wanted in (first, second):
+            machine.apply(machine.plan(BARE, source="distribution", version="550", kernel_module=wanted,
+                                       repository_url="", repository_key=""))
+            assert self.there(machine) == set(self.OPEN if wanted == "open" else self.PROPRIETARY)
+
+    def test_leaves_also_where_it_did_not_build(self, machine: Machine) -> None:
+        """As on Debian 13, whose open module no longer does: at first there is no DKMS to build it ahead with."""
+        self.offer(machine, False)
+        wanted = {"source": "distribution", "version": "550", "repository_url": "", "repository_key": ""}
+        plan = machine.plan(BARE, kernel_module="open", **wanted)
+        (step,) = [step for step in plan.steps if step.action == "packages.install"]
+        assert Books().failed(machine.host, step) == ""
+        with pytest.raises(AssertionError, match="exit status 10"):
+            machine.apply(plan)
+        machine.host.write(self.LOG, "CC [M] nvidia/nv-pci.o\n%s\n" % self.FAULT)
+        assert Books().failed(machine.host, step) == \
+            "nvidia-open-kernel-dkms not configured; the build that failed last: %s: %s" % (self.LOG, self.FAULT)
+        machine.apply(machine.plan(BARE, kernel_module="proprietary", **wanted))
+        assert self.there(machine) == set(self.PROPRIETARY)
+        again = machine.plan(BARE, kernel_module="proprietary", **wanted)
+        assert [step.action for step in again.steps] == ["dkms.build"], "which is nothing real here"
 
 
 class TestTheInstallers:

@@ -49,6 +49,22 @@ def test_files_of_packages_that_are_not_configured_yet_are_nobodys_leftovers(
     assert "dpkg --configure -a" in refusal.remedy
 
 
+@pytest.mark.parametrize("state", ["half-configured", "installed"])
+def test_a_kernel_that_a_module_does_not_build_for_is_refused_with_what_the_compiler_said(
+    tmp_path: Path, state: str
+) -> None:
+    """Debian's kernel packages do not configure then. A log of a build that nobody misses any more is no news."""
+    Host(str(tmp_path)).write(
+        "/var/lib/dkms/nvidia-current/550.163.01/build/make.log",
+        "make: Entering directory\nnvidia/nv-pci.c:237:9: error: too few arguments to function 'pci_resize_resource'\n")
+    there = seen(tmp_path, {"linux-image-7.3.4+deb13-amd64": ("7.3.4-1", state)}, {})
+    told = [refusal.found for refusal in apt.BACKEND.refuse_broken(there)]
+    assert told == ([] if state == "installed" else [
+        "packages that dpkg has not finished: linux-image-7.3.4+deb13-amd64; the build that failed last: /var/lib/dkms/"
+        "nvidia-current/550.163.01/build/make.log: nvidia/nv-pci.c:237:9: error: too few arguments to function "
+        "'pci_resize_resource'"])
+
+
 def test_files_that_no_package_brought_are_leftovers(tmp_path: Path) -> None:
     Host(str(tmp_path)).write("/usr/bin/nvidia-smi", "")
     assert seen(tmp_path, {"bash": ("5.2", "installed")}, {}).leftovers == ("/usr/bin/nvidia-smi",)

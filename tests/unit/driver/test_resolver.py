@@ -322,6 +322,19 @@ def test_packages_of_the_other_generation_and_of_the_other_module_leave() -> Non
     assert catalogue.excluded(["nvidia-driver-cuda", "kmod-nvidia-open-dkms"], there) == ()
 
 
+@pytest.mark.parametrize("system, own, module, leave", [
+    ("debian 13", True, "open", ("nvidia-kernel-dkms", "nvidia-kernel-support")),
+    ("debian 13", True, "proprietary", ("nvidia-open-kernel-dkms", "nvidia-open-kernel-support")),
+    ("debian 12", False, "open", ()),
+])
+def test_the_other_module_of_debians_own_would_stay_and_be_loaded(
+    system: str, own: bool, module: str, leave: Tuple[str, ...]
+) -> None:
+    there = ("nvidia-kernel-dkms", "nvidia-kernel-support", "nvidia-open-kernel-dkms", "nvidia-open-kernel-support",
+             "nvidia-kernel-common", "nvidia-smi")
+    assert catalogue.leaving(wanted(system, 550, module, of_distribution=own), there) == leave
+
+
 @pytest.mark.parametrize("version, serves", [
     ("6.4.0-150700.53.3.1", True), ("6.4.0-150700.53.3", True), ("6.4.0-150700.53.31.1", False),
     ("6.4.0-150700.53.3.1.gabcdef", True),

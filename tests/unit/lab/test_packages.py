@@ -123,6 +123,13 @@ def test_maintainer_scripts_are_shell(silicon: Path, tmp_path: Path) -> None:
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)
 
 
+def test_kernels_are_read_of_metapackages_of_all_releases() -> None:
+    show = ("Package: linux-image-amd64\nVersion: 6.12.118-1\nDepends: linux-image-6.12.118+deb13-amd64 (= 6.12.118-1)"
+            "\n\nPackage: linux-image-amd64\nVersion: 7.3.4-1~bpo13+1\nDepends: linux-base-amd64 (= 7.3.4-1~bpo13+1), "
+            "linux-image-7.3.4+deb13-amd64 (= 7.3.4-1~bpo13+1), linux-modules-amd64 (= 7.3.4-1~bpo13+1)\n")
+    assert packages.kernels_of(show) == {"6.12.118+deb13-amd64": "6.12.118-1", "7.3.4+deb13-amd64": "7.3.4-1~bpo13+1"}
+
+
 def test_kernels_are_ordered_by_number() -> None:
     assert packages.other_kernel("6.1.0-50", ["6.1.0-50", "6.1.0-56", "6.1.0-9"]) == "6.1.0-56"
     assert packages.other_kernel("6.1.0-56", ["6.1.0-50", "6.1.0-56", "6.1.0-9"]) == "6.1.0-50"
@@ -147,6 +154,8 @@ def test_sources_follow_the_machines_mirrors(monkeypatch: pytest.MonkeyPatch, tm
     assert words == [["http://a.invalid/", "bookworm", "main", "contrib"],
                      ["http://a.invalid/", "bookworm-updates", "main", "contrib"],
                      ["http://b.invalid/", "bookworm-security", "main", "contrib"]]
+    further = [line.split()[3] for line in packages.debian_sources("trixie", "main", "trixie-backports")]
+    assert further == ["trixie", "trixie-updates", "trixie-backports", "trixie-security"]
 
 
 @needs_apt

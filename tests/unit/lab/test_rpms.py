@@ -17,7 +17,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.system
 from gpulab import aptrepo, rpmrepo
 from gpulab.aptrepo import File
 from gpulab.cache import Job
-from gpulab.lab import REPOSITORIES, RPM_REPOSITORIES, parts_of
+from gpulab.lab import REPOSITORIES, REPOSITORIES_OF, parts_of
 from gpulab.parts import packages, rpms
 from gpulab.parts.rpms import CLOSED, OPEN, Driver
 from gpulab.rpmrepo import Rpm
@@ -106,9 +106,10 @@ def test_scriptlets_are_shell(driver: Driver) -> None:
 
 
 def test_only_a_laboratory_with_an_el_host_needs_its_parts() -> None:
-    assert not {"root-el9", *RPM_REPOSITORIES.values()} & set(parts_of(load("single")))
+    own = set(REPOSITORIES_OF["el9"].values())
+    assert not {"root-el9", *own} & set(parts_of(load("single")))
     names = parts_of(load("el9"))
-    assert {"root-el9", *REPOSITORIES.values(), *RPM_REPOSITORIES.values()} <= set(names)
+    assert {"root-el9", *REPOSITORIES.values(), *own} <= set(names)
     assert "store-bookworm-debian" in names
 
 

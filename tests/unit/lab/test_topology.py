@@ -9,7 +9,7 @@ from typing import Any, Dict
 import pytest
 
 from gpulab import silicon
-from gpulab.lab import REPOSITORIES, parts_of
+from gpulab.lab import REPOSITORIES, parts_of, repositories_of
 from gpulab.parts.registry import workshop
 from gpulab.topology import TOPOLOGIES, HostSpec, TopologyError, load, parse
 
@@ -41,6 +41,13 @@ def test_hosts_do_not_join_where_there_is_no_cluster() -> None:
     assert "kubernetes" not in parts_of(topology)
 
 
+def test_a_host_of_debian_13_has_a_mirror_of_its_own() -> None:
+    topology = parse({"control_plane": False, "hosts": [{"name": "a", "image": "trixie"}]}, "here")
+    assert repositories_of(topology) == {**REPOSITORIES, "debian-trixie": "apt-debian-trixie"}
+    assert {"root-trixie", "apt-debian-trixie"} <= set(parts_of(topology)) <= set(workshop().parts)
+    assert not {"root-trixie", "apt-debian-trixie"} & set(parts_of(load("single")))
+
+
 def test_a_running_lab_reads_back_what_it_recorded() -> None:
     topology = load("runtimes")
     assert parse(json.loads(json.dumps(topology.as_json())), "record") == topology
@@ -60,6 +67,8 @@ def test_a_running_lab_reads_back_what_it_recorded() -> None:
     ({"hosts": [{"name": "a", "runtime": "docker"}]}, "runtime is 'docker'; there are: containerd, cri-o"),
     ({"hosts": [{"name": "a", "runtime": "cri-o", "containerd": "2.2"}]}, "containerd is '2.2' with runtime cri-o"),
     ({"control_plane": False, "hosts": [{"name": "a", "join": True}]}, "there is no cluster to join"),
+    ({"hosts": [{"name": "a", "image": "trixie"}]}, "a host of trixie joins no cluster"),
+    ({"control_plane": False, "hosts": [{"name": "a", "image": "trixie", "runtime": "cri-o"}]}, "Debian's containerd"),
     ({"hosts": [{"name": "a", "disk": "small"}]}, "disk must be bool"),
     ({"control_plane": "yes", "hosts": [{"name": "a"}]}, "control_plane must be bool"),
 ])

@@ -120,6 +120,19 @@ def test_a_transaction_that_was_given_up_names_the_package_manager_that_is_still
         "there for 11 min 3 s)" in result["msg"]
 
 
+def test_a_failed_transaction_is_told_with_what_the_host_has_to_say_of_it() -> None:
+    class NotConfigured(Endless):
+        def _execute_module(self, module_name: Any = None, module_args: Any = None, **more: Any) -> Dict[str, Any]:
+            if module_name.endswith(".apt"):
+                return {"failed": True, "msg": "dpkg returned an error code (1)"}
+            if module_args.get("transaction_failed"):
+                return {"why_failed": "make.log: nv-pci.c:237:9: error: too few arguments"}
+            return super()._execute_module(module_name, module_args, **more)
+
+    result = NotConfigured(module_loader).run(task_vars={})
+    assert result["found"] == "dpkg returned an error code (1); make.log: nv-pci.c:237:9: error: too few arguments"
+
+
 def test_a_host_that_never_comes_to_an_end_is_no_success() -> None:
     action = Endless(module_loader)
     result = action.run(task_vars={})

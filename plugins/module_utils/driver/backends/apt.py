@@ -63,10 +63,12 @@ class Apt:
         if refusals or not observation.broken or _repairable(observation):
             return refusals
         return [Refusal(
-            "driver.packages_unfinished", "packages that dpkg has not finished: %s" % ", ".join(observation.broken),
+            "driver.packages_unfinished", "packages that dpkg has not finished: %s%s" % (
+                ", ".join(observation.broken),
+                "; the build that failed last: %s" % observation.build_log if observation.build_log else ""),
             "a package database in order before packages are added",
-            "run `dpkg --configure -a`; when a kernel package fails there because a module does not build, remove or "
-            "upgrade that module's package first, and do not reboot before that")]
+            "run `dpkg --configure -a`; when a kernel package fails there because a module does not build, remove that "
+            "kernel, or first remove or upgrade that module's package, and do not reboot before that")]
 
     def enabled_first(self, policy: Policy, facts: HostFacts, target: Target) -> Tuple[str, ...]:
         return ()

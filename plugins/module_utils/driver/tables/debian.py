@@ -3,11 +3,14 @@
 """What the driver's packages are called on Debian. Sources: NVIDIA Driver Installation Guide; Debian's archive."""
 from __future__ import annotations
 
-from typing import Sequence, Tuple
+from typing import Iterable, Sequence, Tuple
 
 from .sets import DKMS, FULL, PackageSet, Wanted
 
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+# By kernel module, of Debian's own packages: its source, and what has modprobe load it
+_OPEN, _PROPRIETARY = ("nvidia-open-kernel-dkms", "nvidia-open-kernel-support"), (
+    "nvidia-kernel-dkms", "nvidia-kernel-support")
 _FLOATING = frozenset(("nvidia-persistenced", "nvidia-modprobe", "nvidia-settings", "nvidia-xconfig"))
 
 
@@ -27,6 +30,15 @@ def packages(wanted: Wanted) -> PackageSet:
     display = ("nvidia-open" if wanted.open else "cuda-drivers",) if wanted.flavour == FULL else ()
     return PackageSet(anchor, (anchor, "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", *display),
                       firmware="firmware-nvidia-gsp")
+
+
+def excluded(wanted: Wanted, installed: Iterable[str]) -> Tuple[str, ...]:
+    """Installed packages of the other kernel module, of Debian's own.
+
+    They lie beside those that are wanted, and what is loaded is the proprietary module then, whichever came last: its
+    alternative has the higher priority (nvidia-alternative, postinst).
+    """
+    return tuple(sorted(set(_PROPRIETARY if wanted.open else _OPEN).intersection(installed)))
 
 
 def headers(arch: str, kernels: Sequence[str]) -> Tuple[str, ...]:

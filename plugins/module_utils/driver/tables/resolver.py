@@ -120,8 +120,11 @@ def package_set(wanted: Wanted) -> PackageSet:
 
 def leaving(wanted: Wanted, installed: Iterable[str]) -> Tuple[str, ...]:
     """Installed packages that leave when a set comes whose module is built here, and do not say so themselves."""
-    is_suse = wanted.system.family == SUSE and not wanted.of_distribution
-    return suse.excluded(package_set(wanted).names, installed) if is_suse else ()
+    if wanted.system.family == SUSE and not wanted.of_distribution:
+        return suse.excluded(package_set(wanted).names, installed)
+    if wanted.system.family == DEBIAN and wanted.of_distribution:
+        return debian.excluded(wanted, installed)
+    return ()
 
 
 def resolve(

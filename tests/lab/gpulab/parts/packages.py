@@ -182,7 +182,7 @@ class Driver:
             package, summary, section="non-free/kernel", architecture="all",
             depends=("dkms (>= 3.0.3)", *self.exactly("nvidia-kernel-support")), conflicts=(other,), replaces=(other,),
             provides=("nvidia-kernel-%s" % self.version,), files=files,
-            scripts=scripts("dkms", "postinst prerm", VERSION=self.version))
+            scripts=scripts("dkms", "postinst prerm", NAME="nvidia", VERSION=self.version))
 
     def fabric(self) -> Iterator[Deb]:
         for name, library in (("libnvidia-nscq", "libnvidia-nscq.so"), ("libnvsdm", "libnvsdm.so")):
@@ -331,14 +331,18 @@ def build_toolkit(job: Job) -> None:
 # Debian's own packages
 
 SUITE = "bookworm"
-# A second kernel lives in a suite of its own: a host sees it when a test adds the suite, and not before.
-OTHER_KERNEL_SUITE = "bookworm-update"
 ROOT_PART = "root-%s" % SUITE
+# Debian 13, whose hosts only slow tests boot. The kernel of its second suite is one of backports: Debian keeps the
+# driver of its stable release buildable for that release's kernels alone.
+TRIXIE = "trixie"
+# Where a newer revision of its open module is, whose build fails as Debian's has
+UNBUILDABLE_SUITE = "trixie-unbuildable"
 
 # What driver installation brings onto a host, beside the headers of its kernel.
 HOST_PACKAGES: Tuple[str, ...] = ("dkms", "gcc", "make", "openssl", "mokutil", "fakeroot")
-# Debian's real driver, for the one slow test that compiles it.
+# Debian's real driver, for the slow tests that compile it.
 DEBIAN_DRIVER_PACKAGES: Tuple[str, ...] = ("nvidia-kernel-dkms", "nvidia-smi", "libcuda1", "nvidia-persistenced")
+DEBIAN_OPEN_MODULE = "nvidia-open-kernel-dkms"
 _RELEASE = {"Origin": "Debian", "Label": "Debian"}
 _ARCHIVE_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
@@ -347,15 +351,17 @@ class Mirror:
     """An apt of its own, without effect on this machine: its sources are this machine's Debian mirrors, its list of
     installed packages is that of a host root, so that what it downloads is exactly what such a host lacks."""
 
-    def __init__(self, job: Job, components: str) -> None:
+    def __init__(self, job: Job, components: str, suite: str = SUITE, further: str = "") -> None:
+        """further: a suite beside those that every host of this one has."""
         self.job = job
-        self.root = job.part(ROOT_PART) / "root"
+        self.root = job.part("root-%s" % suite) / "root"
         self.home = job.out / ".apt"
         self.pool = job.out / "pool"
         self.pool.mkdir()
         for name in ("state/lists/partial", "cache/archives/partial", "etc"):
             (self.home / name).mkdir(parents=True)
-        (self.home / "sources.list").write_text("".join("%s\n" % line for line in debian_sources(SUITE, components)))
+        (self.home / "sources.list").write_text("".join(
+            "%s\n" % line for line in debian_sources(suite, components, further)))
         self.job.run(["apt-get", *self._options(), "update"])
 
     def _options(self) -> List[str]:
@@ -368,10 +374,13 @@ class Mirror:
         }
         return [word for name, value in options.items() for word in ("-o", "%s=%s" % (name, value))]
 
-    def download(self, names: Sequence[str]) -> List[Path]:
-        """Fetch the packages and all that they depend on and the root lacks; return what is new in the pool."""
+    def download(self, names: Sequence[str], release: str = "") -> List[Path]:
+        """Fetch the packages and all that they depend on and the root lacks; return what is new in the pool.
+
+        release: the suite that they and what they depend on are taken from, where it is not the newest one.
+        """
         self.job.run(["apt-get", *self._options(), "install", "--yes", "--download-only", "--no-install-recommends",
-                      *names])
+                      *(["--target-release", release] if release else []), *names])
         new = []
         for archive in sorted((self.home / "cache/archives").glob("*.deb")):
             package, version, rest = archive.name.split("_")
@@ -385,15 +394,14 @@ class Mirror:
         """Kernel release -> version of the metapackages that lead to it, for each one that the archive offers."""
         show = subprocess.run(["apt-cache", *self._options(), "show", "linux-image-amd64"], check=True, text=True,
                               stdout=subprocess.PIPE).stdout
-        pattern = re.compile(r"^Version: (\S+)$.*?^Depends: linux-image-(\S+)", re.MULTILINE | re.DOTALL)
-        return {release: version for stanza in show.split("\n\n") for version, release in pattern.findall(stanza)}
+        return kernels_of(show)
 
     def close(self) -> None:
         shutil.rmtree(self.home)
 
 
-def debian_sources(suite: str, components: str) -> List[str]:
-    """One-line sources for `suite` on the mirrors that this machine's own apt is configured to use."""
+def debian_sources(suite: str, components: str, further: str = "") -> List[str]:
+    """One-line sources for `suite` and a further one, on the mirrors that this machine's own apt is set to use."""
     targets = subprocess.run(
         ["apt-get", "indextargets", "--format", "$(ORIGIN)|$(LABEL)|$(REPO_URI)", "Identifier: Packages"],
         check=True, text=True, stdout=subprocess.PIPE).stdout
@@ -402,10 +410,16 @@ def debian_sources(suite: str, components: str) -> List[str]:
     if "Debian" not in found:
         raise BuildError("found no Debian mirror in this machine's apt configuration; wanted one that serves %s; "
                          "add a Debian source and run apt-get update" % suite)
-    suites = [(found["Debian"], suite), (found["Debian"], "%s-updates" % suite)]
+    suites = [(found["Debian"], each) for each in (suite, "%s-updates" % suite, further) if each]
     if "Debian-Security" in found:
         suites.append((found["Debian-Security"], "%s-security" % suite))
     return ["deb [signed-by=%s] %s %s %s" % (_ARCHIVE_KEYRING, uri, name, components) for uri, name in suites]
+
+
+def kernels_of(show: str) -> Dict[str, str]:
+    """From what `apt-cache show` tells of the metapackage; that of a newer kernel needs more than its image."""
+    pattern = re.compile(r"^Version: (\S+)$.*?^Depends: (?:.*, )?linux-image-(\d\S*)", re.MULTILINE | re.DOTALL)
+    return {release: version for stanza in show.split("\n\n") for version, release in pattern.findall(stanza)}
 
 
 def kernel_key(release: str) -> Tuple[int, ...]:
@@ -419,38 +433,76 @@ def other_kernel(own: str, offered: Sequence[str]) -> Optional[str]:
     return candidates[-1] if candidates else None
 
 
-def build_debian(job: Job) -> None:
-    mirror = Mirror(job, "main")
+def update_suite(suite: str) -> str:
+    """Where a second kernel is: a host sees it when a test adds this suite, and not before."""
+    return "%s-update" % suite
+
+
+def build_debian(job: Job, suite: str, further: str) -> None:
+    mirror = Mirror(job, "main", suite, further)
     own = max((path.name[len("vmlinuz-"):] for path in (mirror.root / "boot").glob("vmlinuz-*")), key=kernel_key)
     kernels = mirror.kernels()
     headers = ["linux-headers-%s" % own]
     if own in kernels:
         headers.append("linux-headers-amd64=%s" % kernels[own])
     key = job.part(aptrepo.KEY_PART.name)
-    aptrepo.index_suite(job, key, job.out, SUITE, mirror.download([*HOST_PACKAGES, *headers]), _RELEASE)
+    aptrepo.index_suite(job, key, job.out, suite, mirror.download([*HOST_PACKAGES, *headers]), _RELEASE)
     other = other_kernel(own, list(kernels))
     if other:
         names = ["linux-%s-%s" % (kind, name) for kind in ("image", "headers")
                  for name in (other, "amd64=%s" % kernels[other])]
-        aptrepo.index_suite(job, key, job.out, OTHER_KERNEL_SUITE, mirror.download(names), _RELEASE)
+        aptrepo.index_suite(job, key, job.out, update_suite(suite), mirror.download(names, further), _RELEASE)
     mirror.close()
-    (job.out / "kernels.json").write_text(json.dumps({"root": own, "other": other, "suite": OTHER_KERNEL_SUITE}) + "\n")
+    (job.out / "kernels.json").write_text(
+        json.dumps({"root": own, "other": other, "suite": update_suite(suite)}) + "\n")
     aptrepo.publish_key(key, job.out / aptrepo.PUBLIC_KEY)
 
 
-def build_debian_driver(job: Job) -> None:
-    mirror = Mirror(job, "main contrib non-free non-free-firmware")
-    there = {path.name for path in (job.part("apt-debian") / "pool").iterdir()}
+def build_debian_driver(job: Job, mirrored: str, suite: str) -> None:
+    """mirrored: the part with what hosts of the suite have already."""
+    mirror = Mirror(job, "main contrib non-free non-free-firmware", suite)
+    there = {path.name for path in (job.part(mirrored) / "pool").iterdir()}
     own: List[Path] = []
-    for deb in mirror.download(DEBIAN_DRIVER_PACKAGES):
-        if deb.name in there:
-            deb.unlink()
-        else:
-            own.append(deb)
+    # Debian 12 has security updates of the proprietary module alone, and so two versions of the driver
+    for names in (DEBIAN_DRIVER_PACKAGES, (DEBIAN_OPEN_MODULE,)) if suite == TRIXIE else (DEBIAN_DRIVER_PACKAGES,):
+        for deb in mirror.download(names):
+            if deb.name in there:
+                deb.unlink()
+            else:
+                own.append(deb)
     mirror.close()
     key = job.part(aptrepo.KEY_PART.name)
-    aptrepo.index_suite(job, key, job.out, SUITE, own, _RELEASE, component="non-free")
+    aptrepo.index_suite(job, key, job.out, suite, own, _RELEASE, component="non-free")
+    if suite == TRIXIE:
+        (like,) = (deb for deb in own if deb.name.startswith(DEBIAN_OPEN_MODULE + "_"))
+        broken = aptrepo.pack(job, unbuildable(like), mirror.pool)
+        aptrepo.index_suite(job, key, job.out, UNBUILDABLE_SUITE, [broken], _RELEASE, component="non-free")
     aptrepo.publish_key(key, job.out / aptrepo.PUBLIC_KEY)
+
+
+def unbuildable(like: Path) -> Deb:
+    """The open module in the next revision after a package of Debian's."""
+    name, version, depends = (subprocess.run(
+        ["dpkg-deb", "--field", str(like), field], check=True, text=True, stdout=subprocess.PIPE).stdout.strip()
+        for field in ("Package", "Version", "Depends"))
+    upstream, module = version.split("-")[0], "nvidia-current-open"
+    files = {"/usr/src/%s-%s/%s" % (module, upstream, path.name): File(fill(path.read_text(), VERSION=upstream))
+             for path in sorted((TEMPLATES / "unbuildable").iterdir())}
+    return Deb(name, version + "+gpulab1", "NVIDIA open kernel module DKMS source that does not build",
+               architecture="all", section="contrib/kernel", depends=(depends,), files=files,
+               scripts=scripts("dkms", "postinst prerm", NAME=module, VERSION=upstream))
+
+
+def debian_parts(name: str, suite: str, further: str = "") -> Tuple[Part, Part]:
+    """(what hosts of a suite install, and a second kernel; Debian's own driver for them)"""
+    needs = (aptrepo.KEY_PART.name, "root-%s" % suite)
+    inputs = (Path(aptrepo.__file__), TEMPLATES / "unbuildable", suite, further)
+    return (
+        Part(name=name, title="mirror of the Debian packages that hosts of %s install" % suite,
+             build=lambda job: build_debian(job, suite, further), inputs=inputs, needs=needs),
+        Part(name="%s-nvidia" % name, title="mirror of Debian's own NVIDIA driver, %s (for slow tests)" % suite,
+             build=lambda job: build_debian_driver(job, name, suite), inputs=inputs, needs=(*needs, name)),
+    )
 
 
 _INPUTS = (TEMPLATES, Path(aptrepo.__file__))
@@ -461,9 +513,6 @@ PARTS: Tuple[Part, ...] = (
          inputs=_INPUTS, needs=(aptrepo.KEY_PART.name, "silicon")),
     Part(name="apt-toolkit", title="container toolkit repository", build=build_toolkit,
          inputs=_INPUTS, needs=(aptrepo.KEY_PART.name, "nvidia-toolkit")),
-    Part(name="apt-debian", title="mirror of the Debian packages that hosts install", build=build_debian,
-         inputs=(Path(aptrepo.__file__),), needs=(aptrepo.KEY_PART.name, ROOT_PART)),
-    Part(name="apt-debian-nvidia", title="mirror of Debian's own NVIDIA driver (165 MB, for one slow test)",
-         build=build_debian_driver, inputs=(Path(aptrepo.__file__),),
-         needs=(aptrepo.KEY_PART.name, ROOT_PART, "apt-debian")),
+    *debian_parts("apt-debian", SUITE),
+    *debian_parts("apt-debian-trixie", TRIXIE, "trixie-backports"),
 )

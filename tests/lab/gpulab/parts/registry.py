@@ -20,5 +20,5 @@ def workshop() -> Workshop:
     return Workshop(found)
 
 
-# Built only when they are named: what no laboratory needs to come up.
-ON_DEMAND = ("apt-debian-nvidia",)
+# Built only when they are named, or a host is made of them: what slow tests alone need.
+ON_DEMAND = ("apt-debian-nvidia", "root-trixie", "apt-debian-trixie", "apt-debian-trixie-nvidia")

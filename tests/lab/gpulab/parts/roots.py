@@ -3,6 +3,7 @@
 """The Debian roots that hosts boot from: a minimal server with a kernel, sshd and containerd, nothing of NVIDIA's."""
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -97,9 +98,17 @@ def _divert_module_programs(job: Job, root: Path) -> None:
     their names.
     """
     (root / "usr/lib/kmod.distrib").mkdir()
+    # Since Debian 13 the package has them below /usr, and a diversion is of a name, not of a file
+    listed = (root / "var/lib/dpkg/info/kmod.list").read_text().split()
     for name in MODULE_PROGRAMS:
+        (path,) = (path for path in ("/sbin/" + name, "/usr/sbin/" + name) if path in listed)
         job.run(["chroot", root, "dpkg-divert", "--local", "--rename", "--divert",
-                 "/usr/lib/kmod.distrib/%s" % name, "--add", "/sbin/%s" % name])
+                 "/usr/lib/kmod.distrib/%s" % name, "--add", path])
+        moved = root / "usr/lib/kmod.distrib" / name
+        # Relative since Debian 13
+        program = os.path.normpath(os.path.join("/usr/sbin", moved.readlink()))
+        moved.unlink()
+        moved.symlink_to(program)
         (root / "usr/sbin" / name).symlink_to("/usr/lib/gpusim/bin/%s" % name)
         wrapper = root / "usr/sbin" / ("%s.kmod" % name)
         wrapper.write_text('#!/bin/sh\nexec /usr/lib/kmod.distrib/%s "$@"\n' % name)
@@ -127,4 +136,4 @@ def _tidy(root: Path) -> None:
         raise BuildError("the root has no kernel in /boot: linux-image-amd64 was not configured")
 
 
-PARTS: Tuple[Part, ...] = (root_part("bookworm"),)
+PARTS: Tuple[Part, ...] = (root_part("bookworm"), root_part("trixie"))
