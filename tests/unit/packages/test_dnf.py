@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ast
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
@@ -14,13 +15,13 @@ from scratch_apt import keyring
 from scratch_rpm import CLOSED, MODULE, OLDER_580, OPEN, RELEASE, V580, V595, V610, Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import PACKAGES_INSTALL, packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import Index, index
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository, Simulation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Package, Repository, Simulation
 
 OURS = "gpuops-nvidia-driver"
 KEY_FILE = "/etc/pki/rpm-gpg/" + OURS
@@ -361,3 +362,40 @@ def test_a_transaction_that_is_killed_in_rpm_is_known_and_finished(root: Root, w
     came = DNF.evidence(root.host, step, opened, root.packages())
     assert {name: each.after for name, each in came.items()} == asked(V595)
     assert {name: each.before for name, each in came.items()} == asked(V580)
+
+
+def test_what_dnf_leaves_out_of_what_it_is_to_finish_is_named_and_not_forgotten(root: Root, tmp_path: Path) -> None:
+    """The dependency has a newer version in its repository by then; dnf says so, and ends well."""
+    root.configure("baseos", scratch_rpm.publish(tmp_path / "base", scratch_rpm.OF_SYSTEM, key="two"), "two")
+    done, step, files = planned(root, nvidia(), asked(V580), "580-open")
+    trust(root, nvidia())
+    write(root, files)
+    root.write("/killed-here-kmod", "")
+    carried_out(root, step)
+    (root.path / "killed-here-kmod").unlink()
+    Journal(root.host).set_packages("driver", {name: PackageChange(None, each) for name, each in done.installs.items()})
+    left = history.unfinished(root.host, root.packages())
+    assert {"dkms", OPEN} <= set(left.doubtful)
+    (root.path / "var/cache/dnf").rename(root.path / "var/cache/dnf-before")
+    shutil.rmtree(tmp_path / "base")
+    scratch_rpm.publish(tmp_path / "base", [
+        replace(each, version="3.2.3") if each.name == "dkms" else each for each in scratch_rpm.OF_SYSTEM], key="two")
+    finish = history.finish_step("driver", left)
+    with pytest.raises(GpuOpsError, match="dkms-0:3.2.2-1.el9") as told:
+        DNF.executors[finish.action](root.host, Journal(root.host), finish)
+    assert (told.value.code, OPEN in told.value.found) == ("packages.not_finished", False)
+    root.dnf("install", "tool")
+    assert dict(history.unfinished(root.host, root.packages()).doubtful) == {"dkms": "3.2.2-1.el9"}
+    root.dnf("upgrade", "dkms")
+    assert not DNF.interrupted(root.host)
+
+
+def test_what_a_transaction_without_an_end_has_brought_is_in_doubt_until_one_with_an_end_changes_it() -> None:
+    packages = {name: Package(name, "x86_64", "1", "install", "installed") for name in ("ours", "theirs", "again")}
+    stopped = history.Entry("1", False, {"ours": "1", "theirs": "1", "again": "1", "gone": "1"}, {})
+    mark, other = history.Entry("2", True, {}, {}), history.Entry("3", True, {"again": "1"}, {"again": "1"})
+    assert set(history.doubtful([stopped, mark], packages, ())) == {"ours", "theirs", "again"}
+    assert set(history.doubtful([stopped, mark, other], packages, ("ours", "again"))) == {"ours"}
+    assert history.doubtful([stopped, replace(other, after={"ours": "1"}, before={})], packages, ("ours",)) == {}
+    once_more = replace(stopped, number="4", after={"theirs": "1"})
+    assert set(history.doubtful([stopped, other, once_more], packages, ("ours", "again"))) == {"ours", "theirs"}

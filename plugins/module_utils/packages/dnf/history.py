@@ -8,18 +8,20 @@ not there when the step was opened, and that changes nothing but what the simula
 named. The history says what was intended, the database what came of it: both count.
 
 Of a transaction without an end, rpm may have added a package and run none of its scripts, and may have left the older
-version beside it (rpm/database.py). So what came by it is installed once more when it is finished.
+version beside it (rpm/database.py). So what came by it is installed once more when it is finished. A transaction that
+comes later, of dnf-automatic say, finishes of it what it changes itself, and nothing else.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Container, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
-from ...core.host import Host
+from ...core.host import CommandResult, Host
 from ...core.journal import Journal, PackageChange
 from ...core.plan import Step
 from ...core.steps import Executor
+from .. import torn
 from ..apt import running
 from ..model import Package
 from ..rpm import database
@@ -52,12 +54,10 @@ class Unfinished:
 
     leftovers: {name: 'name-version'} of older packages beside the newer ones, see rpm/database.py.
     doubtful:  {package: version} of what came, and of which nobody knows whether its scripts were run.
-    entry:     the transaction itself, None where only leftovers are there.
     """
 
     leftovers: Mapping[str, str] = field(default_factory=dict)
     doubtful: Mapping[str, str] = field(default_factory=dict)
-    entry: Optional[Entry] = None
 
     def __bool__(self) -> bool:
         return bool(self.leftovers or self.doubtful)
@@ -133,18 +133,29 @@ def _is_of(entry: Entry, planned: Mapping[str, Optional[str]]) -> bool:
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
-    """What the last transaction has left, if it has no end; what came later by anybody has finished it.
-
-    A mark (dnf(8), mark) is an entry too, and has no packages: it finishes nothing.
-    """
+    """What the last transaction has left, if it has no end, and what is ours of those before it."""
     left = {name: packages[name].version for name in database.leftovers(packages)}
-    last = next((entry for entry in reversed(entries(host)) if entry.after or entry.before), None)
-    if last is None or last.ended:
-        return Unfinished(left)
-    last = _named(last, packages)
-    doubtful = {name: version for name, version in last.after.items() if version is not None
-                and name in packages and packages[name].version == version}
-    return Unfinished(left, doubtful, last)
+    return Unfinished(left, doubtful(entries(host), packages, torn.coming(Journal(host))))
+
+
+def doubtful(told: Sequence[Entry], packages: Mapping[str, Package], ours: Container[str]) -> Dict[str, str]:
+    """Pure: {package: version} that came by a transaction without an end, and that none with an end has changed since.
+
+    told: oldest first. A mark (dnf(8), mark) is an entry too, and has no packages: it finishes nothing.
+    ours: names of packages that came by us. Of others the last transaction alone counts: hosts live on for years with
+    what a power cut has left of theirs, and this is not asked to mend it.
+    """
+    found: Dict[str, str] = {}
+    ended: Set[str] = set()
+    with_packages = [_named(entry, packages) for entry in told if entry.after or entry.before]
+    for entry in reversed(with_packages):
+        if entry.ended:
+            ended.update(entry.after, entry.before)
+            continue
+        found.update((name, version) for name, version in entry.after.items()
+                     if version is not None and name not in ended and (entry is with_packages[-1] or name in ours)
+                     and name in packages and packages[name].version == version)
+    return found
 
 
 def finish_step(
@@ -176,22 +187,37 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:
+        before = known(host)
         words = specs(again, database.whole_files(host, step.parameters.get("files", {})))
-        _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
-             "dnf reinstall " + " ".join(words))
+        by_hand = "dnf reinstall " + " ".join(words)
+        done = _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
+                    by_hand)
+        # It ends well as long as it finds one of them (dnf(8), reinstall)
+        finished = {name for entry in entries(host) if entry.number not in before and entry.ended
+                    for name in _named(entry, packages).after}
+        lacking = specs({name: version for name, version in again.items() if name not in finished})
+        if lacking:
+            raise _not_finished(
+                done, "dnf has no %s" % ", ".join(lacking),
+                "bring them, or newer ones, by hand (`%s` with a repository that has them, or `dnf upgrade`)" % by_hand)
 
 
-def _run(host: Host, argv: Sequence[str], by_hand: str) -> None:
+def _run(host: Host, argv: Sequence[str], by_hand: str) -> CommandResult:
     """In a session of its own: when time is up, the waiting ends and not rpm."""
     done = running.configure(host, argv, _SECONDS)
     if done.rc != 0:
-        raise GpuOpsError(
-            "packages.not_finished",
-            found="what a stopped transaction began cannot be ended: %s" % (
-                " | ".join(done.stdout.splitlines()[-3:]) or "no output"),
-            wanted="packages whose scripts have been run, each in one version",
-            remedy="see that `%s` works on this host" % by_hand,
-            cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
+        raise _not_finished(done, " | ".join(done.stdout.splitlines()[-3:]) or "no output",
+                            "see that `%s` works on this host" % by_hand)
+    return done
+
+
+def _not_finished(done: CommandResult, told: str, remedy: str) -> GpuOpsError:
+    return GpuOpsError(
+        "packages.not_finished",
+        found="what a stopped transaction began cannot be ended: %s" % told,
+        wanted="packages whose scripts have been run, each in one version",
+        remedy=remedy,
+        cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
 EXECUTORS: Dict[str, Executor] = {FINISH: finish}
