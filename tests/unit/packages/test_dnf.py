@@ -339,6 +339,36 @@ def test_what_an_administrator_did_meanwhile_is_not_ours(root: Root) -> None:
     assert set(DNF.evidence(root.host, step, opened, root.packages())) == set(done.installs).difference({"dkms"})
 
 
+def test_a_dependency_that_comes_in_a_newer_version_than_was_planned_leaves_the_transaction_ours(
+    root: Root, tmp_path: Path
+) -> None:
+    """The repository of the system has moved on while the driver's packages were fetched."""
+    root.configure("baseos", scratch_rpm.publish(tmp_path / "base", scratch_rpm.OF_SYSTEM, key="two"), "two")
+    done, step, files = planned(root, nvidia(), asked(V580), "580-open")
+    opened = {"known": DNF.known(root.host, step), "there": root.installed()}
+    scratch_rpm.publish(tmp_path / "base", [
+        replace(each, version="3.2.3") for each in scratch_rpm.OF_SYSTEM if each.name == "dkms"], key="two")
+    trust(root, nvidia())
+    write(root, files)
+    assert carried_out(root, step)["changed"] is True
+    came = DNF.evidence(root.host, step, opened, root.packages())
+    assert {name: each.after for name, each in came.items()} == {**done.installs, "dkms": "3.2.3-1.el9"}
+
+
+def test_a_transaction_is_ours_that_nobody_typed_and_that_makes_what_was_asked_for_of_what_was_asked_for() -> None:
+    step = packages_step("driver", "driver", {}, {"driver": "2", "libs": "2", "dkms": "3"}, "a test",
+                         request={"driver": "2", "libs": "2"})
+    gone = packages_step("driver", "driver", {"driver": "2"}, {"driver": None}, "a test", request={"driver": "2"})
+
+    def of(wanted: Step, command: str = "", **after: Optional[str]) -> bool:
+        return history.is_of(history.Entry("1", True, after, {}, command), wanted)
+
+    assert of(step, driver="2", libs="2", dkms="4", more="1") and of(step, libs="2")
+    assert not of(step, dkms="3") and not of(step, driver="1", libs="2") and not of(step, driver=None)
+    assert not of(step, "install driver", driver="2", libs="2", dkms="3")
+    assert of(gone, driver=None, app=None) and not of(gone, driver="2")
+
+
 @pytest.mark.parametrize("where", ["libs", "kmod"])
 def test_a_transaction_that_is_killed_in_rpm_is_known_and_finished(root: Root, where: str) -> None:
     change(root, asked(V580), "580-open")

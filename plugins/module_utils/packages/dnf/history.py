@@ -4,8 +4,9 @@
 
 dnf writes a transaction down with all its packages before rpm begins, and its end afterwards (dnf(8), history). The
 module that carries it out leaves no command line there, so a transaction of ours is known by its packages: one that was
-not there when the step was opened, and that changes nothing but what the simulation named, to the versions that it
-named. The history says what was intended, the database what came of it: both count.
+not there when the step was opened, that nobody gave a command line, and that makes of what was asked for what was asked
+for. Of what else it changes that counts which the simulation named, in whatever version it came: repositories move on
+between a plan and its execution. The history says what was intended, the database what came of it: both count.
 
 Of a transaction without an end, rpm may have added a package and run none of its scripts, and may have left the older
 version beside it (rpm/database.py). So what came by it is installed once more when it is finished. A transaction that
@@ -20,7 +21,7 @@ from ...core.errors import GpuOpsError
 from ...core.host import CommandResult, Host
 from ...core.journal import Journal, PackageChange
 from ...core.plan import Step
-from ...core.steps import Executor
+from ...core.steps import PACKAGES_REMOVE, Executor
 from .. import torn
 from ..apt import running
 from ..model import Package
@@ -38,14 +39,16 @@ _SECONDS = 3600
 class Entry:
     """A transaction. ended: whether dnf lived to see its end.
 
-    after:  {package: version, or None where it went} of what it was to change.
-    before: {package: version} of what it was to replace or remove.
+    after:   {package: version, or None where it went} of what it was to change.
+    before:  {package: version} of what it was to replace or remove.
+    command: what somebody typed behind 'dnf', '' where a program made it.
     """
 
     number: str
     ended: bool
     after: Mapping[str, Optional[str]]
     before: Mapping[str, str]
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def parse(told: Mapping[str, Any]) -> Entry:
             before[short] = version
             if kind == GOES:
                 after.setdefault(short, None)
-    return Entry(told["id"], told["ended"], after, before)
+    return Entry(told["id"], told["ended"], after, before, told["command"])
 
 
 def automatic(host: Host) -> FrozenSet[str]:
@@ -104,12 +107,14 @@ def evidence(
     host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
 ) -> Dict[str, PackageChange]:
     """What the step's transaction demonstrably changed, as long as it is so still."""
+    planned: Mapping[str, Optional[str]] = step.change["after"]
     changes: Dict[str, PackageChange] = {}
     for entry in entries(host):
-        entry = _named(entry, step.change["after"])
-        if entry.number in opened["known"] or not _is_of(entry, step.change["after"]):
+        entry = _named(entry, {*planned, *step.parameters["request"]})
+        if entry.number in opened["known"] or not is_of(entry, step):
             continue
-        for name, version in entry.after.items():
+        for name in [each for each in planned if each in entry.after]:
+            version = entry.after[name]
             first = opened["there"].get(name) if name not in changes else changes[name].before
             changes[name] = PackageChange(first, version)
     return {name: change for name, change in changes.items()
@@ -127,9 +132,12 @@ def _named(entry: Entry, names: Container[str]) -> Entry:
     return replace(entry, after=after)
 
 
-def _is_of(entry: Entry, planned: Mapping[str, Optional[str]]) -> bool:
-    return bool(entry.after) and all(name in planned and planned[name] == version
-                                     for name, version in entry.after.items())
+def is_of(entry: Entry, step: Step) -> bool:
+    """Pure: whether it makes of what a step asks for, as far as it changes that, what the step asks for."""
+    removes = step.action == PACKAGES_REMOVE
+    asked = {name: None if removes else version for name, version in step.parameters["request"].items()}
+    done = {name: version for name, version in entry.after.items() if name in asked}
+    return bool(done) and not entry.command and all(asked[name] == version for name, version in done.items())
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
