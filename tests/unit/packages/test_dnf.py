@@ -4,18 +4,23 @@
 from __future__ import annotations
 
 import ast
+import http.server
 import shutil
+import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 import pytest
 import scratch_rpm
+from rpm_machine import Quiet
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, MODULE, OLDER_580, OPEN, RELEASE, V580, V595, V610, Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import package_manager_works, package_managers
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import PACKAGES_INSTALL, packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks, program
@@ -325,7 +330,35 @@ def test_a_removal_takes_what_it_names_and_nothing_else(root: Root) -> None:
         name: (version, None) for name, version in asked(V580).items()}
 
 
-# what is ours, and what was stopped
+# what is ours, what was stopped, and who is at work
+
+
+def test_a_dnf_that_fetches_its_packages_is_at_work(root: Root) -> None:
+    """rpm's own lock is not held then."""
+    root.write(locks.LIST, "")
+    fetching, go_on = threading.Event(), threading.Event()
+
+    class Slow(Quiet):
+        def do_GET(self) -> None:
+            if self.path.endswith(".rpm"):
+                fetching.set()
+                go_on.wait(60)
+            super().do_GET()
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Slow, directory=str(scratch_rpm.nvidia())))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    root.configure("nvidia", "http://127.0.0.1:%d/" % server.server_port)
+    dnf = threading.Thread(target=root.dnf, args=("install", LIBRARIES))
+    dnf.start()
+    try:
+        assert fetching.wait(60) and package_manager_works(root.host)
+        assert package_managers(root.host).startswith("dnf (process ")
+    finally:
+        go_on.set()
+        dnf.join(60)
+        server.shutdown()
+        server.server_close()
+    assert LIBRARIES in root.installed() and not package_manager_works(root.host)
 
 
 def test_what_an_administrator_did_meanwhile_is_not_ours(root: Root) -> None:
