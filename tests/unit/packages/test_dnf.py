@@ -446,7 +446,7 @@ def test_what_dnf_leaves_out_of_what_it_is_to_finish_is_named_and_not_forgotten(
     finish = history.finish_step("driver", left)
     with pytest.raises(GpuOpsError, match="dkms-0:3.2.2-1.el9") as told:
         DNF.executors[finish.action](root.host, Journal(root.host), finish)
-    assert (told.value.code, OPEN in told.value.found) == ("packages.not_finished", False)
+    assert (told.value.code, OPEN in told.value.found) == ("packages.left_unfinished", False)
     root.dnf("install", "tool")
     assert dict(history.unfinished(root.host, root.packages()).doubtful) == {"dkms": "3.2.2-1.el9"}
     root.dnf("upgrade", "dkms")

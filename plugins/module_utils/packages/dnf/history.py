@@ -197,35 +197,35 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     if again:
         before = known(host)
         words = specs(again, database.whole_files(host, step.parameters.get("files", {})))
-        by_hand = "dnf reinstall " + " ".join(words)
         done = _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
-                    by_hand)
+                    "dnf reinstall " + " ".join(words))
         # It ends well as long as it finds one of them (dnf(8), reinstall)
         finished = {name for entry in entries(host) if entry.number not in before and entry.ended
                     for name in _named(entry, packages).after}
-        lacking = specs({name: version for name, version in again.items() if name not in finished})
+        lacking = {name: version for name, version in again.items() if name not in finished}
         if lacking:
-            raise _not_finished(
-                done, "dnf has no %s" % ", ".join(lacking),
-                "bring them, or newer ones, by hand (`%s` with a repository that has them, or `dnf upgrade`)" % by_hand)
+            raise GpuOpsError(
+                "packages.left_unfinished",
+                found="a stopped transaction brought %s, and dnf cannot install that once more" % ", ".join(
+                    specs(lacking)),
+                wanted="packages whose scripts have been run",
+                remedy="have a newer version come (`dnf upgrade %s`), or name a repository that has this one" % " ".join(
+                    sorted(lacking)),
+                cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
 def _run(host: Host, argv: Sequence[str], by_hand: str) -> CommandResult:
     """In a session of its own: when time is up, the waiting ends and not rpm."""
     done = running.configure(host, argv, _SECONDS)
     if done.rc != 0:
-        raise _not_finished(done, " | ".join(done.stdout.splitlines()[-3:]) or "no output",
-                            "see that `%s` works on this host" % by_hand)
+        raise GpuOpsError(
+            "packages.not_finished",
+            found="what a stopped transaction began cannot be ended: %s" % (
+                " | ".join(done.stdout.splitlines()[-3:]) or "no output"),
+            wanted="packages whose scripts have been run, each in one version",
+            remedy="see that `%s` works on this host" % by_hand,
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
     return done
-
-
-def _not_finished(done: CommandResult, told: str, remedy: str) -> GpuOpsError:
-    return GpuOpsError(
-        "packages.not_finished",
-        found="what a stopped transaction began cannot be ended: %s" % told,
-        wanted="packages whose scripts have been run, each in one version",
-        remedy=remedy,
-        cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
 EXECUTORS: Dict[str, Executor] = {FINISH: finish}
