@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""An administrator locks a package between a plan and its execution: dnf's list and zypper's file, by their executors."""
+"""An administrator locks a package between a plan and its execution, in dnf's list and in zypper's file."""
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -202,15 +202,15 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
         # It ends well as long as it finds one of them (dnf(8), reinstall)
         finished = {name for entry in entries(host) if entry.number not in before and entry.ended
                     for name in _named(entry, packages).after}
-        lacking = {name: version for name, version in again.items() if name not in finished}
+        lacking = sorted(set(again).difference(finished))
         if lacking:
             raise GpuOpsError(
                 "packages.left_unfinished",
                 found="a stopped transaction brought %s, and dnf cannot install that once more" % ", ".join(
-                    specs(lacking)),
+                    specs({name: again[name] for name in lacking})),
                 wanted="packages whose scripts have been run",
-                remedy="have a newer version come (`dnf upgrade %s`), or name a repository that has this one" % " ".join(
-                    sorted(lacking)),
+                remedy="have newer versions come (`dnf upgrade %s`), or name a repository that has these" % (
+                    " ".join(lacking)),
                 cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
