@@ -23,7 +23,13 @@ from .plan import AFTERWARDS, Disruption, Plan, Step, digest, split_by_disruptio
 from .refusal import Refusal
 from .secrets import without_passwords
 from .steps import CONTROLLER_ACTIONS, FILE_ACTIONS, Executor, generic_executors, obstacles
+from .waiting import wait_for
 
+# For how long a package manager that an earlier run has left at work is waited for
+TRANSACTION_SECONDS = 600.0
+# Of an error's details, and of a result: the package manager that goes on, for people
+LEFT_AT_WORK = "left_at_work"
+_PAUSE = 1.0
 # Is told which step begins, and that it is this one of so many, from 1
 StepBegins = Callable[[Step, int, int], None]
 
@@ -246,6 +252,8 @@ class Run:
             return self._account_failed()
         applied: List[str] = []
         try:
+            if not self.resumed:
+                self._await_transaction()
             self._account()
             plan = self._plan()
             if self._waits_as_approved():
@@ -300,12 +308,23 @@ class Run:
                           transaction=self.capability.transactions.opened(self.host, step, done))
 
     def _accounting(self, executor: Executor) -> Executor:
-        """A package step on the host itself: what came is booked, whatever it ends in."""
+        """A package step on the host itself: what came is booked, whatever it ends in.
+
+        A package manager that goes on where the waiting for it has ended is booked by the next run: its step is open
+        until it has ended too.
+        """
         def transact(host: Host, journal: Journal, step: Step) -> None:
+            goes_on = False
             try:
                 executor(host, journal, step)
+            except GpuOpsError as error:
+                goes_on = package_manager_works(host)
+                if goes_on:
+                    error.details[LEFT_AT_WORK] = package_managers(host) or "a package manager"
+                raise
             finally:
-                self._account()
+                if not goes_on:
+                    self._account()
 
         return transact
 
@@ -322,6 +341,8 @@ class Run:
         except Exception as cause:
             error = cause if isinstance(cause, GpuOpsError) else _unexpected(step, cause)
             error.details.setdefault("failed_step", step.to_dict())
+            if LEFT_AT_WORK in error.details:
+                raise
             try:
                 self.journal.note("failed", step, plan_name, error=str(error))
             except (GpuOpsError, OSError) as unwritten:
@@ -343,6 +364,24 @@ class Run:
 
     def _foretold(self) -> Foretold:
         return {} if self.approved is None else self.approved.foretold.get(self.capability.name, {})
+
+    def _await_transaction(self) -> None:
+        """Wait for the package manager that an earlier run has left at work in an open step. Raises GpuOpsError that
+        names it when the time is over."""
+        if not any(Step.from_dict(event["step"]).action in CONTROLLER_ACTIONS
+                   for event in self.journal.unfinished(self.capability.name)):
+            return
+        _works, ended = wait_for(lambda: package_manager_works(self.host), lambda works: not works,
+                                 TRANSACTION_SECONDS, _PAUSE)
+        if not ended:
+            at_work = package_managers(self.host) or "a package manager"
+            raise GpuOpsError(
+                "host.transaction_at_work",
+                found="a transaction of an earlier run is not known to have ended, and at work is %s; waited %.0f s "
+                      "for it" % (at_work, TRANSACTION_SECONDS),
+                wanted="an end of it, before anything is planned from what it leaves",
+                remedy="let it end, and run again",
+                **{LEFT_AT_WORK: at_work})
 
     def _account(self) -> None:
         """Book what came by transactions that an earlier call left open, before anything is planned from it."""

@@ -42,6 +42,10 @@ PAUSE_SECONDS = 0.2
 # Files that apt, dpkg and rpm lock while they work (apt.conf(5), dpkg(1), rpm's lib/rpmlock.c)
 PACKAGE_LOCKS = ("/var/lib/dpkg/lock-frontend", "/var/lib/dpkg/lock", "/var/cache/apt/archives/lock",
                  "/var/lib/apt/lists/lock", "/var/lib/rpm/.rpm.lock", "/usr/lib/sysimage/rpm/.rpm.lock")
+# Files in which dnf and zypper say who works (dnf's lock.py; libzypp's zypp/ZYppFactory.cc): rpm's lock is held for a
+# part of a transaction alone, not while packages are fetched or what was installed is verified
+PACKAGE_PROCESSES = ("/var/lib/dnf/rpmdb_lock.pid", "/var/cache/dnf/metadata_lock.pid",
+                     "/var/cache/dnf/download_lock.pid", "/run/zypp.pid")
 
 
 @dataclass(frozen=True)
@@ -208,14 +212,25 @@ class HostLock:
 
 def package_manager_works(host: Host) -> bool:
     """Whether a package manager is at work on this host, whoever's."""
-    return any(host.holder(path) for path in PACKAGE_LOCKS)
+    return bool(_holders(host))
 
 
 def package_managers(host: Host) -> str:
     """Who holds the locks of the package manager, for people; '' where nobody does."""
-    holders = dict.fromkeys(filter(None, map(host.holder, PACKAGE_LOCKS)))
     return ", ".join(filter(None, (
-        host.process_told(pid) if pid > 0 else "a process of another PID namespace" for pid in holders)))
+        host.process_told(pid) if pid > 0 else "a process of another PID namespace" for pid in _holders(host))))
+
+
+def _holders(host: Host) -> Tuple[int, ...]:
+    """Processes that hold a lock of a package manager; -1 for one that this process cannot see."""
+    found = [*map(host.holder, PACKAGE_LOCKS), *(_process_in(host, path) for path in PACKAGE_PROCESSES)]
+    return tuple(dict.fromkeys(filter(None, found)))
+
+
+def _process_in(host: Host, path: str) -> int:
+    """The process that a file names, 0 where that has ended: who is killed leaves the file."""
+    told = (host.read(path) or "").strip()
+    return int(told) if told.isdigit() and host.process_started(int(told)) else 0
 
 
 def _since_boot() -> float:

@@ -9,7 +9,7 @@ from typing import Any, Callable, Dict, Iterable, Mapping, Tuple
 from ansible.module_utils.basic import AnsibleModule
 
 from . import kept, libraries
-from .capability import Capability, Outcome, Run
+from .capability import LEFT_AT_WORK, Capability, Outcome, Run
 from .errors import GpuOpsError
 from .facts import HostFacts
 from .host import Host
@@ -107,15 +107,20 @@ def run_writer(capability: Capability[Any, Any], read_facts: Callable[[Host, Dic
 def apply_alone(run: Run, lock: HostLock, timeout: float) -> Tuple[Outcome, str]:
     """(what the run did, another run that it waited for); the lock is held from before it observes.
 
-    Where the controller has to go on, or its package manager does, the lock is its own until the next call of the
-    same run, or until that has ended.
+    Where the controller has to go on, or a package manager does, the lock is its own until the next call of the same
+    run, or until that has ended.
     """
     with lock.held(timeout) as waited:
         telling = Telling(run.host, lock.token, bool(run.resumed))
         telling.reading()
         run.step_begins, run.host.fetches = telling.step, telling.fetches
         await_startup(run.host)
-        outcome = run.apply()
+        try:
+            outcome = run.apply()
+        except GpuOpsError as error:
+            if LEFT_AT_WORK in error.details:
+                lock.hand_over()
+            raise
         if outcome.awaiting is not None or outcome.left_at_work:
             lock.hand_over()
         libraries.keep(run.host)
@@ -156,7 +161,7 @@ def writer_result(outcome: Outcome, with_diff: bool) -> Dict[str, Any]:
     if outcome.awaiting is not None:
         result["awaiting"] = outcome.awaiting.to_dict()
     if outcome.left_at_work:
-        result["left_at_work"] = outcome.left_at_work
+        result[LEFT_AT_WORK] = outcome.left_at_work
     if outcome.why_failed:
         result["why_failed"] = outcome.why_failed
     if with_diff:

@@ -20,6 +20,7 @@ from ..core.journal import Journal
 from ..packages.apt import database
 from ..packages.dnf import manager as dnf
 from ..packages.model import Package, Repository
+from ..packages.rpm import files as rpm_files
 from ..packages.zypper import manager as zypper
 from . import catalogue
 from .record import MEMORY, is_archived, of_dict, strangers
@@ -30,17 +31,19 @@ INDEX = STORE + "/Packages"
 
 
 def kept(host: Host) -> Tuple[str, ...]:
-    """Names of the package files of the store, as far as they are whole; of rpm's only reading every byte tells."""
-    rpms = (name for name in host.list(STORE) if name.endswith(".rpm") and not name.startswith("."))
-    return (*database.whole_archives(host, STORE), *rpms)
+    """Names of the package files of the store, as far as they are whole; of rpm's only reading every byte tells that
+    they are sound too."""
+    rpms = ("%s/%s" % (STORE, name) for name in host.list(STORE) if name.endswith(".rpm") and not name.startswith("."))
+    return (*database.whole_archives(host, STORE), *map(os.path.basename, rpm_files.whole(host, rpms)))
 
 
 def fetched(host: Host) -> Dict[str, str]:
-    """{package file that a package manager has on this host: its path}."""
+    """{package file that a package manager has whole on this host: its path}."""
     names = database.archives(host)
     directory = database.archives_directory(host) if names else ""
     return {**{name: "%s/%s" % (directory, name) for name in names},
-            **{path.rpartition("/")[2]: path for path in (*host.glob(dnf.ARCHIVES), *host.glob(zypper.ARCHIVES))}}
+            **{path.rpartition("/")[2]: path for path in rpm_files.whole(
+                host, (*host.glob(dnf.ARCHIVES), *host.glob(zypper.ARCHIVES)))}}
 
 
 def is_there(host: Host) -> bool:

@@ -10,8 +10,9 @@ from .observing import observe
 from .peer_executors import EXECUTORS as PEER_EXECUTORS
 from .planner import NAME, facts_after, plan
 from .policy import ARGUMENTS, policy_of
+from .shared_files import EXECUTORS as SHARED_EXECUTORS
 from .staging_executors import Books
 
-CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan, {**EXECUTORS, **PEER_EXECUTORS, **BOOT_EXECUTORS},
-                        facts_after,
+CAPABILITY = Capability(NAME, ARGUMENTS, policy_of, observe, plan,
+                        {**EXECUTORS, **PEER_EXECUTORS, **BOOT_EXECUTORS, **SHARED_EXECUTORS}, facts_after,
                         secret_executors=secret_executors, transactions=Books())

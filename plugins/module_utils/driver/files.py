@@ -77,8 +77,12 @@ class Places:
 
     def record(self, files: Mapping[str, Optional[str]]) -> Dict[str, Optional[str]]:
         """Of locks, whose file is not ours whole, what is ours."""
-        return {path: _SHARED[path].block(CAPABILITY, files.get(path)) if path in _SHARED else files.get(path)
-                for path in self.recorded}
+        return {path: self.ours(path, files.get(path)) for path in self.recorded}
+
+    @staticmethod
+    def ours(path: str, text: Optional[str]) -> Optional[str]:
+        """What is ours of a file's text."""
+        return _SHARED[path].block(CAPABILITY, text) if path in _SHARED else text
 
     @staticmethod
     def with_ours(path: str, ours: Optional[str], there: Optional[str]) -> Optional[str]:
@@ -89,6 +93,11 @@ class Places:
         """The repository that our file of it names, '' for none."""
         named = re.search(r"(?m)^(?:URIs: |baseurl=)(\S+)$", files.get(self.sources) or "")
         return named.group(1) if named else ""
+
+
+def is_shared(path: str) -> bool:
+    """Whether others have their lines in a file beside ours."""
+    return path in _SHARED
 
 
 def sources_text(origin: Origin) -> str:

@@ -71,11 +71,11 @@ def observe(host: Host, journal: Journal, packages: Mapping[str, Package]) -> Di
     there = {name: package for name, package in packages.items() if package.torn}
     if not there:
         return {}
-    coming = _coming(journal)
+    ours = coming(journal)
     found = {}
     for name, package in there.items():
-        named = (coming.get(name), package.version)
-        found[name] = Torn(name in coming, tuple(dict.fromkeys(version for version in named if version)))
+        named = (ours.get(name), package.version)
+        found[name] = Torn(name in ours, tuple(dict.fromkeys(version for version in named if version)))
     return found
 
 
@@ -83,19 +83,19 @@ def stopped(journal: Journal, unfinished: Collection[str]) -> bool:
     """Whether it was a transaction of ours that left packages unfinished, whichever capability's it was."""
     left_open = any(event["step"]["action"] == PACKAGES_INSTALL
                     for capability in CAPABILITIES for event in journal.unfinished(capability))
-    return left_open or bool(unfinished) and set(unfinished) <= set(_coming(journal))
+    return left_open or bool(unfinished) and set(unfinished) <= set(coming(journal))
 
 
-def _coming(journal: Journal) -> Dict[str, Optional[str]]:
+def coming(journal: Journal) -> Dict[str, Optional[str]]:
     """{package: version} that transactions of ours gave it or, open still, were to give it; None: to take it away."""
-    coming: Dict[str, Optional[str]] = {}
+    named: Dict[str, Optional[str]] = {}
     for capability in CAPABILITIES:
-        coming.update((name, change.after) for name, change in journal.packages(capability).items())
+        named.update((name, change.after) for name, change in journal.packages(capability).items())
     for capability in CAPABILITIES:
         for event in journal.unfinished(capability):
             if event["step"]["action"] == PACKAGES_INSTALL:
-                coming.update(event["step"]["change"]["after"])
-    return coming
+                named.update(event["step"]["change"]["after"])
+    return named
 
 
 def refusals(found: Mapping[str, Torn], lost: Tuple[str, ...] = ()) -> List[Refusal]:

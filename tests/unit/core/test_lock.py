@@ -244,6 +244,23 @@ class TestHandOver:
         with HostLock(Host(str(root)), "two", "y").held(0):
             pass
 
+    @pytest.mark.parametrize("path", locks.PACKAGE_PROCESSES)
+    def test_not_while_a_process_lives_that_dnf_or_zypper_has_written_down(self, root: Path, path: str) -> None:
+        self.hand_over(root)
+        age(root)
+        go_on = FORK.Event()
+        process = in_a_process(lambda: bool(go_on.wait(LIMIT_SECONDS)) and None)
+        (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
+        (root / path.lstrip("/")).write_text("%d\n" % process.pid)
+        assert "package transaction of its controller" in refusal(root).found
+        assert "(process %d, " % process.pid in locks.package_managers(Host(str(root)))
+        go_on.set()
+        assert ended(process) == 0
+        age(root)
+        assert not locks.package_manager_works(Host(str(root)))
+        with HostLock(Host(str(root)), "two", "y").held(0):
+            pass
+
     def test_not_while_dpkg_works(self, root: Path) -> None:
         path = root / "var/lib/dpkg/lock-frontend"
         path.parent.mkdir(parents=True)

@@ -11,11 +11,14 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import pytest
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import capability as engine
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.capability import Capability, Run, plan_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import HostLock
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.module import apply_alone
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
     Disruption,
     Plan,
@@ -515,6 +518,36 @@ def test_what_came_by_a_transaction_that_failed_on_the_host_is_accounted_for(hos
         run(host, capability, text="new").apply()
     assert Journal(host).recall("books") == {"came": ["pkg"]}
     assert told(host, "failed") == ["a package"] and Journal(host).unfinished("files") == []
+
+
+def test_a_manager_that_goes_on_without_us_is_booked_by_the_run_that_finds_it_ended(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_work = "/run/zypp.pid"
+
+    def outlast(host: Host, journal: Journal, step: Step) -> None:
+        host.write(at_work, "%d\n" % os.getpid())
+        raise GpuOpsError("packages.long", found="it takes long", wanted="an end", remedy="wait")
+
+    capability = replace(FILES, plan=one_package, transactions=OnHost(outlast))
+    lock = HostLock(host, "one", "gpu_driver for ada@a")
+    with pytest.raises(GpuOpsError, match="it takes long") as told_of:
+        apply_alone(run(host, capability, text="new"), lock, 0)
+    assert "(process %d, " % os.getpid() in told_of.value.details["left_at_work"]
+    (event,) = Journal(host).unfinished("files")
+    assert (told(host, "failed"), Journal(host).recall("books")) == ([], {})
+    with pytest.raises(GpuOpsError, match="another run"), HostLock(host, "two", "eve").held(0):
+        raise AssertionError("the lock was given away")
+    monkeypatch.setattr(engine, "TRANSACTION_SECONDS", 0.1)
+    with pytest.raises(GpuOpsError) as refused:
+        apply_alone(run(host, capability, text="new"), HostLock(host, "one", "ada"), 0)
+    assert refused.value.code == "host.transaction_at_work" and Journal(host).unfinished("files") == [event]
+    # It ends, and has done its work
+    host.write("/etc/three", "came")
+    host.remove(at_work)
+    outcome, _waited = apply_alone(run(host, capability, text="new"), HostLock(host, "one", "ada"), 0)
+    assert outcome.applied == [event["step"]["id"]]
+    assert Journal(host).recall("books") == {"came": ["pkg"]} and Journal(host).unfinished("files") == []
 
 
 def test_what_a_killed_controller_left_open_is_accounted_for_and_done_anew(host: Host) -> None:

@@ -4,23 +4,29 @@
 from __future__ import annotations
 
 import ast
+import http.server
+import shutil
+import threading
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 import pytest
 import scratch_rpm
+from rpm_machine import Quiet
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, MODULE, OLDER_580, OPEN, RELEASE, V580, V595, V610, Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import package_manager_works, package_managers
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import PACKAGES_INSTALL, packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import Index, index
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository, Simulation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Package, Repository, Simulation
 
 OURS = "gpuops-nvidia-driver"
 KEY_FILE = "/etc/pki/rpm-gpg/" + OURS
@@ -324,7 +330,35 @@ def test_a_removal_takes_what_it_names_and_nothing_else(root: Root) -> None:
         name: (version, None) for name, version in asked(V580).items()}
 
 
-# what is ours, and what was stopped
+# what is ours, what was stopped, and who is at work
+
+
+def test_a_dnf_that_fetches_its_packages_is_at_work(root: Root) -> None:
+    """rpm's own lock is not held then."""
+    root.write(locks.LIST, "")
+    fetching, go_on = threading.Event(), threading.Event()
+
+    class Slow(Quiet):
+        def do_GET(self) -> None:
+            if self.path.endswith(".rpm"):
+                fetching.set()
+                go_on.wait(60)
+            super().do_GET()
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Slow, directory=str(scratch_rpm.nvidia())))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    root.configure("nvidia", "http://127.0.0.1:%d/" % server.server_port)
+    dnf = threading.Thread(target=root.dnf, args=("install", LIBRARIES))
+    dnf.start()
+    try:
+        assert fetching.wait(60) and package_manager_works(root.host)
+        assert package_managers(root.host).startswith("dnf (process ")
+    finally:
+        go_on.set()
+        dnf.join(60)
+        server.shutdown()
+        server.server_close()
+    assert LIBRARIES in root.installed() and not package_manager_works(root.host)
 
 
 def test_what_an_administrator_did_meanwhile_is_not_ours(root: Root) -> None:
@@ -336,6 +370,36 @@ def test_what_an_administrator_did_meanwhile_is_not_ours(root: Root) -> None:
     assert DNF.evidence(root.host, step, opened, root.packages()) == {}
     carried_out(root, step)
     assert set(DNF.evidence(root.host, step, opened, root.packages())) == set(done.installs).difference({"dkms"})
+
+
+def test_a_dependency_that_comes_in_a_newer_version_than_was_planned_leaves_the_transaction_ours(
+    root: Root, tmp_path: Path
+) -> None:
+    """The repository of the system has moved on while the driver's packages were fetched."""
+    root.configure("baseos", scratch_rpm.publish(tmp_path / "base", scratch_rpm.OF_SYSTEM, key="two"), "two")
+    done, step, files = planned(root, nvidia(), asked(V580), "580-open")
+    opened = {"known": DNF.known(root.host, step), "there": root.installed()}
+    scratch_rpm.publish(tmp_path / "base", [
+        replace(each, version="3.2.3") for each in scratch_rpm.OF_SYSTEM if each.name == "dkms"], key="two")
+    trust(root, nvidia())
+    write(root, files)
+    assert carried_out(root, step)["changed"] is True
+    came = DNF.evidence(root.host, step, opened, root.packages())
+    assert {name: each.after for name, each in came.items()} == {**done.installs, "dkms": "3.2.3-1.el9"}
+
+
+def test_a_transaction_is_ours_that_nobody_typed_and_that_makes_what_was_asked_for_of_what_was_asked_for() -> None:
+    step = packages_step("driver", "driver", {}, {"driver": "2", "libs": "2", "dkms": "3"}, "a test",
+                         request={"driver": "2", "libs": "2"})
+    gone = packages_step("driver", "driver", {"driver": "2"}, {"driver": None}, "a test", request={"driver": "2"})
+
+    def of(wanted: Step, command: str = "", **after: Optional[str]) -> bool:
+        return history.is_of(history.Entry("1", True, after, {}, command), wanted)
+
+    assert of(step, driver="2", libs="2", dkms="4", more="1") and of(step, libs="2")
+    assert not of(step, dkms="3") and not of(step, driver="1", libs="2") and not of(step, driver=None)
+    assert not of(step, "install driver", driver="2", libs="2", dkms="3")
+    assert of(gone, driver=None, app=None) and not of(gone, driver="2")
 
 
 @pytest.mark.parametrize("where", ["libs", "kmod"])
@@ -361,3 +425,40 @@ def test_a_transaction_that_is_killed_in_rpm_is_known_and_finished(root: Root, w
     came = DNF.evidence(root.host, step, opened, root.packages())
     assert {name: each.after for name, each in came.items()} == asked(V595)
     assert {name: each.before for name, each in came.items()} == asked(V580)
+
+
+def test_what_dnf_leaves_out_of_what_it_is_to_finish_is_named_and_not_forgotten(root: Root, tmp_path: Path) -> None:
+    """The dependency has a newer version in its repository by then; dnf says so, and ends well."""
+    root.configure("baseos", scratch_rpm.publish(tmp_path / "base", scratch_rpm.OF_SYSTEM, key="two"), "two")
+    done, step, files = planned(root, nvidia(), asked(V580), "580-open")
+    trust(root, nvidia())
+    write(root, files)
+    root.write("/killed-here-kmod", "")
+    carried_out(root, step)
+    (root.path / "killed-here-kmod").unlink()
+    Journal(root.host).set_packages("driver", {name: PackageChange(None, each) for name, each in done.installs.items()})
+    left = history.unfinished(root.host, root.packages())
+    assert {"dkms", OPEN} <= set(left.doubtful)
+    (root.path / "var/cache/dnf").rename(root.path / "var/cache/dnf-before")
+    shutil.rmtree(tmp_path / "base")
+    scratch_rpm.publish(tmp_path / "base", [
+        replace(each, version="3.2.3") if each.name == "dkms" else each for each in scratch_rpm.OF_SYSTEM], key="two")
+    finish = history.finish_step("driver", left)
+    with pytest.raises(GpuOpsError, match="dkms-0:3.2.2-1.el9") as told:
+        DNF.executors[finish.action](root.host, Journal(root.host), finish)
+    assert (told.value.code, OPEN in told.value.found) == ("packages.left_unfinished", False)
+    root.dnf("install", "tool")
+    assert dict(history.unfinished(root.host, root.packages()).doubtful) == {"dkms": "3.2.2-1.el9"}
+    root.dnf("upgrade", "dkms")
+    assert not DNF.interrupted(root.host)
+
+
+def test_what_a_transaction_without_an_end_has_brought_is_in_doubt_until_one_with_an_end_changes_it() -> None:
+    packages = {name: Package(name, "x86_64", "1", "install", "installed") for name in ("ours", "theirs", "again")}
+    stopped = history.Entry("1", False, {"ours": "1", "theirs": "1", "again": "1", "gone": "1"}, {})
+    mark, other = history.Entry("2", True, {}, {}), history.Entry("3", True, {"again": "1"}, {"again": "1"})
+    assert set(history.doubtful([stopped, mark], packages, ())) == {"ours", "theirs", "again"}
+    assert set(history.doubtful([stopped, mark, other], packages, ("ours", "again"))) == {"ours"}
+    assert history.doubtful([stopped, replace(other, after={"ours": "1"}, before={})], packages, ("ours",)) == {}
+    once_more = replace(stopped, number="4", after={"theirs": "1"})
+    assert set(history.doubtful([stopped, other, once_more], packages, ("ours", "again"))) == {"ours", "theirs"}

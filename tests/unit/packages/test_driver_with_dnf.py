@@ -195,6 +195,21 @@ def test_a_first_transaction_that_is_killed_in_rpm_has_its_scripts_run_though_de
     assert set(driver(machine).values()) == {V580}
 
 
+def test_what_was_killed_in_rpm_is_finished_though_somebody_has_installed_something_since(machine: Machine) -> None:
+    """dnf-automatic comes between the kill and the next run: its transaction has an end, and ours has none all the
+    same."""
+    step = machine.call()["awaiting"]
+    machine.root.write("/killed-here-kmod", "")
+    machine.root.module(DNF.builtin_options(step) or {})
+    (machine.root.path / "killed-here-kmod").unlink()
+    machine.root.dnf("install", "tool-2.0")
+    finish = machine.call(check=True)["plan"]["steps"][0]
+    assert (finish["action"], OPEN in finish["change"]["after"]) == (history.FINISH, True), finish
+    machine.run()
+    assert set(driver(machine).values()) == {V580}
+    assert machine.run()[0]["plan"]["steps"] == []
+
+
 def killed_exchange(machine: Machine) -> None:
     machine.run()
     machine.loaded = V580

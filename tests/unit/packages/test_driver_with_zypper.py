@@ -3,19 +3,22 @@
 """The module gpu_driver on a host of SLES 15 with real zypper and rpm: what it plans is what zypper's history shows."""
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import pytest
+import scratch_rpm
 import scratch_zypper
 from rpm_machine import RpmMachine, home, running
 from scratch_apt import keyring
 from scratch_rpm import OLDER_580, V580, V595
 from scratch_zypper import KERNELS, Root
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import history, locks
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import carrying_out, history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper.manager import ZYPPER
 
 THEIRS = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: tool\n\n"
@@ -163,3 +166,29 @@ def test_what_was_stopped_is_ended_and_the_driver_before_comes_back_without_the_
     assert change(machine, version=V595, state="rolled_back") == [
         "file.write", "archive.check", "packages.install", "dkms.build"]
     assert (machine.root.installed(), machine.root.host.read(locks.PATH)) == (before, held)
+
+
+def test_a_transaction_that_outlasts_the_waiting_for_it_is_ours_once_it_has_ended(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its step stays open and the host locked; nobody else works on it meanwhile."""
+    slow = 'while posix.access("/wait-here") do posix.sleep(1) end'
+    packages = [replace(each, script=slow) if each.name == "nvidia-compute-G06" else each
+                for each in scratch_zypper.OF_NVIDIA]
+    machine.url = "file://%s" % scratch_rpm.publish(machine.root.path / "tmp/slow", packages)
+    machine.root.write("/wait-here", "")
+    monkeypatch.setattr(carrying_out, "_SECONDS", 10)
+    before = machine.root.installed()
+    told = machine.call()
+    assert (told["code"], "zypper (process " in told["left_at_work"]) == ("packages.configuring_takes_long", True)
+    journal = Journal(machine.root.host)
+    (event,) = journal.unfinished("driver")
+    assert event["step"]["action"] == "packages.install" and journal.packages("driver") == {}
+    assert machine.call(run_id="test 2", lock_timeout=0)["code"] == "host.another_run"
+    (machine.root.path / "wait-here").unlink()
+    monkeypatch.setattr(carrying_out, "_SECONDS", 600)
+    told = machine.run()
+    assert event["step"]["id"] in told["applied"]
+    assert set(driver(machine).values()) == {V580} and driver(machine).keys() <= journal.packages("driver").keys()
+    machine.run(state="absent")
+    assert machine.root.installed() == before

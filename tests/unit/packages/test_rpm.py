@@ -6,17 +6,21 @@ from __future__ import annotations
 import base64
 import http.server
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import scratch_rpm
+from rpm_machine import Quiet
 from scratch_apt import keyring as key_of
-from scratch_rpm import Root, built
+from scratch_rpm import OPEN, V580, Root, built
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import locks, transaction
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import parse_artifact, simulation
@@ -25,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model impor
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import (
     database,
     fetching,
+    files,
     keyring,
     repositories,
 )
@@ -265,3 +270,49 @@ def test_the_oldest_kernel_makes_room_and_the_others_stay() -> None:
     done = simulation(items, there)
     assert (done.installs, done.removes) == ({"kernel-core-5-4": "5-4"}, ("kernel-core-5-1",))
     assert (done.download, done.unpacked) == (10, 20)
+
+
+# files of packages
+
+
+def test_a_package_file_is_whole_that_is_as_long_as_it_says(tmp_path: Path) -> None:
+    """Of every signed one; what a download that was killed leaves is shorter, or empty."""
+    host = Host(str(tmp_path))
+    signed = sorted(scratch_rpm.nvidia().glob("*.rpm"))
+    assert len(signed) > 20
+    for file in (built(TOOLS[0]), *signed):
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    names = ["/" + path.name for path in sorted(tmp_path.iterdir())]
+    assert list(files.whole(host, names)) == names
+    data = signed[0].read_bytes()
+    for number, torn in enumerate((b"", data[:50], data[:100], data[:300], data[:len(data) // 2], data[:-1],
+                                   data + b"0", bytes(len(data)), b"<html>" + data[6:],
+                                   data[:104] + b"\xff" * 8 + data[112:])):
+        (tmp_path / ("torn-%d.rpm" % number)).write_bytes(torn)
+        assert files.whole(host, ["/torn-%d.rpm" % number]) == (), number
+    assert files.whole(host, ["/none.rpm"]) == ()
+
+
+def test_what_a_killed_download_left_is_neither_staged_nor_kept_and_is_fetched_again(root: Root) -> None:
+    """librepo writes under the last name."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(scratch_rpm.nvidia())))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    root.configure("nvidia", "http://127.0.0.1:%d/" % server.server_port)
+    request = {OPEN: "3:%s-1.el9" % V580, "nvidia-modprobe": "3:%s-1.el9" % V580}
+    step = Step("driver", "packages.download", "driver", "a test", change={"before": {}, "after": request},
+                parameters={"request": request})
+    DNF.download(root.host, step)
+    (torn,) = root.path.glob("var/cache/dnf/*/packages/%s*" % OPEN)
+    (other,) = root.path.glob("var/cache/dnf/*/packages/nvidia-modprobe*")
+    torn.write_bytes(b"")
+    assert DNF.archives(root.host) == (other.name,) == tuple(archive.fetched(root.host))
+    archive.keep(root.host, request)
+    assert archive.kept(root.host) == (other.name,)
+    DNF.download(root.host, step)
+    archive.keep(root.host, request)
+    server.shutdown()
+    server.server_close()
+    assert DNF.archives(root.host) == archive.kept(root.host) == (torn.name, other.name)
+    (root.path / archive.STORE.lstrip("/") / torn.name).write_bytes(b"")
+    archive.prune(root.host, request)
+    assert archive.kept(root.host) == (other.name,)

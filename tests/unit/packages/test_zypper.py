@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import functools
 import http.server
+import os
 import re
 import subprocess
 import threading
@@ -21,6 +22,7 @@ from scratch_rpm import CLOSED, OLDER_580, OPEN, RELEASE, V580, V595, V610, Made
 from scratch_zypper import Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import PACKAGES_INSTALL, packages_step
@@ -565,6 +567,55 @@ def test_a_transaction_that_is_killed_is_known_and_finished(root: Root, tmp_path
     rest = change(root, asked(V595), repository=repository)
     assert {**{name: each.after for name, each in came.items()}, **rest.installs} == asked(V595)
     assert set(came).isdisjoint(rest.installs)
+
+
+def test_what_came_before_a_power_cut_is_ours_and_has_its_scripts_run_though_the_history_is_lost(root: Root) -> None:
+    done, step, files = planned(root, nvidia(), asked(V580))
+    trust(root, nvidia())
+    write(root, files)
+    ZYPPER.refresh(root.host, asked(V580))
+    opened = opened_step(root, step)
+    root.write("/killed-here-kmod", "")
+    with pytest.raises(GpuOpsError):
+        carry_out(root, step)
+    root.host.remove("/killed-here-kmod")
+    came = root.installed()
+    assert {"dkms", OPEN} <= set(came)
+    log, journal = root.path / "var/log/zypp/history", Journal(root.host)
+    log.write_text("".join(line for line in log.read_text().splitlines(True) if "|gpuops." not in line))
+    assert not history.unfinished(root.host, root.packages())
+    assert ZYPPER.evidence(root.host, step, opened, root.packages()) == {}
+    journal.remember(history.MEMORY, {**journal.recall(history.MEMORY), "boot": "the one before"})
+    shown = ZYPPER.evidence(root.host, step, opened, root.packages())
+    assert {name: each.after for name, each in shown.items()} == came
+    left = history.unfinished(root.host, root.packages())
+    assert dict(left.doubtful) == came
+    # What somebody has installed since is his
+    root.zypper("install", "--force", "dkms")
+    assert set(ZYPPER.evidence(root.host, step, opened, root.packages())) == set(came).difference({"dkms"})
+    left = history.unfinished(root.host, root.packages())
+    assert set(left.doubtful) == set(came).difference({"dkms"})
+    finish = history.finish_step("driver", left)
+    ZYPPER.executors[finish.action](root.host, journal, finish)
+    assert not ZYPPER.interrupted(root.host)
+
+
+@pytest.mark.parametrize("program, name", [
+    ("xz", "history-20261125.xz"), ("gzip", "history.1.gz"), ("", "history-20261125")])
+def test_a_history_that_was_rotated_since_is_read_before_the_new_one(
+    tmp_path: Path, program: str, name: str
+) -> None:
+    host, line = Host(str(tmp_path)), "2026-11-24 06:19:2%d|command|root@gpu1|'zypper'|gpuops.%d\n"
+    host.write("/var/log/zypp/history-20251001", line % (0, 0))
+    os.utime(tmp_path / "var/log/zypp/history-20251001", (1, 1))
+    host.write("/var/log/zypp/history", line % (2, 2))
+    data = (line % (1, 1)).encode()
+    if program:
+        data = subprocess.run([program, "--stdout"], input=data, capture_output=True, check=True).stdout
+    (tmp_path / "var/log/zypp" / name).write_bytes(data)
+    assert [each.word for each in history.lines(host)] == ["gpuops.1", "gpuops.2"]
+    (tmp_path / "var/log/zypp" / name).write_bytes(data[:8] if program else b"")
+    assert [each.word for each in history.lines(host)] == ["gpuops.2"]
 
 
 def test_a_package_whose_script_fails_is_named(root: Root, tmp_path: Path) -> None:

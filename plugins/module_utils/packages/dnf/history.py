@@ -4,22 +4,25 @@
 
 dnf writes a transaction down with all its packages before rpm begins, and its end afterwards (dnf(8), history). The
 module that carries it out leaves no command line there, so a transaction of ours is known by its packages: one that was
-not there when the step was opened, and that changes nothing but what the simulation named, to the versions that it
-named. The history says what was intended, the database what came of it: both count.
+not there when the step was opened, that nobody gave a command line, and that makes of what was asked for what was asked
+for. Of what else it changes that counts which the simulation named, in whatever version it came: repositories move on
+between a plan and its execution. The history says what was intended, the database what came of it: both count.
 
 Of a transaction without an end, rpm may have added a package and run none of its scripts, and may have left the older
-version beside it (rpm/database.py). So what came by it is installed once more when it is finished.
+version beside it (rpm/database.py). So what came by it is installed once more when it is finished. A transaction that
+comes later, of dnf-automatic say, finishes of it what it changes itself, and nothing else.
 """
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Container, Dict, FrozenSet, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Container, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
-from ...core.host import Host
+from ...core.host import CommandResult, Host
 from ...core.journal import Journal, PackageChange
 from ...core.plan import Step
-from ...core.steps import Executor
+from ...core.steps import PACKAGES_REMOVE, Executor
+from .. import torn
 from ..apt import running
 from ..model import Package
 from ..rpm import database
@@ -36,14 +39,16 @@ _SECONDS = 3600
 class Entry:
     """A transaction. ended: whether dnf lived to see its end.
 
-    after:  {package: version, or None where it went} of what it was to change.
-    before: {package: version} of what it was to replace or remove.
+    after:   {package: version, or None where it went} of what it was to change.
+    before:  {package: version} of what it was to replace or remove.
+    command: what somebody typed behind 'dnf', '' where a program made it.
     """
 
     number: str
     ended: bool
     after: Mapping[str, Optional[str]]
     before: Mapping[str, str]
+    command: str = ""
 
 
 @dataclass(frozen=True)
@@ -52,12 +57,10 @@ class Unfinished:
 
     leftovers: {name: 'name-version'} of older packages beside the newer ones, see rpm/database.py.
     doubtful:  {package: version} of what came, and of which nobody knows whether its scripts were run.
-    entry:     the transaction itself, None where only leftovers are there.
     """
 
     leftovers: Mapping[str, str] = field(default_factory=dict)
     doubtful: Mapping[str, str] = field(default_factory=dict)
-    entry: Optional[Entry] = None
 
     def __bool__(self) -> bool:
         return bool(self.leftovers or self.doubtful)
@@ -84,7 +87,7 @@ def parse(told: Mapping[str, Any]) -> Entry:
             before[short] = version
             if kind == GOES:
                 after.setdefault(short, None)
-    return Entry(told["id"], told["ended"], after, before)
+    return Entry(told["id"], told["ended"], after, before, told["command"])
 
 
 def automatic(host: Host) -> FrozenSet[str]:
@@ -104,12 +107,14 @@ def evidence(
     host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
 ) -> Dict[str, PackageChange]:
     """What the step's transaction demonstrably changed, as long as it is so still."""
+    planned: Mapping[str, Optional[str]] = step.change["after"]
     changes: Dict[str, PackageChange] = {}
     for entry in entries(host):
-        entry = _named(entry, step.change["after"])
-        if entry.number in opened["known"] or not _is_of(entry, step.change["after"]):
+        entry = _named(entry, {*planned, *step.parameters["request"]})
+        if entry.number in opened["known"] or not is_of(entry, step):
             continue
-        for name, version in entry.after.items():
+        for name in [each for each in planned if each in entry.after]:
+            version = entry.after[name]
             first = opened["there"].get(name) if name not in changes else changes[name].before
             changes[name] = PackageChange(first, version)
     return {name: change for name, change in changes.items()
@@ -127,24 +132,38 @@ def _named(entry: Entry, names: Container[str]) -> Entry:
     return replace(entry, after=after)
 
 
-def _is_of(entry: Entry, planned: Mapping[str, Optional[str]]) -> bool:
-    return bool(entry.after) and all(name in planned and planned[name] == version
-                                     for name, version in entry.after.items())
+def is_of(entry: Entry, step: Step) -> bool:
+    """Pure: whether it makes of what a step asks for, as far as it changes that, what the step asks for."""
+    removes = step.action == PACKAGES_REMOVE
+    asked = {name: None if removes else version for name, version in step.parameters["request"].items()}
+    done = {name: version for name, version in entry.after.items() if name in asked}
+    return bool(done) and not entry.command and all(asked[name] == version for name, version in done.items())
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
-    """What the last transaction has left, if it has no end; what came later by anybody has finished it.
-
-    A mark (dnf(8), mark) is an entry too, and has no packages: it finishes nothing.
-    """
+    """What the last transaction has left, if it has no end, and what is ours of those before it."""
     left = {name: packages[name].version for name in database.leftovers(packages)}
-    last = next((entry for entry in reversed(entries(host)) if entry.after or entry.before), None)
-    if last is None or last.ended:
-        return Unfinished(left)
-    last = _named(last, packages)
-    doubtful = {name: version for name, version in last.after.items() if version is not None
-                and name in packages and packages[name].version == version}
-    return Unfinished(left, doubtful, last)
+    return Unfinished(left, doubtful(entries(host), packages, torn.coming(Journal(host))))
+
+
+def doubtful(told: Sequence[Entry], packages: Mapping[str, Package], ours: Container[str]) -> Dict[str, str]:
+    """Pure: {package: version} that came by a transaction without an end, and that none with an end has changed since.
+
+    told: oldest first. A mark (dnf(8), mark) is an entry too, and has no packages: it finishes nothing.
+    ours: names of packages that came by us. Of others the last transaction alone counts: hosts live on for years with
+    what a power cut has left of theirs, and this is not asked to mend it.
+    """
+    found: Dict[str, str] = {}
+    ended: Set[str] = set()
+    with_packages = [_named(entry, packages) for entry in told if entry.after or entry.before]
+    for entry in reversed(with_packages):
+        if entry.ended:
+            ended.update(entry.after, entry.before)
+            continue
+        found.update((name, version) for name, version in entry.after.items()
+                     if version is not None and name not in ended and (entry is with_packages[-1] or name in ours)
+                     and name in packages and packages[name].version == version)
+    return found
 
 
 def finish_step(
@@ -176,12 +195,26 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:
+        before = known(host)
         words = specs(again, database.whole_files(host, step.parameters.get("files", {})))
-        _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
-             "dnf reinstall " + " ".join(words))
+        done = _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
+                    "dnf reinstall " + " ".join(words))
+        # It ends well as long as it finds one of them (dnf(8), reinstall)
+        finished = {name for entry in entries(host) if entry.number not in before and entry.ended
+                    for name in _named(entry, packages).after}
+        lacking = sorted(set(again).difference(finished))
+        if lacking:
+            raise GpuOpsError(
+                "packages.left_unfinished",
+                found="a stopped transaction brought %s, and dnf cannot install that once more" % ", ".join(
+                    specs({name: again[name] for name in lacking})),
+                wanted="packages whose scripts have been run",
+                remedy="have newer versions come (`dnf upgrade %s`), or name a repository that has these" % (
+                    " ".join(lacking)),
+                cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
-def _run(host: Host, argv: Sequence[str], by_hand: str) -> None:
+def _run(host: Host, argv: Sequence[str], by_hand: str) -> CommandResult:
     """In a session of its own: when time is up, the waiting ends and not rpm."""
     done = running.configure(host, argv, _SECONDS)
     if done.rc != 0:
@@ -192,6 +225,7 @@ def _run(host: Host, argv: Sequence[str], by_hand: str) -> None:
             wanted="packages whose scripts have been run, each in one version",
             remedy="see that `%s` works on this host" % by_hand,
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
+    return done
 
 
 EXECUTORS: Dict[str, Executor] = {FINISH: finish}

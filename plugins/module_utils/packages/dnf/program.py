@@ -307,7 +307,8 @@ def history(asked):
     for entry in reversed(database.old()):
         items = [[KINDS.get(each.action, ""), each.name, each.arch, each.evr] for each in entry.packages()
                  if each.is_package()]
-        told.append({"id": str(entry.tid), "ended": bool(entry.end_timestamp), "items": items})
+        told.append({"id": str(entry.tid), "ended": bool(entry.end_timestamp), "items": items,
+                     "command": entry.cmdline or ""})
     return {"transactions": told}
 
 

@@ -12,7 +12,7 @@ from ...core.host import Host
 from ...core.plan import Step
 from ..manager import Index
 from ..model import Package, Repository
-from . import database, keyring, removal
+from . import database, files, keyring, removal
 from .repositories import configured_in
 from .versions import compare
 
@@ -58,7 +58,7 @@ class RpmManager(abc.ABC):
         return compare(first, second)
 
     def archives(self, host: Host) -> Tuple[str, ...]:
-        return tuple(sorted({path.rsplit("/", 1)[1] for path in host.glob(self.fetched)}))
+        return tuple(sorted({path.rsplit("/", 1)[1] for path in files.whole(host, host.glob(self.fetched))}))
 
     def archive_begins(self, name: str, version: str) -> str:
         return database.archive_begins(name, version)

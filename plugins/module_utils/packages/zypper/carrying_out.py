@@ -12,6 +12,7 @@ from typing import Dict, List, Mapping, Sequence
 from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import Journal
+from ...core.lock import package_manager_works
 from ...core.plan import Step
 from ...core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, Executor
 from ..apt import running
@@ -41,7 +42,9 @@ def carry_out(host: Host, journal: Journal, step: Step) -> None:
             done = asking.unlocked(host, lambda: running.configure(host, whole, _SECONDS))
             asking.complain(done, specs(step.parameters["request"]))
         finally:
-            history.end(host, journal)
+            # What goes on brings more: it is noted until the run that books it
+            if not package_manager_works(host):
+                history.end(host, journal)
 
 
 def fetch(host: Host, step: Step) -> None:

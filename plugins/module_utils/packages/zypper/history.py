@@ -9,6 +9,10 @@ that a transaction has ended, so what it was to bring is noted with us before it
 Of a package that is there in the version that was coming, and of which no line says so, rpm may have run none of its
 scripts, and may have left the older version beside it (rpm/database.py). It is installed once more when the transaction
 is finished: by rpm, as zypper has it do it, since zypper itself would go on to the rest.
+
+rpm brings its database to the disk, nobody zypper's history: a power cut can leave the packages without a line. Where
+the host has booted since a transaction was noted and the history does not know it, what was coming and is there came by
+it, unless a later line says that it came by another, and all of it is in doubt.
 """
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ import hashlib
 import json
 import time
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ...core.errors import GpuOpsError
 from ...core.host import CommandResult, Host
@@ -35,6 +39,8 @@ MEMORY = "zypper"
 _HISTORY = "/var/log/zypp/history"
 _OURS = "gpuops."
 _SECONDS = 3600
+# What reads a log that logrotate(8) has compressed
+_READERS = {".xz": "xz", ".gz": "gzip", ".bz2": "bzip2"}
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,23 @@ class Unfinished:
 
 
 def lines(host: Host) -> List[Line]:
-    """Oldest first; none where zypper has never changed anything."""
-    return parse(host.read(configuration.option(host, "history.logfile", _HISTORY)) or "")
+    """Oldest first, of the log and the one before it; none where zypper has never changed anything."""
+    path = configuration.option(host, "history.logfile", _HISTORY)
+    return parse(_rotated(host, path) + (host.read(path) or ""))
+
+
+def _rotated(host: Host, path: str) -> str:
+    """The text of the log before this one (logrotate(8), dateext), '' where there is none that can be read."""
+    found = {each: host.stat(each) for each in (*host.glob(path + "-*"), *host.glob(path + ".*"))}
+    ages = [(there.st_mtime_ns, each) for each, there in found.items() if there is not None]
+    if not ages:
+        return ""
+    newest = max(ages)[1]
+    reader = _READERS.get(newest[newest.rindex("."):] if "." in newest else "")
+    if reader is None:
+        return host.read(newest) or ""
+    done = host.run([reader, "--decompress", "--stdout", host.path(newest)], check=False)
+    return done.stdout if done.rc == 0 else ""
 
 
 def parse(text: str) -> List[Line]:
@@ -109,14 +130,16 @@ def evidence(
     """
     mark, told = _mark(step), lines(host)
     words = {line.word for line in told if line.word.startswith(mark)}.difference(opened["known"])
-    if not words:
+    note = Journal(host).recall(MEMORY)
+    lost = note.get("word", "").startswith(mark) and _is_lost(host, note, told)
+    if not words and not lost:
         return {}
     last = {name: line for line in told if line.name for name in database.names_of(line.name, line.version)}
     there = {name: package.version for name, package in packages.items() if package.there}
     after = {name if version is None else database.called(packages, name, version): version
              for name, version in step.change["after"].items()}
-    changes = {name: PackageChange(opened["there"].get(name), version)
-               for name, version in after.items() if there.get(name) == version}
+    changes = {name: PackageChange(opened["there"].get(name), version) for name, version in after.items()
+               if there.get(name) == version and (words or name in _coming(packages, note))}
     return {name: change for name, change in changes.items() if change.before != change.after
             and (name not in last or last[name].after != change.after or last[name].word in words)}
 
@@ -127,13 +150,14 @@ def begin(host: Host, journal: Journal, step: Step, after: Mapping[str, Optional
     packages = database.installed(host)
     coming = {name: version for name, version in after.items()
               if version is not None and not _is_there(packages, name, version)}
-    journal.remember(MEMORY, {"word": word, "coming": coming})
+    journal.remember(MEMORY, {"word": word, "coming": coming, "boot": host.boot(), "lines": len(lines(host))})
     return word
 
 
 def end(host: Host, journal: Journal) -> None:
-    """Forget it, unless something of it is left to finish."""
+    """Forget it, unless something of it is left to finish; its lines are on the disk first."""
     if not unfinished(host, database.installed(host)):
+        host.sync()
         journal.remember(MEMORY, {})
 
 
@@ -144,13 +168,26 @@ def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
     if not note:
         return Unfinished(left)
     told = lines(host)
-    began = next((number for number, line in enumerate(told) if line.word == note["word"]), len(told))
+    began = next((number for number, line in enumerate(told) if line.word == note["word"]), None)
+    if began is None:
+        if not _is_lost(host, note, told):
+            return Unfinished(left)
+        began = note["lines"]
     # Whoever has installed it since has finished it
     came = {(line.name, line.version) for line in told[began:] if line.kind == "install"}
-    doubtful = {database.called(packages, name, version): version for name, version in note["coming"].items()
-                if began < len(told) and (database.without_version(name, version), version) not in came
-                and _is_there(packages, name, version)}
-    return Unfinished(left, doubtful)
+    return Unfinished(left, {name: version for name, version in _coming(packages, note).items()
+                             if (database.without_version(name, version), version) not in came})
+
+
+def _is_lost(host: Host, note: Mapping[str, Any], told: Sequence[Line]) -> bool:
+    """Whether a power cut may have taken the lines of a transaction that was noted."""
+    return note.get("boot", host.boot()) != host.boot() and all(line.word != note["word"] for line in told)
+
+
+def _coming(packages: Mapping[str, Package], note: Mapping[str, Any]) -> Dict[str, str]:
+    """{package as the database calls it: version} of what was coming, and is there."""
+    return {database.called(packages, name, version): version for name, version in note["coming"].items()
+            if _is_there(packages, name, version)}
 
 
 def _is_there(packages: Mapping[str, Package], name: str, version: str) -> bool:
