@@ -58,7 +58,8 @@ class Offer:
     superfluous:   {package: version} of what only the newer driver brought, and can go without taking others along.
     modules:       {package of modules that come built: {version: what it depends on}}; None where nobody has looked.
     streams:       {module: stream} that packages come from with dnf; {} where the repository has none.
-    without:       ids of repositories that dnf would end at, and whose packages zypper would take from another time.
+    without:       ids of repositories that dnf would end at, and whose packages zypper would take from another time;
+                   EVERY of what is on this host altogether.
     at_hand:       {package: its file on this host} of those that dnf or zypper installs from there.
     peer_versions: {package: versions} of the packages of GPUDirect Storage and GDRCopy that are missing, that first
                    which is taken.
@@ -389,9 +390,12 @@ def way_back_from(
     except GpuOpsError as unreadable:
         error = unreadable.found
     try:
-        return replace(offer or offer_back([]), error=error)
-    except GpuOpsError as unreadable:
-        return Offer(error=error or unreadable.found)
+        if offer is None and lacking and record.url:
+            offer = offer_back([])
+    except GpuOpsError:
+        # Told by the first error
+        pass
+    return replace(offer or Offer(), error=error)
 
 
 def _offer_back(

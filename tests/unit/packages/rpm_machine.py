@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import select
+import socket
 import threading
 from functools import partial
 from pathlib import Path
@@ -114,6 +116,24 @@ def running(
     monkeypatch.setitem(executors, "dkms.build", made.build)
     yield made
     made.take_repository_away()
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[socket.socket]:
+    """A server that accepts and never answers, as one behind a network that swallows packets."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(50)
+        yield listening
+
+
+def address(listening: socket.socket) -> str:
+    return "http://127.0.0.1:%d/" % listening.getsockname()[1]
+
+
+def is_asked(listening: socket.socket) -> bool:
+    """Whether anybody has connected to it since."""
+    return bool(select.select([listening], [], [], 0)[0])
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 import scratch_rpm
-from rpm_machine import Quiet, RpmMachine, home, running
+from rpm_machine import Quiet, RpmMachine, address, home, is_asked, running, silent
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root
 
@@ -34,6 +34,11 @@ class Machine(RpmMachine[Root]):
     os_id, os_version = "rocky", "9.8"
     release, headers = "5.14.0-570.el9.x86_64", "kernel-devel-5.14.0-570.el9"
     user_space = "nvidia-driver-cuda-libs"
+
+    def impatient(self) -> None:
+        """dnf waits for seconds where it would wait for minutes (dnf.conf(5), timeout, retries)."""
+        with (self.root.path / "etc/dnf/dnf.conf").open("a") as file:
+            file.write("timeout=1\nminrate=1\nretries=1\n")
 
     def run(self, **options: Any) -> Tuple[Dict[str, Any], List[str]]:
         """(the first call's answer, ids of all steps that were done)."""
@@ -215,7 +220,11 @@ def test_an_exchange_is_taken_back_without_the_repository_and_what_it_brought_be
     assert "nvidia-fabricmanager" in machine.root.installed()
     machine.loaded = ""
     machine.take_repository_away()
-    done = change(machine, version=V595, state="rolled_back")
+    with silent() as listening:
+        machine.impatient()
+        machine.root.configure("silent", address(listening), "two")
+        done = change(machine, version=V595, state="rolled_back")
+        assert not is_asked(listening)
     assert [each.split("/")[1] for each in done] == [
         "file.write", "file.write", "archive.check", "packages.install", "dkms.build", "packages.remove"]
     assert machine.root.installed() == before

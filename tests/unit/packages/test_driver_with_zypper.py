@@ -8,14 +8,14 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import pytest
 import scratch_zypper
-from rpm_machine import RpmMachine, home, running
+from rpm_machine import RpmMachine, address, home, is_asked, running, silent
 from scratch_apt import keyring
 from scratch_rpm import OLDER_580, V580, V595
 from scratch_zypper import KERNELS, Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import history, locks
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import asking, history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper.manager import ZYPPER
 
 THEIRS = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: tool\n\n"
@@ -27,6 +27,10 @@ class Machine(RpmMachine[Root]):
     os_id, os_version = "sles", "15.7"
     release, headers = "6.4.0-%s-default" % KERNELS[0], "kernel-default-devel-6.4.0-%s.1" % KERNELS[0]
     user_space = "libnvidia-ml"
+
+    def impatient(self) -> None:
+        """zypper is waited for a minute, and not for a quarter of an hour."""
+        self.patch.setattr(asking, "TIMEOUT_SECONDS", 60)
 
     def run(self, **options: Any) -> Dict[str, Any]:
         told = self.call(**options)
@@ -160,6 +164,10 @@ def test_what_was_stopped_is_ended_and_the_driver_before_comes_back_without_the_
     assert machine.run(version=V595)["plan"]["steps"] == []
     machine.loaded = ""
     machine.take_repository_away()
-    assert change(machine, version=V595, state="rolled_back") == [
-        "file.write", "archive.check", "packages.install", "dkms.build"]
+    with silent() as listening:
+        machine.impatient()
+        machine.root.configure("silent", address(listening), "two")
+        assert change(machine, version=V595, state="rolled_back") == [
+            "file.write", "archive.check", "packages.install", "dkms.build"]
+        assert not is_asked(listening)
     assert (machine.root.installed(), machine.root.host.read(locks.PATH)) == (before, held)

@@ -11,11 +11,11 @@ from ...core.facts import HostFacts
 from ...core.host import Host
 from ...packages import space
 from ...packages.manager import Index, PackageManager
-from ...packages.model import Simulation
+from ...packages.model import EVERY, Repository, Simulation
 from ...packages.rpm import database
 from .. import archive, catalogue
 from ..files import repository_of
-from ..observation import Observation, Offer, archives_at_hand, goes_down, key_text, superfluous
+from ..observation import Observation, Offer, archives_at_hand, goes_down, key_text, superfluous, way_back_from
 from ..origin import Origin
 from ..record import Record, is_archived
 from ..target import Target
@@ -75,6 +75,31 @@ def without_leftovers(done: Simulation, observation: Observation, request: Mappi
              if request.get(name) == version and observation.installed.get(name) not in (None, version)}
     return replace(done, installs={**done.installs, **again},
                    before={**done.before, **{name: observation.installed[name] for name in again}})
+
+
+def way_back_with(
+    observation: Observation, record: Record, named: Repository, offer_back: Callable[[List[Repository], bool], Offer]
+) -> Offer:
+    """What offer_back() has of repositories, and whether beside those of the host.
+
+    What is on this host altogether takes no repository: of dozens the one that never answers would be waited for, and
+    dnf and zypper would wait once more as they carry it out. Others are read where that lacks a dependency, which may
+    have gone meanwhile.
+    """
+    from_files = None
+    try:
+        if all(is_archived(name, version, archives_at_hand(observation))
+               for name, version in record.changed(observation.installed).items()):
+            from_files = replace(offer_back([], False), without=(EVERY,))
+    except GpuOpsError:
+        # Repositories are read by the same program, which tells it again
+        pass
+    if from_files and not (from_files.transaction and from_files.transaction.problem):
+        return from_files
+    offer = way_back_from(observation, record, named, lambda repositories: offer_back(repositories, True))
+    if from_files and offer.error and not offer.transaction:
+        return replace(from_files, unread=(offer.error,))
+    return offer
 
 
 def at_hand(host: Host, observation: Observation, record: Record) -> Dict[str, str]:

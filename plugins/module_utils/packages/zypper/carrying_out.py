@@ -15,7 +15,7 @@ from ...core.journal import Journal
 from ...core.plan import Step
 from ...core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, Executor
 from ..apt import running
-from ..model import Simulation
+from ..model import EVERY, Simulation
 from . import asking, history
 from .index import configured, put_repositories, simulated
 from .transaction import specs, words
@@ -58,7 +58,8 @@ def _repositories(host: Host, scratch: str, without: Sequence[str]) -> List[str]
     if not without:
         return []
     there: Mapping[str, Mapping[str, str]] = configured(host)
-    put_repositories(scratch + "/repos", {name: there[name] for name in there if name not in without})
+    put_repositories(scratch + "/repos", {
+        name: there[name] for name in there if not {name, EVERY}.intersection(without)})
     return ["--reposd-dir", scratch + "/repos"]
 
 
