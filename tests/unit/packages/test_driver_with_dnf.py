@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import http.server
+import shutil
 import subprocess
 import sys
 import threading
@@ -157,11 +158,43 @@ def test_what_an_administrator_has_chosen_since_stays(machine: Machine) -> None:
 
 
 def test_what_is_staged_is_installed_without_the_repository(machine: Machine) -> None:
-    _first, done = machine.run(state="staged")
+    first, done = machine.run(state="staged")
     assert done[-1].split("/")[1] == "packages.download"
-    (first, _rest) = machine.run()
-    assert "packages.download" not in [step["action"] for step in first["plan"]["steps"]]
-    assert set(driver(machine).values()) == {V580}
+    machine.take_repository_away()
+    assert change_of_files(machine) == first["plan"]["steps"][-1]["parameters"]["request"]
+    assert set(driver(machine).values()) == {V580} and machine.headers in machine.root.installed()
+    assert DNF.automatic(machine.root.host).issuperset({"dkms", "nvidia-persistenced"})
+
+
+def change_of_files(machine: Machine, **options: Any) -> Mapping[str, str]:
+    """What a run brings from files alone, in its one transaction, {package: version}."""
+    done = change(machine, **options)
+    assert "packages.download" not in [each.split("/")[1] for each in done]
+    (coming,) = transactions(machine, -1)
+    return {name: version for name, version in coming.items() if version is not None}
+
+
+def test_a_staged_file_that_no_key_has_signed_is_not_installed_without_the_repository(machine: Machine) -> None:
+    machine.run(state="staged")
+    machine.take_repository_away()
+    (unsigned,) = (each for each in scratch_rpm.driver(V580) if each.name == "nvidia-persistenced")
+    (staged,) = machine.root.path.glob("var/cache/gpuops/driver/nvidia-persistenced-*")
+    staged.unlink()
+    shutil.copy(scratch_rpm.built(unsigned), staged)
+    told = machine.call(run_id="test 2")
+    assert (told["code"], driver(machine)) == ("driver.repository_unreadable", {})
+
+
+@pytest.mark.variation
+def test_what_is_staged_is_exchanged_though_the_repository_never_answers(machine: Machine) -> None:
+    machine.run()
+    machine.run(state="staged", version=V595)
+    machine.loaded = V580
+    machine.take_repository_away()
+    machine.impatient()
+    with silent(machine.server.server_port):
+        change(machine, version=V595)
+    assert set(driver(machine).values()) == {V595}
 
 
 @pytest.mark.variation

@@ -121,10 +121,19 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
     assert [path for path in machine.root.tree() if "gpuops" in path and path.startswith("etc/")] == []
 
 
-def test_what_is_staged_is_installed_and_what_others_have_locked_stays(machine: Machine) -> None:
-    assert machine.run(state="staged")["plan"]["steps"][-1]["action"] == "packages.download"
-    told = machine.run()
-    assert "packages.download" not in [step["action"] for step in told["plan"]["steps"]]
+def test_what_is_staged_is_installed_without_the_repository_and_what_others_have_locked_stays(
+    machine: Machine
+) -> None:
+    fetched = machine.run(state="staged")["plan"]["steps"][-1]
+    assert fetched["action"] == "packages.download"
+    machine.take_repository_away()
+    since = len(history.lines(machine.root.host))
+    assert change(machine) == ["file.write", "packages.install", "dkms.build"]
+    (coming,) = transactions(machine, since)
+    assert {database.without_version(name, version or ""): version for name, version in coming.items()} == {
+        database.without_version(name, version): version for name, version in fetched["parameters"]["request"].items()}
+    assert "dkms" in ZYPPER.automatic(machine.root.host)
+    machine.bring_repository_back()
     machine.loaded = V580
     before = machine.root.host.read(locks.PATH)
     machine.run(version=V595, allowed_disruption="none")
@@ -133,6 +142,18 @@ def test_what_is_staged_is_installed_and_what_others_have_locked_stays(machine: 
     refused = machine.call(check=True, version=V595)
     assert (refused["failed"], refused["code"]) == (True, "packages.held")
     assert "zypper removelock nvidia-persistenced" in refused["msg"]
+
+
+@pytest.mark.variation
+def test_what_is_staged_is_exchanged_though_the_repository_never_answers(machine: Machine) -> None:
+    machine.run()
+    machine.run(state="staged", version=V595)
+    machine.loaded = V580
+    machine.take_repository_away()
+    machine.impatient()
+    with silent(machine.server.server_port):
+        change(machine, version=V595)
+    assert set(driver(machine).values()) == {V595}
 
 
 def test_what_would_not_be_heeded_and_what_is_there_twice_is_refused_before_anything_changes(machine: Machine) -> None:

@@ -43,8 +43,8 @@ from .rpm_offers import (
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
-    return read_with(index, host, observation, facts, origin, space.DNF_ARCHIVES, lambda opened: _offer(
-        opened, observation, policy, facts, origin))
+    return read_with(index, host, observation, policy, facts, origin, space.DNF_ARCHIVES, lambda opened, of: _offer(
+        opened, observation, policy, facts, of))
 
 
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:

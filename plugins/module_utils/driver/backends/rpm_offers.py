@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Callable, ContextManager, Dict, List, Mapping, Tuple, TypeVar
+from typing import Callable, ContextManager, Dict, Iterable, List, Mapping, Optional, Protocol, Tuple, TypeVar
 
 from ...core.errors import GpuOpsError
 from ...core.facts import HostFacts
@@ -12,22 +12,44 @@ from ...core.host import Host
 from ...packages import space
 from ...packages.manager import Index, PackageManager
 from ...packages.model import EVERY, Repository, Simulation
-from ...packages.rpm import database
+from ...packages.rpm import database, keyring
 from .. import archive, catalogue
-from ..files import repository_of
-from ..observation import Observation, Offer, archives_at_hand, goes_down, key_text, superfluous, way_back_from
+from ..files import places_of, repository_of
+from ..observation import (
+    Observation,
+    Offer,
+    archives_at_hand,
+    goes_down,
+    header_packages,
+    key_text,
+    superfluous,
+    way_back_from,
+)
 from ..origin import Origin
+from ..policy import Policy
 from ..record import Record, is_archived
 from ..target import Target
 
-AnIndex = TypeVar("AnIndex", bound=Index)
+
+class FilesIndex(Index, Protocol):
+    """Of a package manager that takes files."""
+
+    def simulate(
+        self, request: Mapping[str, str], allow_downgrade: bool = False, files: Optional[Mapping[str, str]] = None,
+        leaves: Iterable[str] = ()
+    ) -> Simulation:
+        """files: {package: path} of those that come from a file on the host; leaves: what goes with it."""
+
+
+AnIndex = TypeVar("AnIndex", bound=FilesIndex)
 
 
 def read_with(
-    index: Callable[..., ContextManager[AnIndex]], host: Host, observation: Observation, facts: HostFacts,
-    origin: Origin, archives: str, offer_of: Callable[[AnIndex], Offer]
+    index: Callable[..., ContextManager[AnIndex]], host: Host, observation: Observation, policy: Policy,
+    facts: HostFacts, origin: Origin, archives: str, offer_of: Callable[[AnIndex, Origin], Offer]
 ) -> Offer:
-    """The offer of the driver's repository, beside those of the system; one that cannot be read is told as its error.
+    """The offer of the driver's repository, beside those of the system; one that cannot be read is told as its error,
+    unless what was staged needs none.
 
     index: opens them, as the package manager has it; archives: where that keeps what it fetches.
     """
@@ -35,11 +57,45 @@ def read_with(
     try:
         key = key_text(host, observation, origin, facts)
         with index(host, [repository_of(origin, key)], beside_system=True) as opened:
-            offer = offer_of(opened)
+            offer = offer_of(opened, origin)
             room = space.observe(host, archives) if offer.transaction else None
             return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
     except GpuOpsError as error:
-        return Offer(error=error.found, key=key)
+        staged = _read_at_hand(index, host, observation, policy, facts, origin, offer_of)
+        return replace(staged, key=key, space=space.observe(host, archives)) if staged else Offer(
+            error=error.found, key=key)
+
+
+def _read_at_hand(
+    index: Callable[..., ContextManager[AnIndex]], host: Host, observation: Observation, policy: Policy,
+    facts: HostFacts, origin: Origin, offer_of: Callable[[AnIndex, Origin], Offer]
+) -> Optional[Offer]:
+    """What the package manager would do with package files on this host alone, where a driver was staged and nothing
+    else is needed; else None."""
+    there, places = archive.at_hand(host), places_of(facts)
+    if not there or observation.files.get(places.sources) != places.sources_text(origin):
+        return None
+    try:
+        with index(host, [], files=list(there.values())) as opened:
+            offer = offer_of(opened, replace(origin, url=""))
+            draft = offer.transaction
+            if draft is None or draft.problem or any(
+                    offer.versions.get(name) == [] for name in header_packages(observation, policy, facts)):
+                return None
+            files = {package: path for package, version in draft.installs.items() for name, path in there.items()
+                     if is_archived(package, version, [name])}
+            if set(files) != set(draft.installs) or not all(
+                    keyring.has_signed(host, path) for path in files.values()):
+                return None
+            # What follows is asked for too, since only files that are named are there for the transaction
+            paths = {package: host.path(path) for package, path in files.items()}
+            request = {**draft.request, **draft.installs}
+            done = without_leftovers(
+                opened.simulate(request, draft.allow_downgrade, paths, draft.leaves), observation, request)
+            followers = tuple(sorted(set(request).difference(draft.request)))
+            return replace(offer, transaction=replace(done, named=followers), at_hand=paths, without=(EVERY,))
+    except GpuOpsError:
+        return None
 
 
 def there_and_before(opened: Index, observation: Observation) -> Tuple[str, ...]:

@@ -58,8 +58,10 @@ def _repositories(host: Host, scratch: str, without: Sequence[str]) -> List[str]
     if not without:
         return []
     there: Mapping[str, Mapping[str, str]] = configured(host)
+    # Of one that it does not know zypper clears what it has fetched, package files too (libzypp, cleanCacheDirGarbage)
     put_repositories(scratch + "/repos", {
-        name: there[name] for name in there if not {name, EVERY}.intersection(without)})
+        name: {**options, "enabled": "0"} if {name, EVERY}.intersection(without) else options
+        for name, options in there.items()})
     return ["--reposd-dir", scratch + "/repos"]
 
 
