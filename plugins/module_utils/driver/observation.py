@@ -9,7 +9,7 @@ from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, O
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
-from ..core.host import Host
+from ..core.host import CommandTimedOut, Host
 from ..core.refusal import Refusal
 from ..hardware.boot import BootState
 from ..packages import space
@@ -380,7 +380,7 @@ def way_back_from(
     at_hand = archives_at_hand(observation)
     lacking = [name for name, version in record.changed(observation.installed).items()
                if not is_archived(name, version, at_hand)]
-    offer, error = None, ""
+    offer, error, others = None, "", bool(lacking and record.url)
     try:
         if not lacking or not record.url:
             offer = offer_back([])
@@ -389,8 +389,10 @@ def way_back_from(
             return offer_back([named])
     except GpuOpsError as unreadable:
         error = unreadable.found
+        # Who has just waited for one that never answers would wait for it again
+        others = others and not isinstance(unreadable, CommandTimedOut)
     try:
-        if offer is None and lacking and record.url:
+        if others:
             offer = offer_back([])
     except GpuOpsError:
         # Told by the first error

@@ -29,8 +29,8 @@ class Machine(RpmMachine[Root]):
     user_space = "libnvidia-ml"
 
     def impatient(self) -> None:
-        """zypper is waited for a minute, and not for a quarter of an hour."""
-        self.patch.setattr(asking, "TIMEOUT_SECONDS", 60)
+        """zypper is waited for seconds, and not for a quarter of an hour."""
+        self.patch.setattr(asking, "TIMEOUT_SECONDS", 20)
 
     def run(self, **options: Any) -> Dict[str, Any]:
         told = self.call(**options)
@@ -152,7 +152,7 @@ def test_what_is_staged_is_exchanged_though_the_repository_never_answers(machine
     machine.take_repository_away()
     machine.impatient()
     with silent(machine.server.server_port):
-        change(machine, version=V595)
+        machine.run(version=V595)
     assert set(driver(machine).values()) == {V595}
 
 

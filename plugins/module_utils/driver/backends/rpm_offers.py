@@ -8,13 +8,13 @@ from typing import Callable, ContextManager, Dict, Iterable, List, Mapping, Opti
 
 from ...core.errors import GpuOpsError
 from ...core.facts import HostFacts
-from ...core.host import Host
+from ...core.host import CommandTimedOut, Host
 from ...packages import space
 from ...packages.manager import Index, PackageManager
 from ...packages.model import EVERY, Repository, Simulation
 from ...packages.rpm import database, keyring
 from .. import archive, catalogue
-from ..files import places_of, repository_of
+from ..files import REPOSITORY, places_of, repository_of
 from ..observation import (
     Observation,
     Offer,
@@ -61,22 +61,27 @@ def read_with(
             room = space.observe(host, archives) if offer.transaction else None
             return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
     except GpuOpsError as error:
-        staged = _read_at_hand(index, host, observation, policy, facts, origin, offer_of)
+        # Who has just waited for one that never answers would wait for it again
+        ways = (False,) if isinstance(error, CommandTimedOut) else (False, True)
+        staged = next(filter(None, (_read_at_hand(
+            index, host, observation, policy, facts, origin, beside_system, offer_of) for beside_system in ways)), None)
         return replace(staged, key=key, space=space.observe(host, archives)) if staged else Offer(
             error=error.found, key=key)
 
 
 def _read_at_hand(
     index: Callable[..., ContextManager[AnIndex]], host: Host, observation: Observation, policy: Policy,
-    facts: HostFacts, origin: Origin, offer_of: Callable[[AnIndex, Origin], Offer]
+    facts: HostFacts, origin: Origin, beside_system: bool, offer_of: Callable[[AnIndex, Origin], Offer]
 ) -> Optional[Offer]:
-    """What the package manager would do with package files on this host alone, where a driver was staged and nothing
-    else is needed; else None."""
+    """What the package manager would do with package files on this host, where a driver was staged; else None.
+
+    beside_system: what the driver needs beside its own packages may come from the host's own repositories.
+    """
     there, places = archive.at_hand(host), places_of(facts)
     if not there or observation.files.get(places.sources) != places.sources_text(origin):
         return None
     try:
-        with index(host, [], files=list(there.values())) as opened:
+        with index(host, [], beside_system, list(there.values())) as opened:
             offer = offer_of(opened, replace(origin, url=""))
             draft = offer.transaction
             if draft is None or draft.problem or any(
@@ -84,16 +89,18 @@ def _read_at_hand(
                 return None
             files = {package: path for package, version in draft.installs.items() for name, path in there.items()
                      if is_archived(package, version, [name])}
-            if set(files) != set(draft.installs) or not all(
+            if not set(filter(catalogue.FAMILY.match, draft.installs)) <= set(files) or not all(
                     keyring.has_signed(host, path) for path in files.values()):
                 return None
             # What follows is asked for too, since only files that are named are there for the transaction
             paths = {package: host.path(path) for package, path in files.items()}
-            request = {**draft.request, **draft.installs}
+            request = {**draft.request, **{package: draft.installs[package] for package in files}}
             done = without_leftovers(
                 opened.simulate(request, draft.allow_downgrade, paths, draft.leaves), observation, request)
             followers = tuple(sorted(set(request).difference(draft.request)))
-            return replace(offer, transaction=replace(done, named=followers), at_hand=paths, without=(EVERY,))
+            return replace(offer, transaction=replace(done, named=followers), at_hand=paths,
+                           unread=tuple(each for each in opened.unread if not each.startswith(REPOSITORY + ":")),
+                           without=opened.without if beside_system else (EVERY,))
     except GpuOpsError:
         return None
 
