@@ -21,8 +21,8 @@ AS_IT_WAS = "a host that is as it was when the plan was approved"
 
 # Parameters that go with the things of a set, each of which is a promise of its own (see steps.packages_step)
 OF_EACH = ("request", "automatic")
-# Those that say where packages come from. What comes is of the versions that were approved, whether a repository has them
-# or the host, so that one which is gone meanwhile stops no approved plan
+# Those that say where packages come from: what comes is what was approved, whether a repository has it or the host, so
+# that one which is gone meanwhile stops no approved plan
 OF_ORIGIN = ("files", "without")
 
 Foretold = Mapping[str, Mapping[str, Any]]
@@ -151,8 +151,8 @@ def _broken(
 
 
 def _of_things(parameters: Mapping[str, Any], coming: Any) -> Mapping[str, Any]:
-    """What is promised of packages wherever they come from. What only follows from others is asked for by its name where
-    it comes from a file; it is promised by the change itself.
+    """What is promised of packages wherever they come from. What only follows from others is asked for by name where it
+    comes from a file; it is promised by the change itself.
 
     coming: {package: version} that was approved.
     """

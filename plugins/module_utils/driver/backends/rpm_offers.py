@@ -53,9 +53,11 @@ def read_with(
 
     index: opens them, as the package manager has it; archives: where that keeps what it fetches.
     """
-    key = ""
     try:
         key = key_text(host, observation, origin, facts)
+    except GpuOpsError as error:
+        return Offer(error=error.found)
+    try:
         with index(host, [repository_of(origin, key)], beside_system=True) as opened:
             offer = offer_of(opened, origin)
             room = space.observe(host, archives) if offer.transaction else None
@@ -88,7 +90,7 @@ def _read_at_hand(
                     offer.versions.get(name) == [] for name in header_packages(observation, policy, facts)):
                 return None
             files = {package: path for package, version in draft.installs.items() for name, path in there.items()
-                     if is_archived(package, version, [name])}
+                     if _is_file_of(name, package, version)}
             if not set(filter(catalogue.FAMILY.match, draft.installs)) <= set(files) or not all(
                     keyring.has_signed(host, path) for path in files.values()):
                 return None
@@ -97,12 +99,22 @@ def _read_at_hand(
             request = {**draft.request, **{package: draft.installs[package] for package in files}}
             done = without_leftovers(
                 opened.simulate(request, draft.allow_downgrade, paths, draft.leaves), observation, request)
+            if done.problem:
+                return None
             followers = tuple(sorted(set(request).difference(draft.request)))
-            return replace(offer, transaction=replace(done, named=followers), at_hand=paths,
-                           unread=tuple(each for each in opened.unread if not each.startswith(REPOSITORY + ":")),
-                           without=opened.without if beside_system else (EVERY,))
+            return replace(
+                offer, at_hand=paths, without=opened.without if beside_system else (EVERY,),
+                transaction=replace(done, named=followers, download=done.download if beside_system else 0),
+                unread=tuple(each for each in opened.unread if not each.startswith(REPOSITORY + ":")))
     except GpuOpsError:
         return None
+
+
+def _is_file_of(name: str, package: str, version: str) -> bool:
+    """Names of files of two architectures differ at their end alone."""
+    short = database.without_version(package, version)
+    return is_archived(package, version, [name]) and short == database.short_name(
+        database.bare_name(short), name.rsplit(".", 2)[1])
 
 
 def there_and_before(opened: Index, observation: Observation) -> Tuple[str, ...]:
