@@ -164,7 +164,7 @@ def test_what_is_staged_is_installed_without_the_repository(machine: Machine) ->
     machine.take_repository_away()
     assert change_of_files(machine, approved_plan=approved) == first["plan"]["steps"][-1]["parameters"]["request"]
     assert set(driver(machine).values()) == {V580} and machine.headers in machine.root.installed()
-    assert DNF.automatic(machine.root.host).issuperset({"dkms", "nvidia-persistenced"})
+    assert DNF.automatic(machine.root.host).issuperset({"dkms", "nvidia-driver-cuda-libs"})
 
 
 def change_of_files(machine: Machine, **options: Any) -> Mapping[str, str]:
