@@ -195,8 +195,9 @@ def test_what_is_staged_is_exchanged_though_the_repository_never_answers(machine
     machine.take_repository_away()
     machine.impatient()
     with silent(machine.server.server_port):
-        machine.run(version=V595)
+        change(machine, version=V595)
     assert set(driver(machine).values()) == {V595}
+    assert "stream=595-open" in (machine.root.host.read("/etc/dnf/modules.d/nvidia-driver.module") or "")
 
 
 @pytest.mark.variation

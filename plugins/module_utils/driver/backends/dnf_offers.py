@@ -62,7 +62,9 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions)
     streams = streams_wanted(policy, facts, target)
-    streams = {module: stream for module, stream in streams.items() if opened.streams(module)}
+    # Files tell of none, and where one was chosen before the repository has them
+    are_known = not origin.url and STREAM_FILE in observation.originals
+    streams = {module: stream for module, stream in streams.items() if are_known or opened.streams(module)}
     request = requested(target, observation, versions, tuple(header_packages(observation, policy, facts)))
     transaction = _simulated(opened, observation, target, request, versions, streams) if request else None
     return Offer(versions=versions, transaction=transaction, streams=streams, returnable=there_and_before(
