@@ -21,6 +21,9 @@ AS_IT_WAS = "a host that is as it was when the plan was approved"
 
 # Parameters that go with the things of a set, each of which is a promise of its own (see steps.packages_step)
 OF_EACH = ("request", "automatic")
+# Those that say where packages come from: what comes is what was approved, whether a repository has it or the host, so
+# that one which is gone meanwhile stops no approved plan
+OF_ORIGIN = ("files", "without")
 
 Foretold = Mapping[str, Mapping[str, Any]]
 
@@ -129,6 +132,8 @@ def _broken(
     is gone, it depends on them itself.
     """
     broken = []
+    now, approved = ({**each, "parameters": _of_things(each["parameters"], approved["change"].get("after"))}
+                     if "parameters" in each else each for each in (now, approved))
     for name in now:
         if name == "disruption":
             kept = Disruption[now[name]] <= Disruption[approved[name]]
@@ -143,6 +148,22 @@ def _broken(
         if not kept:
             broken.append("%s (%s -> %s)" % (name, approved[name], now[name]) if name == "disruption" else name)
     return broken
+
+
+def _of_things(parameters: Mapping[str, Any], coming: Any) -> Mapping[str, Any]:
+    """What is promised of packages wherever they come from. What only follows from others is asked for by name where it
+    comes from a file; it is promised by the change itself.
+
+    coming: {package: version} that was approved.
+    """
+    if "manager" not in parameters:
+        return parameters
+    files = parameters.get("files", {})
+    follows = {name for name in parameters.get("automatic", ()) if name in files
+               and coming.get(name) == parameters["request"].get(name)}
+    told = {name: value for name, value in parameters.items() if name not in OF_ORIGIN}
+    return {**told, "request": {name: version for name, version in told["request"].items() if name not in follows},
+            "automatic": [name for name in told["automatic"] if name not in follows]} if follows else told
 
 
 def _same_or_less(now: Any, approved: Any) -> bool:

@@ -46,6 +46,11 @@ def fetched(host: Host) -> Dict[str, str]:
                 host, (*host.glob(dnf.ARCHIVES), *host.glob(zypper.ARCHIVES)))}}
 
 
+def at_hand(host: Host) -> Dict[str, str]:
+    """{package file on this host: its path}; ours, which nobody clears away, before a package manager's."""
+    return {**fetched(host), **{name: "%s/%s" % (STORE, name) for name in kept(host)}}
+
+
 def is_there(host: Host) -> bool:
     """Whether there is a store, or the directory above it that was made for it alone."""
     above = os.path.dirname(STORE)

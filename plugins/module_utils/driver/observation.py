@@ -9,7 +9,7 @@ from typing import AbstractSet, Any, Callable, Dict, FrozenSet, List, Mapping, O
 
 from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
-from ..core.host import Host
+from ..core.host import CommandTimedOut, Host
 from ..core.refusal import Refusal
 from ..hardware.boot import BootState
 from ..hardware.driver_container import DriverContainer
@@ -59,7 +59,8 @@ class Offer:
     superfluous:   {package: version} of what only the newer driver brought, and can go without taking others along.
     modules:       {package of modules that come built: {version: what it depends on}}; None where nobody has looked.
     streams:       {module: stream} that packages come from with dnf; {} where the repository has none.
-    without:       ids of repositories that dnf would end at, and whose packages zypper would take from another time.
+    without:       ids of repositories that dnf would end at, and whose packages zypper would take from another time;
+                   EVERY of what is on this host altogether.
     at_hand:       {package: its file on this host} of those that dnf or zypper installs from there.
     peer_versions: {package: versions} of the packages of GPUDirect Storage and GDRCopy that are missing, that first
                    which is taken.
@@ -384,7 +385,7 @@ def way_back_from(
     at_hand = archives_at_hand(observation)
     lacking = [name for name, version in record.changed(observation.installed).items()
                if not is_archived(name, version, at_hand)]
-    offer, error = None, ""
+    offer, error, others = None, "", bool(lacking and record.url)
     try:
         if not lacking or not record.url:
             offer = offer_back([])
@@ -393,10 +394,15 @@ def way_back_from(
             return offer_back([named])
     except GpuOpsError as unreadable:
         error = unreadable.found
+        # Who has just waited for one that never answers would wait for it again
+        others = others and not isinstance(unreadable, CommandTimedOut)
     try:
-        return replace(offer or offer_back([]), error=error)
-    except GpuOpsError as unreadable:
-        return Offer(error=error or unreadable.found)
+        if others:
+            offer = offer_back([])
+    except GpuOpsError:
+        # Told by the first error
+        pass
+    return replace(offer or Offer(), error=error)
 
 
 def _offer_back(

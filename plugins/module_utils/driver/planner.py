@@ -421,7 +421,7 @@ def _download_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
 ) -> List[Step]:
     """Staging begins with it as a whole installation does, so that the two are one plan."""
-    if packages is None or origin_of(policy, facts).url.startswith("file:"):
+    if packages is None or "files" in packages.parameters or origin_of(policy, facts).url.startswith("file:"):
         return []
     backend = backend_of(facts)
     step = backend.download_step(observation, target, packages)

@@ -160,8 +160,9 @@ def refuse_way_back(observation: Observation, record: Record) -> List[Refusal]:
     offer = observation.offer
     if offer is None:
         return []
-    # Their files on this host count among what is offered
-    way = way_back(record, record.changed(observation.installed), (), offer.returnable)
+    # Their files on this host count among what is offered, unless nobody could be asked
+    way = way_back(record, record.changed(observation.installed), archives_at_hand(observation) if offer.error else (),
+                   offer.returnable)
     if way["how"] != NONE and (offer.transaction is not None or not offer.error):
         return []
     found = "; ".join(each for each in (way["why"], offer.error) if each)

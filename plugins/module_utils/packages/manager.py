@@ -45,7 +45,7 @@ class Index(Protocol):
     def without(self) -> Tuple[str, ...]:
         """Ids of repositories that a transaction has to be told to leave out, since the manager would end at them.
 
-        A package step has them as its parameter 'without'.
+        A package step has them as its parameter 'without', or model.EVERY where it takes nothing from any of them.
         """
 
     def update(self) -> None:

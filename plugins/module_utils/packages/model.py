@@ -28,6 +28,8 @@ from typing import Mapping, Optional, Tuple
 
 NOT_THERE = ("not-installed", "config-files")
 # What waits for a trigger is configured (deb-triggers(5))
+# In the place of an id where a transaction leaves all repositories of the host out
+EVERY = "*"
 IN_ORDER = ("installed", "triggers-awaited", "triggers-pending")
 
 

@@ -285,3 +285,19 @@ def test_a_host_is_as_foretold_though_nobody_can_read_that_packages_were_to_chan
     assert as_foretold(HostFacts(driver_installed="595"), foretold)
     assert not as_foretold(HostFacts(driver_installed="580"), foretold)
     assert not as_foretold(HostFacts(), foretold)
+
+
+def test_packages_that_were_approved_may_come_from_files_of_the_host_in_the_place_of_repositories() -> None:
+    after = {"driver": "2", "dkms": "3"}
+
+    def planned(**parameters: Any) -> Plan:
+        return Plan(host="a", steps=(packages_step("driver", "driver 2", dict.fromkeys(after), after, "", **{
+            "request": {"driver": "2"}, "manager": "dnf", "automatic": [], **parameters}),))
+
+    files = {"files": {name: "/srv/%s.rpm" % name for name in after}, "without": ["*"], "automatic": ["dkms"]}
+    assert differences(planned(request=after, **files), planned()) == ()
+    assert differences(planned(), planned(request=after, **files)) == ()
+    for others in ({"request": {**after, "dkms": "4"}}, {"request": {**after, "tool": "1"}},
+                   {"request": after, "automatic": ["tool"]}, {"request": after, "allow_downgrade": True}):
+        (refusal,) = differences(planned(**{**files, **others}), planned())
+        assert refusal.code == "approval.step_differs", others

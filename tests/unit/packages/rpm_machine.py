@@ -6,6 +6,8 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import select
+import socket
 import threading
 from functools import partial
 from pathlib import Path
@@ -57,6 +59,9 @@ class RpmMachine(Generic[ARoot]):
         self.server.shutdown()
         self.server.server_close()
 
+    def bring_repository_back(self) -> None:
+        self.server = serve(self.server.RequestHandlerClass, self.server.server_port)
+
     def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
         there, module = self.root.installed(), self.source()
         source, built = self.built.get(self.release, ("", ""))
@@ -105,15 +110,38 @@ def running(
     kind: Type[AMachine], root: Root, repository: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[AMachine]:
     """A machine of that kind, which the module takes for its host; repository: NVIDIA's, served by HTTP."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(repository)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    made = kind(root, server, capsys, monkeypatch)
+    made = kind(root, serve(partial(Quiet, directory=str(repository))), capsys, monkeypatch)
     monkeypatch.setattr(module_room, "Host", lambda: root.host)
     monkeypatch.setattr(observing, "read_kernels", made.kernels)
     executors: Any = CAPABILITY.executors
     monkeypatch.setitem(executors, "dkms.build", made.build)
     yield made
     made.take_repository_away()
+
+
+def serve(handler: Any, port: int = 0) -> http.server.HTTPServer:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return server
+
+
+@contextlib.contextmanager
+def silent(port: int = 0) -> Iterator[socket.socket]:
+    """A server that accepts and never answers, as one behind a network that swallows packets."""
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(("127.0.0.1", port))
+        listening.listen(50)
+        yield listening
+
+
+def address(listening: socket.socket) -> str:
+    return "http://127.0.0.1:%d/" % listening.getsockname()[1]
+
+
+def is_asked(listening: socket.socket) -> bool:
+    """Whether anybody has connected to it since."""
+    return bool(select.select([listening], [], [], 0)[0])
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

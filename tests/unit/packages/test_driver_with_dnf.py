@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import http.server
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 import scratch_rpm
-from rpm_machine import Quiet, RpmMachine, home, running
+from rpm_machine import Quiet, RpmMachine, address, home, is_asked, running, silent
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root
 
@@ -34,6 +35,11 @@ class Machine(RpmMachine[Root]):
     os_id, os_version = "rocky", "9.8"
     release, headers = "5.14.0-570.el9.x86_64", "kernel-devel-5.14.0-570.el9"
     user_space = "nvidia-driver-cuda-libs"
+
+    def impatient(self) -> None:
+        """dnf waits for seconds where it would wait for minutes (dnf.conf(5), timeout, retries)."""
+        with (self.root.path / "etc/dnf/dnf.conf").open("a") as file:
+            file.write("timeout=1\nminrate=1\nretries=1\n")
 
     def run(self, **options: Any) -> Tuple[Dict[str, Any], List[str]]:
         """(the first call's answer, ids of all steps that were done)."""
@@ -152,11 +158,46 @@ def test_what_an_administrator_has_chosen_since_stays(machine: Machine) -> None:
 
 
 def test_what_is_staged_is_installed_without_the_repository(machine: Machine) -> None:
-    _first, done = machine.run(state="staged")
+    first, done = machine.run(state="staged")
     assert done[-1].split("/")[1] == "packages.download"
-    (first, _rest) = machine.run()
-    assert "packages.download" not in [step["action"] for step in first["plan"]["steps"]]
-    assert set(driver(machine).values()) == {V580}
+    approved = machine.call(check=True)["plan"]
+    machine.take_repository_away()
+    assert change_of_files(machine, approved_plan=approved) == first["plan"]["steps"][-1]["parameters"]["request"]
+    assert set(driver(machine).values()) == {V580} and machine.headers in machine.root.installed()
+    assert DNF.automatic(machine.root.host).issuperset({"dkms", "nvidia-driver-cuda-libs"})
+
+
+def change_of_files(machine: Machine, **options: Any) -> Mapping[str, str]:
+    """What a run brings from files alone, in its one transaction, {package: version}."""
+    since = len(history.entries(machine.root.host))
+    done = change(machine, **options)
+    assert "packages.download" not in [each.split("/")[1] for each in done]
+    (coming,) = transactions(machine, since)
+    return {name: version for name, version in coming.items() if version is not None}
+
+
+def test_a_staged_file_that_no_key_has_signed_is_not_installed_without_the_repository(machine: Machine) -> None:
+    machine.run(state="staged")
+    machine.take_repository_away()
+    (unsigned,) = (each for each in scratch_rpm.driver(V580) if each.name == "nvidia-persistenced")
+    (staged,) = machine.root.path.glob("var/cache/gpuops/driver/nvidia-persistenced-*")
+    staged.unlink()
+    shutil.copy(scratch_rpm.built(unsigned), staged)
+    told = machine.call(run_id="test 2")
+    assert (told["code"], driver(machine)) == ("driver.repository_unreadable", {})
+
+
+@pytest.mark.variation
+def test_what_is_staged_is_exchanged_though_the_repository_never_answers(machine: Machine) -> None:
+    machine.run()
+    machine.run(state="staged", version=V595)
+    machine.loaded = V580
+    machine.take_repository_away()
+    machine.impatient()
+    with silent(machine.server.server_port):
+        change(machine, version=V595)
+    assert set(driver(machine).values()) == {V595}
+    assert "stream=595-open" in (machine.root.host.read("/etc/dnf/modules.d/nvidia-driver.module") or "")
 
 
 @pytest.mark.variation
@@ -230,7 +271,11 @@ def test_an_exchange_is_taken_back_without_the_repository_and_what_it_brought_be
     assert "nvidia-fabricmanager" in machine.root.installed()
     machine.loaded = ""
     machine.take_repository_away()
-    done = change(machine, version=V595, state="rolled_back")
+    with silent() as listening:
+        machine.impatient()
+        machine.root.configure("silent", address(listening), "two")
+        done = change(machine, version=V595, state="rolled_back")
+        assert not is_asked(listening)
     assert [each.split("/")[1] for each in done] == [
         "file.write", "file.write", "archive.check", "packages.install", "dkms.build", "packages.remove"]
     assert machine.root.installed() == before

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 import pytest
 import scratch_rpm
 import scratch_zypper
-from rpm_machine import RpmMachine, home, running
+from rpm_machine import RpmMachine, address, home, is_asked, running, silent
 from scratch_apt import keyring
 from scratch_rpm import OLDER_580, V580, V595
 from scratch_zypper import KERNELS, Root
@@ -18,7 +18,12 @@ from scratch_zypper import KERNELS, Root
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import carrying_out, history, locks
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import (
+    asking,
+    carrying_out,
+    history,
+    locks,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper.manager import ZYPPER
 
 THEIRS = "type: package\nmatch_type: glob\ncase_sensitive: on\nsolvable_name: tool\n\n"
@@ -30,6 +35,10 @@ class Machine(RpmMachine[Root]):
     os_id, os_version = "sles", "15.7"
     release, headers = "6.4.0-%s-default" % KERNELS[0], "kernel-default-devel-6.4.0-%s.1" % KERNELS[0]
     user_space = "libnvidia-ml"
+
+    def impatient(self) -> None:
+        """zypper is waited for seconds, and not for a quarter of an hour."""
+        self.patch.setattr(asking, "TIMEOUT_SECONDS", 20)
 
     def run(self, **options: Any) -> Dict[str, Any]:
         told = self.call(**options)
@@ -120,10 +129,19 @@ def test_installed_upgraded_and_downgraded_the_plan_is_what_the_history_shows(ma
     assert [path for path in machine.root.tree() if "gpuops" in path and path.startswith("etc/")] == []
 
 
-def test_what_is_staged_is_installed_and_what_others_have_locked_stays(machine: Machine) -> None:
-    assert machine.run(state="staged")["plan"]["steps"][-1]["action"] == "packages.download"
-    told = machine.run()
-    assert "packages.download" not in [step["action"] for step in told["plan"]["steps"]]
+def test_what_is_staged_is_installed_without_the_repository_and_what_others_have_locked_stays(
+    machine: Machine
+) -> None:
+    fetched = machine.run(state="staged")["plan"]["steps"][-1]
+    assert fetched["action"] == "packages.download"
+    machine.take_repository_away()
+    since = len(history.lines(machine.root.host))
+    assert change(machine) == ["file.write", "packages.install", "dkms.build"]
+    (coming,) = transactions(machine, since)
+    assert {database.without_version(name, version or ""): version for name, version in coming.items()} == {
+        database.without_version(name, version): version for name, version in fetched["parameters"]["request"].items()}
+    assert "dkms" in ZYPPER.automatic(machine.root.host)
+    machine.bring_repository_back()
     machine.loaded = V580
     before = machine.root.host.read(locks.PATH)
     machine.run(version=V595, allowed_disruption="none")
@@ -132,6 +150,18 @@ def test_what_is_staged_is_installed_and_what_others_have_locked_stays(machine: 
     refused = machine.call(check=True, version=V595)
     assert (refused["failed"], refused["code"]) == (True, "packages.held")
     assert "zypper removelock nvidia-persistenced" in refused["msg"]
+
+
+@pytest.mark.variation
+def test_what_is_staged_is_exchanged_though_the_repository_never_answers(machine: Machine) -> None:
+    machine.run()
+    machine.run(state="staged", version=V595)
+    machine.loaded = V580
+    machine.take_repository_away()
+    machine.impatient()
+    with silent(machine.server.server_port):
+        machine.run(version=V595)
+    assert set(driver(machine).values()) == {V595}
 
 
 def test_what_would_not_be_heeded_and_what_is_there_twice_is_refused_before_anything_changes(machine: Machine) -> None:
@@ -163,8 +193,12 @@ def test_what_was_stopped_is_ended_and_the_driver_before_comes_back_without_the_
     assert machine.run(version=V595)["plan"]["steps"] == []
     machine.loaded = ""
     machine.take_repository_away()
-    assert change(machine, version=V595, state="rolled_back") == [
-        "file.write", "archive.check", "packages.install", "dkms.build"]
+    with silent() as listening:
+        machine.impatient()
+        machine.root.configure("silent", address(listening), "two")
+        assert change(machine, version=V595, state="rolled_back") == [
+            "file.write", "archive.check", "packages.install", "dkms.build"]
+        assert not is_asked(listening)
     assert (machine.root.installed(), machine.root.host.read(locks.PATH)) == (before, held)
 
 

@@ -23,7 +23,6 @@ from ..observation import (
     header_packages,
     requested,
     settled,
-    way_back_from,
 )
 from ..origin import Origin
 from ..policy import Policy
@@ -32,12 +31,20 @@ from ..rollback import recorded_text
 from ..target import Target, anchors, target_of
 from .backend import NAME
 from .dnf import streams_wanted
-from .rpm_offers import at_hand, offer_back, read_with, there_and_before, whole_request, without_leftovers
+from .rpm_offers import (
+    at_hand,
+    offer_back,
+    read_with,
+    there_and_before,
+    way_back_with,
+    whole_request,
+    without_leftovers,
+)
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
-    return read_with(index, host, observation, facts, origin, space.DNF_ARCHIVES, lambda opened: _offer(
-        opened, observation, policy, facts, origin))
+    return read_with(index, host, observation, policy, facts, origin, space.DNF_ARCHIVES, lambda opened, of: _offer(
+        opened, observation, policy, facts, of))
 
 
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
@@ -55,7 +62,9 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
     if not all(target.package_version(name, versions) for name in target.packages.required):
         return Offer(versions=versions)
     streams = streams_wanted(policy, facts, target)
-    streams = {module: stream for module, stream in streams.items() if opened.streams(module)}
+    # Files tell of none, and where one was chosen before the repository has them
+    are_known = not origin.url and STREAM_FILE in observation.originals
+    streams = {module: stream for module, stream in streams.items() if are_known or opened.streams(module)}
     request = requested(target, observation, versions, tuple(header_packages(observation, policy, facts)))
     transaction = _simulated(opened, observation, target, request, versions, streams) if request else None
     return Offer(versions=versions, transaction=transaction, streams=streams, returnable=there_and_before(
@@ -101,15 +110,15 @@ def read_way_back(host: Host, observation: Observation, record: Record, origin: 
     """What dnf would do to bring the recorded driver back, under the stream and the locks that it had then."""
     named = Repository(record.url, record.files.get(RPM_KEY_FILE) or "", RPM_KEY_FILE, id=REPOSITORY,
                        credentials=origin.credentials if origin.url == record.url else None)
-    return way_back_from(observation, record, named, lambda repositories: _offer_back(
-        host, observation, record, repositories))
+    return way_back_with(observation, record, named, lambda repositories, beside_system: _offer_back(
+        host, observation, record, repositories, beside_system))
 
 
 def _offer_back(
-    host: Host, observation: Observation, record: Record, repositories: List[Repository]
+    host: Host, observation: Observation, record: Record, repositories: List[Repository], beside_system: bool
 ) -> Offer:
     files = at_hand(host, observation, record)
-    with index(host, repositories, beside_system=True) as opened:
+    with index(host, repositories, beside_system) as opened:
         if not repositories:
             # By then ours is the one of that driver, which nobody has read
             opened.leave_out(REPOSITORY)

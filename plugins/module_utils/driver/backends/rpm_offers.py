@@ -4,42 +4,117 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Callable, ContextManager, Dict, List, Mapping, Tuple, TypeVar
+from typing import Callable, ContextManager, Dict, Iterable, List, Mapping, Optional, Protocol, Tuple, TypeVar
 
 from ...core.errors import GpuOpsError
 from ...core.facts import HostFacts
-from ...core.host import Host
+from ...core.host import CommandTimedOut, Host
 from ...packages import space
 from ...packages.manager import Index, PackageManager
-from ...packages.model import Simulation
-from ...packages.rpm import database
+from ...packages.model import EVERY, Repository, Simulation
+from ...packages.rpm import database, keyring
 from .. import archive, catalogue
-from ..files import repository_of
-from ..observation import Observation, Offer, archives_at_hand, goes_down, key_text, superfluous
+from ..files import REPOSITORY, places_of, repository_of
+from ..observation import (
+    Observation,
+    Offer,
+    archives_at_hand,
+    goes_down,
+    header_packages,
+    key_text,
+    superfluous,
+    way_back_from,
+)
 from ..origin import Origin
+from ..policy import Policy
 from ..record import Record, is_archived
 from ..target import Target
 
-AnIndex = TypeVar("AnIndex", bound=Index)
+
+class FilesIndex(Index, Protocol):
+    """Of a package manager that takes files."""
+
+    def simulate(
+        self, request: Mapping[str, str], allow_downgrade: bool = False, files: Optional[Mapping[str, str]] = None,
+        leaves: Iterable[str] = ()
+    ) -> Simulation:
+        """files: {package: path} of those that come from a file on the host; leaves: what goes with it."""
+
+
+AnIndex = TypeVar("AnIndex", bound=FilesIndex)
 
 
 def read_with(
-    index: Callable[..., ContextManager[AnIndex]], host: Host, observation: Observation, facts: HostFacts,
-    origin: Origin, archives: str, offer_of: Callable[[AnIndex], Offer]
+    index: Callable[..., ContextManager[AnIndex]], host: Host, observation: Observation, policy: Policy,
+    facts: HostFacts, origin: Origin, archives: str, offer_of: Callable[[AnIndex, Origin], Offer]
 ) -> Offer:
-    """The offer of the driver's repository, beside those of the system; one that cannot be read is told as its error.
+    """The offer of the driver's repository, beside those of the system; one that cannot be read is told as its error,
+    unless what was staged needs none.
 
     index: opens them, as the package manager has it; archives: where that keeps what it fetches.
     """
-    key = ""
     try:
         key = key_text(host, observation, origin, facts)
+    except GpuOpsError as error:
+        return Offer(error=error.found)
+    try:
         with index(host, [repository_of(origin, key)], beside_system=True) as opened:
-            offer = offer_of(opened)
+            offer = offer_of(opened, origin)
             room = space.observe(host, archives) if offer.transaction else None
             return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
     except GpuOpsError as error:
-        return Offer(error=error.found, key=key)
+        # Who has just waited for one that never answers would wait for it again
+        ways = (False,) if isinstance(error, CommandTimedOut) else (False, True)
+        staged = next(filter(None, (_read_at_hand(
+            index, host, observation, policy, facts, origin, beside_system, offer_of) for beside_system in ways)), None)
+        return replace(staged, key=key, space=space.observe(host, archives)) if staged else Offer(
+            error=error.found, key=key)
+
+
+def _read_at_hand(
+    index: Callable[..., ContextManager[AnIndex]], host: Host, observation: Observation, policy: Policy,
+    facts: HostFacts, origin: Origin, beside_system: bool, offer_of: Callable[[AnIndex, Origin], Offer]
+) -> Optional[Offer]:
+    """What the package manager would do with package files on this host, where a driver was staged; else None.
+
+    beside_system: what the driver needs beside its own packages may come from the host's own repositories.
+    """
+    there, places = archive.at_hand(host), places_of(facts)
+    if not there or observation.files.get(places.sources) != places.sources_text(origin):
+        return None
+    try:
+        with index(host, [], beside_system, list(there.values())) as opened:
+            offer = offer_of(opened, replace(origin, url=""))
+            draft = offer.transaction
+            if draft is None or draft.problem or any(
+                    offer.versions.get(name) == [] for name in header_packages(observation, policy, facts)):
+                return None
+            files = {package: path for package, version in draft.installs.items() for name, path in there.items()
+                     if _is_file_of(name, package, version)}
+            if not set(filter(catalogue.FAMILY.match, draft.installs)) <= set(files) or not all(
+                    keyring.has_signed(host, path) for path in files.values()):
+                return None
+            # What follows is asked for too, since only files that are named are there for the transaction
+            paths = {package: host.path(path) for package, path in files.items()}
+            request = {**draft.request, **{package: draft.installs[package] for package in files}}
+            done = without_leftovers(
+                opened.simulate(request, draft.allow_downgrade, paths, draft.leaves), observation, request)
+            if done.problem:
+                return None
+            followers = tuple(sorted(set(request).difference(draft.request)))
+            return replace(
+                offer, at_hand=paths, without=opened.without if beside_system else (EVERY,),
+                transaction=replace(done, named=followers, download=done.download if beside_system else 0),
+                unread=tuple(each for each in opened.unread if not each.startswith(REPOSITORY + ":")))
+    except GpuOpsError:
+        return None
+
+
+def _is_file_of(name: str, package: str, version: str) -> bool:
+    """Names of files of two architectures differ at their end alone."""
+    short = database.without_version(package, version)
+    return is_archived(package, version, [name]) and short == database.short_name(
+        database.bare_name(short), name.rsplit(".", 2)[1])
 
 
 def there_and_before(opened: Index, observation: Observation) -> Tuple[str, ...]:
@@ -75,6 +150,31 @@ def without_leftovers(done: Simulation, observation: Observation, request: Mappi
              if request.get(name) == version and observation.installed.get(name) not in (None, version)}
     return replace(done, installs={**done.installs, **again},
                    before={**done.before, **{name: observation.installed[name] for name in again}})
+
+
+def way_back_with(
+    observation: Observation, record: Record, named: Repository, offer_back: Callable[[List[Repository], bool], Offer]
+) -> Offer:
+    """What offer_back() has of repositories, and whether beside those of the host.
+
+    What is on this host altogether takes no repository: of dozens the one that never answers would be waited for, and
+    dnf and zypper would wait once more as they carry it out. Others are read where that lacks a dependency, which may
+    have gone meanwhile.
+    """
+    from_files = None
+    try:
+        if all(is_archived(name, version, archives_at_hand(observation))
+               for name, version in record.changed(observation.installed).items()):
+            from_files = replace(offer_back([], False), without=(EVERY,))
+    except GpuOpsError:
+        # Repositories are read by the same program, which tells it again
+        pass
+    if from_files and not (from_files.transaction and from_files.transaction.problem):
+        return from_files
+    offer = way_back_from(observation, record, named, lambda repositories: offer_back(repositories, True))
+    if from_files and offer.error and not offer.transaction:
+        return replace(from_files, unread=(offer.error,))
+    return offer
 
 
 def at_hand(host: Host, observation: Observation, record: Record) -> Dict[str, str]:

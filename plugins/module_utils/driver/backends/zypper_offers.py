@@ -23,7 +23,6 @@ from ..observation import (
     header_packages,
     requested,
     settled,
-    way_back_from,
 )
 from ..origin import Origin
 from ..policy import Policy
@@ -31,12 +30,20 @@ from ..record import Record
 from ..rollback import recorded_text
 from ..target import Target, anchors, target_of
 from .backend import NAME
-from .rpm_offers import at_hand, offer_back, read_with, there_and_before, whole_request, without_leftovers
+from .rpm_offers import (
+    at_hand,
+    offer_back,
+    read_with,
+    there_and_before,
+    way_back_with,
+    whole_request,
+    without_leftovers,
+)
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
-    return read_with(index, host, observation, facts, origin, space.ZYPPER_ARCHIVES, lambda opened: _offer(
-        opened, observation, policy, facts, origin))
+    return read_with(index, host, observation, policy, facts, origin, space.ZYPPER_ARCHIVES, lambda opened, of: _offer(
+        opened, observation, policy, facts, of))
 
 
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
@@ -104,15 +111,15 @@ def read_way_back(host: Host, observation: Observation, record: Record, origin: 
     """What zypper would do to bring the recorded driver back, under the locks that it had then."""
     named = repository_of(replace(origin, url=record.url, credentials=origin.credentials if origin.url == record.url
                                   else None), record.files.get(RPM_KEY_FILE) or "")
-    return way_back_from(observation, record, named, lambda repositories: _offer_back(
-        host, observation, record, repositories))
+    return way_back_with(observation, record, named, lambda repositories, beside_system: _offer_back(
+        host, observation, record, repositories, beside_system))
 
 
 def _offer_back(
-    host: Host, observation: Observation, record: Record, repositories: List[Repository]
+    host: Host, observation: Observation, record: Record, repositories: List[Repository], beside_system: bool
 ) -> Offer:
     files = at_hand(host, observation, record)
-    with index(host, repositories, beside_system=True) as opened:
+    with index(host, repositories, beside_system) as opened:
         opened.hold({locks.PATH: recorded_text(observation, record, locks.PATH)})
         excluded = catalogue.excluded(record.packages, observation.installed)
 

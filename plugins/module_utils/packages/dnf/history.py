@@ -94,7 +94,7 @@ def automatic(host: Host) -> FrozenSet[str]:
     """Packages that nobody has chosen by hand, as dnf keeps it."""
     with host.scratch() as scratch:
         told = ask(host, scratch, "automatic", cache=scratch + "/cache", beside_system=False, repositories=[],
-                   without=[])
+                   without=[], files=[])
     return frozenset(each for name, arch, version in told["packages"]
                      for each in database.names_of(database.short_name(name, arch), version))
 

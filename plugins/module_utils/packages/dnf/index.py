@@ -50,7 +50,8 @@ class Index:
     """
 
     def __init__(
-        self, host: Host, scratch: str, cache: str, repositories: Sequence[Repository], beside_system: bool
+        self, host: Host, scratch: str, cache: str, repositories: Sequence[Repository], beside_system: bool,
+        files: Sequence[str]
     ) -> None:
         self._host = host
         self._scratch = scratch
@@ -59,7 +60,7 @@ class Index:
         self.unread: Tuple[str, ...] = ()
         self.without: Tuple[str, ...] = ()
         self._question: Dict[str, Any] = {
-            "cache": cache, "beside_system": beside_system,
+            "cache": cache, "beside_system": beside_system, "files": [host.path(path) for path in files],
             "repositories": [self._told(repository) for repository in repositories],
         }
 
@@ -75,7 +76,7 @@ class Index:
                 "password": told.password if told else ""}
 
     def ask(self, op: str, **more: Any) -> Dict[str, Any]:
-        return ask(self._host, self._scratch, op, without=list(self.without), **self._question, **more)
+        return ask(self._host, self._scratch, op, without=list(self.without), **{**self._question, **more})
 
     def update(self) -> None:
         """Read what has changed. Raises GpuOpsError that names a repository of ours that cannot be read."""
@@ -130,14 +131,15 @@ class Index:
 
     def simulate(
         self, request: Mapping[str, str], allow_downgrade: bool = False, files: Optional[Mapping[str, str]] = None,
-        removes: Iterable[str] = ()
+        leaves: Iterable[str] = ()
     ) -> Simulation:
         """What a transaction that asks for these versions would do, under the options that it will have.
 
-        files: {package: path} of those that come from a file on the host; removes: what goes with it.
+        files: {package: path} of those that come from a file on the host, and no others do; leaves: what goes with it.
         """
+        more: Mapping[str, List[str]] = {"files": []} if files else {}
         told = self.ask("simulate", specs=specs(request, files or {}), allow_downgrade=allow_downgrade,
-                        streams=self._streams, removes=sorted(removes))
+                        streams=self._streams, removes=sorted(leaves), **more)
         done = simulation(told["items"], database.installed(self._host))
         return replace(done, problem=told["problem"], request=dict(request), allow_downgrade=allow_downgrade,
                        held=tuple(sorted(set(told["held"]))))
@@ -151,10 +153,15 @@ class Index:
 
 
 @contextlib.contextmanager
-def index(host: Host, repositories: Sequence[Repository], beside_system: bool = False) -> Iterator[Index]:
-    """The indexes of repositories as they are now, see manager.PackageManager.open()."""
+def index(
+    host: Host, repositories: Sequence[Repository], beside_system: bool = False, files: Sequence[str] = ()
+) -> Iterator[Index]:
+    """The indexes of repositories as they are now, see manager.PackageManager.open().
+
+    files: paths of package files on the host, which count beside them.
+    """
     with host.scratch() as scratch:
-        opened = Index(host, scratch, _cache(host, scratch), repositories, beside_system)
+        opened = Index(host, scratch, _cache(host, scratch), repositories, beside_system, files)
         if host.root != "/" or not host.exists(locks.LIST):
             # The plugin knows no other root, and ends where it finds no list
             opened.hold({locks.LIST: host.read(locks.LIST)})

@@ -108,6 +108,8 @@ def made(repository, conf):
 def filled(asked):
     base = opened(asked)
     base.fill_sack(load_system_repo=True)
+    # Before the first request: the library takes none later. One that cannot be read is none
+    base.add_remote_rpms(asked["files"], strict=False)
     return base
 
 
@@ -128,7 +130,8 @@ def update(asked):
 def versions(asked):
     base = filled(asked)
     wanted = asked["uri"].rstrip("/")
-    named = [repo.id for repo in base.repos.iter_enabled()
+    named = [hawkey.CMDLINE_REPO_NAME] if not wanted else []
+    named += [repo.id for repo in base.repos.iter_enabled()
              if not wanted or wanted in [each.rstrip("/") for each in repo.baseurl]]
     found = base.sack.query(flags=hawkey.IGNORE_EXCLUDES).available().filter(name=asked["packages"])
     return {"packages": [[package.name, package.arch, package.evr] for package in found if package.repoid in named]}
@@ -179,7 +182,7 @@ def simulate(asked):
     base = filled(asked)
     told = []
     modules = dnf.module.module_base.ModuleBase(base)
-    has_files = any(spec.startswith("/") for spec in asked["specs"])
+    has_files = bool(asked["files"]) or any(spec.startswith("/") for spec in asked["specs"])
     for module, stream in sorted(asked["streams"].items()):
         try:
             # The library switches streams; a reset before it would be a second choice, which it refuses

@@ -10,6 +10,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import Any, Collection, Dict, List, Mapping, Optional
 
+from ..model import EVERY
 from ..rpm import database
 from .locks import full
 
@@ -54,7 +55,7 @@ def builtin_options(step: Mapping[str, Any], known: Optional[Collection[str]] = 
         options = {name: value for name, value in options.items() if name in known or name not in DISPENSABLE}
     if step["action"] == "packages.remove":
         # It takes nothing from any of them, and would end at the first that cannot be read
-        return dict(options, state="absent", autoremove=False, disablerepo=["*"])
+        return dict(options, state="absent", autoremove=False, disablerepo=[EVERY])
     return dict(
         options,
         state="present",

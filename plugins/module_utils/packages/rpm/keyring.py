@@ -34,6 +34,13 @@ def trusted(host: Host) -> Dict[str, Tuple[str, ...]]:
     return {name: _fingerprints(armoured) for name, armoured in _KEYS.findall(told)}
 
 
+def has_signed(host: Host, path: str) -> bool:
+    """Whether a key of the database has signed a package file that is whole: what dnf and zypper ask of a package that
+    they fetch, and dnf of no file (dnf/rpm/miscutils.py, checkSig, in rpm's words)."""
+    return host.run(["rpmkeys", *own(host), "--checksig", "--define=_pkgverify_level signature",
+                     "--define=_pkgverify_flags 0x0", host.path(path)], check=False, timeout=600).rc == 0
+
+
 def import_steps(
     capability: str, path: str, armoured: str, there: Mapping[str, Tuple[str, ...]]
 ) -> List[Step]:

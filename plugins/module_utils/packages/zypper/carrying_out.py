@@ -16,7 +16,7 @@ from ...core.lock import package_manager_works
 from ...core.plan import Step
 from ...core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, Executor
 from ..apt import running
-from ..model import Simulation
+from ..model import EVERY, Simulation
 from . import asking, history
 from .index import configured, put_repositories, simulated
 from .transaction import specs, words
@@ -61,7 +61,10 @@ def _repositories(host: Host, scratch: str, without: Sequence[str]) -> List[str]
     if not without:
         return []
     there: Mapping[str, Mapping[str, str]] = configured(host)
-    put_repositories(scratch + "/repos", {name: there[name] for name in there if name not in without})
+    # Of one that it does not know zypper clears what it has fetched, package files too (libzypp, cleanCacheDirGarbage)
+    put_repositories(scratch + "/repos", {
+        name: {**options, "enabled": "0"} if {name, EVERY}.intersection(without) else options
+        for name, options in there.items()})
     return ["--reposd-dir", scratch + "/repos"]
 
 

@@ -44,7 +44,8 @@ class Index:
     """
 
     def __init__(
-        self, host: Host, scratch: str, cache: str, repositories: Sequence[Repository], beside_system: bool
+        self, host: Host, scratch: str, cache: str, repositories: Sequence[Repository], beside_system: bool,
+        files: Sequence[str]
     ) -> None:
         self._host = host
         self._scratch = scratch
@@ -54,6 +55,7 @@ class Index:
         self.without: Tuple[str, ...] = ()
         self._sections = configured(host) if beside_system else {}
         self._sections.update((repository.id, self._told(repository)) for repository in repositories)
+        self._sections.update(_of_files(host, files))
         for directory in ("services", "run"):
             os.makedirs("%s/%s" % (scratch, directory), mode=0o700)
         put(scratch + "/locks", host.read(locks.PATH) or "")
@@ -198,10 +200,15 @@ class Index:
 
 
 @contextlib.contextmanager
-def index(host: Host, repositories: Sequence[Repository], beside_system: bool = False) -> Iterator[Index]:
-    """The indexes of repositories as they are now, see manager.PackageManager.open()."""
+def index(
+    host: Host, repositories: Sequence[Repository], beside_system: bool = False, files: Sequence[str] = ()
+) -> Iterator[Index]:
+    """The indexes of repositories as they are now, see manager.PackageManager.open().
+
+    files: paths of package files on the host; what lies in their directories counts beside them.
+    """
     with host.scratch() as scratch:
-        opened = Index(host, scratch, _cache(host, scratch), repositories, beside_system)
+        opened = Index(host, scratch, _cache(host, scratch), repositories, beside_system, files)
         opened.update()
         yield opened
 
@@ -213,6 +220,13 @@ def configured(host: Host) -> Dict[str, Dict[str, str]]:
         if name.endswith(".repo"):
             found.update(repository_files.parse(host.read("%s/%s" % (REPOSITORIES, name)) or ""))
     return found
+
+
+def _of_files(host: Host, files: Iterable[str]) -> Dict[str, Dict[str, str]]:
+    """Repositories without an index, which zypper makes itself (zypper(8), addrepo --type plaindir)."""
+    return {"gpuops-files-%d" % number: {
+        "baseurl": "dir:" + host.path(directory), "type": "plaindir", "enabled": "1", "gpgcheck": "0"}
+        for number, directory in enumerate(sorted({os.path.dirname(path) for path in files}))}
 
 
 def put_repositories(directory: str, sections: Mapping[str, Mapping[str, str]]) -> None:
