@@ -34,6 +34,7 @@ from .staged_build import (
     read_staged,
 )
 from .staging import STAGE, WITHDRAW
+from .undisturbed import build_undisturbed
 
 # Of DKMS, for a module that does not compile (dkms, report_build_problem)
 _NOT_COMPILED = (7, 10)
@@ -48,10 +49,19 @@ def stage_module(host: Host, journal: Journal, step: Step) -> None:
     Nothing is signed there: DKMS signs what it takes, with the key that it has then. Work is of the lowest priority:
     GPUs and their programs are in use meanwhile.
     """
+    discard(host, step.subject)
+    try:
+        _build_ahead(host, journal, step)
+    except GpuOpsError:
+        # What is left of it would hold the room that may be lacking
+        discard(host, step.subject)
+        raise
+
+
+def _build_ahead(host: Host, journal: Journal, step: Step) -> None:
     kernel, version = step.subject, step.change["after"]["nvidia"]
     packages = step.parameters["packages"]
     place = directory(kernel)
-    discard(host, kernel)
     root, tree = place + "/work/root", place + "/work/tree"
     for made in (os.path.dirname(STAGED), STAGED, place, place + "/work", root, tree):
         host.make_directory(made, 0o755)
@@ -59,12 +69,13 @@ def stage_module(host: Host, journal: Journal, step: Step) -> None:
         host.run(["dpkg-deb", "--extract", host.path(path), host.path(root)], timeout=600)
     name, why = _named(host, root, version), ""
     if name:
-        done = host.run(
-            ["nice", "-n", "19", "dkms", "build", "--dkmstree", host.path(tree), "--sourcetree",
-             host.path(root + "/usr/src"), "-m", name, "-v", version, "-k", kernel],
-            check=False, timeout=step.parameters["timeout"], env={"sign_file": "/nonexistent"})
+        argv = ["nice", "-n", "19", "dkms", "build", "--dkmstree", host.path(tree), "--sourcetree",
+                host.path(root + "/usr/src"), "-m", name, "-v", version, "-k", kernel]
+        done = build_undisturbed(
+            host, "%s/%s" % (name, version), kernel, lambda again: host.run(
+                argv, check=False, timeout=step.parameters["timeout"], env={"sign_file": "/nonexistent"}), tree=tree)
         if done.rc != 0:
-            _refuse_hampered(host, kernel, tree, done)
+            refuse_hampered(host, kernel, done, tree=tree)
         if done.rc in _NOT_COMPILED:
             _tell_failure(host, journal, step, tree, done)
             return
@@ -115,8 +126,8 @@ def _tell_failure(host: Host, journal: Journal, step: Step, tree: str, done: Com
     """A kernel that neither runs nor boots next holds up nothing."""
     kernel, version = step.subject, step.change["after"]["nvidia"]
     told = last_log(host, tree=tree) or last_lines(done.stderr or done.stdout)
-    discard(host, kernel)
     if not step.parameters["essential"]:
+        discard(host, kernel)
         remember_failure(host, journal, kernel, version)
         return
     raise GpuOpsError(
@@ -125,15 +136,6 @@ def _tell_failure(host: Host, journal: Journal, step: Step, tree: str, done: Com
         wanted="module %s for the kernels that run and boot next" % version,
         remedy="choose a driver that knows this kernel, or boot another kernel; the driver that is there is untouched",
         cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
-
-
-def _refuse_hampered(host: Host, kernel: str, tree: str, done: CommandResult) -> None:
-    """What is left of the build would hold the room that is lacking."""
-    try:
-        refuse_hampered(host, kernel, done, tree=tree)
-    except GpuOpsError:
-        discard(host, kernel)
-        raise
 
 
 def _keep(host: Host, kernel: str, name: str, version: str, built: str) -> None:

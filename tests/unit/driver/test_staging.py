@@ -18,7 +18,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, kernels, staging_executors
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
+    archive,
+    kernels,
+    staging_executors,
+    undisturbed,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.staged_build import (
     STAGED,
@@ -78,7 +83,7 @@ class Machine(Host):
         assert (source / "dkms.conf").is_file()
         made = Path(tree) / "nvidia" / version
         if self.builds:
-            (made / "build").mkdir(parents=True)
+            (made / "build").mkdir(parents=True, exist_ok=True)
             (made / "build/make.log").write_text(self.log)
             return CommandResult(argv, self.builds, "", "Error! Bad return status")
         (made / kernel / "x86_64/module").mkdir(parents=True)
@@ -224,6 +229,27 @@ class TestStaging:
         assert left(machine) == [] and Journal(machine).recall("driver") == {}
         machine.builds = 0
         assert [build.whole for build in stage(machine, essential=False)] == [True]
+
+    @pytest.mark.parametrize("ended", (10, 21))
+    def test_a_build_that_fails_while_packages_are_unpacked_is_done_once_more(
+        self, machine: Machine, ended: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Headers may be half there."""
+        machine.builds = ended
+
+        def unpacks(_host: Host) -> bool:
+            machine.builds = 0
+            return True
+
+        monkeypatch.setattr(undisturbed, "package_manager_works", unpacks)
+        assert [(build.whole, build.why) for build in stage(machine, essential=False)] == [(True, "")]
+        assert Journal(machine).recall("driver") == {}
+        machine.builds = ended
+        monkeypatch.setattr(undisturbed, "package_manager_works", lambda _host: True)
+        with pytest.raises(GpuOpsError) as told:
+            stage(machine, essential=False)
+        assert told.value.code == "driver.build_disturbed"
+        assert left(machine) == [] and Journal(machine).recall("driver") == {}
 
     def test_an_override_of_somebody_else_stays(self, machine: Machine) -> None:
         path = override_path("nvidia", NEW, KERNEL)
