@@ -7,7 +7,7 @@ import os
 from typing import Any, Dict, Mapping, Sequence
 
 from ..core.errors import GpuOpsError
-from ..core.host import CommandResult, Host
+from ..core.host import CommandFailed, CommandResult, Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor
@@ -65,8 +65,14 @@ def _build_ahead(host: Host, journal: Journal, step: Step) -> None:
     root, tree = place + "/work/root", place + "/work/tree"
     for made in (os.path.dirname(STAGED), STAGED, place, place + "/work", root, tree):
         host.make_directory(made, 0o755)
-    for path in _files(host, packages):
-        host.run(["dpkg-deb", "--extract", host.path(path), host.path(root)], timeout=600)
+    for package, path in _files(host, packages).items():
+        try:
+            host.run(["dpkg-deb", "--extract", host.path(path), host.path(root)], timeout=600)
+        except CommandFailed as error:
+            damaged = archive.discard_damaged(host, {package: packages[package]})
+            if not damaged:
+                raise
+            raise _lost("damaged, and were removed", damaged) from error
     name, why = _named(host, root, version), ""
     if name:
         argv = ["nice", "-n", "19", "dkms", "build", "--dkmstree", host.path(tree), "--sourcetree",
@@ -95,20 +101,24 @@ def _build_ahead(host: Host, journal: Journal, step: Step) -> None:
     host.write(place + "/stage.json", manifest(version, packages, why))
 
 
-def _files(host: Host, packages: Mapping[str, str]) -> Sequence[str]:
-    """The package files, from where apt keeps them or we do."""
+def _files(host: Host, packages: Mapping[str, str]) -> Dict[str, str]:
+    """{package: its file}, from where apt keeps it or we do."""
     there = [(archive.STORE, name) for name in archive.kept(host)]
     there += [(database.archives_directory(host), name) for name in database.archives(host)]
     found = {name: "%s/%s" % each for name, version in packages.items() for each in reversed(there)
              if is_archived(name, version, [each[1]])}
     lost = sorted(set(packages).difference(found))
     if lost:
-        raise GpuOpsError(
-            "driver.staged_archive_lost",
-            found="package files that were fetched are gone: %s" % ", ".join(lost),
-            wanted="the files that the plan was made from, in %s" % archive.STORE,
-            remedy="run again: they are fetched anew")
-    return [found[name] for name in sorted(found)]
+        raise _lost("gone", lost)
+    return {name: found[name] for name in sorted(found)}
+
+
+def _lost(how: str, files: Sequence[str]) -> GpuOpsError:
+    return GpuOpsError(
+        "driver.staged_archive_lost",
+        found="package files that were fetched are %s: %s" % (how, ", ".join(files)),
+        wanted="the files that the plan was made from, in %s" % archive.STORE,
+        remedy="run again: they are fetched anew")
 
 
 def _named(host: Host, root: str, version: str) -> str:
@@ -180,7 +190,9 @@ def withdraw(host: Host, journal: Journal, step: Step) -> None:
 
 
 class Books(Provenance):
-    """A transaction finds the packages that were staged, and what it has taken of what was built ahead goes with it."""
+    """A transaction finds the packages that were staged, and what it has taken of what was built ahead goes with it; so
+    do files that have kept it from its end.
+    """
 
     def opened(self, host: Host, step: Step, done: Sequence[str] = ()) -> Dict[str, Any]:
         if manager_of_step(step) is APT:
@@ -190,6 +202,12 @@ class Books(Provenance):
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         super().settle(host, journal, step, opened)
         discard_used(host)
+        if manager_of_step(step) is APT:
+            there = APT.installed(host)
+            lacks = {name: version for name, version in step.change["after"].items()
+                     if version is not None and not (name in there and there[name].version == version)}
+            if lacks:
+                archive.discard_damaged(host, lacks)
 
 
 EXECUTORS: Dict[str, Executor] = {

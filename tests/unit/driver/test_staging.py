@@ -4,6 +4,7 @@
 here its build leaves what it leaves there; dpkg-deb, sha256sum, and bash, in which DKMS reads overrides, are real."""
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -56,7 +57,7 @@ class Killed(BaseException):
 
 class Machine(Host):
     """builds: what DKMS ends with, log: and what its log is then. installed: {kernel: version of its module}.
-    dies_at: the command not reached."""
+    dies_at: the command not reached. root_is_full: no package can be unpacked."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
@@ -64,6 +65,7 @@ class Machine(Host):
         self.installed: Dict[str, str] = {}
         self.commands: List[Sequence[str]] = []
         self.dies_at = 0
+        self.root_is_full = False
 
     def run(
         self, argv: Sequence[str], check: bool = True, timeout: float = 120, stdin: Optional[str] = None,
@@ -75,6 +77,8 @@ class Machine(Host):
         if argv[0] == "modinfo":
             return CommandResult(argv, 0, "version: %s\n" % next(
                 version for release, version in self.installed.items() if release in argv[-1]), "")
+        if "--extract" in argv and self.root_is_full:
+            argv = ["sh", "-c", "echo 'dpkg-deb: error: No space left on device' >&2; exit 2"]
         if "dkms" not in argv:
             return super().run(argv, check, timeout, stdin, env)
         assert argv[:4] == ["nice", "-n", "19", "dkms"] and (env or {})["sign_file"] == "/nonexistent"
@@ -263,6 +267,31 @@ class TestStaging:
         machine.remove("%s/nvidia-kernel-open-dkms_%s-1_all.deb" % (archive.STORE, NEW))
         with pytest.raises(GpuOpsError, match="nvidia-kernel-open-dkms"):
             stage(machine)
+
+    def test_a_package_file_that_cannot_be_unpacked_goes_and_is_fetched_anew(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
+        """Its members end where their headers say, so that apt and we take it for whole."""
+        name = "nvidia-kernel-open-dkms_%s-1_all.deb" % NEW
+        ours = Path(machine.path("%s/%s" % (archive.STORE, name)))
+        data = ours.read_bytes()
+        ours.write_bytes(data[:-40] + bytes(20) + data[-20:])
+        theirs = put(Path(machine.root), "/var/cache/apt/archives/" + name, "")
+        theirs.write_bytes(ours.read_bytes())
+        with pytest.raises(GpuOpsError, match="damaged.*%s" % re.escape(name)) as told:
+            stage(machine)
+        assert told.value.code == "driver.staged_archive_lost"
+        assert (ours.exists(), theirs.exists(), left(machine)) == (False, False, [])
+        package(tmp_path, tmp_path / "root", {"usr/src/nvidia-%s/dkms.conf" % NEW: CONF})
+        assert [build.whole for build in stage(machine)] == [True]
+
+    def test_a_sound_file_that_is_not_unpacked_for_want_of_space_stays(self, machine: Machine) -> None:
+        put(Path(machine.root), STAGED + "/x", "")
+        machine.root_is_full = True
+        with pytest.raises(GpuOpsError) as told:
+            stage(machine)
+        assert told.value.code == "host.command_failed" and machine.list(archive.STORE)
+        assert [build.whole for build in read_staged(machine) if build.kernel == KERNEL] == []
 
     def test_withdrawn_it_leaves_nothing(self, machine: Machine) -> None:
         stage(machine)
