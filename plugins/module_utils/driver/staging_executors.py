@@ -77,9 +77,19 @@ def _build_ahead(host: Host, journal: Journal, step: Step) -> None:
     if name:
         argv = ["nice", "-n", "19", "dkms", "build", "--dkmstree", host.path(tree), "--sourcetree",
                 host.path(root + "/usr/src"), "-m", name, "-v", version, "-k", kernel]
-        done = build_undisturbed(
-            host, "%s/%s" % (name, version), kernel, lambda again: host.run(
-                argv, check=False, timeout=step.parameters["timeout"], env={"sign_file": "/nonexistent"}), tree=tree)
+        made_of = ""
+
+        def build(again: bool) -> CommandResult:
+            nonlocal made_of
+            if again:
+                # DKMS builds nothing that it has built
+                host.run(["rm", "--recursive", "--force", host.path(tree)], timeout=600)
+                host.make_directory(tree, 0o755)
+            made_of = _inputs(host, kernel, name, version)
+            return host.run(argv, check=False, timeout=step.parameters["timeout"], env={"sign_file": "/nonexistent"})
+
+        done = build_undisturbed(host, "%s/%s" % (name, version), kernel, build, tree=tree,
+                                 has_changed=lambda: _inputs(host, kernel, name, version) != made_of)
         if done.rc != 0:
             refuse_hampered(host, kernel, done, tree=tree)
         if done.rc in _NOT_COMPILED:
@@ -94,7 +104,7 @@ def _build_ahead(host: Host, journal: Journal, step: Step) -> None:
     if not why and _is_of_somebody_else(host, override_path(name, version, kernel)):
         why = "%s is somebody else's" % override_path(name, version, kernel)
     if not why:
-        _keep(host, kernel, name, version, built[0])
+        _keep(host, kernel, name, version, built[0], made_of)
     host.run(["rm", "--recursive", "--force", host.path(place + "/work")], timeout=600)
     # Digests tell what a power cut has taken; a build that survives it is none to do again
     host.sync()
@@ -148,8 +158,20 @@ def _tell_failure(host: Host, journal: Journal, step: Step, tree: str, done: Com
         cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
 
 
-def _keep(host: Host, kernel: str, name: str, version: str, built: str) -> None:
-    """Take the modules out of the tree that they were built in, with the digests of what they were built of."""
+def _inputs(host: Host, kernel: str, name: str, version: str) -> str:
+    """Digests of what a compiler reads beside the source, as sha256sum writes them; some of it may be on its way."""
+    headers = ["/lib/modules/%s/build/%s" % (kernel, each) for each in _INPUTS]
+    settings = ["%s/%s.conf" % (DKMS_SETTINGS, each) for each in (name, "%s-%s" % (name, version))]
+    return host.run(
+        ["sh", "-c", 'cd "$1" && shift && sha256sum "$@"', "sh", host.path("/"),
+         *[path[1:] for path in (*headers, *settings) if host.is_file(path)]], check=False).stdout
+
+
+def _keep(host: Host, kernel: str, name: str, version: str, built: str, made_of: str) -> None:
+    """Take the modules out of the tree that they were built in, with the digests of what they were built of.
+
+    made_of: digests of what is not the source, from before the build: what came later made another module.
+    """
     place = directory(kernel)
     host.rename(built, place + "/modules")
     source = "usr/src/%s-%s" % (name, version)
@@ -158,11 +180,7 @@ def _keep(host: Host, kernel: str, name: str, version: str, built: str) -> None:
         host.write("%s/%s" % (place, digest), host.run(
             ["sh", "-c", 'cd "$1" && find "$2" -type f -print0 | sort -z | xargs -0 sha256sum', "sh",
              host.path(above), below], timeout=600).stdout)
-    headers = ["/lib/modules/%s/build/%s" % (kernel, each) for each in _INPUTS]
-    settings = ["%s/%s.conf" % (DKMS_SETTINGS, each) for each in (name, "%s-%s" % (name, version))]
-    host.write("%s/%s" % (place, INPUTS), host.run(
-        ["sh", "-c", 'cd "$1" && shift && sha256sum "$@"', "sh", host.path("/"),
-         *[path[1:] for path in (*headers, *settings) if host.is_file(path)]]).stdout)
+    host.write("%s/%s" % (place, INPUTS), made_of)
     host.write(place + "/take", TAKE, 0o755)
     host.write(override_path(name, version, kernel), override_text(kernel))
 

@@ -23,11 +23,12 @@ Build = Callable[[bool], CommandResult]
 
 def build_undisturbed(
     host: Host, module: str, kernel: str, build: Build, is_there: Callable[[], bool] = lambda: True,
-    tree: str = "/var/lib/dkms"
+    tree: str = "/var/lib/dkms", has_changed: Callable[[], bool] = lambda: False
 ) -> CommandResult:
     """What a build ended in that nobody disturbed; it is done once more where somebody did.
 
     module: 'name/version'. is_there: whether what was to be built is there. tree: DKMS's, which it is built in.
+    has_changed: whether what it was built of is not what it was when the build began.
     Raises GpuOpsError where somebody disturbs it again: how it ended says nothing of the kernel.
     """
     for again in (False, True):
@@ -38,10 +39,11 @@ def build_undisturbed(
         failed = done.rc != 0 or not is_there()
         # A log that is not in this kernel's own directory is that of a build which came after a good one
         compiled = sorted({of for path, of, *_stamp in news if failed or "/%s/" % kernel in path})
-        if not compiled and not (failed and package_manager_works(host)):
+        changed = has_changed()
+        if not (compiled or changed or (failed and package_manager_works(host))):
             return done
-        whose = "DKMS for kernel %s" % ", ".join(compiled) if compiled else (
-            package_managers(host) or "a package manager")
+        whose = "DKMS for kernel %s" % ", ".join(compiled) if compiled else "what has changed the kernel's headers" \
+            if changed else package_managers(host) or "a package manager"
     raise GpuOpsError(
         "driver.build_disturbed",
         found="builds of %s for kernel %s were disturbed twice, last by %s" % (module, kernel, whose),

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import pytest
 from driver_world import World, policy
@@ -57,7 +57,8 @@ class Killed(BaseException):
 
 class Machine(Host):
     """builds: what DKMS ends with, log: and what its log is then. installed: {kernel: version of its module}.
-    dies_at: the command not reached. root_is_full: no package can be unpacked."""
+    dies_at: the command not reached. root_is_full: no package can be unpacked.
+    built: how often DKMS was called, and meanwhile: what others do while it works."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
@@ -66,6 +67,8 @@ class Machine(Host):
         self.commands: List[Sequence[str]] = []
         self.dies_at = 0
         self.root_is_full = False
+        self.built = 0
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def run(
         self, argv: Sequence[str], check: bool = True, timeout: float = 120, stdin: Optional[str] = None,
@@ -86,8 +89,12 @@ class Machine(Host):
         source = Path(argv[argv.index("--sourcetree") + 1]) / ("nvidia-" + version)
         assert (source / "dkms.conf").is_file()
         made = Path(tree) / "nvidia" / version
+        if (made / kernel).exists():
+            return CommandResult(argv, 0, "Module nvidia/%s already built for kernel %s.\n" % (version, kernel), "")
+        self.built += 1
+        self.meanwhile()
         if self.builds:
-            (made / "build").mkdir(parents=True, exist_ok=True)
+            (made / "build").mkdir(parents=True)
             (made / "build/make.log").write_text(self.log)
             return CommandResult(argv, self.builds, "", "Error! Bad return status")
         (made / kernel / "x86_64/module").mkdir(parents=True)
@@ -254,6 +261,27 @@ class TestStaging:
             stage(machine, essential=False)
         assert told.value.code == "driver.build_disturbed"
         assert left(machine) == [] and Journal(machine).recall("driver") == {}
+
+    @pytest.mark.parametrize("times", (1, 2))
+    def test_headers_that_are_replaced_while_it_is_built_have_it_built_anew(
+        self, machine: Machine, times: int
+    ) -> None:
+        """An update of the kernel's packages; the module has the symbols of those before."""
+        symbols = Path(machine.path("/lib/modules/%s/build/Module.symvers" % KERNEL))
+
+        def replaced() -> None:
+            if machine.built <= times:
+                symbols.write_text("symbols %d\n" % machine.built)
+
+        machine.meanwhile = replaced
+        if times == 1:
+            assert [build.whole for build in stage(machine)] == [True] and machine.built == 2
+            symbols.write_text("symbols of the next update\n")
+            assert [build.whole for build in read_staged(machine)] == [False]
+        else:
+            with pytest.raises(GpuOpsError, match="changed the kernel's headers") as told:
+                stage(machine)
+            assert told.value.code == "driver.build_disturbed" and left(machine) == []
 
     def test_an_override_of_somebody_else_stays(self, machine: Machine) -> None:
         path = override_path("nvidia", NEW, KERNEL)
