@@ -73,6 +73,10 @@ class CommandFailed(GpuOpsError):
     """A command ended with a code that was not expected; the result keeps its output."""
 
 
+class CommandTimedOut(CommandFailed):
+    """A command had not ended in time, and was ended."""
+
+
 class Host:
     """Files, commands and services of the machine that the module runs on.
 
@@ -852,7 +856,7 @@ def _attend(
                     pipe.close()
     stdout, stderr = (output.text() for output in outputs)
     if not ended:
-        raise CommandFailed(
+        raise CommandTimedOut(
             "host.command_timed_out",
             found="%s had not ended after %.0f s%s%s" % (
                 " ".join(argv), timeout, "" if died else ", and is not even ended by SIGKILL: it waits in the kernel",

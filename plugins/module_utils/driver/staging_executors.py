@@ -7,7 +7,7 @@ import os
 from typing import Any, Dict, Mapping, Sequence
 
 from ..core.errors import GpuOpsError
-from ..core.host import CommandFailed, CommandResult, Host
+from ..core.host import CommandFailed, CommandResult, CommandTimedOut, Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor
@@ -47,15 +47,18 @@ def stage_module(host: Host, journal: Journal, step: Step) -> None:
     """Build a module for one kernel as DKMS would build it in the exchange, in a tree of ours.
 
     Nothing is signed there: DKMS signs what it takes, with the key that it has then. Work is of the lowest priority:
-    GPUs and their programs are in use meanwhile.
+    GPUs and their programs are in use meanwhile. One that takes too long for a kernel that neither runs nor boots next
+    holds up nothing.
     """
     discard(host, step.subject)
     try:
         _build_ahead(host, journal, step)
-    except GpuOpsError:
+    except GpuOpsError as error:
         # What is left of it would hold the room that may be lacking
         discard(host, step.subject)
-        raise
+        if not isinstance(error, CommandTimedOut) or step.parameters["essential"]:
+            raise
+        remember_failure(host, journal, step.subject, step.change["after"]["nvidia"])
 
 
 def _build_ahead(host: Host, journal: Journal, step: Step) -> None:

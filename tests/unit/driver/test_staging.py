@@ -58,7 +58,7 @@ class Killed(BaseException):
 class Machine(Host):
     """builds: what DKMS ends with, log: and what its log is then. installed: {kernel: version of its module}.
     dies_at: the command not reached. root_is_full: no package can be unpacked.
-    built: how often DKMS was called, and meanwhile: what others do while it works."""
+    hangs: whether DKMS does not end. built: how often DKMS was called, and meanwhile: what others do while it works."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
@@ -67,6 +67,7 @@ class Machine(Host):
         self.commands: List[Sequence[str]] = []
         self.dies_at = 0
         self.root_is_full = False
+        self.hangs = False
         self.built = 0
         self.meanwhile: Callable[[], None] = lambda: None
 
@@ -93,6 +94,8 @@ class Machine(Host):
             return CommandResult(argv, 0, "Module nvidia/%s already built for kernel %s.\n" % (version, kernel), "")
         self.built += 1
         self.meanwhile()
+        if self.hangs:
+            return super().run(["sleep", "60"], check, 0.2)
         if self.builds:
             (made / "build").mkdir(parents=True)
             (made / "build/make.log").write_text(self.log)
@@ -261,6 +264,22 @@ class TestStaging:
             stage(machine, essential=False)
         assert told.value.code == "driver.build_disturbed"
         assert left(machine) == [] and Journal(machine).recall("driver") == {}
+
+    @pytest.mark.parametrize("essential", (True, False))
+    def test_a_build_that_takes_too_long_leaves_nothing_and_holds_up_only_a_kernel_in_use(
+        self, machine: Machine, essential: bool
+    ) -> None:
+        machine.hangs = True
+        put(Path(machine.root), "/boot/vmlinuz-" + KERNEL, "")
+        machine.make_directory("/lib/modules/%s/kernel" % KERNEL, 0o755)
+        if essential:
+            with pytest.raises(GpuOpsError) as told:
+                stage(machine)
+            assert told.value.code == "host.command_timed_out" and Journal(machine).recall("driver") == {}
+        else:
+            assert stage(machine, essential=False) == []
+            assert Journal(machine).recall("driver")[kernels.NOTE] == {KERNEL: NEW}
+        assert left(machine) == []
 
     @pytest.mark.parametrize("times", (1, 2))
     def test_headers_that_are_replaced_while_it_is_built_have_it_built_anew(
