@@ -16,7 +16,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Com
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import boot_arguments, by_hand, peers
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_builds import Peers, read_peers
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_builds import (
+    Peers,
+    read_peers,
+    remember_built,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_executors import build_peer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_offer import peer_transaction, peer_versions
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing import SigningKey
@@ -120,6 +124,17 @@ class TestBuilds:
         assert host.peers(gdrcopy=True).built == {K: ("gdrdrv",)}
         os.utime(host.path(DKMS + "nvidia.ko"), (5e9, 5e9))
         assert host.peers(gdrcopy=True).built == {K: ()}, "another driver, by its file"
+
+    def test_a_clock_that_was_ahead_does_not_make_it_one_of_the_next_driver(self, tmp_path: Path) -> None:
+        """The driver is exchanged once the clock is right, and the run is killed before it builds what is beside it."""
+        host = Dkms(tmp_path, state="gdrdrv/2.6: added\n")
+        host.build()
+        for name, seconds in (("nvidia.ko", 4e9), ("gdrdrv.ko", 4e9 + 60)):
+            os.utime(host.path(DKMS + name), (seconds, seconds))
+        remember_built(host, Journal(host), K, "gdrdrv")
+        assert host.peers(gdrcopy=True).built == {K: ("gdrdrv",)}
+        host.write(DKMS + "nvidia.ko", "license: Dual MIT/GPL\nanother version\n")
+        assert host.peers(gdrcopy=True).built == {K: ()}
 
     @pytest.mark.parametrize("state", ["gdrdrv/2.6: added\n", "gdrdrv/2.6, 6.1.0-1-amd64, x86_64: installed\n"])
     def test_a_file_that_dkms_does_not_have_for_installed_is_none(self, tmp_path: Path, state: str) -> None:
