@@ -4,8 +4,7 @@
 
 A module is of the driver that is there when both files are those that our own build left (BUILT of the driver's
 memory), whatever the clock was. Where others have built it, its file is not older than the driver's module of that
-kernel.
-What does not build for a kernel that nobody needs is remembered (FAILED), as the driver's own module is.
+kernel. What does not build for a kernel that nobody needs is remembered (FAILED), as the driver's own module is.
 """
 from __future__ import annotations
 
