@@ -267,13 +267,14 @@ class Run:
             error.details.setdefault("changed", bool(applied))
             raise
 
-    def _carry_out(self, plan: Plan, applied: List[str]) -> Outcome:
+    def _carry_out(self, plan: Plan, applied: List[str], came: Optional[Plan] = None) -> Outcome:
+        """came: what is still to be done of a plan whose first steps are, None where none is."""
         plan_name = digest(plan.to_dict())
         closed = _Closed(self.journal, self.capability.name, self.approved)
         self._settle(plan, applied)
         closed.add(applied)
         self._note_satisfied(plan, plan_name, closed)
-        to_do, deferred = split_by_disruption(plan.steps, self.allowed)
+        to_do, deferred = split_by_disruption((came or plan).steps, self.allowed)
         earlier = len(applied)
         failures: List[Tuple[Step, GpuOpsError]] = []
         for number, step in enumerate(to_do, 1):
@@ -299,8 +300,9 @@ class Run:
             closed.add([step.id])
         if failures:
             raise _of_several(failures)
-        if to_do:
-            self._verify(deferred, plan)
+        needed = self._verify(deferred, plan, again=came is not None) if to_do else None
+        if needed is not None:
+            return self._carry_out(replace(needed, steps=(*to_do, *needed.steps)), applied, needed)
         return Outcome(plan, applied, deferred)
 
     def _open(self, step: Step, plan: Plan, plan_name: str, done: Sequence[str]) -> None:
@@ -449,16 +451,27 @@ class Run:
             self.journal.note("satisfied", step, plan_name)
         closed.add([step.id for step in there])
 
-    def _verify(self, deferred: Sequence[Step], before: Plan) -> None:
-        """What is left is an error; where not all could be planned, what could be is judged."""
+    def _verify(self, deferred: Sequence[Step], before: Plan, again: bool) -> Optional[Plan]:
+        """What is left of the plan before is an error. Others change the host meanwhile, and a kernel that came needs
+        its module: the plan with what is needed since, None where nothing is, or where not all could be planned before.
+
+        again: whether there was such a plan already. Then it is an error too, as it is where nobody has approved it.
+        """
         plan = self._plan()
         planned = {step.id for step in before.steps}
-        left = {step.id: step for step in plan.steps if before.complete or step.id in planned}
-        for step in deferred:
-            left.pop(step.id, None)
-        if left:
-            raise _without_effect(next(iter(left.values())))
+        left = [step for step in plan.steps if step.id not in {each.id for each in deferred}]
+        for step in left:
+            if step.id in planned:
+                raise _without_effect(step)
         _refuse([replace(refusal, found="after its steps, %s" % refusal.found) for refusal in plan.refusals])
+        if not (left and before.complete):
+            return None
+        # A step of the controller's begins a further call, which would know nothing of those before
+        if again or self.approved is not None or (
+                self.resumed and any(step.action in CONTROLLER_ACTIONS for step in left)):
+            raise _changed_meanwhile(left)
+        _refuse_unmet(plan)
+        return plan
 
     def _waits_as_approved(self) -> bool:
         """Whether nothing of this capability could be planned when the plan was approved: what it is has been read by
@@ -531,6 +544,16 @@ def _without_effect(step: Step) -> GpuOpsError:
         wanted="a second observation without it",
         remedy="read the step's own log on the host; another program may undo the change",
         failed_step=step.to_dict(),
+    )
+
+
+def _changed_meanwhile(needed: Sequence[Step]) -> GpuOpsError:
+    return GpuOpsError(
+        "host.changed_meanwhile",
+        found="others changed the host meanwhile: needed is now, and was not when this run began: %s" % ", ".join(
+            "%s (%s)" % (step.id, step.why) if step.why else step.id for step in needed),
+        wanted="a host that is as it was when its plan was made",
+        remedy="run again; where a plan was approved, make and approve it anew",
     )
 
 

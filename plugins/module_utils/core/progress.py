@@ -36,7 +36,7 @@ find %(built)s -maxdepth 4 -path '*/build/make.log' -cnewer $p -exec head -qn 1 
 true""" % {"path": PATH, "mark": _MARK, "fetched": _FETCHED, "built": _BUILT}
 
 # dkms(8) begins a build's log so, 'name-version' or since release 3.1 'name/version'
-_BUILD = re.compile(r"DKMS .*?make\.log for (\S+) for kernel (\S+)")
+BUILD = re.compile(r"DKMS .*?make\.log for (\S+) for kernel (\S+)")
 # dpkg(1), --log: 'YYYY-MM-DD hh:mm:ss status STATE PACKAGE VERSION', or an action and its package
 _DPKG = re.compile(r"\S+ \S+ (?:status (\S+)|(install|upgrade|configure|remove|purge|trigproc)) (\S+?)(?::\S+)? ")
 _DPKG_WORDS = {"install": "unpacking", "upgrade": "unpacking", "half-installed": "unpacking",
@@ -123,7 +123,7 @@ def parse(told: str) -> Optional[Seen]:
     if progress is None or not times:
         return None
     sizes = (int(value) for value in lines.get("fetched", []) if value.isdigit())
-    built = (_BUILD.search(line) for line in lines.get("dkms", []))
+    built = (BUILD.search(line) for line in lines.get("dkms", []))
     builds = ["%s for kernel %s" % (_plain(found.group(1)), _plain(found.group(2))) for found in built if found]
     return Seen(progress, float(times[0]), sum(sizes), _dpkg("".join(lines.get("dpkg", [])[-1:])), ", ".join(builds))
 

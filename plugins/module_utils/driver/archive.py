@@ -129,6 +129,26 @@ def lend(host: Host, packages: Mapping[str, Optional[str]]) -> None:
             host.run(["cp", "--link", host.path("%s/%s" % (STORE, name)), host.path(directory)], check=False)
 
 
+def can_be_unpacked(host: Host, path: str) -> bool:
+    """Whether every byte of a package file is sound; that its members end where they should tells less (kept())."""
+    reads = ["rpm", "--checksig", "--nosignature"] if path.endswith(".rpm") else ["dpkg-deb", "--contents"]
+    return host.run([*reads, host.path(path)], check=False, timeout=600).rc == 0
+
+
+def discard_damaged(host: Host, packages: Mapping[str, str]) -> Tuple[str, ...]:
+    """Remove what cannot be unpacked of these packages' files, ours and apt's; their names.
+
+    apt takes a file of the right size for the one that it would fetch, and dpkg finds the damage each time anew.
+    """
+    damaged = [path for directory, names in ((STORE, kept(host)),
+                                             (database.archives_directory(host), database.archives(host)))
+               for name in names for path in ("%s/%s" % (directory, name),)
+               if not strangers([name], packages) and not can_be_unpacked(host, path)]
+    for path in damaged:
+        host.remove(path)
+    return tuple(dict.fromkeys(os.path.basename(path) for path in damaged))
+
+
 def prune(host: Host, *sets: Mapping[str, str]) -> None:
     """Remove the files of all packages but these; those that are not whole and what a killed keep() left go too."""
     whole = set(kept(host))

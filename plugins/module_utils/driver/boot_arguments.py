@@ -4,10 +4,12 @@
 
 What counts is what GRUB reads: a file of /etc/default/grub.d has no effect before update-grub ran, and none of that on
 the running kernel before a boot. What ours have put there is remembered (NOTE of the driver's memory), so that it goes
-again, and what others have put there stays.
+again, and what others have put there stays. It is noted before the file is there: an update-grub of somebody else may
+read that before ours does.
 """
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -22,8 +24,9 @@ from .policy import Policy
 from .tables.boot_tools import GRUB_FILE, UPDATE_GRUB
 
 NAME = "driver"
-CONFIGURE = "boot.configure"
+CONFIGURE, NOTED = "boot.configure", "boot.note"
 NOTE = "kernel_arguments"
+_ADDS = re.compile(r'^GRUB_CMDLINE_LINUX="\$GRUB_CMDLINE_LINUX (.*)"$', re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,8 @@ class BootArguments:
 
 def read_arguments(host: Host, journal: Journal, policy: Policy) -> BootArguments:
     noted = tuple(journal.recall("driver").get(NOTE, ()))
-    if not (policy.kernel_arguments or noted):
+    is_ours = any(original.path == GRUB_FILE for original in journal.originals("driver"))
+    if not (policy.kernel_arguments or noted or is_ours):
         return BootArguments()
     for path in (directory + "/grub.cfg" for directory in GRUB_DIRECTORIES):
         text = host.read(path)
@@ -58,6 +62,11 @@ def read_arguments(host: Host, journal: Journal, policy: Policy) -> BootArgument
 
 def text_of(arguments: Sequence[str]) -> str:
     return managed('GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX %s"\n' % " ".join(arguments))
+
+
+def arguments_of(text: Optional[str]) -> Tuple[str, ...]:
+    """Those that a file of ours adds."""
+    return tuple(each for added in _ADDS.findall(text or "") for each in added.split())
 
 
 def refusals(arguments: BootArguments, policy: Policy, boot: BootState) -> List[Refusal]:
@@ -83,8 +92,9 @@ def steps(
     lacking = [each for each in wanted if not _has_all(arguments, kernels, (each,))]
     found: List[Step] = []
     if before != text_of(wanted) and (lacking or GRUB_FILE in originals):
+        found += _note(arguments, wanted, requires)
         found.append(file_step(NAME, GRUB_FILE, before, text_of(wanted), "The boot loader starts kernels with these.",
-                               requires=requires))
+                               requires=(*requires, *(step.id for step in found))))
     stale = [each for each in arguments.noted if each not in wanted]
     if found or lacking or stale:
         found.append(_configure(arguments, {
@@ -95,11 +105,23 @@ def steps(
 def removal(
     arguments: BootArguments, files: Mapping[str, Optional[str]], originals: Mapping[str, Optional[str]]
 ) -> List[Step]:
-    found = [restore_step(NAME, GRUB_FILE, files.get(GRUB_FILE), originals[GRUB_FILE])] \
-        if GRUB_FILE in originals else []
-    if arguments.noted and arguments.tool and arguments.configuration:
-        found.append(_configure(arguments, dict.fromkeys(arguments.noted), tuple(step.id for step in found)))
+    can_go = arguments.tool and bool(arguments.configuration)
+    there = arguments_of(files.get(GRUB_FILE)) if GRUB_FILE in originals else ()
+    found = _note(arguments, there, ()) if can_go else []
+    if GRUB_FILE in originals:
+        found.append(restore_step(NAME, GRUB_FILE, files.get(GRUB_FILE), originals[GRUB_FILE]))
+    if can_go and (found or arguments.noted):
+        found.append(_configure(arguments, dict.fromkeys(sorted({*arguments.noted, *there})),
+                                tuple(step.id for step in found)))
     return found
+
+
+def _note(arguments: BootArguments, names: Sequence[str], requires: Tuple[str, ...]) -> List[Step]:
+    """Have these remembered, as far as they are not."""
+    lacking = [each for each in names if each not in arguments.noted]
+    return [Step(NAME, NOTED, "kernel arguments", "They are known for ours, and go again, whoever tells GRUB of them.",
+                 change={"before": dict.fromkeys(lacking), "after": dict.fromkeys(lacking, "set")},
+                 depends_on=requires)] if lacking else []
 
 
 def _configure(
@@ -134,14 +156,18 @@ def notes(arguments: BootArguments, policy: Policy, boot: BootState) -> List[str
     return ["The running kernel keeps %s until the next boot." % " ".join(kept)] if kept else []
 
 
-# The step that is no other's
+# The steps that are no other's
+
+
+def note(host: Host, journal: Journal, step: Step) -> None:
+    wanted = [name for name, value in step.change["after"].items() if value]
+    _remember(journal, sorted({*wanted, *journal.recall("driver").get(NOTE, ())}))
 
 
 def configure(host: Host, journal: Journal, step: Step) -> None:
     """What is on its way into GRUB's file is remembered first, and what has gone once it has."""
-    after = step.change["after"]
-    wanted = [name for name, value in after.items() if value]
-    _remember(journal, sorted({*wanted, *journal.recall("driver").get(NOTE, ())}))
+    wanted = [name for name, value in step.change["after"].items() if value]
+    note(host, journal, step)
     run_argv(host, journal, step)
     _remember(journal, wanted)
 
@@ -151,4 +177,4 @@ def _remember(journal: Journal, noted: Sequence[str]) -> None:
     journal.remember("driver", {**memory, **({NOTE: list(noted)} if noted else {})})
 
 
-EXECUTORS: Dict[str, Executor] = {CONFIGURE: configure}
+EXECUTORS: Dict[str, Executor] = {NOTED: note, CONFIGURE: configure}

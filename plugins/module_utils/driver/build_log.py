@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import re
+from typing import Set
 
 from ..core.errors import GpuOpsError
 from ..core.host import CommandResult, Host
+from ..core.progress import BUILD
 
 LOG_LINES = 12
 # What says nothing of the module: of libc (strerror(3)), and of gcc and make where the kernel killed for memory
@@ -26,6 +28,11 @@ def _newest(host: Host, module: str, tree: str) -> str:
     found = [(made.st_mtime_ns, name) for name in host.glob("%s/%s/build/make.log" % (tree, module))
              for made in [host.stat(name)] if made is not None]
     return max(found)[1] if found else ""
+
+
+def kernels_of_log(host: Host, path: str) -> Set[str]:
+    """The kernels that something was compiled for in the directory of a log: each build adds its own line."""
+    return {of for _module, of in BUILD.findall(host.read(path) or "")}
 
 
 def refuse_hampered(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from typing import Dict
+from typing import Callable, Dict
 
 from ..core.errors import GpuOpsError
 from ..core.host import CommandResult, Host
@@ -18,12 +18,14 @@ from ..packages import torn
 from ..packages.apt import credentials, running
 from ..packages.dnf import credentials as dnf_credentials
 from ..packages.managers import APT, DNF, ZYPPER, manager_of_step
+from ..packages.others import await_others
 from . import enrollment, precompiled, record_executors, runfile, staging_executors
 from .archive import keep_fetched, lend
 from .build_log import last_lines, last_log, refuse_hampered
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
 from .peer_builds import remember_failed
 from .policy import Policy
+from .undisturbed import build_undisturbed
 
 _NOTHING_BUILT = re.compile(r"\balready (?:built|installed)\b")
 
@@ -56,7 +58,8 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
             remedy="see `dkms status`; reinstall the driver's package of its kernel module")
     # The kernel would not load what is there: signed by an unknown key, or left empty by a power cut
     done = install_built(host, "%s/%s" % (name, version), step.subject, limit,
-                         dkms_has_built(rows, name, version, step.subject))
+                         dkms_has_built(rows, name, version, step.subject),
+                         lambda: installed_module(host, step.subject).version == version)
     module = installed_module(host, step.subject)
     if module.version != version:
         refuse_hampered(host, step.subject, done, "%s/%s" % (name, version))
@@ -81,20 +84,26 @@ def build_module(host: Host, journal: Journal, step: Step) -> None:
         _tell_idle_peermem(host, journal, step)
 
 
-def install_built(host: Host, module: str, kernel: str, limit: float, is_built: bool) -> CommandResult:
-    """Build and install 'name/version' for a kernel, anew where DKMS has it for built.
+def install_built(
+    host: Host, module: str, kernel: str, limit: float, is_built: bool, is_there: Callable[[], bool]
+) -> CommandResult:
+    """Build and install 'name/version' for a kernel while nobody else does, anew where DKMS has it for built.
 
     What is installed stays where a build by force fails. Before 3.0.7 there is none (dkms, commit 8dc47a2): DKMS says
     that all is built already, and builds it once it has been removed.
     """
-    words = [module, "-k", kernel]
-    if is_built:
-        forced = host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
-        if forced.rc == 0 and _NOTHING_BUILT.search(forced.stdout):
-            host.run(["dkms", "remove", *words], check=False, timeout=limit)
-        else:
-            words.append("--force")
-    return host.run(["dkms", "install", *words], check=False, timeout=limit)
+    def install(again: bool) -> CommandResult:
+        words = [module, "-k", kernel]
+        if is_built or again:
+            forced = host.run(["dkms", "build", "--force", *words], check=False, timeout=limit)
+            if forced.rc == 0 and _NOTHING_BUILT.search(forced.stdout):
+                host.run(["dkms", "remove", *words], check=False, timeout=limit)
+            else:
+                words.append("--force")
+            await_others(host)
+        return host.run(["dkms", "install", *words], check=False, timeout=limit)
+
+    return build_undisturbed(host, module, kernel, install, is_there)
 
 
 def _tell_idle_peermem(host: Host, journal: Journal, step: Step) -> None:

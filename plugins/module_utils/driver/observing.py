@@ -23,9 +23,9 @@ from ..packages.dnf import history as dnf_history
 from ..packages.manager import PackageManager
 from ..packages.managers import APT, DNF, ZYPPER, manager_of
 from ..packages.model import Package
+from ..packages.others import await_others
 from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
-from ..packages.rpm.others import await_others
 from ..packages.zypper import history as zypper_history
 from . import archive, catalogue, kernel_hold, prebuilt, runfile
 from .backends import dnf_offers, zypper_offers

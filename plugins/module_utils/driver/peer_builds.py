@@ -2,9 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What is there of the modules beside the driver's: for which kernels they are built, and for which driver.
 
-A module is of the driver that is there when its file is not older than the driver's module of that kernel. Where a
-clock was set back, the files that our own build left say the same (BUILT of the driver's memory). What does not build
-for a kernel that nobody needs is remembered (FAILED), as the driver's own module is.
+A module is of the driver that is there when both files are those that our own build left (BUILT of the driver's
+memory), whatever the clock was. Where others have built it, its file is not older than the driver's module of that
+kernel. What does not build for a kernel that nobody needs is remembered (FAILED), as the driver's own module is.
 """
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def _is_of_driver(host: Host, memory: Mapping[str, Any], release: str, module: s
     made, drivers = host.stat(path), host.stat(driver) if driver else None
     if made is None or drivers is None:
         return False
-    return made.st_mtime_ns >= drivers.st_mtime_ns or memory.get(BUILT, {}).get(release, {}).get(
-        module) == stamps(host, path, driver)
+    noted = memory.get(BUILT, {}).get(release, {}).get(module)
+    return made.st_mtime_ns >= drivers.st_mtime_ns if noted is None else noted == stamps(host, path, driver)
 
 
 def stamps(host: Host, *paths: str) -> List[int]:

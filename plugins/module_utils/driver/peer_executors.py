@@ -3,7 +3,7 @@
 """Building a module beside the driver's, and unloading one."""
 from __future__ import annotations
 
-from typing import Dict
+from typing import Dict, Optional
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -11,7 +11,7 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor, run_argv
 from ..core.versions import version_key
-from ..hardware.boot import module_file, read_module
+from ..hardware.boot import Module, module_file, read_module
 from .build_log import last_lines, last_log, refuse_hampered
 from .executors import check_signer, install_built
 from .kernels import dkms_has_built, dkms_status
@@ -36,14 +36,19 @@ def build_peer(host: Host, journal: Journal, step: Step) -> None:
             remedy="see `dkms status`; reinstall the package that brings it")
     name = "%s/%s" % (given["source"], version)
     before = _stamp(host, release, given["module"])
-    done = install_built(host, name, release, limit,
-                         dkms_has_built(dkms_status(host), given["source"], version, release))
-    path = module_file(host, release, given["module"])
-    is_new = bool(path) and _stamp(host, release, given["module"]) != before
-    is_installed = any(row[:3] == (given["source"], version, release) and row[3].startswith("installed")
-                       for row in dkms_status(host))
-    module = read_module(host, path) if is_new and is_installed else None
-    if module is None or not module.license:
+
+    def built() -> Optional[Module]:
+        path = module_file(host, release, given["module"])
+        is_new = bool(path) and _stamp(host, release, given["module"]) != before
+        is_installed = any(row[:3] == (given["source"], version, release) and row[3].startswith("installed")
+                           for row in dkms_status(host))
+        module = read_module(host, path) if is_new and is_installed else None
+        return module if module and module.license else None
+
+    done = install_built(host, name, release, limit, dkms_has_built(
+        dkms_status(host), given["source"], version, release), lambda: built() is not None)
+    module = built()
+    if module is None:
         refuse_hampered(host, release, done, name)
         if not given["essential"]:
             remember_failed(host, journal, release, given["module"], given["driver"])

@@ -11,7 +11,7 @@ from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor, managed
-from .archive import INDEX, STORE, index_of, keep, kept, prune, repository
+from .archive import INDEX, STORE, can_be_unpacked, index_of, keep, kept, prune, repository
 from .files import KEPT_SOURCES_FILE
 from .observing import LISTS, list_name
 from .record import MEMORY, is_archived, strangers
@@ -59,9 +59,7 @@ def _discard_damaged(host: Host, packages: Mapping[str, str]) -> None:
     """dpkg finds what cannot be unpacked when half of the former driver is gone, and so does rpm."""
     for name in kept(host):
         path = "%s/%s" % (STORE, name)
-        reads = ["rpm", "--checksig", "--nosignature"] if name.endswith(".rpm") else ["dpkg-deb", "--contents"]
-        if not strangers([name], packages) and host.run(
-                [*reads, host.path(path)], check=False, timeout=600).rc != 0:
+        if not strangers([name], packages) and not can_be_unpacked(host, path):
             host.remove(path)
 
 

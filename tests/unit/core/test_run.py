@@ -3,6 +3,7 @@
 """The one way from a policy to a verified change, on a small capability over real files."""
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from dataclasses import dataclass, replace
@@ -181,6 +182,83 @@ def test_what_disturbs_too_much_is_put_off(host: Host) -> None:
 def test_a_step_without_effect_is_an_error(host: Host) -> None:
     with pytest.raises(GpuOpsError, match="still needed"):
         run(host, STUBBORN, text="new").apply()
+
+
+def kernel_comes(host: Host, *names: str) -> Any:
+    """A capability that makes a file beside each kernel; while it makes one, the next of these kernels is installed."""
+    coming = iter(names)
+
+    def lacking(host: Host, journal: Journal, policy: Mapping[str, Any], facts: HostFacts) -> Seen:
+        return Seen({path: None for path in host.glob("/kernels/*") if not host.exists("/modules" + path)}, ())
+
+    def build(host: Host, journal: Journal, step: Step) -> None:
+        host.write("/modules" + step.subject, "")
+        for name in itertools.islice(coming, 1):
+            host.write("/kernels/" + name, "")
+
+    def build_all(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        return Plan(steps=tuple(Step("files", "file.write", path, "It has no module.") for path in observation.texts))
+
+    host.write("/kernels/first", "")
+    return replace(FILES, observe=lacking, plan=build_all, executors={"file.write": build})
+
+
+def test_a_kernel_that_comes_while_the_host_is_changed_is_served_by_the_same_run(host: Host) -> None:
+    outcome = run(host, kernel_comes(host, "second"), text="new").apply()
+    assert outcome.applied == ["files/file.write//kernels/first", "files/file.write//kernels/second"]
+    assert [step.id for step in outcome.plan.steps] == outcome.applied
+    assert told(host, "done") == ["/kernels/first", "/kernels/second"]
+
+
+def test_one_that_nobody_has_approved_is_told(host: Host) -> None:
+    capability = kernel_comes(host, "second")
+    approved = run(host, capability, text="new").preview().plan
+    with pytest.raises(GpuOpsError, match="/kernels/second.*run again; where a plan was approved") as failure:
+        run(host, capability, text="new", approved=approved).apply()
+    assert (failure.value.code, failure.value.result()["applied"]) == (
+        "host.changed_meanwhile", ["files/file.write//kernels/first"])
+    assert told(host, "started") == ["/kernels/first"]
+
+
+def test_a_host_that_others_change_for_ever_is_told(host: Host) -> None:
+    with pytest.raises(GpuOpsError, match="/kernels/third") as failure:
+        run(host, kernel_comes(host, "second", "third", "fourth"), text="new").apply()
+    assert failure.value.code == "host.changed_meanwhile" and told(host, "failed") == []
+    assert len(failure.value.result()["applied"]) == 2
+
+
+def test_what_comes_and_disturbs_too_much_is_put_off_as_any_other(host: Host) -> None:
+    capability = kernel_comes(host, "second")
+
+    def disturbs(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        return Plan(steps=tuple(
+            replace(step, disruption=Disruption.reboot) if step.subject.endswith("second") else step
+            for step in capability.plan(observation, policy, facts).steps))
+
+    outcome = run(host, replace(capability, plan=disturbs), allowed=Disruption.none, text="new").apply()
+    assert [step.subject for step in outcome.deferred] == ["/kernels/second"]
+    assert outcome.applied == ["files/file.write//kernels/first"]
+
+
+@pytest.mark.parametrize("resumed", ("", "files/packages.install/driver"))
+def test_packages_for_what_came_are_waited_for_once(host: Host, resumed: str) -> None:
+    """The call after them knows nothing of those before: two that undo each other would take turns for ever."""
+    capability = kernel_comes(host, "second")
+
+    def with_headers(observation: Seen, policy: Mapping[str, Any], facts: HostFacts) -> Plan:
+        return Plan(steps=tuple(
+            packages_step("files", "headers", {"headers": None}, {"headers": "1"}, "It has none.")
+            if step.subject.endswith("second") else step for step in capability.plan(observation, policy, facts).steps))
+
+    begun = run(host, replace(capability, plan=with_headers), text="new", resumed=resumed)
+    if resumed:
+        with pytest.raises(GpuOpsError, match="packages.install/headers") as failure:
+            begun.apply()
+        assert failure.value.code == "host.changed_meanwhile"
+    else:
+        outcome = begun.apply()
+        assert outcome.awaiting is not None and outcome.awaiting.subject == "headers"
+        assert [step.subject for step in outcome.plan.steps] == ["/kernels/first", "headers"]
 
 
 def test_a_host_that_is_refused_after_the_steps_is_no_success(host: Host) -> None:

@@ -20,8 +20,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, planner
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.staging_executors import Books
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.provenance import Provenance
 
 sys.path.append(str(Path(__file__).parents[1] / "packages"))
 from scratch_apt import Repository, Root  # noqa: E402
@@ -57,14 +57,14 @@ class Machine:
             done.append(step.id)
 
     def _transaction(self, step: Step, done: List[str]) -> None:
-        opened = Provenance().opened(self.host, step, done)
+        opened = Books().opened(self.host, step, done)
         try:
             if step.action == "packages.remove":
                 self.root.apt("remove", "--purge", *step.parameters["request"])
             else:
                 self.root.apt(*install_words(step.parameters["request"], step.parameters["allow_downgrade"]))
         finally:
-            Provenance().settle(self.host, self.journal, step, opened)
+            Books().settle(self.host, self.journal, step, opened)
 
     def driver(self) -> Dict[str, str]:
         return {name: version for name, version in self.root.installed().items() if name in (*NAMES, "libnvidia-new")}

@@ -208,7 +208,7 @@ class World(world.World):
         return seen
 
     def _arguments(self, wanted: Policy) -> BootArguments:
-        if not (wanted.kernel_arguments or self.noted) or self.theirs is None:
+        if not (wanted.kernel_arguments or self.noted or GRUB_FILE in self.files) or self.theirs is None:
             return BootArguments()
         return BootArguments("/boot/grub/grub.cfg", {kernel.release: self.configured for kernel in self.kernels},
                              self.noted, True)
@@ -613,11 +613,17 @@ class World(world.World):
         self.peers_loaded = {}
         self.boot_state = replace(self.boot_state, command_line=" ".join(self.configured))
 
+    def boot_note(self, step: Step) -> None:
+        self.noted = tuple(sorted({*self.noted, *step.change["after"]}))
+
     def boot_configure(self, step: Step) -> None:
         """update-grub reads what all have written."""
+        self.update_grub()
+        self.noted = tuple(name for name, value in step.change["after"].items() if value)
+
+    def update_grub(self) -> None:
         ours = re.findall(r"\$GRUB_CMDLINE_LINUX (.*)\"", self.files.get(GRUB_FILE, ""))
         self.configured = (*(self.theirs or ()), *(each for text in ours for each in text.split()))
-        self.noted = tuple(name for name, value in step.change["after"].items() if value)
 
     def say_grub(self, *arguments: str) -> None:
         """GRUB is the boot loader, and others have it start kernels with these."""

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 import pytest
-from driver_world import policy
+from driver_world import World, policy
 from gpu_hosts import A100, facts
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
@@ -16,10 +17,15 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Com
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import boot_arguments, by_hand, peers
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_builds import Peers, read_peers
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_builds import (
+    Peers,
+    read_peers,
+    remember_built,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_executors import build_peer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.peer_offer import peer_transaction, peer_versions
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing import SigningKey
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.boot_tools import GRUB_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware import boot, peer_modules
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.index import Preference
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Simulation
@@ -120,6 +126,17 @@ class TestBuilds:
         assert host.peers(gdrcopy=True).built == {K: ("gdrdrv",)}
         os.utime(host.path(DKMS + "nvidia.ko"), (5e9, 5e9))
         assert host.peers(gdrcopy=True).built == {K: ()}, "another driver, by its file"
+
+    def test_a_clock_that_was_ahead_does_not_make_it_one_of_the_next_driver(self, tmp_path: Path) -> None:
+        """The driver is exchanged once the clock is right, and the run is killed before it builds what is beside it."""
+        host = Dkms(tmp_path, state="gdrdrv/2.6: added\n")
+        host.build()
+        for name, seconds in (("nvidia.ko", 4e9), ("gdrdrv.ko", 4e9 + 60)):
+            os.utime(host.path(DKMS + name), (seconds, seconds))
+        remember_built(host, Journal(host), K, "gdrdrv")
+        assert host.peers(gdrcopy=True).built == {K: ("gdrdrv",)}
+        host.write(DKMS + "nvidia.ko", "license: Dual MIT/GPL\nanother version\n")
+        assert host.peers(gdrcopy=True).built == {K: ()}
 
     @pytest.mark.parametrize("state", ["gdrdrv/2.6: added\n", "gdrdrv/2.6, 6.1.0-1-amd64, x86_64: installed\n"])
     def test_a_file_that_dkms_does_not_have_for_installed_is_none(self, tmp_path: Path, state: str) -> None:
@@ -273,13 +290,42 @@ class TestKernelArguments:
         host = Grub(str(tmp_path))
         wanted = boot_arguments.BootArguments("/boot/grub/grub.cfg", {K: ("ro",)}, (), True)
         steps = boot_arguments.steps(wanted, policy(kernel_arguments=["iommu=pt"]), [K], {}, {})
-        assert [step.action for step in steps] == ["file.write", "boot.configure"]
+        assert [step.action for step in steps] == ["boot.note", "file.write", "boot.configure"]
         with pytest.raises(GpuOpsError):
-            boot_arguments.configure(host, Journal(host), steps[1])
+            boot_arguments.configure(host, Journal(host), steps[2])
         assert Journal(host).recall("driver") == {"kernel_arguments": ["iommu=pt"]}
         host.rc = 0
-        boot_arguments.configure(host, Journal(host), steps[1])
+        boot_arguments.configure(host, Journal(host), steps[2])
         assert Journal(host).recall("driver") == {"kernel_arguments": ["iommu=pt"]}
+
+    @pytest.mark.parametrize("killed_after", (1, 2, 3))
+    def test_what_somebody_elses_update_grub_has_read_of_ours_goes_with_an_empty_policy(
+        self, killed_after: int
+    ) -> None:
+        """Killed before our own update-grub, another one runs, and then nobody wants the argument any more."""
+        world = World(facts=facts(A100))
+        world.say_grub("ro")
+        world.apply(world.plan(policy()))
+        plan = world.plan(policy(kernel_arguments=["iommu=pt"]))
+        world.apply(replace(plan, steps=plan.steps[:killed_after]))
+        world.update_grub()
+        for _time in range(2):
+            first = world.plan(policy()).steps[:1]
+            world.apply(replace(world.plan(policy()), steps=first))
+        world.apply(world.plan(policy()))
+        assert (world.configured, world.noted, GRUB_FILE in world.files) == (("ro",), (), False)
+        assert world.plan(policy()).steps == ()
+
+    def test_a_file_that_nobody_has_noted_goes_with_what_it_added(self, tmp_path: Path) -> None:
+        """As an older release has left it where it was killed."""
+        there = boot_arguments.BootArguments("/boot/grub/grub.cfg", {K: ("iommu=pt",)}, (), True)
+        steps = boot_arguments.removal(
+            there, {GRUB_FILE: boot_arguments.text_of(["iommu=pt"])}, {GRUB_FILE: None})
+        assert [step.action for step in steps] == ["boot.note", "file.restore", "boot.configure"]
+        host = Host(str(tmp_path))
+        host.write("/boot/grub/grub.cfg", self.GRUB)
+        Journal(host).keep_original("driver", GRUB_FILE)
+        assert boot_arguments.read_arguments(host, Journal(host), policy()).configuration == "/boot/grub/grub.cfg"
 
     def test_grubs_file_is_read_where_it_lies(self, tmp_path: Path) -> None:
         host = Host(str(tmp_path))

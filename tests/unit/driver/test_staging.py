@@ -4,10 +4,11 @@
 here its build leaves what it leaves there; dpkg-deb, sha256sum, and bash, in which DKMS reads overrides, are real."""
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence
 
 import pytest
 from driver_world import World, policy
@@ -18,7 +19,12 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive, kernels, staging_executors
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
+    archive,
+    kernels,
+    staging_executors,
+    undisturbed,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.staged_build import (
     STAGED,
@@ -51,7 +57,8 @@ class Killed(BaseException):
 
 class Machine(Host):
     """builds: what DKMS ends with, log: and what its log is then. installed: {kernel: version of its module}.
-    dies_at: the command not reached."""
+    dies_at: the command not reached. root_is_full: no package can be unpacked.
+    hangs: whether DKMS does not end. built: how often DKMS was called, and meanwhile: what others do while it works."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(str(root))
@@ -59,6 +66,10 @@ class Machine(Host):
         self.installed: Dict[str, str] = {}
         self.commands: List[Sequence[str]] = []
         self.dies_at = 0
+        self.root_is_full = False
+        self.hangs = False
+        self.built = 0
+        self.meanwhile: Callable[[], None] = lambda: None
 
     def run(
         self, argv: Sequence[str], check: bool = True, timeout: float = 120, stdin: Optional[str] = None,
@@ -70,6 +81,8 @@ class Machine(Host):
         if argv[0] == "modinfo":
             return CommandResult(argv, 0, "version: %s\n" % next(
                 version for release, version in self.installed.items() if release in argv[-1]), "")
+        if "--extract" in argv and self.root_is_full:
+            argv = ["sh", "-c", "echo 'dpkg-deb: error: No space left on device' >&2; exit 2"]
         if "dkms" not in argv:
             return super().run(argv, check, timeout, stdin, env)
         assert argv[:4] == ["nice", "-n", "19", "dkms"] and (env or {})["sign_file"] == "/nonexistent"
@@ -77,6 +90,12 @@ class Machine(Host):
         source = Path(argv[argv.index("--sourcetree") + 1]) / ("nvidia-" + version)
         assert (source / "dkms.conf").is_file()
         made = Path(tree) / "nvidia" / version
+        if (made / kernel).exists():
+            return CommandResult(argv, 0, "Module nvidia/%s already built for kernel %s.\n" % (version, kernel), "")
+        self.built += 1
+        self.meanwhile()
+        if self.hangs:
+            return super().run(["sleep", "60"], check, 0.2)
         if self.builds:
             (made / "build").mkdir(parents=True)
             (made / "build/make.log").write_text(self.log)
@@ -225,6 +244,64 @@ class TestStaging:
         machine.builds = 0
         assert [build.whole for build in stage(machine, essential=False)] == [True]
 
+    @pytest.mark.parametrize("ended", (10, 21))
+    def test_a_build_that_fails_while_packages_are_unpacked_is_done_once_more(
+        self, machine: Machine, ended: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Headers may be half there."""
+        machine.builds = ended
+
+        def unpacks(_host: Host) -> bool:
+            machine.builds = 0
+            return True
+
+        monkeypatch.setattr(undisturbed, "package_manager_works", unpacks)
+        assert [(build.whole, build.why) for build in stage(machine, essential=False)] == [(True, "")]
+        assert Journal(machine).recall("driver") == {}
+        machine.builds = ended
+        monkeypatch.setattr(undisturbed, "package_manager_works", lambda _host: True)
+        with pytest.raises(GpuOpsError) as told:
+            stage(machine, essential=False)
+        assert told.value.code == "driver.build_disturbed"
+        assert left(machine) == [] and Journal(machine).recall("driver") == {}
+
+    @pytest.mark.parametrize("essential", (True, False))
+    def test_a_build_that_takes_too_long_leaves_nothing_and_holds_up_only_a_kernel_in_use(
+        self, machine: Machine, essential: bool
+    ) -> None:
+        machine.hangs = True
+        put(Path(machine.root), "/boot/vmlinuz-" + KERNEL, "")
+        machine.make_directory("/lib/modules/%s/kernel" % KERNEL, 0o755)
+        if essential:
+            with pytest.raises(GpuOpsError) as told:
+                stage(machine)
+            assert told.value.code == "host.command_timed_out" and Journal(machine).recall("driver") == {}
+        else:
+            assert stage(machine, essential=False) == []
+            assert Journal(machine).recall("driver")[kernels.NOTE] == {KERNEL: NEW}
+        assert left(machine) == []
+
+    @pytest.mark.parametrize("times", (1, 2))
+    def test_headers_that_are_replaced_while_it_is_built_have_it_built_anew(
+        self, machine: Machine, times: int
+    ) -> None:
+        """An update of the kernel's packages; the module has the symbols of those before."""
+        symbols = Path(machine.path("/lib/modules/%s/build/Module.symvers" % KERNEL))
+
+        def replaced() -> None:
+            if machine.built <= times:
+                symbols.write_text("symbols %d\n" % machine.built)
+
+        machine.meanwhile = replaced
+        if times == 1:
+            assert [build.whole for build in stage(machine)] == [True] and machine.built == 2
+            symbols.write_text("symbols of the next update\n")
+            assert [build.whole for build in read_staged(machine)] == [False]
+        else:
+            with pytest.raises(GpuOpsError, match="changed the kernel's headers") as told:
+                stage(machine)
+            assert told.value.code == "driver.build_disturbed" and left(machine) == []
+
     def test_an_override_of_somebody_else_stays(self, machine: Machine) -> None:
         path = override_path("nvidia", NEW, KERNEL)
         machine.write(path, "STRIP[0]=no\n")
@@ -237,6 +314,31 @@ class TestStaging:
         machine.remove("%s/nvidia-kernel-open-dkms_%s-1_all.deb" % (archive.STORE, NEW))
         with pytest.raises(GpuOpsError, match="nvidia-kernel-open-dkms"):
             stage(machine)
+
+    def test_a_package_file_that_cannot_be_unpacked_goes_and_is_fetched_anew(
+        self, machine: Machine, tmp_path: Path
+    ) -> None:
+        """Its members end where their headers say, so that apt and we take it for whole."""
+        name = "nvidia-kernel-open-dkms_%s-1_all.deb" % NEW
+        ours = Path(machine.path("%s/%s" % (archive.STORE, name)))
+        data = ours.read_bytes()
+        ours.write_bytes(data[:-40] + bytes(20) + data[-20:])
+        theirs = put(Path(machine.root), "/var/cache/apt/archives/" + name, "")
+        theirs.write_bytes(ours.read_bytes())
+        with pytest.raises(GpuOpsError, match="damaged.*%s" % re.escape(name)) as told:
+            stage(machine)
+        assert told.value.code == "driver.staged_archive_lost"
+        assert (ours.exists(), theirs.exists(), left(machine)) == (False, False, [])
+        package(tmp_path, tmp_path / "root", {"usr/src/nvidia-%s/dkms.conf" % NEW: CONF})
+        assert [build.whole for build in stage(machine)] == [True]
+
+    def test_a_sound_file_that_is_not_unpacked_for_want_of_space_stays(self, machine: Machine) -> None:
+        put(Path(machine.root), STAGED + "/x", "")
+        machine.root_is_full = True
+        with pytest.raises(GpuOpsError) as told:
+            stage(machine)
+        assert told.value.code == "host.command_failed" and machine.list(archive.STORE)
+        assert [build.whole for build in read_staged(machine) if build.kernel == KERNEL] == []
 
     def test_withdrawn_it_leaves_nothing(self, machine: Machine) -> None:
         stage(machine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Iterator, List
 
@@ -194,6 +195,25 @@ def test_a_kept_file_that_cannot_be_unpacked_stops_the_way_back_before_the_trans
     assert machine.driver() == before
     machine.apply(machine.plan(NEWER, state="rolled_back"))
     assert set(machine.driver().values()) == {OLD_PACKAGE}, "what is lost comes from the repository"
+
+
+def test_a_fetched_file_that_cannot_be_unpacked_is_fetched_anew_once_the_transaction_has_failed(
+    machine: Machine
+) -> None:
+    """apt takes what has the right size for what it would fetch."""
+    upgrade = machine.plan(LOADED, version=NEW)
+    fetched = next(number for number, step in enumerate(upgrade.steps, 1) if step.action == "packages.download")
+    machine.apply(replace(upgrade, steps=upgrade.steps[:fetched]))
+    for directory in (archive.STORE, "/var/cache/apt/archives"):
+        (path,) = Path(machine.host.path(directory)).glob("nvidia-modprobe_*%s*" % NEW)
+        data = path.read_bytes()
+        if data[-200:] != bytes(200):
+            path.write_bytes(data[:-200] + bytes(200))
+    with pytest.raises(AssertionError, match="error processing archive"):
+        machine.apply(replace(upgrade, steps=upgrade.steps[fetched:]))
+    assert not list(Path(machine.host.path(archive.STORE)).glob("nvidia-modprobe_*%s*" % NEW))
+    machine.apply(machine.plan(LOADED, version=NEW))
+    assert set(machine.driver().values()) == {NEW_PACKAGE}
 
 
 def test_where_apt_cannot_read_its_sources_nothing_is_said_to_be_back(machine: Machine) -> None:

@@ -24,9 +24,9 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PASSWORD_FILE, REPO_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import others
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import others
 
 
 class Machine(RpmMachine[Root]):
@@ -421,7 +421,7 @@ def test_a_transaction_of_somebody_else_that_is_at_work_is_not_taken_for_one_tha
         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert held.stdout is not None and held.stdout.readline()
     told = machine.call(check=True)
-    assert (told["code"], "process %d" % held.pid in told["found"]) == ("packages.rpm_at_work", True), told["msg"]
+    assert (told["code"], "process %d" % held.pid in told["found"]) == ("packages.manager_at_work", True), told["msg"]
     threading.Timer(3.0, held.communicate).start()
     monkeypatch.setattr(others, "LOCK_SECONDS", 60.0)
     assert machine.call(check=True)["code"] == "driver.transaction_unfinished"
