@@ -33,8 +33,10 @@ NODE_SECONDS = 60.0
 
 # First word of a URL path: the part that is served below it.
 REPOSITORIES: Dict[str, str] = {"cuda": "apt-nvidia", "libnvidia-container": "apt-toolkit", "debian": "apt-debian"}
-# Those that only a laboratory with a host of EL 9 serves
-RPM_REPOSITORIES: Dict[str, str] = {"cuda-rpm": "rpm-nvidia", "el9": "rpm-el9"}
+# By image: those that only a laboratory with such a host serves
+RPM_REPOSITORIES: Dict[str, Dict[str, str]] = {
+    "el9": {"cuda-rpm": "rpm-nvidia", "el9": "rpm-el9"},
+    "sles15": {"cuda-sles15": "rpm-nvidia-sles15", "sles15": "rpm-sles15"}}
 
 
 def say(text: str) -> None:
@@ -264,8 +266,10 @@ class Lab:
 
 
 def repositories_of(topology: Topology) -> Dict[str, str]:
-    rpm = any(spec.image == "el9" for spec in topology.hosts)
-    return {**REPOSITORIES, **(RPM_REPOSITORIES if rpm else {})}
+    served = dict(REPOSITORIES)
+    for spec in topology.hosts:
+        served.update(RPM_REPOSITORIES.get(spec.image, {}))
+    return served
 
 
 def parts_of(topology: Topology) -> List[str]:

@@ -11,7 +11,7 @@ from typing import Any, Dict, Mapping, Optional, Tuple
 TOPOLOGIES = Path(__file__).resolve().parents[1] / "topologies"
 IMAGES = ("bookworm",)
 # Roots that are a layer over another
-LAYERED = {"el9": "bookworm"}
+LAYERED = {"el9": "bookworm", "sles15": "bookworm"}
 RUNTIMES = ("containerd", "cri-o")
 CONTAINERDS = ("debian", "1.7", "2.2", "2.3")
 MAX_HOSTS = 8
