@@ -196,7 +196,9 @@ def test_the_next_driver_of_a_generation_and_the_way_back_without_a_download(
     assert (installed(fleet), fleet.say(HOST, "cat", LOCKS)) == before
 
 
+@pytest.mark.variation
 def test_a_downgrade_over_generations_is_one_transaction(fleet: Fleet, with_driver: Dict[str, Any]) -> None:
+    change(fleet, version=NEWEST)
     (transaction,) = planned(change(fleet, version=OLD))
     assert {name for name, version in transaction.items() if version is None} == {
         name + "-G07" for name in ("nvidia-common", "nvidia-compute", "nvidia-compute-utils", "nvidia-open-driver")}
