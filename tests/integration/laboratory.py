@@ -175,9 +175,12 @@ class Fleet:
 
     def tasks(self, hosts: str, tasks: Sequence[Mapping[str, Any]], *options: str, **variables: Any) -> Played:
         """A play of these tasks, whatever comes of it."""
+        return self.start_tasks(hosts, tasks, *options, **variables).wait()
+
+    def start_tasks(self, hosts: str, tasks: Sequence[Mapping[str, Any]], *options: str, **variables: Any) -> Running:
         path = self.scratch / "play.json"
         path.write_text(json.dumps([{"hosts": hosts, "gather_facts": False, "tasks": list(tasks)}]))
-        return self.run(str(path), *options, **variables)
+        return self.start(str(path), *options, **variables)
 
     # On a host
 

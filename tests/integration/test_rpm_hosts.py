@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterator, List
 import pytest
 from laboratory import Fleet, Played, new_lab
 
-from gpulab.parts.rpms import KERNEL
+from gpulab.parts.el9_rpms import KERNEL
 
 HOST = "rocky"
 REPOSITORY = "http://packages.gpulab:8480/cuda-rpm/repos/rhel9/x86_64"

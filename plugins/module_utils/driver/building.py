@@ -108,7 +108,8 @@ def headers_package(release: str, facts: HostFacts) -> str:
 def build_steps(
     kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target,
     packages: Optional[Step], built_ahead: AbstractSet[str] = frozenset(),
-    outdated: Optional[Mapping[str, str]] = None, peer_memory: AbstractSet[str] = frozenset()
+    outdated: Optional[Mapping[str, str]] = None, peer_memory: AbstractSet[str] = frozenset(),
+    finished: Iterable[str] = ()
 ) -> List[Step]:
     """Build for every kernel that can be booted.
 
@@ -119,10 +120,11 @@ def build_steps(
     done it, the step is not needed any more. A driver that is exchanged takes its modules with it first.
 
     outdated: {kernel: why its module is built again, although it is there}; peer_memory: kernels whose nvidia-peermem
-    is to be built for their RDMA stack.
+    is to be built for their RDMA stack; finished: packages that are installed once more to finish a transaction: what
+    rpm runs last then is the script of the same package that goes.
     """
     coming: Mapping[str, Optional[str]] = packages.change["after"] if packages else {}
-    exchanged = loses(coming)
+    exchanged = loses((*coming, *finished))
     again = outdated or {}
     steps = []
     for kernel in kernels:

@@ -374,7 +374,7 @@ def _module_steps(
         return precompiled.verify_steps(observation.kernels, policy, facts, target, packages)
     return building.build_steps(
         observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead, outdated,
-        peer_memory)
+        peer_memory, observation.of_rpm.left.doubtful)
 
 
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:

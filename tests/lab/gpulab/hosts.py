@@ -37,6 +37,10 @@ STORES: Dict[str, Tuple[str, str, str]] = {
     "cri-o": ("containers", "/var/lib/containers", "/run/crio/crio.sock"),
 }
 
+# By image: where a host has the file of its distribution's repositories, and that file.
+RPM_SOURCES: Dict[str, Tuple[str, str]] = {
+    "el9": ("etc/yum.repos.d", "rocky.repo"), "sles15": ("etc/zypp/repos.d", "sles.repo")}
+
 # Their configuration is version 2; later ones read version 3.
 OLD_CONTAINERDS = ("debian", "1.7")
 
@@ -206,8 +210,9 @@ class Host:
 
     def _write_sources(self, parts: HostParts) -> None:
         """The distribution's own packages."""
-        if self.spec.image == "el9":
-            self._fill("etc/yum.repos.d/rocky.repo", "rocky.repo", {})
+        if self.spec.image in RPM_SOURCES:
+            directory, template = RPM_SOURCES[self.spec.image]
+            self._fill("%s/%s" % (directory, template), template, {})
             return
         self._put("usr/share/keyrings/gpulab-debian.asc", parts.package_key.read_text())
         served = "debian" if self.spec.image in IMAGES else "debian-%s" % self.spec.image

@@ -33,9 +33,10 @@ NODE_SECONDS = 60.0
 
 # First word of a URL path: the part that is served below it.
 REPOSITORIES: Dict[str, str] = {"cuda": "apt-nvidia", "libnvidia-container": "apt-toolkit", "debian": "apt-debian"}
-# Those that only a laboratory with a host of that image serves
+# By image: those that only a laboratory with such a host serves
 REPOSITORIES_OF: Dict[str, Dict[str, str]] = {
     "el9": {"cuda-rpm": "rpm-nvidia", "el9": "rpm-el9"},
+    "sles15": {"cuda-sles15": "rpm-nvidia-sles15", "sles15": "rpm-sles15"},
     "trixie": {"debian-trixie": "apt-debian-trixie"},
 }
 

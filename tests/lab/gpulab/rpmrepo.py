@@ -39,7 +39,7 @@ class Rpm:
     name: str
     version: str
     summary: str
-    release: str = "1.el9"
+    release: str = "1"
     epoch: int = 0
     details: str = "Simulated: the laboratory's stand-in under the name of a real package."
     requires: Tuple[str, ...] = ()

@@ -13,7 +13,7 @@ IMAGES = ("bookworm",)
 # Roots of hosts outside of a cluster: no store of images is made for them
 APART = ("trixie",)
 # Roots that are a layer over another
-LAYERED = {"el9": "bookworm"}
+LAYERED = {"el9": "bookworm", "sles15": "bookworm"}
 RUNTIMES = ("containerd", "cri-o")
 CONTAINERDS = ("debian", "1.7", "2.2", "2.3")
 MAX_HOSTS = 8

@@ -779,8 +779,12 @@ class World(world.World):
                      "of_rpm": OfRpm(dict(self.trusted), self.our_keys, left)}
 
     def dnf_finish(self, step: Step) -> None:
+        """What is installed once more runs the script of the one that goes last."""
         for name, version in step.change["after"].items():
             assert self.installed[name] == version
+        if building.loses(step.change["after"]):
+            self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+            self._tell()
         self.more = {each: value for each, value in self.more.items()
                      if each not in ("broken", "ours_unfinished", "of_rpm")}
 

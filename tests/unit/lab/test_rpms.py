@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Dict, List
+from typing import Dict, List, Type
 
 import pytest
 
@@ -18,8 +18,8 @@ from gpulab import aptrepo, rpmrepo
 from gpulab.aptrepo import File
 from gpulab.cache import Job
 from gpulab.lab import REPOSITORIES, REPOSITORIES_OF, parts_of
-from gpulab.parts import packages, rpms
-from gpulab.parts.rpms import CLOSED, OPEN, Driver
+from gpulab.parts import el9_rpms, packages, rpms, sles15_rpms
+from gpulab.parts.el9_rpms import CLOSED, OPEN, Driver
 from gpulab.rpmrepo import Rpm
 from gpulab.topology import load
 
@@ -33,31 +33,46 @@ needs_rpm = pytest.mark.skipif(
     reason="needs rpm, createrepo-c, dnf and gpg")
 
 
-@pytest.fixture(name="driver")
-def _driver(tmp_path: Path) -> Driver:
+EVERYWHERE: Dict[str, Type[rpms.Driver]] = {"el9": Driver, "sles15": sles15_rpms.Driver}
+everywhere = pytest.mark.parametrize("kind", EVERYWHERE.values(), ids=EVERYWHERE)
+
+
+@pytest.fixture(name="silicon")
+def _silicon(tmp_path: Path) -> Path:
     silicon = tmp_path / "silicon"
     silicon.mkdir()
     for name in (*PROGRAMS, *LIBRARIES):
         (silicon / name).write_bytes(FIELD)
+    return silicon
+
+
+def _made(kind: Type[rpms.Driver], silicon: Path, version: str = "595.91.07") -> rpms.Driver:
+    return kind(packages.Driver(version, silicon, silicon / "empty.so"))
+
+
+@pytest.fixture(name="driver")
+def _driver(silicon: Path) -> Driver:
     return Driver(packages.Driver("595.91.07", silicon, silicon / "empty.so"))
 
 
-def _by_name(driver: Driver) -> Dict[str, Rpm]:
+def _by_name(driver: rpms.Driver) -> Dict[str, Rpm]:
     return {rpm.name: rpm for group in driver.groups() for rpm in group}
 
 
-def test_every_exact_dependency_is_in_the_same_set(driver: Driver) -> None:
-    found = _by_name(driver)
+@everywhere
+def test_every_exact_dependency_is_in_the_same_set(kind: Type[rpms.Driver], silicon: Path) -> None:
+    found = _by_name(_made(kind, silicon))
     provided = {"%s = %d:%s" % (rpm.name, rpm.epoch, rpm.version) for rpm in found.values()}
     provided |= {word for rpm in found.values() for word in rpm.provides}
     exact = [word for rpm in found.values() for word in rpm.requires if " = " in word]
     assert len(exact) > 10 and set(exact) <= provided
 
 
-def test_the_driver_has_an_epoch_and_its_companions_have_none(driver: Driver) -> None:
-    epochs = {name: rpm.epoch for name, rpm in _by_name(driver).items()}
-    assert {name for name, epoch in epochs.items() if epoch == 0} == {
-        "cuda-drivers", "nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}
+@everywhere
+def test_the_driver_has_an_epoch_and_its_companions_have_none(kind: Type[rpms.Driver], silicon: Path) -> None:
+    epochs = {name: rpm.epoch for name, rpm in _by_name(_made(kind, silicon)).items()}
+    assert {name for name, epoch in epochs.items() if epoch == 0} - {"cuda-drivers"} == {
+        "nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq", "libnvsdm"}
     assert {epoch for epoch in epochs.values() if epoch} == {3}
 
 
@@ -68,13 +83,13 @@ def test_what_the_collection_asks_for_on_el_9_is_there(driver: Driver, module: s
     wanted = Wanted(system, False, 595, module, version="595.91.07", fabric_manager=True, imex=True)
     asked = resolver.package_set(wanted)
     assert {*asked.names, asked.firmware} <= set(_by_name(driver))
-    assert enterprise.stream(wanted).partition(":")[2] in rpms.streams([driver])
+    assert enterprise.stream(wanted).partition(":")[2] in el9_rpms.streams([driver])
 
 
 def test_flavours_exclude_each_other_and_have_streams_of_their_own(driver: Driver) -> None:
     found = _by_name(driver)
     assert found[OPEN].conflicts == (CLOSED,) and found[CLOSED].conflicts == (OPEN,)
-    streams = {name: {rpm.name for rpm in members} for name, members in rpms.streams([driver]).items()}
+    streams = {name: {rpm.name for rpm in members} for name, members in el9_rpms.streams([driver]).items()}
     assert set(streams) == {"595-open", "595-dkms", "open-dkms", "latest-dkms"}
     for name in ("595-open", "open-dkms"):
         assert OPEN in streams[name] and CLOSED not in streams[name]
@@ -82,34 +97,59 @@ def test_flavours_exclude_each_other_and_have_streams_of_their_own(driver: Drive
         assert CLOSED in streams[name] and OPEN not in streams[name]
 
 
-def test_files_are_where_el_has_them(driver: Driver) -> None:
-    paths = [path for rpm in _by_name(driver).values() for path in (*rpm.files, *rpm.links)]
+@pytest.mark.parametrize("module", ["open", "proprietary"])
+@pytest.mark.parametrize("version", ["580.178.04", "595.91.07"])
+def test_what_the_collection_asks_for_on_sles_15_is_there(silicon: Path, version: str, module: str) -> None:
+    system = system_of("sles", "15.7", "x86_64")
+    assert system
+    asked = resolver.package_set(Wanted(system, False, int(version[:3]), module, "full", version=version,
+                                        fabric_manager=True, imex=True))
+    assert set(asked.names) <= set(_by_name(_made(sles15_rpms.Driver, silicon, version)))
+
+
+def test_generations_have_the_same_files_under_other_names(silicon: Path) -> None:
+    old, new = (_made(sles15_rpms.Driver, silicon, version) for version in ("580.178.04", "595.91.07"))
+    found = {driver.version: {path.replace(driver.version, "V"): rpm.name for rpm in driver.groups()[0]
+                              for path in (*rpm.files, *rpm.links)} for driver in (old, new)}
+    assert set(found[old.version]) == set(found[new.version])
+    assert found[old.version]["/usr/bin/nvidia-smi"] == "nvidia-compute-utils-G06"
+    assert found[new.version]["/usr/bin/nvidia-smi"] == "nvidia-compute-utils-G07"
+
+
+@everywhere
+def test_files_are_where_rpm_packages_have_them(kind: Type[rpms.Driver], silicon: Path) -> None:
+    found = _by_name(_made(kind, silicon))
+    paths = [path for rpm in found.values() for path in (*rpm.files, *rpm.links)]
     assert "/usr/lib64/libnvidia-ml.so.595.91.07" in paths and "/usr/lib64/libcuda.so.1" in paths
     assert not [path for path in paths if path.startswith("/lib") or "x86_64-linux-gnu" in path]
-    assert _by_name(driver)["libnvidia-ml"].links["/usr/lib64/nvidia-gpusim.so.595.91.07"] == \
-        "../../var/lib/gpusim/board"
+    assert found["libnvidia-ml"].links["/usr/lib64/nvidia-gpusim.so.595.91.07"] == "../../var/lib/gpusim/board"
 
 
-def test_the_files_are_those_of_the_debian_packages(driver: Driver) -> None:
+@everywhere
+def test_the_files_are_those_of_the_debian_packages(kind: Type[rpms.Driver], silicon: Path) -> None:
     """All of them but the pins, which are apt's, and what the distribution brings."""
+    driver = _made(kind, silicon)
     ours = {path for rpm in _by_name(driver).values() for path in rpm.files}
     theirs = {rpms.moved(path) for deb in driver.debs.values() for path in deb.files
               if deb.name not in ("nvlsm", "infiniband-diags") and "pinning" not in deb.name}
     assert theirs <= ours
 
 
-def test_scriptlets_are_shell(driver: Driver) -> None:
-    found = [script for rpm in _by_name(driver).values() for script in rpm.scripts.values()]
+@everywhere
+def test_scriptlets_are_shell(kind: Type[rpms.Driver], silicon: Path) -> None:
+    found = [script for rpm in _by_name(_made(kind, silicon)).values() for script in rpm.scripts.values()]
     assert len(found) > 10 and not [text for text in found if re.search(r"@[A-Z]+@", text)]
     for script in found:
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)
 
 
-def test_only_a_laboratory_with_an_el_host_needs_its_parts() -> None:
-    own = set(REPOSITORIES_OF["el9"].values())
-    assert not {"root-el9", *own} & set(parts_of(load("single")))
-    names = parts_of(load("el9"))
-    assert {"root-el9", *REPOSITORIES.values(), *own} <= set(names)
+@pytest.mark.parametrize("image", EVERYWHERE)
+def test_only_a_laboratory_with_such_a_host_needs_its_parts(image: str) -> None:
+    own = {"root-" + image, *REPOSITORIES_OF[image].values()}
+    for other in ("single", *(each for each in EVERYWHERE if each != image)):
+        assert not own & set(parts_of(load(other)))
+    names = parts_of(load(image))
+    assert own | set(REPOSITORIES.values()) <= set(names)
     assert "store-bookworm-debian" in names
 
 
@@ -125,7 +165,7 @@ def test_dnf_installs_the_stream_that_is_enabled(driver: Driver, tmp_path: Path)
     rpmrepo.pack(job, [Rpm("dkms", "3.0", "dkms"), Rpm("bash", "5", "bash", provides=("/bin/sh",))], job.out)
     rpmrepo.sign(job, key.out, sorted(job.out.glob("*.rpm")))
     rpmrepo.index(job, key.out, job.out, rpmrepo.modulemd(
-        rpms.MODULE, rpms.streams([driver]), "open-dkms", ("nvidia-open",), rpms.PLATFORM))
+        el9_rpms.MODULE, el9_rpms.streams([driver]), "open-dkms", ("nvidia-open",), el9_rpms.PLATFORM))
     root = tmp_path / "root"
     (root / "etc").mkdir(parents=True)
     (root / "etc/os-release").write_text('ID=rocky\nPLATFORM_ID="platform:el9"\n')

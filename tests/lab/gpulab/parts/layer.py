@@ -19,7 +19,7 @@ def copy_tree(tree: Path, out: Path) -> None:
         if source.is_symlink():
             target.symlink_to(source.readlink())
         elif source.is_dir():
-            target.mkdir()
+            target.mkdir(exist_ok=True)
             target.chmod(0o755)
         else:
             shutil.copyfile(source, target)
