@@ -24,6 +24,7 @@ from . import (
     parameters,
     peers,
     precompiled,
+    prebuilt,
     preinstalled,
     rollback,
     runfile,
@@ -472,7 +473,8 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
     module = "with the %s kernel module" % target.module
     if target.replaces:
         return "Driver %s %s; packages of another source leave for it." % (target.version, module)
-    if target.leaves and not any(map(catalogue.generation_of, target.leaves)):
+    kind = prebuilt.kind_there(target.leaves)
+    if target.leaves and (kind not in ("", target.build) or not any(map(catalogue.generation_of, target.leaves))):
         return "Driver %s %s, %s." % (
             target.version, module, "built and signed by the distribution: what DKMS builds leaves"
             if target.is_precompiled else "built here by DKMS: modules that came built leave")

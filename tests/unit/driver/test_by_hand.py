@@ -51,9 +51,8 @@ nvidia-modprobe-3:580.178.04`
     (("rhel", "10.1"), {"source": "distribution", "version": ""}, "`rhel-drivers install nvidia`"),
     (("almalinux", "9.6"), {"source": "distribution", "version": ""}, "`dnf install almalinux-release-nvidia-driver`"),
     (("fedora", "44"), {}, "73CD9B30.pub"),
-    (("sles", "15.7"), {"build": "precompiled"}, "nvidia-compute-utils-G06=3:580.178.04"),
+    (("sles", "17.0"), {"build": "precompiled"}, "nvidia-compute-utils-G06=3:580.178.04"),
     (("sles", "15.7"), {"source": "distribution"}, "`zypper addlock "),
-    (("opensuse-leap", "16.0"), {"build": "precompiled"}, "/suse16/x86_64/"),
     (("amzn", "2023"), {}, "`dnf module reset nvidia-driver`, then `dnf module enable nvidia-driver:580-open`"),
     (("amzn", "2023"), {"source": "distribution"}, "`dnf install nvidia-release`"),
     (("rocky", "8.10"), {"version": "595"}, "choose one version of branch 595 for all packages, in the place of V"),
@@ -64,9 +63,9 @@ nvidia-modprobe-3:580.178.04`
     (("rocky", "9.6"), {"kernel_module": "proprietary", "build": "precompiled"}, "nvidia-driver:580`"),
     (("rocky", "8.10"), {"kernel_module": "proprietary", "build": "precompiled"},
      "`dnf install kmod-nvidia-580.178.04-4.18.0-553.16.1.el8_10 "),
-    (("sles", "15.7"), {"build": "precompiled", "version": "595"}, "nvidia-open-driver-G07-signed-cuda-kmp-"),
+    (("sles", "17.0"), {"build": "precompiled", "version": "595"}, "nvidia-open-driver-G07-signed-cuda-kmp-"),
     (("rocky", "8.10"), {"kernel_hold": True}, "`dnf versionlock add kernel-%s " % EL8),
-    (("opensuse-leap", "15.6"), {"build": "precompiled"}, "it has no directory for this system"),
+    (("opensuse-leap", "17.0"), {"build": "precompiled"}, "it has no directory for this system"),
 ])
 def test_systems_and_policies_have_instructions_of_their_own(
     system: Tuple[str, str], options: Any, said: str
@@ -87,7 +86,7 @@ def test_a_password_of_the_mirror_is_not_told() -> None:
 
 
 def test_under_secure_boot_modules_of_suse_are_told() -> None:
-    text = steps(told("sles", "15.7", more={"secure_boot": True}, kernel="6.4.0-150700.53-default",
+    text = steps(told("sles", "17.0", more={"secure_boot": True}, kernel="6.4.0-150700.53-default",
                       build="precompiled"))
     assert "nvidia-open-driver-G06-signed-cuda-kmp-default" in text
     assert "-devel" not in text

@@ -313,11 +313,56 @@ def test_modules_that_others_have_signed_are_for_secure_boot(
 def test_packages_of_the_other_generation_and_of_the_other_module_leave() -> None:
     there = ("nvidia-open-driver-G06", "nvidia-driver-G07", "nvidia-compute-G06-32bit", "nvidia-compute-G07", "dkms",
              "libnvidia-gpucomp-G06", "nvidia-persistenced", "nvidia-driver-assistant")
-    assert catalogue.leaving(wanted("sles 15.7", 595), there) == (
+    assert leaving(wanted("sles 15.7", 595), *there) == (
         "libnvidia-gpucomp-G06", "nvidia-compute-G06-32bit", "nvidia-driver-G07", "nvidia-open-driver-G06")
-    assert catalogue.leaving(wanted("sles 15.7", 580), there) == ("nvidia-compute-G07", "nvidia-driver-G07")
-    assert catalogue.leaving(wanted("rocky 9.6", 595), there) == ()
+    assert leaving(wanted("sles 15.7", 580), *there) == ("nvidia-compute-G07", "nvidia-driver-G07")
+    assert leaving(wanted("rocky 9.6", 595), *there) == ()
     assert catalogue.excluded(["nvidia-driver-cuda", "kmod-nvidia-open-dkms"], there) == ()
+
+
+def leaving(given: Wanted, *there: str) -> Tuple[str, ...]:
+    return catalogue.leaving(given, catalogue.package_set(given), there)
+
+
+SIGNED = "nvidia-open-driver-G06-signed-cuda-kmp-default"
+
+
+def test_beside_modules_of_suse_stay_no_others_built_here_or_there() -> None:
+    older, newer = (SIGNED + "-%s_k6.4.0_150700.51-150700.3.1" % version for version in ("580.126.09", V580))
+    there = (older, newer, "nvidia-open-driver-G06", "nvidia-compute-utils-G06", "dkms")
+    assert catalogue.excluded(["nvidia-compute-utils-G06", newer], there) == ("nvidia-open-driver-G06", older)
+    assert leaving(wanted("sles 15.7", 580), *there) == (older, newer)
+    assert leaving(wanted("sles 15.7", 580, of_distribution=True), *there) == ()
+
+
+@pytest.mark.parametrize("built_for, kernel, serves", [
+    ("6.4.0_150700.51", "6.4.0-150700.51-default", True),
+    ("6.4.0_150700.51", "6.4.0-150700.53.11-default", True),
+    # Of the service pack before, older than it, of another kind, of another series
+    ("6.4.0_150600.21", "6.4.0-150700.53.11-default", False),
+    ("6.4.0_150700.53.11", "6.4.0-150700.53.3-default", False),
+    ("6.4.0_150700.51", "6.4.0-150700.53.11-64kb", False),
+    ("6.4.0_150700.51", "6.12.0-150700.53-default", False),
+    ("6.12.0_160000.5", "6.12.0-160000.8-default", True),
+])
+def test_modules_of_suse_serve_every_later_kernel_of_their_service_pack(
+    built_for: str, kernel: str, serves: bool
+) -> None:
+    assert catalogue.serves("%s-%s_k%s-150700.3.1" % (SIGNED, V580, built_for), kernel) is serves
+    assert not catalogue.serves(SIGNED, kernel), "nobody knows for which kernel"
+
+
+def test_modules_of_ubuntu_are_of_one_kernel() -> None:
+    package = "linux-modules-nvidia-580-server-open-6.8.0-90-generic"
+    assert catalogue.serves(package, "6.8.0-90-generic") and not catalogue.serves(package, "6.8.0-95-generic")
+
+
+@pytest.mark.parametrize("version, driver", [
+    ("580.126.09_k6.4.0_150700.51-150700.3.22.1", "580.126.09"), ("3:580.178.04-1.el9", V580),
+    ("1:580.178.04-1ubuntu2", V580), ("595.91.07~rc1", V595), ("610.57.04+git", V610),
+])
+def test_the_driver_is_read_from_the_version_of_a_package(version: str, driver: str) -> None:
+    assert catalogue.upstream(version) == driver and catalogue.is_driver_version(version)
 
 
 @pytest.mark.parametrize("version, serves", [

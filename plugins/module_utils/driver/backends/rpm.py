@@ -83,7 +83,7 @@ class Rpm:
     def refuse_target(self, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
         """Of some branches there is no set."""
         resolved = catalogue.resolve(wanted_of(policy, facts, catalogue.branch_wanted(target.version or policy.version),
-                                               target.module), build=catalogue.DKMS)
+                                               target.module), build=target.build)
         return [resolved] if isinstance(resolved, Refusal) else []
 
     def refuse_broken(self, observation: Observation) -> List[Refusal]:
