@@ -377,7 +377,7 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice) -> Optional[Refusa
         "driver.no_precompiled_module", "the sources of %s %s: %s" % (facts.os_id, facts.os_version, there),
         "modules of driver %s that the distribution has signed, for the kernels that run and boot next" % (
             chosen.version or "branch %d" % wanted.branch),
-        "%supdate the kernel and reboot into it%s" % (
+        "%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`%s" % (
             "set `version` to %s, or " % " or ".join(others) if others else "",
-            ", or set `build` to `auto` or `dkms`" if DKMS in ways(wanted) else ""),
+            "" if DKMS in ways(wanted) else " with a branch that is built on the host"),
         option="build")

@@ -97,7 +97,8 @@ OF_NVIDIA = [Made("dkms", "3.3.0"), *(package for version in DRIVERS for package
 # Numbers of builds follow the release that uname prints
 OF_SYSTEM = [
     # SUSE's lag behind NVIDIA's
-    signed(OLDER_580), signed(OLDER_580, build="150700.3.4"), signed(V595), signed(V610, "150600.21"), signed("580.95.05"),
+    signed(OLDER_580), signed(OLDER_580, build="150700.3.4"), signed(V595), signed(V610, "150600.21"),
+    signed("580.95.05"),
     Made("tool", "1.0"), Made("app", "1.0", relations=("Requires: libnvidia-ml",)),
     *(Made(name, "6.4.0", number + ".1", relations=(
         "Provides: multiversion(kernel)", "Provides: %s = 6.4.0-%s" % (name, number),
