@@ -62,7 +62,7 @@ nvidia-modprobe-3:580.178.04`
      "add the repository https://mirror/el9/ signed by the key in `repository_key`"),
     (("rocky", "9.6"), {"kernel_module": "proprietary", "build": "precompiled"}, "nvidia-driver:580`"),
     (("rocky", "8.10"), {"kernel_module": "proprietary", "build": "precompiled"},
-     "`dnf install kmod-nvidia-580.178.04-4.18.0-553.16.1.el8_10 "),
+     "`dnf install kmod-nvidia-580.178.04-4.18.0-553.16.1 "),
     (("sles", "17.0"), {"build": "precompiled", "version": "595"}, "nvidia-open-driver-G07-signed-cuda-kmp-"),
     (("rocky", "8.10"), {"kernel_hold": True}, "`dnf versionlock add kernel-%s " % EL8),
     (("opensuse-leap", "17.0"), {"build": "precompiled"}, "it has no directory for this system"),
@@ -83,6 +83,17 @@ def test_a_password_of_the_mirror_is_not_told() -> None:
     text = steps(told("rocky", "8.10", repository_url="https://me:secret@mirror/el9"))
     assert "https://mirror/el9/" in text
     assert "secret" not in text
+
+
+def test_under_secure_boot_the_key_of_nvidia_s_own_modules_is_to_be_enrolled() -> None:
+    own = {"kernel_module": "proprietary", "build": "precompiled"}
+    for system in (("rocky", "8.10"), ("rocky", "9.6")):
+        assert "NVIDIA2019-public_key.der" in steps(told(*system, more={"secure_boot": True}, **own))
+        assert "public_key" not in steps(told(*system, **own))
+    theirs = told("almalinux", "9.6", more={"secure_boot": True}, source="distribution", version="",
+                  build="precompiled")
+    assert "public_key" not in steps(theirs)
+    assert "source distribution is not driven yet" in theirs.found
 
 
 def test_under_secure_boot_modules_of_suse_are_told() -> None:
