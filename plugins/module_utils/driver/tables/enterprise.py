@@ -3,8 +3,9 @@
 """What the driver's packages are called on RHEL and its rebuilds, and on Fedora.
 
 Sources: NVIDIA Driver Installation Guide (names, module streams, and that EL 10 and Fedora have none);
-NVIDIA/yum-packaging-precompiled-kmod (kernels that its modules are for, names, the key that signs them); Red Hat's and AlmaLinux' documentation of the
-signed modules that they ship; kernel.spec of CentOS Stream and kernel-uek.spec of Oracle (kinds of kernels).
+NVIDIA/yum-packaging-precompiled-kmod (kernels that its modules are for, their names, the key that signs them); Red
+Hat's and AlmaLinux' documentation of the signed modules that they ship; kernel.spec of CentOS Stream and
+kernel-uek.spec of Oracle (kinds of kernels).
 """
 from __future__ import annotations
 
