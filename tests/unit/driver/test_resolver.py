@@ -353,6 +353,13 @@ def test_modules_of_suse_serve_every_later_kernel_of_their_service_pack(
     assert not catalogue.serves(SIGNED, kernel), "nobody knows for which kernel"
 
 
+def test_what_replaces_the_open_module_that_is_built_here_is_known_by_name() -> None:
+    kernels = ("6.4.0-150700.53-default", "6.4.0-150700.53.3-default")
+    assert catalogue.instead_of(["nvidia-open-driver-G06", "nvidia-compute-utils-G06"], kernels) == (
+        SIGNED, SIGNED.replace("-cuda", ""))
+    assert catalogue.instead_of(["nvidia-driver-G06", SIGNED], kernels) == ()
+
+
 def test_modules_of_ubuntu_are_of_one_kernel() -> None:
     package = "linux-modules-nvidia-580-server-open-6.8.0-90-generic"
     assert catalogue.serves(package, "6.8.0-90-generic") and not catalogue.serves(package, "6.8.0-95-generic")

@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
@@ -111,6 +112,14 @@ OF_SYSTEM = [
 def nvidia() -> Path:
     """NVIDIA's repository for SLES."""
     return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), OF_NVIDIA)
+
+
+@lru_cache(maxsize=None)
+def without_epochs() -> Path:
+    """The same, as NVIDIA has them where SUSE's modules name them without an epoch."""
+    return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), [replace(
+        each, epoch=0, relations=tuple(relation.replace("= 3:", "= ") for relation in each.relations))
+        for each in OF_NVIDIA])
 
 
 @lru_cache(maxsize=None)

@@ -253,3 +253,17 @@ def test_what_an_administrator_has_of_suse_s_modules_is_taken_over(machine: Mach
     assert [name.rsplit("_k", 1)[0] for name in signed(machine)] == ["%s-%s" % (SIGNED % "G06", OLDER_580)]
     change(machine, version=V580)
     assert signed(machine) == [], "SUSE has none of this driver, so that DKMS builds it"
+
+
+def test_an_update_takes_no_modules_of_suse_for_those_that_are_built_here(machine: Machine) -> None:
+    wanted = {"version": OLDER_580, "repository_url": "file://%s" % scratch_zypper.without_epochs()}
+    change(machine, **wanted)
+    there = driver(machine)
+    assert there["nvidia-open-driver-G06"] == OLDER_580, "SUSE's package of this version names it as what it replaces"
+    machine.root.zypper("update")
+    assert (driver(machine), signed(machine)) == (there, [])
+    change(machine, build="precompiled", **wanted)
+    assert len(signed(machine)) == 1 and "nvidia-open-driver-G06" not in driver(machine)
+    change(machine, build="dkms", **wanted)
+    machine.root.zypper("update")
+    assert driver(machine) == there

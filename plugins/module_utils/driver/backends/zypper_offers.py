@@ -33,6 +33,7 @@ from ..rollback import recorded_text
 from ..target import Target, anchors, chosen, target_of
 from .backend import NAME
 from .rpm_offers import at_hand, offer_back, read_with, there_and_before, whole_request, without_leftovers
+from .zypper import kept_away
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
@@ -91,16 +92,17 @@ def _simulated(
 ) -> Simulation:
     """The transaction as zypper will do it, under the locks that it will have.
 
-    First without locks of ours: that of the version before hides the new one.
+    First without locks of a version: that of the version before hides the new one.
     """
     there = {locks.PATH: observation.files.get(locks.PATH)}
-    opened.hold(ZYPPER.hold_files(NAME, {}, there))
+    away = kept_away(observation, target)
+    opened.hold(ZYPPER.hold_files(NAME, away, there))
     draft = _asked(opened, observation, request, target.leaves)
     if draft.problem or settled(target, observation):
         return draft
     whole = whole_request(observation, target, draft, request, versions)
     locked = {**catalogue.family(draft.installs, target.packages.floating),
-              **catalogue.family(whole, target.packages.floating)}
+              **catalogue.family(whole, target.packages.floating), **away}
     opened.hold(ZYPPER.hold_files(NAME, locked, there))
     return _asked(opened, observation, whole, target.leaves)
 

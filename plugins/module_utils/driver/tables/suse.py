@@ -30,6 +30,7 @@ _FIRST_DKMS = 575
 _LAST_PROPRIETARY = 580
 _OF_GENERATION = re.compile(r"^(?:lib)?nvidia-.*-(G\d+)(?:-|$)")
 SOURCE = re.compile(r"^nvidia-(open-)?driver-G\d+$")
+_OPEN = re.compile(r"^nvidia-open-driver-G\d+$")
 # 'nvidia-open-driver-G06-signed-cuda-kmp-default', and as rpm's database calls it where it is installed, with a version
 SIGNED = re.compile(r"^nvidia-open-driver-G\d+-signed-cuda-kmp-([a-z0-9]+)(?:-[\d.]+_k([\d.]+)_([\d.]+)-.+)?$")
 
@@ -75,6 +76,13 @@ def serves(package: str, kernel: str) -> bool:
     version, _dash, release = devel(kernel)[1].partition("-")
     return (match.group(1), match.group(2), match.group(3).split(".")[0]) == (
         flavour_of(kernel), version, release.split(".")[0]) and version_key(release) >= version_key(match.group(3))
+
+
+def instead_of(names: Iterable[str], kernels: Iterable[str]) -> Tuple[str, ...]:
+    """Packages of modules that SUSE has signed and that name what is built here as what they replace, in the same
+    version: zypper brings them in its place, also where that is asked for, unless they are kept away."""
+    return tuple(sorted({"%s-signed-%s%s" % (name, kind, flavour_of(kernel)) for name in names if _OPEN.match(name)
+                         for kind in ("cuda-kmp-", "kmp-") for kernel in kernels}))
 
 
 def excluded(names: Iterable[str], installed: Iterable[str]) -> Tuple[str, ...]:
