@@ -65,6 +65,6 @@ __all__ = (
     "Wanted", "architecture_of", "branch_wanted", "brings_headers", "choose_module", "default_key",
     "default_repository", "excluded", "family", "generation_of", "header_packages", "headers_of", "instead_of",
     "is_driven", "is_driver_version", "is_guest", "is_of_kernel", "kernel_packages", "leaving", "matches",
-    "module_of_guest", "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve", "serves", "stream_of", "system_of",
-    "upstream", "ways",
+    "module_of_guest", "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve", "serves",
+    "stream_of", "system_of", "upstream", "ways",
 )
