@@ -60,10 +60,12 @@ options:
     description:
       - Who makes the kernel module.
       - V(dkms) builds it on the host, for every kernel that can be booted.
-      - V(precompiled) takes the one that the distribution has built and signed, a package for each kernel and one that
-        follows kernel updates. Neither DKMS nor a compiler is needed, nor a key under Secure Boot. A host that runs, or
-        boots next, a kernel for which there is none of the driver's version is refused. Ubuntu has them, O(source) is
-        V(distribution).
+      - V(precompiled) takes the one that the distribution has built and signed. Neither DKMS nor a compiler is needed,
+        nor a key under Secure Boot. A host that runs, or boots next, a kernel for which there is none of the driver's
+        version is refused.
+      - Ubuntu has them in a package for each kernel and one that follows kernel updates, O(source) is V(distribution).
+        SUSE has them, of the open kernel module, in one package for all kernels of a service pack; user space is
+        NVIDIA's, and O(source) that of its repository. The driver is the newest that both have.
       - V(auto) leaves the kind that is installed, as long as it serves, and builds by DKMS where none is. Where the
         kernel loads signed modules alone it takes the distribution's if there are such for the kernels that run and
         boot next, unless O(signing_key) is given.

@@ -34,7 +34,7 @@ def refusal(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Refusal
         return resolved
     return Refusal(
         "driver.install_by_hand", "%s, where %s not driven yet" % (
-            found, "modules that come built are" if policy.build == catalogue.PRECOMPILED
+            found, "modules that come built are" if policy.build == catalogue.PRECOMPILED and policy.from_repository
             else "source %s is" % policy.source), wanted,
         "%s; then set `source` to `preinstalled`" % "; ".join(
             "(%d) %s" % numbered for numbered in enumerate(instructions(resolved, policy, facts), 1)), option="source")
@@ -67,6 +67,10 @@ def instructions(resolved: Resolution, policy: Policy, facts: HostFacts) -> List
     for name in sorted(resolved.packages.bounded):
         told.append("see that %s was made for driver %s (`%s info %s`): it takes no other" % (
             name, resolved.version, manager, name))
+    if facts.secure_boot and _is_of_nvidias_key(resolved):
+        told.append("fetch the certificate of NVIDIA's modules (NVIDIA2019-public_key.der or a later one, beside the "
+                    "packages), `mokutil --import` it, and confirm it at the console of the next boot: no kernel knows "
+                    "that key")
     if policy.kernel_headers and resolved.headers + resolved.compiler:
         told.append("`%s`" % shlex.join([manager, "install", *resolved.compiler, *resolved.headers]))
     told.append("`%s`" % shlex.join(resolved.tool or (manager, "install", *resolved.requests())))
@@ -75,6 +79,12 @@ def instructions(resolved: Resolution, policy: Policy, facts: HostFacts) -> List
     if policy.kernel_hold:
         told.append("`%s`" % shlex.join(kernel_locks.lock(resolved.wanted.system, facts.kernel)))
     return told + _beside(resolved, policy)
+
+
+def _is_of_nvidias_key(resolved: Resolution) -> bool:
+    """Whether the modules come built, and not from the distribution, whose key its kernels know."""
+    wanted = resolved.wanted
+    return wanted.build == catalogue.PRECOMPILED and wanted.system.has_streams and not wanted.of_distribution
 
 
 def _beside(resolved: Resolution, policy: Policy) -> List[str]:

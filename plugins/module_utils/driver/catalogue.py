@@ -42,6 +42,7 @@ from .tables.names import (
     FOREIGN_RPM,
     ONLY_AT_NVIDIA,
     ONLY_IN_DISTRIBUTION,
+    PREBUILT_MODULES,
     branch_wanted,
     family,
     is_driver_version,
@@ -52,20 +53,19 @@ from .tables.names import (
 )
 from .tables.peers import PACKAGES as PEER_PACKAGES
 from .tables.repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
-from .tables.resolver import Resolution, leaving, package_set, refuse_way, resolve, ways
+from .tables.resolver import Resolution, leaving, modules_package, package_set, refuse_way, resolve, serves, ways
 from .tables.sets import DKMS, PRECOMPILED, PackageSet, Wanted
-from .tables.suse import excluded, generation_of, is_of_kernel
+from .tables.suse import excluded, generation_of, instead_of, is_of_kernel
 from .tables.systems import System, is_driven, system_of
-from .tables.ubuntu import modules_package
 
 __all__ = (
     "DKMS", "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
     "FOREIGN_RPM", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH", "ModuleChoice",
-    "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PRECOMPILED", "PackageSet",
-    "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM", "System", "Wanted",
-    "architecture_of", "branch_wanted", "brings_headers", "choose_module", "default_key", "default_repository",
-    "excluded", "family", "generation_of", "header_packages", "headers_of", "is_driven", "is_driver_version",
-    "is_guest", "is_of_driver", "is_of_kernel", "kernel_packages", "leaving", "matches", "module_of_guest",
-    "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve", "stream_of", "system_of",
-    "upstream", "ways",
+    "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PREBUILT_MODULES", "PRECOMPILED",
+    "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM", "System",
+    "Wanted", "architecture_of", "branch_wanted", "brings_headers", "choose_module", "default_key",
+    "default_repository", "excluded", "family", "generation_of", "header_packages", "headers_of", "instead_of",
+    "is_driven", "is_driver_version", "is_guest", "is_of_driver", "is_of_kernel", "kernel_packages", "leaving",
+    "matches", "module_of_guest", "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve",
+    "serves", "stream_of", "system_of", "upstream", "ways",
 )

@@ -24,6 +24,7 @@ from . import (
     kernel_hold,
     parameters,
     peers,
+    prebuilt,
     precompiled,
     preinstalled,
     rollback,
@@ -477,8 +478,9 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
     module = "with the %s kernel module" % target.module
     if target.replaces:
         return "Driver %s %s; packages of another source leave for it." % (target.version, module)
-    is_of_other_build = target.is_precompiled or not any(map(building.SOURCE.match, target.leaves))
-    if target.leaves and is_of_other_build and not any(map(catalogue.generation_of, target.leaves)):
+    kind = prebuilt.kind_there(target.leaves)
+    of_same = any(building.SOURCE.match(name) or catalogue.generation_of(name) for name in target.leaves)
+    if target.leaves and (kind not in ("", target.build) or not of_same):
         return "Driver %s %s, %s." % (
             target.version, module, "built and signed by the distribution: what DKMS builds leaves"
             if target.is_precompiled else "built here by DKMS: modules that came built leave")

@@ -16,26 +16,31 @@ What is relied upon of Ubuntu's packages (source package linux-restricted-module
   User space without a module is nvidia-headless-no-dkms-BRANCH-server[-open]; nvidia-headless-BRANCH-server[-open] is
   the same with nvidia-dkms-BRANCH-server[-open]. Both kinds of modules do not conflict: depmod prefers what DKMS has
   built (updates/dkms), so that DKMS's package has to leave.
+
+Packages of rpm have the driver's version, and their names, as the database has them, the kernel's (tables/suse.py). One
+may serve several kernels; of those that were there before, none stays.
 """
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Callable, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ..core.facts import HostFacts
 from ..core.refusal import Refusal
 from ..core.versions import version_key
 from ..packages.apt.versions import compare, newest_first
+from ..packages.rpm.versions import newest_first as newest_rpm_first
 from . import catalogue
 from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted
 from .kernels import Kernel
 from .policy import AUTO, IGNORE, Policy
-from .tables.systems import APT
+from .tables.systems import APT, ZYPPER
 
 # Not linux-modules-nvidia-fs-RELEASE: with Ubuntu's kernels for NVIDIA's systems comes GPUDirect Storage
 _MODULES = re.compile(r"^linux-(modules|objects|signatures)-nvidia-(?!fs-)")
-_KINDS = ((DKMS, re.compile(r"^nvidia-dkms-")), (PRECOMPILED, re.compile(r"^linux-modules-nvidia-\d")))
+_KINDS = ((DKMS, re.compile(r"^nvidia-(dkms-|(open-)?driver-G\d+$)")),
+          (PRECOMPILED, catalogue.PREBUILT_MODULES))
 _BUILT_HERE = re.compile(r"^nvidia-(dkms-|(headless|driver)-\d)")
 _OF_SERIES = re.compile(r"^linux-(?:modules|objects)-nvidia-(\d+(?:-server)?(?:-open)?)-(?!server|open)")
 # '6.8.0-90-generic' in a package's name, not the 'generic-6.8' of a metapackage
@@ -86,8 +91,13 @@ class Choice:
 
 
 def ways(wanted: Wanted) -> Tuple[str, ...]:
-    """How modules are made that come by us; where packages are rpm's, those that come built are installed by hand."""
-    return tuple(way for way in catalogue.ways(wanted) if way == DKMS or wanted.system.manager == APT)
+    """How modules are made that come by us; with dnf, those that come built are installed by hand."""
+    return tuple(way for way in catalogue.ways(wanted) if way == DKMS or comes_by_us(wanted.system))
+
+
+def comes_by_us(system: catalogue.System) -> bool:
+    """Whether modules that come built are installed there by us."""
+    return system.manager in (APT, ZYPPER)
 
 
 def kernels_in_use(kernels: Iterable[Kernel], facts: HostFacts) -> Tuple[Kernel, ...]:
@@ -103,7 +113,7 @@ def follows(installed: Iterable[str]) -> Tuple[str, ...]:
 def names(wanted: Wanted, kernels: Iterable[Kernel], installed: Iterable[str]) -> Tuple[str, ...]:
     """Packages of modules whose offer tells which driver they are made for."""
     ends = (*(kernel.release for kernel in kernels), *follows(installed))
-    return tuple(catalogue.modules_package(wanted, end) for end in ends)
+    return tuple(dict.fromkeys(catalogue.modules_package(wanted, end) for end in ends))
 
 
 def parse_show(text: str) -> Dict[str, Dict[str, str]]:
@@ -121,8 +131,10 @@ def is_made_for(depends: str, version: str) -> bool:
     return all(_KEEPS[relation](compare(version, bound)) for relation, bound in _BOUND.findall(depends))
 
 
-def driver_of(depends: str) -> str:
-    """The driver that modules with these dependencies are of, '' where they do not say so."""
+def driver_of(version: str, depends: str) -> str:
+    """The driver that modules of this version with these dependencies are of, '' where they do not say so."""
+    if catalogue.is_driver_version(version):
+        return catalogue.upstream(version)
     return next((catalogue.upstream(bound) for relation, bound in _BOUND.findall(depends) if relation != "<<"), "")
 
 
@@ -140,6 +152,8 @@ def build_of(
     """
     if policy.build != AUTO:
         return policy.build
+    if ways(wanted) == (PRECOMPILED,):
+        return PRECOMPILED
     if PRECOMPILED not in ways(wanted) or policy.signing_key:
         return DKMS
     used = kernels_in_use(there.kernels, facts)
@@ -163,8 +177,9 @@ def leaving(
     """Installed packages of the other kind, and of the other module: they leave with the transaction.
 
     What others have installed and does no harm stays, unless the policy names the kind. built: modules that come.
+    What excludes another by its files is the catalogue's to say (catalogue.leaving()).
     """
-    if PRECOMPILED not in ways(wanted):
+    if PRECOMPILED not in ways(wanted) or wanted.system.manager != APT:
         return ()
     names = sorted({*installed, *there.half})
     if wanted.build == DKMS:
@@ -190,7 +205,7 @@ def _metapackages_after(installed: Mapping[str, str], built: Optional[Choice]) -
 def unbrought(wanted: Wanted, there: Prebuilt, installed: Iterable[str], leaves: Iterable[str]) -> Tuple[str, ...]:
     """DKMS's package, where what needs it would not bring it: it has to be asked for by its name."""
     stays = {*installed, *there.half}.difference(leaves)
-    if PRECOMPILED not in ways(wanted) or kind_there(stays) == DKMS or not any(
+    if PRECOMPILED not in ways(wanted) or wanted.system.manager != APT or kind_there(stays) == DKMS or not any(
             _stands_for_dkms(name, wanted) for name in stays):
         return ()
     return ("nvidia-dkms-" + _series_of(wanted),)
@@ -233,23 +248,27 @@ def choice(
     present = installed.get(named.anchor, installed.get(built_here, ""))
     whole[named.anchor] = [*versions.get(named.anchor, ()), *([present] if present else [])]
     found: List[Choice] = []
+    of_version = _of_apt if wanted.system.manager == APT else _of_rpm
     for version in _versions(policy, present, whole[named.anchor]):
-        found.append(_of_version(policy, facts, wanted, named, there, installed, version, whole[named.anchor]))
+        found.append(of_version(policy, facts, wanted, named, there, installed, version, whole[named.anchor]))
         if not found[-1].lacking:
             return found[-1]
     if found:
         offered = {catalogue.upstream(each) for each in whole[named.anchor]}
-        return replace(found[0], others=tuple(each for each in _for_all(wanted, there, used) if each in offered))
+        return replace(found[0], others=tuple(each for each in _for_all(there, used) if each in offered))
     return Choice(policy.version if policy.exact else "", named, {},
                   {} if there.offered is None else dict.fromkeys(used, ""))
 
 
-def _for_all(wanted: Wanted, there: Prebuilt, releases: Sequence[str]) -> Tuple[str, ...]:
+def _for_all(there: Prebuilt, releases: Sequence[str]) -> Tuple[str, ...]:
     """Drivers that there are modules of for each of these kernels, oldest first."""
-    offered = there.offered or {}
-    made = [{driver_of(depends) for depends in offered.get(catalogue.modules_package(wanted, release), {}).values()}
-            for release in releases]
-    return tuple(sorted(set.intersection(*made) - {""}, key=version_key))
+    return tuple(sorted(set.intersection(*(_made(there, release) for release in releases)), key=version_key))
+
+
+def _made(there: Prebuilt, release: str) -> Set[str]:
+    """Drivers that there are modules of for a kernel."""
+    return {driver_of(version, depends) for name, known in (there.offered or {}).items()
+            if catalogue.serves(name, release) for version, depends in known.items()} - {""}
 
 
 def _versions(policy: Policy, present: str, offered: Iterable[str]) -> List[str]:
@@ -261,7 +280,7 @@ def _versions(policy: Policy, present: str, offered: Iterable[str]) -> List[str]
     return [version for version in dict.fromkeys([*first, *known]) if catalogue.matches(version, policy.version)]
 
 
-def _of_version(
+def _of_apt(
     policy: Policy, facts: HostFacts, wanted: Wanted, named: PackageSet, there: Prebuilt,
     installed: Mapping[str, str], version: str, offered: Iterable[str]
 ) -> Choice:
@@ -279,10 +298,8 @@ def _of_version(
             fits[name] = fitting[0]
             fits.update(tied for tied in _TIED.findall(known.get(fitting[0], "")))
         elif kernel.release in wanted.kernels:
-            lacking[kernel.release] = ", ".join(sorted({driver_of(depends) for depends in known.values()} - {""}))
-    for release in wanted.kernels:
-        if release not in [kernel.release for kernel in there.kernels]:
-            lacking[release] = ""
+            lacking[kernel.release] = ", ".join(sorted(_made(there, kernel.release), key=version_key))
+    lacking.update(_gone(wanted, there))
     fits.update(_metapackages(policy, facts, wanted, there, packages))
     # Without a metapackage of kernels no update of theirs comes, and there is nothing to follow
     kept = [name for name in named.optional if name not in named.bounded or name in fits]
@@ -290,6 +307,42 @@ def _of_version(
     named = replace(named, optional=(*kept, *further), bounded=named.bounded.intersection(
         (*named.required, *kept)).union(further))
     return Choice(version, named, fits, lacking if packages and there.offered is not None else {})
+
+
+def _gone(wanted: Wanted, there: Prebuilt) -> Dict[str, str]:
+    """As Choice.lacking, of kernels in use that cannot be booted any more."""
+    bootable = [kernel.release for kernel in there.kernels]
+    return {release: "" for release in wanted.kernels if release not in bootable}
+
+
+def _of_rpm(
+    _policy: Policy, _facts: HostFacts, wanted: Wanted, named: PackageSet, there: Prebuilt,
+    installed: Mapping[str, str], version: str, offered: Iterable[str]
+) -> Choice:
+    """As few packages of modules as serve all kernels; what is there already before any other."""
+    known = {name: newest_rpm_first(versions)[0] for name, versions in (there.offered or {}).items() if versions}
+    own = {name: each for name, each in {**known, **installed}.items()
+           if catalogue.upstream(each) == version
+           and any(catalogue.serves(name, kernel.release) for kernel in there.kernels)}
+    newest = newest_rpm_first(own.values())
+    ranked = sorted(own, key=lambda name: (
+        -sum(catalogue.serves(name, release) for release in wanted.kernels), name not in installed,
+        newest.index(own[name])))
+    fits: Dict[str, str] = {}
+    lacking: Dict[str, str] = {}
+    for kernel in there.kernels:
+        first = next((name for name in ranked if catalogue.serves(name, kernel.release)), "")
+        if first:
+            fits[first] = own[first]
+        elif kernel.release in wanted.kernels:
+            lacking[kernel.release] = ", ".join(sorted(_made(there, kernel.release), key=version_key))
+    lacking.update(_gone(wanted, there))
+    # Where nobody has looked yet, what is lacking is known by the name that the sources have it under
+    modules = (*fits, *dict.fromkeys(catalogue.modules_package(wanted, release) for release in lacking))
+    user_space = [name for name in named.required if name not in named.bounded]
+    has_user_space = any(catalogue.upstream(each) == version for each in offered)
+    return Choice(version, replace(named, required=(*user_space, *modules), bounded=frozenset(modules)), fits,
+                  lacking if has_user_space and there.offered is not None else {})
 
 
 def _metapackages(
@@ -324,6 +377,7 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice) -> Optional[Refusa
         "driver.no_precompiled_module", "the sources of %s %s: %s" % (facts.os_id, facts.os_version, there),
         "modules of driver %s that the distribution has signed, for the kernels that run and boot next" % (
             chosen.version or "branch %d" % wanted.branch),
-        "%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`" % (
-            "set `version` to %s, or " % " or ".join(others) if others else ""),
+        "%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`%s" % (
+            "set `version` to %s, or " % " or ".join(others) if others else "",
+            "" if DKMS in ways(wanted) else " with a branch that is built on the host"),
         option="build")

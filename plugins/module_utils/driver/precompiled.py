@@ -30,7 +30,7 @@ _IMAGE = re.compile(r"^linux-image-(?:unsigned-)?(\d.*)$")
 
 def has_module(kernel: Kernel, target: Target) -> bool:
     """Whether the set brings modules for a kernel."""
-    return any(name.startswith(_BEGINS) and name.endswith("-" + kernel.release) for name in target.packages.names)
+    return any(catalogue.serves(name, kernel.release) for name in target.packages.names)
 
 
 def refuse_way_back(kernels: Sequence[Kernel], facts: HostFacts, target: Target) -> List[Refusal]:
@@ -62,7 +62,7 @@ def verify_steps(
     The packages' own scripts put modules together and index them; once they have, the step is not needed any more.
     """
     coming: Mapping[str, Any] = packages.change["after"] if packages else {}
-    exchanged = any(version is None or name.startswith(_BEGINS) for name, version in coming.items()
+    exchanged = any(version is None or catalogue.PREBUILT_MODULES.match(name) for name, version in coming.items()
                     if catalogue.FAMILY.match(name))
     return [Step(
         NAME, VERIFY, kernel.release,

@@ -57,7 +57,9 @@ def version_there(observation: Observation) -> str:
 
 def _anchor(packages: Mapping[str, str]) -> str:
     """The version of the package that brings the kernel module."""
-    return next((version for name, version in sorted(packages.items()) if building.loses([name])), "")
+    return next((version for name, version in sorted(packages.items())
+                 if (building.loses([name]) or catalogue.PREBUILT_MODULES.match(name))
+                 and catalogue.is_driver_version(version)), "")
 
 
 # before an exchange

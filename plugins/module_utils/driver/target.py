@@ -69,12 +69,13 @@ class Target:
 
 def is_driven(policy: Policy, facts: HostFacts) -> bool:
     """Whether this driver is installed here by us: on the systems of rpm not from the distribution's own source, which
-    packages of its own name, not with modules that come built, and not as a guest of vGPU."""
+    packages of its own name, with dnf not with modules that come built, and not as a guest of vGPU."""
     system = system_of(facts.os_id, facts.os_version, facts.arch)
     if system is None:
         return facts.os_id in _ALWAYS
     return catalogue.is_driven(system) and (facts.os_id in _ALWAYS or not (
-        policy.comes_from.of_distribution or policy.build == PRECOMPILED or facts.vgpu_manager))
+        policy.comes_from.of_distribution or facts.vgpu_manager
+        or (policy.build == PRECOMPILED and not prebuilt.comes_by_us(system))))
 
 
 def target_of(
@@ -97,10 +98,11 @@ def target_of(
     replaces = replaced(policy, facts, installed)
     leaves = tuple(dict.fromkeys((*prebuilt.leaving(policy, wanted, there, installed, built), *replaces)))
     if built is not None and build == PRECOMPILED:
+        leaves = leaves or catalogue.leaving(wanted, built.packages, installed)
         return prebuilt.refusal(facts, wanted, built) or Target(
             built.version, wanted.module, built.packages, build, built.fits, leaves, replaces)
     packages = catalogue.package_set(wanted).plus(prebuilt.unbrought(wanted, there, installed, leaves))
-    leaves = leaves or catalogue.leaving(wanted, {*installed, *there.half})
+    leaves = leaves or catalogue.leaving(wanted, packages, {*installed, *there.half})
     known = [catalogue.upstream(version) for version in versions.get(packages.anchor, ())]
     version = policy.version if policy.exact else ""
     if not version:

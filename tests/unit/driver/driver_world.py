@@ -126,7 +126,7 @@ class World(world.World):
     script_builds: whether the script of the driver's package builds its module, for the running and the newest kernel.
     more:          further fields of the observation.
     signing_key:   the key that DKMS signs with; the firmware keeps what it has of it.
-    modules:       {package of modules that Ubuntu has signed: {version: what it depends on}}.
+    modules:       {package of modules that the distribution has signed: {version: what it depends on}}.
     trusted:       {name of a key in rpm's database: fingerprints}; ours are those that our_keys names.
     staged:        modules that were built ahead.
     tools:         whether DKMS and a compiler are there.
@@ -300,7 +300,10 @@ class World(world.World):
         meant = chosen(wanted, there, seen.installed, versions)
         if isinstance(meant, Refusal) or catalogue.PRECOMPILED not in prebuilt.ways(meant):
             return None
-        return {name: self.modules.get(name, {}) for name in prebuilt.names(meant, self.kernels, self.installed)}
+        asked = prebuilt.names(meant, self.kernels, self.installed)
+        if manager_of(there) in HISTORIES:
+            return {name: known for name, known in self.modules.items() if name.startswith(asked)}
+        return {name: self.modules.get(name, {}) for name in asked}
 
     @staticmethod
     def _of_archive(target: Target) -> Dict[str, str]:
@@ -342,27 +345,29 @@ class World(world.World):
         """What NVIDIA has for SUSE: names of a generation, and headers with the number of their build."""
         key = origin_of(wanted, there).key_text
         versions = {name: self._of_generation(name) for name in anchors(wanted, there)}
-        target = target_of(wanted, there, seen.installed, versions)
+        modules = self._modules_offered(seen, wanted, there, versions)
+        target = target_of(wanted, there, seen.installed, versions, replace(seen.prebuilt, offered=modules))
         if not isinstance(target, Target):
-            return Offer(versions=versions, key=key)
+            return Offer(versions=versions, key=key, modules=modules)
         for name in (*target.packages.names, *catalogue.family(self.installed)):
             versions[name] = self._of_generation(name)
         headers = {"%s.1" % name: ["%s.1" % version] for name, version in header_packages(seen, wanted, there).items()
-                   if self.headers_offered}
+                   if self.headers_offered and not target.is_precompiled}
         versions.update(headers)
         request = requested(target, seen, versions, tuple(headers))
         if not request:
-            return Offer(versions=versions, key=key)
+            return Offer(versions=versions, key=key, modules=modules)
         installs = dict(request)
         if target.packages.anchor in request:
             whole = request[target.packages.anchor]
             end = catalogue.generation_of(target.packages.anchor)
-            installs.update({"nvidia-compute-" + end: whole, "libnvidia-ml": whole, "dkms": "3.3.0-1"})
+            installs.update({"nvidia-compute-" + end: whole, "libnvidia-ml": whole,
+                             **({} if target.is_precompiled else {"dkms": "3.3.0-1"})})
         installs.update({name.replace("-default", ""): each[0] for name, each in headers.items()})
         installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
         held = tuple(name for name in self.locked if name in installs or name in target.leaves)
         before = {name: self.installed[name] for name in (*installs, *target.leaves) if name in self.installed}
-        return Offer(versions=versions, key=key, transaction=Simulation(
+        return Offer(versions=versions, key=key, modules=modules, transaction=Simulation(
             {} if held else installs, () if held else target.leaves, before={} if held else before, request=request,
             allow_downgrade=goes_down(self.installed, installs, ZYPPER.compare), leaves=target.leaves, held=held,
             problem="nothing provides %s" % held[0] if held else ""))
@@ -495,7 +500,8 @@ class World(world.World):
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or catalogue.brings_headers(self.installed, kernel.release))
             for kernel in self.kernels)
-        if any(version is None and name.startswith("nvidia-dkms-") for name, version in step.change["after"].items()):
+        if any(version is None and (name.startswith("nvidia-dkms-") or catalogue.generation_of(name))
+               for name, version in step.change["after"].items()):
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
         self._take_modules()
         anchor = [name for name in step.change["after"] if name in self.installed
@@ -520,9 +526,11 @@ class World(world.World):
             return
         for name in self.installed:
             for kernel in self.kernels:
-                if name in self.modules and name.endswith(kernel.release):
-                    made = replace(kernel, module=prebuilt.driver_of(self.modules[name][self.installed[name]]),
-                                   license=LICENSES["-open-" in name], signer="Canonical Ltd.", key="ca", trusted=True)
+                if name in self.modules and catalogue.serves(name, kernel.release):
+                    version = self.installed[name]
+                    made = replace(kernel, module=prebuilt.driver_of(version, self.modules[name][version]),
+                                   license=LICENSES["-open-" in name], signer="the distribution", key="ca",
+                                   trusted=True)
                     self.kernels = tuple(made if each is kernel else each for each in self.kernels)
 
     def module_verify(self, step: Step) -> None:
@@ -665,6 +673,7 @@ class World(world.World):
         added = Kernel(release, headers="headers" in states)
         others = () if self.kernels == World().kernels else self.kernels
         self.kernels = tuple(sorted((*others, added), key=lambda kernel: kernel.release))
+        self._take_modules()
 
     def say_package(self, name: str, version: str) -> None:
         """Somebody installs it."""
@@ -694,6 +703,13 @@ class World(world.World):
         common = "nvidia-kernel-common-" + series
         self.modules.setdefault(name + end, {})[version] = ", ".join([
             *tied, "%s (<= %s-1)" % (common, driver), "%s (>= %s)" % (common, driver)])
+
+    def say_signed(self, driver: str, kernel: str) -> None:
+        """SUSE's repositories have signed modules of a driver, built for this kernel."""
+        short = "nvidia-open-driver-%s-signed-cuda-kmp-%s" % (
+            "G07" if int(driver.split(".")[0]) >= 590 else "G06", kernel.rpartition("-")[2])
+        version = "%s_k%s-150700.3.1" % (driver, kernel.rpartition("-")[0].replace("-", "_"))
+        self.modules["%s-%s" % (short, version)] = {version: ""}
 
     def say_staged(self, release: str, version: str, *state: str) -> None:
         """A module was built ahead for a kernel; 'torn', 'proprietary' (another package's), or why it could not be.

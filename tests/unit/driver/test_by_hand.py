@@ -51,9 +51,8 @@ nvidia-modprobe-3:580.178.04`
     (("rhel", "10.1"), {"source": "distribution", "version": ""}, "`rhel-drivers install nvidia`"),
     (("almalinux", "9.6"), {"source": "distribution", "version": ""}, "`dnf install almalinux-release-nvidia-driver`"),
     (("fedora", "44"), {}, "73CD9B30.pub"),
-    (("sles", "15.7"), {"build": "precompiled"}, "nvidia-compute-utils-G06=580.178.04"),
+    (("sles", "17.0"), {"build": "precompiled"}, "nvidia-compute-utils-G06=580.178.04"),
     (("sles", "15.7"), {"source": "distribution"}, "`zypper addlock "),
-    (("opensuse-leap", "16.0"), {"build": "precompiled"}, "/suse16/x86_64/"),
     (("amzn", "2023"), {}, "`dnf module reset nvidia-driver`, then `dnf module enable nvidia-driver:580-open`"),
     (("amzn", "2023"), {"source": "distribution"}, "`dnf install nvidia-release`"),
     (("rocky", "8.10"), {"version": "595"}, "choose one version of branch 595 for all packages, in the place of V"),
@@ -63,11 +62,11 @@ nvidia-modprobe-3:580.178.04`
      "add the repository https://mirror/el9/ signed by the key in `repository_key`"),
     (("rocky", "9.6"), {"kernel_module": "proprietary", "build": "precompiled"}, "nvidia-driver:580`"),
     (("rocky", "8.10"), {"kernel_module": "proprietary", "build": "precompiled"},
-     "`dnf install kmod-nvidia-580.178.04-4.18.0-553.16.1.el8_10 "),
-    (("sles", "15.7"), {"build": "precompiled", "version": "595"}, "nvidia-open-driver-G07-signed-cuda-kmp-"),
+     "`dnf install kmod-nvidia-580.178.04-4.18.0-553.16.1 "),
+    (("sles", "17.0"), {"build": "precompiled", "version": "595"}, "nvidia-open-driver-G07-signed-cuda-kmp-"),
     (("rocky", "8.10"), {"kernel_hold": True}, "`dnf versionlock add kernel-%s " % EL8),
-    (("opensuse-leap", "15.6"), {"build": "precompiled"}, "/opensuse15/x86_64/"),
-    (("sles", "15.7"), {"build": "precompiled", "kernel_arguments": ["iommu=pt", "pci=realloc"]},
+    (("opensuse-leap", "17.0"), {"build": "precompiled"}, "it has no directory for this system"),
+    (("sles", "17.0"), {"build": "precompiled", "kernel_arguments": ["iommu=pt", "pci=realloc"]},
      "`pbl --add-option iommu=pt --add-option pci=realloc --config`, then reboot"),
 ])
 def test_systems_and_policies_have_instructions_of_their_own(
@@ -88,8 +87,19 @@ def test_a_password_of_the_mirror_is_not_told() -> None:
     assert "secret" not in text
 
 
+def test_under_secure_boot_the_key_of_nvidia_s_own_modules_is_to_be_enrolled() -> None:
+    own = {"kernel_module": "proprietary", "build": "precompiled"}
+    for system in (("rocky", "8.10"), ("rocky", "9.6")):
+        assert "NVIDIA2019-public_key.der" in steps(told(*system, more={"secure_boot": True}, **own))
+        assert "public_key" not in steps(told(*system, **own))
+    theirs = told("almalinux", "9.6", more={"secure_boot": True}, source="distribution", version="",
+                  build="precompiled")
+    assert "public_key" not in steps(theirs)
+    assert "source distribution is not driven yet" in theirs.found
+
+
 def test_under_secure_boot_modules_of_suse_are_told() -> None:
-    text = steps(told("sles", "15.7", more={"secure_boot": True}, kernel="6.4.0-150700.53-default",
+    text = steps(told("sles", "17.0", more={"secure_boot": True}, kernel="6.4.0-150700.53-default",
                       build="precompiled"))
     assert "nvidia-open-driver-G06-signed-cuda-kmp-default" in text
     assert "-devel" not in text

@@ -193,7 +193,26 @@ class Modules(Host):
 OPEN = "version: %s\nlicense: Dual MIT/GPL\n" % VERSION
 
 
+class Weak(Modules):
+    """A kernel of SLES to which weak-updates has linked the modules of the kernel that they were built for."""
+
+    WHERE = "weak-updates/updates/nvidia.ko"
+
+    def __init__(self, root: str, told: str) -> None:
+        super().__init__(root, told)
+        directory = "/lib/modules/%s/" % KERNEL
+        self.write(directory + self.WHERE, "")
+        self.write(directory + "modules.dep", self.WHERE + ":\n")
+
+
 class TestVerified:
+    def test_what_weak_updates_has_linked_is_the_module_of_a_kernel(self, tmp_path: Path) -> None:
+        host = Weak(str(tmp_path), OPEN + "signer: SUSE Linux Enterprise Secure Boot Signkey\n")
+        host.verify(signed=True)
+        host.told = OPEN
+        with pytest.raises(GpuOpsError, match="weak-updates/updates/nvidia.ko is signed by nobody"):
+            host.verify(signed=True)
+
     def test_a_module_of_the_right_version_and_kind_is_enough_without_secure_boot(self, tmp_path: Path) -> None:
         host = Modules(str(tmp_path), OPEN)
         host.verify()

@@ -84,7 +84,7 @@ EL_SETS = ("nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")
      ("nvidia-kernel-dkms", "nvidia-smi", "libcuda1", "nvidia-persistenced")),
     ("rocky 8.10", 580, "open", False, "dkms", ("kmod-nvidia-open-dkms", *EL_SETS)),
     ("almalinux 9.6", 580, "proprietary", False, "dkms", ("kmod-nvidia-latest-dkms", *EL_SETS)),
-    ("rhel 9.6", 580, "proprietary", False, "precompiled", ("kmod-nvidia-580.178.04-5.14.0-570.el9", *EL_SETS)),
+    ("rhel 9.6", 580, "proprietary", False, "precompiled", ("kmod-nvidia-580.178.04-5.14.0-570", *EL_SETS)),
     ("rhel 10.1", 595, "open", False, "dkms", ("kmod-nvidia-open-dkms", *EL_SETS)),
     ("fedora 44", 580, "proprietary", False, "dkms", ("kmod-nvidia-latest-dkms", *EL_SETS)),
     ("rhel 10.1", 595, "open", True, "precompiled", ("kmod-nvidia-open", "nvidia-driver-cuda")),
@@ -141,7 +141,7 @@ def test_signed_modules_of_ubuntu_follow_the_kernel_and_show_what_they_are_made_
 
 @pytest.mark.parametrize("system, branch, module, own, modules", [
     ("rocky 9.6", 580, "proprietary", False,
-     ("kmod-nvidia-580.178.04-5.14.0-570.el9", "kmod-nvidia-580.178.04-5.14.0-503.el9")),
+     ("kmod-nvidia-580.178.04-5.14.0-570.12.1", "kmod-nvidia-580.178.04-5.14.0-503")),
     ("sles 15.7", 595, "open", False, ("nvidia-open-driver-G07-signed-cuda-kmp-default",
                                        "nvidia-open-driver-G07-signed-cuda-kmp-64kb")),
 ])
@@ -149,11 +149,11 @@ def test_modules_that_come_built_are_named_for_each_kernel(
     system: str, branch: int, module: str, own: bool, modules: Tuple[str, ...]
 ) -> None:
     kernels = ("6.4.0-150700.53-default", "6.4.0-150700.53-64kb") if system.startswith("sles") else (
-        "5.14.0-570.el9.x86_64", "5.14.0-503.el9.x86_64")
+        "5.14.0-570.12.1.el9_6.x86_64", "5.14.0-503.el9.x86_64")
     found = resolved(wanted(system, branch, module, own, kernel=kernels[0], kernels=kernels, version=V580),
                      "precompiled")
     assert set(modules) <= set(found.packages.required)
-    assert not found.headers and not found.compiler
+    assert not found.headers and not found.compiler and not found.enabled_first
 
 
 @pytest.mark.parametrize("system, kernel, words", [
@@ -175,6 +175,7 @@ def test_how_a_kernel_is_locked_where_packages_are_rpms(system: str, kernel: str
     ("rocky 9.6", 580, "open", True, "auto", "ships no driver of its own"),
     ("rhel 9.6", 580, "open", True, "auto", "ships no driver of its own"),
     ("almalinux 8.10", 580, "open", True, "auto", "ships no driver of its own"),
+    ("rhel 10.0", 580, "open", True, "auto", "ships no driver of its own"),
     ("almalinux 9.6", 595, "proprietary", True, "auto", "ships no driver of its own"),
     ("fedora 44", 580, "open", True, "auto", "ships no driver of its own"),
     ("rocky 10.0", 595, "proprietary", False, "auto", "in branch 580 and before"),
@@ -315,11 +316,63 @@ def test_modules_that_others_have_signed_are_for_secure_boot(
 def test_packages_of_the_other_generation_and_of_the_other_module_leave() -> None:
     there = ("nvidia-open-driver-G06", "nvidia-driver-G07", "nvidia-compute-G06-32bit", "nvidia-compute-G07", "dkms",
              "libnvidia-gpucomp-G06", "nvidia-persistenced", "nvidia-driver-assistant")
-    assert catalogue.leaving(wanted("sles 15.7", 595), there) == (
+    assert leaving(wanted("sles 15.7", 595), *there) == (
         "libnvidia-gpucomp-G06", "nvidia-compute-G06-32bit", "nvidia-driver-G07", "nvidia-open-driver-G06")
-    assert catalogue.leaving(wanted("sles 15.7", 580), there) == ("nvidia-compute-G07", "nvidia-driver-G07")
-    assert catalogue.leaving(wanted("rocky 9.6", 595), there) == ()
+    assert leaving(wanted("sles 15.7", 580), *there) == ("nvidia-compute-G07", "nvidia-driver-G07")
+    assert leaving(wanted("rocky 9.6", 595), *there) == ()
     assert catalogue.excluded(["nvidia-driver-cuda", "kmod-nvidia-open-dkms"], there) == ()
+
+
+def leaving(given: Wanted, *there: str) -> Tuple[str, ...]:
+    return catalogue.leaving(given, catalogue.package_set(given), there)
+
+
+SIGNED = "nvidia-open-driver-G06-signed-cuda-kmp-default"
+
+
+def test_beside_modules_of_suse_stay_no_others_built_here_or_there() -> None:
+    older, newer = (SIGNED + "-%s_k6.4.0_150700.51-150700.3.1" % version for version in ("580.126.09", V580))
+    there = (older, newer, "nvidia-open-driver-G06", "nvidia-compute-utils-G06", "dkms")
+    assert catalogue.excluded(["nvidia-compute-utils-G06", newer], there) == ("nvidia-open-driver-G06", older)
+    assert leaving(wanted("sles 15.7", 580), *there) == (older, newer)
+    assert leaving(wanted("sles 15.7", 580, of_distribution=True), *there) == ()
+
+
+@pytest.mark.parametrize("built_for, kernel, serves", [
+    ("6.4.0_150700.51", "6.4.0-150700.51-default", True),
+    ("6.4.0_150700.51", "6.4.0-150700.53.11-default", True),
+    # Of the service pack before, older than it, of another kind, of another series
+    ("6.4.0_150600.21", "6.4.0-150700.53.11-default", False),
+    ("6.4.0_150700.53.11", "6.4.0-150700.53.3-default", False),
+    ("6.4.0_150700.51", "6.4.0-150700.53.11-64kb", False),
+    ("6.4.0_150700.51", "6.12.0-150700.53-default", False),
+    ("6.12.0_160000.5", "6.12.0-160000.8-default", True),
+])
+def test_modules_of_suse_serve_every_later_kernel_of_their_service_pack(
+    built_for: str, kernel: str, serves: bool
+) -> None:
+    assert catalogue.serves("%s-%s_k%s-150700.3.1" % (SIGNED, V580, built_for), kernel) is serves
+    assert not catalogue.serves(SIGNED, kernel), "nobody knows for which kernel"
+
+
+def test_what_replaces_the_open_module_that_is_built_here_is_known_by_name() -> None:
+    kernels = ("6.4.0-150700.53-default", "6.4.0-150700.53.3-default")
+    assert catalogue.instead_of(["nvidia-open-driver-G06", "nvidia-compute-utils-G06"], kernels) == (
+        SIGNED, SIGNED.replace("-cuda", ""))
+    assert catalogue.instead_of(["nvidia-driver-G06", SIGNED], kernels) == ()
+
+
+def test_modules_of_ubuntu_are_of_one_kernel() -> None:
+    package = "linux-modules-nvidia-580-server-open-6.8.0-90-generic"
+    assert catalogue.serves(package, "6.8.0-90-generic") and not catalogue.serves(package, "6.8.0-95-generic")
+
+
+@pytest.mark.parametrize("version, driver", [
+    ("580.126.09_k6.4.0_150700.51-150700.3.22.1", "580.126.09"), ("3:580.178.04-1.el9", V580),
+    ("1:580.178.04-1ubuntu2", V580), ("595.91.07~rc1", V595), ("610.57.04+git", V610),
+])
+def test_the_driver_is_read_from_the_version_of_a_package(version: str, driver: str) -> None:
+    assert catalogue.upstream(version) == driver and catalogue.is_driver_version(version)
 
 
 @pytest.mark.parametrize("system, own, module, leave", [
@@ -332,7 +385,7 @@ def test_the_other_module_of_debians_own_would_stay_and_be_loaded(
 ) -> None:
     there = ("nvidia-kernel-dkms", "nvidia-kernel-support", "nvidia-open-kernel-dkms", "nvidia-open-kernel-support",
              "nvidia-kernel-common", "nvidia-smi")
-    assert catalogue.leaving(wanted(system, 550, module, of_distribution=own), there) == leave
+    assert leaving(wanted(system, 550, module, of_distribution=own), *there) == leave
 
 
 @pytest.mark.parametrize("version, serves", [

@@ -13,13 +13,14 @@ import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import scratch_rpm
 from scratch_apt import keyring
-from scratch_rpm import DRIVERS, Made
+from scratch_rpm import DRIVERS, OLDER_580, V595, V610, Made
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 
@@ -32,6 +33,8 @@ PRODUCT = """<?xml version="1.0" encoding="UTF-8"?>
 
 BASE = Made("filesystem", "15.0")
 KERNELS = ("150700.53.3", "150700.53.11")
+# The kernel that the service pack began with
+BUILT_FOR = "150700.51"
 
 _CACHE = Path.home() / ".cache" / "gpuops" / "test-zypper"
 _PROGRAM = """#!/bin/sh
@@ -70,9 +73,33 @@ def driver(version: str) -> List[Made]:
     return made
 
 
+def signed(version: str, kernel: str = "", build: str = "150700.3.1", flavour: str = "default") -> Made:
+    """Modules that SUSE has signed, as nvidia-open-driver-G07-signed.spec and its preamble have them. They may be there
+    beside those of another driver, whose files they have too."""
+    end, flavours = generation(version), "nvidia-open-driver-%s-signed-cuda-kmp"
+    return Signed(
+        "%s-%s" % (flavours % end, flavour), "%s_k6.4.0_%s" % (version, kernel or BUILT_FOR), build, relations=(
+            "Provides: multiversion(kernel)", "Provides: nvidia-open-driver-%s = %s" % (end, version),
+            "Provides: %s-%s = %s" % (flavours % end, flavour, version),
+            "Provides: nvidia-open-signed-kmp = " + version, "Provides: nvidia-open-signed-kmp(cuda)",
+            "Conflicts: nvidia-open-signed-kmp(gfx)", "Conflicts: nvidia-driver-G06-kmp",
+            "Obsoletes: nvidia-open-driver-%s = %s" % (end, version)))
+
+
+class Signed(Made):
+    """Modules of a kernel, whatever the driver."""
+
+    @property
+    def spec(self) -> str:
+        return super().spec.replace("/usr/share/%{name}", "/lib/modules/6.4.0-%s-default/updates" % BUILT_FOR)
+
+
 OF_NVIDIA = [Made("dkms", "3.3.0"), *(package for version in DRIVERS for package in driver(version))]
 # Numbers of builds follow the release that uname prints
 OF_SYSTEM = [
+    # SUSE's lag behind NVIDIA's
+    signed(OLDER_580), signed(OLDER_580, build="150700.3.4"), signed(V595), signed(V610, "150600.21"),
+    signed("580.95.05"),
     Made("tool", "1.0"), Made("app", "1.0", relations=("Requires: libnvidia-ml",)),
     *(Made(name, "6.4.0", number + ".1", relations=(
         "Provides: multiversion(kernel)", "Provides: %s = 6.4.0-%s" % (name, number),
@@ -85,6 +112,14 @@ OF_SYSTEM = [
 def nvidia() -> Path:
     """NVIDIA's repository for SLES."""
     return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), OF_NVIDIA)
+
+
+@lru_cache(maxsize=None)
+def without_epochs() -> Path:
+    """The same, as NVIDIA has them where SUSE's modules name them without an epoch."""
+    return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), [replace(
+        each, epoch=0, relations=tuple(relation.replace("= 3:", "= ") for relation in each.relations))
+        for each in OF_NVIDIA])
 
 
 @lru_cache(maxsize=None)

@@ -5,18 +5,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import pytest
 import scratch_rpm
 import scratch_zypper
 from rpm_machine import RpmMachine, address, home, is_asked, running, silent
 from scratch_apt import keyring
-from scratch_rpm import OLDER_580, V580, V595
+from scratch_rpm import OLDER_580, V580, V595, V610
 from scratch_zypper import KERNELS, Root
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import (
     asking,
@@ -40,6 +44,18 @@ class Machine(RpmMachine[Root]):
         """zypper is waited for seconds, and not for a quarter of an hour."""
         self.patch.setattr(asking, "TIMEOUT_SECONDS", 20)
 
+    def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
+        """With the modules that SUSE has built and signed for it, which weak-updates has for every kernel."""
+        there = self.root.installed()
+        signed = [version for name, version in there.items() if catalogue.serves(name, self.release)]
+        if not signed:
+            return super().kernels()
+        (module,) = map(catalogue.upstream, signed)
+        return (Kernel(self.release, self.headers in there, module, "Dual MIT/GPL"),)
+
+    def verify(self, host: Host, journal: Journal, step: Step) -> None:
+        assert [kernel.module for kernel in self.kernels()] == [step.change["after"]["nvidia"]]
+
     def run(self, **options: Any) -> Dict[str, Any]:
         told = self.call(**options)
         assert not told.get("failed"), told["msg"]
@@ -57,6 +73,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Ite
     root.configure("suse", scratch_zypper.system(), "two")
     root.zypper("install", "kernel-default=6.4.0-%s.1" % KERNELS[0])
     with running(Machine, root, scratch_zypper.nvidia(), capsys, monkeypatch) as made:
+        executors: Any = CAPABILITY.executors
+        monkeypatch.setitem(executors, "module.verify", made.verify)
         yield made
 
 
@@ -67,7 +85,8 @@ def transactions(machine: Machine, since: int) -> List[Dict[str, Optional[str]]]
         if line.kind == "command":
             found.append({})
         elif line.after is not None or line.name not in found[-1]:
-            name = database.long_name(line.name, line.version) if line.name.startswith("kernel-") else line.name
+            has_several = line.name.startswith("kernel-") or "-kmp-" in line.name
+            name = database.long_name(line.name, line.version) if has_several else line.name
             found[-1][name] = line.after
     return found
 
@@ -172,8 +191,9 @@ def test_what_would_not_be_heeded_and_what_is_there_twice_is_refused_before_anyt
     assert [each["code"] for each in told["refusals"]] == ["driver.repository_named_twice", "packages.other_locks"]
     machine.root.host.remove("/etc/zypp/repos.d/cuda.repo")
     assert [each["code"] for each in machine.call(version="570")["refusals"]] == ["packages.other_locks"]
-    assert [each["code"] for each in machine.call(version="570", hold=False)["refusals"]] == [
-        "driver.build_not_offered"]
+    for module, code in (("open", "driver.no_precompiled_module"), ("proprietary", "driver.not_packaged")):
+        told = machine.call(version="570", hold=False, kernel_module=module)
+        assert [each["code"] for each in told["refusals"]] == [code]
     after = machine.root.tree()
     assert {name for name in {*before, *after} if before.get(name) != after.get(name)
             and not name.startswith(("run/gpuops/", "var/lib/gpuops/"))} == {"etc/zypp/zypp.conf"}
@@ -226,3 +246,86 @@ def test_a_transaction_that_outlasts_the_waiting_for_it_is_ours_once_it_has_ende
     assert set(driver(machine).values()) == {V580} and driver(machine).keys() <= journal.packages("driver").keys()
     machine.run(state="absent")
     assert machine.root.installed() == before
+
+
+SIGNED = "nvidia-open-driver-%s-signed-cuda-kmp-default"
+
+
+def signed(machine: Machine) -> List[str]:
+    """Modules of SUSE's that are there, as the database calls them."""
+    return sorted(name for name in machine.root.installed() if "-kmp-" in name)
+
+
+def test_modules_that_suse_has_signed_set_the_version_and_are_exchanged_in_one_transaction(machine: Machine) -> None:
+    wanted: Dict[str, Any] = {"build": "precompiled"}
+    before = machine.root.installed()
+    assert change(machine, version="580", **wanted) == ["file.write", "rpm.import_key", "file.write",
+                                                        "packages.download", "file.write", "packages.install",
+                                                        "module.verify"]
+    newest = scratch_zypper.signed(OLDER_580, build="150700.3.4")
+    assert signed(machine) == [database.long_name(newest.name, newest.evr)], "the newest build"
+    assert set(driver(machine).values()) == {OLDER_580}, "SUSE has no newer one"
+    assert machine.headers not in machine.root.installed() and "dkms" not in machine.root.installed()
+    there = driver(machine)
+    machine.root.zypper("update")
+    assert driver(machine) == there, "neither NVIDIA's nor SUSE's newer ones come"
+    machine.release = "6.4.0-%s-default" % KERNELS[1]
+    machine.headers = "kernel-default-devel-6.4.0-%s.1" % KERNELS[1]
+    assert machine.run(version="580", **wanted)["plan"]["steps"] == [], "they serve the kernel that came"
+    for build in ("auto", "precompiled"):
+        assert machine.run(version="580", build=build)["plan"]["steps"] == []
+    machine.loaded = OLDER_580
+    change(machine, version=V595, **wanted)
+    assert set(driver(machine).values()) == {V595} and len(signed(machine)) == 1
+    assert signed(machine)[0].startswith(SIGNED % "G07")
+    machine.loaded = V595
+    assert "dkms.build" in change(machine, version="595", build="dkms")
+    assert signed(machine) == [] and driver(machine)["nvidia-open-driver-G07"] == V595, "the same driver"
+    machine.loaded = V595
+    assert change(machine, version="595", state="rolled_back")[-1] == "module.verify"
+    assert len(signed(machine)) == 1 and "nvidia-open-driver-G07" not in driver(machine)
+    assert "dkms.build" in change(machine, version="595", build="dkms")
+    assert change(machine, version="595", **wanted)[-1] == "module.verify"
+    assert "nvidia-open-driver-G07" not in driver(machine)
+    machine.loaded = ""
+    change(machine, version="595", state="absent")
+    updated = {name for name in machine.root.installed() if KERNELS[1] in name}
+    assert set(machine.root.installed()) == {*before, *updated}
+
+
+def test_a_driver_that_suse_has_not_signed_is_refused_with_those_that_it_has(machine: Machine) -> None:
+    before = machine.root.tree()
+    told = machine.call(version=V580, build="precompiled")
+    assert [each["code"] for each in told["refusals"]] == ["driver.no_precompiled_module"]
+    assert "%s is of driver 580.95.05, %s for kernel %s" % (SIGNED % "G06", OLDER_580, machine.release) in told["msg"]
+    assert "set `version` to %s, or update the kernel" % OLDER_580 in told["msg"], "the other one is NVIDIA's no more"
+    told = machine.call(version=V610, build="precompiled")
+    assert "is of driver %s for kernel %s" % (V595, machine.release) in told["msg"], "610 is of another service pack"
+    told = machine.call(version=V580, build="precompiled", kernel_module="proprietary")
+    assert [each["code"] for each in told["refusals"]] == ["driver.build_not_offered"]
+    after = machine.root.tree()
+    assert {name for name in {*before, *after} if before.get(name) != after.get(name)
+            and not name.startswith(("run/gpuops/", "var/lib/gpuops/"))} == set()
+
+
+def test_what_an_administrator_has_of_suse_s_modules_is_taken_over(machine: Machine) -> None:
+    older = scratch_zypper.signed("580.95.05")
+    machine.root.zypper("install", "%s=%s" % (older.name, older.evr))
+    change(machine, version="580")
+    assert [name.rsplit("_k", 1)[0] for name in signed(machine)] == ["%s-%s" % (SIGNED % "G06", OLDER_580)]
+    change(machine, version=V580)
+    assert signed(machine) == [], "SUSE has none of this driver, so that DKMS builds it"
+
+
+def test_an_update_takes_no_modules_of_suse_for_those_that_are_built_here(machine: Machine) -> None:
+    wanted = {"version": OLDER_580, "repository_url": "file://%s" % scratch_zypper.without_epochs()}
+    change(machine, **wanted)
+    there = driver(machine)
+    assert there["nvidia-open-driver-G06"] == OLDER_580, "SUSE's package of this version names it as what it replaces"
+    machine.root.zypper("update")
+    assert (driver(machine), signed(machine)) == (there, [])
+    change(machine, build="precompiled", **wanted)
+    assert len(signed(machine)) == 1 and "nvidia-open-driver-G06" not in driver(machine)
+    change(machine, build="dkms", **wanted)
+    machine.root.zypper("update")
+    assert driver(machine) == there

@@ -32,6 +32,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model impor
     Repository,
     Simulation,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import (
     asking,
     configuration,
@@ -649,8 +650,8 @@ def test_who_holds_the_lock_is_waited_for_and_named(
         _until(lambda: "slow" in root.installed())
         with pytest.raises(GpuOpsError) as told:
             asking.unlocked(root.host, lambda: root.host.run(
-                asking.argv(root.host, *transaction.words(step)), check=False, env=asking.own_environment(root.host)),
-                lock_seconds=0)
+                asking.argv(root.host, *transaction.words(step, database.installed(root.host))), check=False,
+                env=asking.own_environment(root.host)), lock_seconds=0)
         assert told.value.code == "packages.zypper_locked"
         assert "zypper (process %d" % other.pid in told.value.found
         # Who only looks does not wait

@@ -83,7 +83,7 @@ class Rpm:
     def refuse_target(self, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
         """Of some branches there is no set."""
         resolved = catalogue.resolve(wanted_of(policy, facts, catalogue.branch_wanted(target.version or policy.version),
-                                               target.module), build=catalogue.DKMS)
+                                               target.module), build=target.build)
         return [resolved] if isinstance(resolved, Refusal) else []
 
     def refuse_broken(self, observation: Observation) -> List[Refusal]:
@@ -152,10 +152,17 @@ class Rpm:
     def steps_before(
         self, observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
     ) -> List[Step]:
-        versions = _family_after(observation, target, packages) if policy.hold else {}
+        versions = {**(_family_after(observation, target, packages) if policy.hold else {}),
+                    **self.kept_away(observation, target)}
         return self._lock_steps(observation, versions, packages.disruption if packages else Disruption.none, (
             "This version is left to choose from, for everybody." if policy.hold
+            else "What DKMS builds gives way to no other build of its version." if versions
             else "The policy does not hold the version."))
+
+    def kept_away(self, observation: Observation, target: Target) -> Mapping[str, str]:
+        """{package: its one version that is left to choose from} of what would come in the place of what is asked for.
+        """
+        return {}
 
     def _lock_steps(
         self, observation: Observation, versions: Mapping[str, str], disruption: Disruption, why: str

@@ -125,9 +125,10 @@ def there_and_before(opened: Index, observation: Observation) -> Tuple[str, ...]
 
 def returnable(opened: Index, drivers: List[Mapping[str, str]]) -> Tuple[str, ...]:
     """'name=version' of what repositories have of these drivers."""
-    offered = opened.versions({name for driver in drivers for name in driver})
-    return tuple(sorted({"%s=%s" % (name, version) for driver in drivers for name, version in driver.items()
-                         if version in offered[name]}))
+    named = {(name, version): database.without_version(name, version)
+             for driver in drivers for name, version in driver.items()}
+    offered = opened.versions(named.values())
+    return tuple(sorted("%s=%s" % each for each, name in named.items() if each[1] in offered[name]))
 
 
 def whole_request(

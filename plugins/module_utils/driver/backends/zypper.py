@@ -14,10 +14,12 @@ from ...core.refusal import Refusal
 from ...packages import space
 from ...packages.manager import PackageManager
 from ...packages.zypper import history
+from ...packages.zypper.locks import NO_VERSION
 from ...packages.zypper.manager import ZYPPER
-from .. import building
+from .. import building, catalogue
 from ..observation import Observation
 from ..policy import Policy
+from ..target import Target
 from .backend import Backend
 from .rpm import Rpm
 
@@ -45,6 +47,9 @@ class Zypper(Rpm):
                 option="repository_url"))
         return refusals
 
+    def kept_away(self, observation: Observation, target: Target) -> Mapping[str, str]:
+        return kept_away(observation, target)
+
     def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
         """Whether the packages allow it themselves, only they tell; of a driver that is there already, nobody is told.
         """
@@ -54,6 +59,12 @@ class Zypper(Rpm):
         return ["modprobe loads no module here that SUSE does not support, as are those that DKMS builds "
                 "(allow_unsupported_modules 0 in %s). Where the driver does not load for that reason, allow it: "
                 "`echo allow_unsupported_modules 1 >/etc/modprobe.d/%s`" % (path, path.rsplit("/", 1)[1])]
+
+
+def kept_away(observation: Observation, target: Target) -> Mapping[str, str]:
+    """Modules that SUSE has signed, where DKMS builds them."""
+    return dict.fromkeys(catalogue.instead_of(
+        target.packages.names, [kernel.release for kernel in observation.kernels]), NO_VERSION)
 
 
 BACKEND: Backend = Zypper()

@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, Iterable, List, Mapping
+from typing import Dict, Iterable, List, Mapping, Optional
 
 from ...core.facts import HostFacts
 from ...core.host import Host
+from ...core.refusal import Refusal
 from ...packages import space
 from ...packages.model import Repository, Simulation
 from ...packages.rpm import database
 from ...packages.zypper import locks
 from ...packages.zypper.index import Index, index
 from ...packages.zypper.manager import ZYPPER
-from .. import catalogue
+from .. import catalogue, prebuilt
 from ..files import RPM_KEY_FILE, repository_of
 from ..observation import (
     Observation,
@@ -28,7 +29,7 @@ from ..origin import Origin
 from ..policy import Policy
 from ..record import Record
 from ..rollback import recorded_text
-from ..target import Target, anchors, target_of
+from ..target import Target, anchors, chosen, target_of
 from .backend import NAME
 from .rpm_offers import (
     at_hand,
@@ -39,6 +40,7 @@ from .rpm_offers import (
     whole_request,
     without_leftovers,
 )
+from .zypper import kept_away
 
 
 def read_offer(host: Host, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
@@ -48,22 +50,36 @@ def read_offer(host: Host, observation: Observation, policy: Policy, facts: Host
 
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
-    target = target_of(policy, facts, observation.installed, versions)
+    modules = _modules_offered(opened, observation, policy, facts, versions)
+    target = target_of(policy, facts, observation.installed, versions, replace(observation.prebuilt, offered=modules))
     if not isinstance(target, Target):
-        return Offer(versions=versions)
+        return Offer(versions=versions, modules=modules)
     family = catalogue.family(observation.installed, target.packages.floating)
     others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
     versions.update(opened.versions(others, origin.url))
     # They may come from the distribution's own repositories
     versions.update(opened.versions(target.packages.floating))
-    headers = _header_versions(opened, header_packages(observation, policy, facts))
+    headers = {} if target.is_precompiled else _header_versions(
+        opened, header_packages(observation, policy, facts))
     versions.update(headers)
     if not all(target.package_version(name, versions) for name in target.packages.required):
-        return Offer(versions=versions)
+        return Offer(versions=versions, modules=modules)
     request = requested(target, observation, versions, tuple(headers))
     transaction = _simulated(opened, observation, target, request, versions) if request else None
-    return Offer(versions=versions, transaction=transaction, returnable=there_and_before(
+    return Offer(versions=versions, transaction=transaction, modules=modules, returnable=there_and_before(
         opened, observation))
+
+
+def _modules_offered(
+    opened: Index, observation: Observation, policy: Policy, facts: HostFacts, versions: Mapping[str, List[str]]
+) -> Optional[Dict[str, Dict[str, str]]]:
+    """See Offer.modules. SUSE has them in its own repositories, of each driver and kernel one that may be there beside
+    the others: by the name that the database will have it under."""
+    wanted = chosen(policy, facts, observation.installed, versions)
+    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in prebuilt.ways(wanted):
+        return None
+    offered = opened.versions(prebuilt.names(wanted, observation.kernels, observation.installed))
+    return {database.long_name(name, version): {version: ""} for name, found in offered.items() for version in found}
 
 
 def _header_versions(opened: Index, headers: Mapping[str, str]) -> Dict[str, List[str]]:
@@ -83,16 +99,17 @@ def _simulated(
 ) -> Simulation:
     """The transaction as zypper will do it, under the locks that it will have.
 
-    First without locks of ours: that of the version before hides the new one.
+    First without locks of a version: that of the version before hides the new one.
     """
     there = {locks.PATH: observation.files.get(locks.PATH)}
-    opened.hold(ZYPPER.hold_files(NAME, {}, there))
+    away = kept_away(observation, target)
+    opened.hold(ZYPPER.hold_files(NAME, away, there))
     draft = _asked(opened, observation, request, target.leaves)
     if draft.problem or settled(target, observation):
         return draft
     whole = whole_request(observation, target, draft, request, versions)
     locked = {**catalogue.family(draft.installs, target.packages.floating),
-              **catalogue.family(whole, target.packages.floating)}
+              **catalogue.family(whole, target.packages.floating), **away}
     opened.hold(ZYPPER.hold_files(NAME, locked, there))
     return _asked(opened, observation, whole, target.leaves)
 

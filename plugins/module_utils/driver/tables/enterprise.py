@@ -3,13 +3,16 @@
 """What the driver's packages are called on RHEL and its rebuilds, and on Fedora.
 
 Sources: NVIDIA Driver Installation Guide (names, module streams, and that EL 10 and Fedora have none);
-NVIDIA/yum-packaging-precompiled-kmod (kernels that its modules are for); Red Hat's and AlmaLinux' documentation of the
-signed modules that they ship; kernel.spec of CentOS Stream and kernel-uek.spec of Oracle (kinds of kernels).
+NVIDIA/yum-packaging-precompiled-kmod (kernels that its modules are for, their names, the key that signs them); Red
+Hat's and AlmaLinux' documentation of the signed modules that they ship; kernel.spec of CentOS Stream and
+kernel-uek.spec of Oracle (kinds of kernels).
 """
 from __future__ import annotations
 
+import re
 from typing import Sequence, Tuple
 
+from ...core.versions import version_key
 from .sets import ANY_VERSION, DKMS, FULL, PRECOMPILED, PackageSet, Wanted
 from .systems import ENTERPRISE, System
 
@@ -19,16 +22,21 @@ _LAST_PROPRIETARY = 580
 _FIRMWARE = "nvidia-kmod-common"
 # Oracle's kernel is what its Linux boots by default
 _ORACLES = "-uek"
+# RHEL with a signed driver of its own
+_FIRST_SIGNED = (10, 1)
+# '.el9_6.x86_64' of '5.14.0-570.12.1.el9_6.x86_64'
+_OF_RELEASE = re.compile(r"\.el\d.*$")
 
 
 def builds(wanted: Wanted) -> Tuple[str, ...]:
     """How the module of a source is made, what is preferred first; () where the source has none.
 
-    NVIDIA's precompiled modules follow the kernels with months of delay: they are for those who ask for them.
+    NVIDIA's precompiled modules follow the kernels with months of delay, are of the proprietary kind, and are signed by
+    a key that no kernel knows: they are for those who ask for them.
     """
     system = wanted.system
     if wanted.of_distribution:
-        signed = wanted.open and (system.os_id == "rhel" and system.major >= 10
+        signed = wanted.open and (system.os_id == "rhel" and version_key(system.version) >= _FIRST_SIGNED
                                   or system.os_id == "almalinux" and system.major >= 9)
         return (PRECOMPILED,) if signed else ()
     if system.has_streams:
@@ -45,7 +53,7 @@ def packages(wanted: Wanted) -> PackageSet:
         return PackageSet("nvidia-open-kmod", ("nvidia-open-kmod", "nvidia-driver", "nvidia-driver-cuda"))
     modules: Tuple[str, ...] = ("kmod-nvidia-open-dkms" if wanted.open else "kmod-nvidia-latest-dkms",)
     if wanted.build == PRECOMPILED:
-        modules = tuple("kmod-nvidia-%s-%s" % (wanted.version or ANY_VERSION, kernel.rpartition(".")[0])
+        modules = tuple("kmod-nvidia-%s-%s" % (wanted.version or ANY_VERSION, _OF_RELEASE.sub("", kernel))
                         for kernel in dict.fromkeys((wanted.kernel, *wanted.kernels)))
     return PackageSet(modules[0], (*modules, "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", *display),
                       firmware=_FIRMWARE)
@@ -68,7 +76,7 @@ def enabled_first(wanted: Wanted) -> Tuple[str, ...]:
     if wanted.of_distribution:
         return ("rhel-%d-for-%s-extensions-rpms" % (system.major, system.arch),
                 "rhel-%d-for-%s-supplementary-rpms" % (system.major, system.arch)) if system.os_id == "rhel" else ()
-    if system.family != ENTERPRISE:
+    if system.family != ENTERPRISE or wanted.build == PRECOMPILED:
         return ()
     return ("epel", _builder(system))
 

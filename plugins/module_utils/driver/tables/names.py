@@ -23,6 +23,8 @@ FAMILY_EXPRESSIONS = (
     "libnvsdm", "firmware-nvidia-", "cuda-drivers", "linux-modules-nvidia-", "linux-objects-nvidia-",
     "linux-signatures-nvidia-", "xserver-xorg-video-nvidia", "lib(gl|glx|egl|gles)[0-9]?-nvidia",
 )
+# Packages of the driver's modules that somebody else has built, of each system
+PREBUILT_MODULES = re.compile(r"^(linux-modules-nvidia-\d|nvidia-open-driver-G\d+-signed-cuda-kmp-)")
 _DRIVER_VERSION = re.compile(r"^\d{3}(\.\d+){1,2}$")
 
 # Names that only one of the two sources has: their presence tells where an installed driver came from.
@@ -34,14 +36,14 @@ ONLY_AT_NVIDIA = re.compile(r"^(nvidia-driver-cuda|nvidia-kernel-open-dkms|nvidi
 # Of rpm packages: modules of Red Hat, of AlmaLinux and of RPM Fusion, and those that NVIDIA compiles for one kernel; on
 # SUSE's systems those that SUSE or NVIDIA compile, what prefers them, and generations before G06
 FOREIGN_RPM = re.compile(
-    r"^(kmod-nvidia(-open|-\d.*)?|akmod-nvidia.*|nvidia-open-kmod|xorg-x11-drv-nvidia.*"
-    r"|nvidia-(open-)?(driver-G\d+-.*kmp.*|gfxG\d+-.*)|nv-prefer-signed-open-driver-G\d+|nvidia-(compute|gl)G\d+"
+    r"^(kmod-nvidia(-open(-\d.*)?|-\d.*)?|akmod-nvidia.*|nvidia-open-kmod|xorg-x11-drv-nvidia.*"
+    r"|nvidia-(open-)?(driver-G\d+-(?!signed-cuda-kmp-).*kmp.*|gfxG\d+-.*)|nv-prefer-signed-open-driver-G\d+|nvidia-(compute|gl)G\d+"
     r"|x11-video-nvidiaG\d+)$")
 
 
 def upstream(version: str) -> str:
-    """'580.178.04' of a package version '1:580.178.04-1ubuntu2'."""
-    return version.split(":", 1)[-1].split("-", 1)[0].split("+", 1)[0].split("~", 1)[0]
+    """'580.178.04' of a package version '1:580.178.04-1ubuntu2', and of SUSE's '580.178.04_k6.4.0_150700.51-1.1'."""
+    return re.split("[-+~]|_k", version.split(":", 1)[-1], maxsplit=1)[0]
 
 
 def is_driver_version(version: str) -> bool:

@@ -7,7 +7,7 @@ One function a question; the tables of each family are in files of their own.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Iterable, Optional, Sequence, Tuple, Union
+from typing import Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
 
 from ...core.refusal import Refusal
 from . import amazon, debian, enterprise, guests, repositories, suse, ubuntu
@@ -118,13 +118,24 @@ def package_set(wanted: Wanted) -> PackageSet:
     return with_companions(named, wanted)
 
 
-def leaving(wanted: Wanted, installed: Iterable[str]) -> Tuple[str, ...]:
-    """Installed packages that leave when a set comes whose module is built here, and do not say so themselves."""
+def leaving(wanted: Wanted, packages: PackageSet, installed: Iterable[str]) -> Tuple[str, ...]:
+    """Installed packages that leave when a set comes, and do not say so themselves."""
     if wanted.system.family == SUSE and not wanted.of_distribution:
-        return suse.excluded(package_set(wanted).names, installed)
+        return suse.excluded(packages.names, installed)
     if wanted.system.family == DEBIAN and wanted.of_distribution:
         return debian.excluded(wanted, installed)
     return ()
+
+
+def modules_package(wanted: Wanted, kernel: str) -> str:
+    """What modules that come built for a kernel are called in the sources."""
+    named: Dict[str, Callable[[Wanted, str], str]] = {UBUNTU: ubuntu.modules_package, SUSE: suse.modules_package}
+    return named[wanted.system.family](wanted, kernel)
+
+
+def serves(package: str, kernel: str) -> bool:
+    """Whether modules that come built are for a kernel. package: as the database calls it once it is installed."""
+    return ubuntu.serves(package, kernel) or suse.serves(package, kernel)
 
 
 def resolve(

@@ -5,16 +5,22 @@
 Names are of a generation, and so are branches: G06, and since 590 G07. Packages of two generations have the same files
 and do not say so; SUSE has people remove all of one before they install the other.
 
-Sources: NVIDIA Driver Installation Guide; SUSE's documentation of the open driver, of the modules that SUSE signs and
-of the change from G06 to G07; SUSE/BCI-dockerfile-generator, NvidiaDriverBCI (what of NVIDIA's repository each branch
-is: built by DKMS since 575, either kernel module in either generation); kernel-binary.spec of SUSE's kernels (release
-and version).
+Modules that SUSE signs (nvidia-open-driver-GENERATION-signed-cuda-kmp-FLAVOUR) are for NVIDIA's user space, and lag
+behind it. Their version is the driver's with the kernel's that they were built with ('580.126.09_k6.4.0_150700.51'):
+they serve every later kernel of that service pack, which finds them through weak-updates, as SUSE keeps the symbols of
+its kernels. They may be there in several versions, as kernels may (multiversion(kernel)), and have the same files then.
+
+Sources: NVIDIA Driver Installation Guide; SUSE's documentation of the open driver, of the modules that SUSE signs, of
+kernel module packages and of the change from G06 to G07; nvidia-open-driver-G07-signed.spec and its preamble (versions,
+conflicts); SUSE/BCI-dockerfile-generator, NvidiaDriverBCI (what of NVIDIA's repository each branch is: built by DKMS
+since 575, either kernel module in either generation); kernel-binary.spec of SUSE's kernels (release and version).
 """
 from __future__ import annotations
 
 import re
 from typing import Iterable, Sequence, Tuple
 
+from ...core.versions import version_key
 from .sets import DKMS, FULL, PRECOMPILED, PackageSet, Wanted
 
 _FIRST_G07 = 590
@@ -24,6 +30,9 @@ _FIRST_DKMS = 575
 _LAST_PROPRIETARY = 580
 _OF_GENERATION = re.compile(r"^(?:lib)?nvidia-.*-(G\d+)(?:-|$)")
 SOURCE = re.compile(r"^nvidia-(open-)?driver-G\d+$")
+_OPEN = re.compile(r"^nvidia-open-driver-G\d+$")
+# 'nvidia-open-driver-G06-signed-cuda-kmp-default', and as rpm's database calls it where it is installed, with a version
+SIGNED = re.compile(r"^nvidia-open-driver-G\d+-signed-cuda-kmp-([a-z0-9]+)(?:-[\d.]+_k([\d.]+)_([\d.]+)-.+)?$")
 
 
 def builds(wanted: Wanted) -> Tuple[str, ...]:
@@ -47,21 +56,42 @@ def packages(wanted: Wanted) -> PackageSet:
         return PackageSet(anchor, (anchor, user_space, *display), ("nvidia-persistenced",))
     if wanted.build == PRECOMPILED:
         # SUSE's own, which lag: they set the version of all that comes from NVIDIA
-        modules = tuple(dict.fromkeys("nvidia-open-driver-%s-signed-cuda-kmp-%s" % (end, flavour_of(kernel))
-                                      for kernel in (wanted.kernel, *wanted.kernels)))
+        modules = tuple(dict.fromkeys(modules_package(wanted, kernel) for kernel in (wanted.kernel, *wanted.kernels)))
         return PackageSet(user_space, (user_space, *modules, "nvidia-persistenced", *display),
                           bounded=frozenset(modules))
     anchor = ("nvidia-open-driver-" if wanted.open else "nvidia-driver-") + end
     return PackageSet(anchor, (anchor, user_space, "nvidia-persistenced", *display))
 
 
+def modules_package(wanted: Wanted, kernel: str) -> str:
+    """The modules that SUSE has signed for a kernel of this flavour."""
+    return "nvidia-open-driver-%s-signed-cuda-kmp-%s" % (generation(wanted.branch), flavour_of(kernel))
+
+
+def serves(package: str, kernel: str) -> bool:
+    """Whether modules that SUSE has signed are for a kernel. package: with its version, as rpm's database calls it."""
+    match = SIGNED.match(package)
+    if match is None or not match.group(2):
+        return False
+    version, _dash, release = devel(kernel)[1].partition("-")
+    return (match.group(1), match.group(2), match.group(3).split(".")[0]) == (
+        flavour_of(kernel), version, release.split(".")[0]) and version_key(release) >= version_key(match.group(3))
+
+
+def instead_of(names: Iterable[str], kernels: Iterable[str]) -> Tuple[str, ...]:
+    """Packages of modules that SUSE has signed and that name what is built here as what they replace, in the same
+    version: zypper brings them in its place, also where that is asked for, unless they are kept away."""
+    return tuple(sorted({"%s-signed-%s%s" % (name, kind, flavour_of(kernel)) for name in names if _OPEN.match(name)
+                         for kind in ("cuda-kmp-", "kmp-") for kernel in kernels}))
+
+
 def excluded(names: Iterable[str], installed: Iterable[str]) -> Tuple[str, ...]:
-    """Installed packages that cannot be there beside those of a driver: of the other generation, and the source of the
-    other kernel module. () where names are of no generation."""
+    """Installed packages that cannot be there beside those of a driver: of the other generation, and other kernel
+    modules, built here or signed by SUSE. () where names are of no generation."""
     own = frozenset(names)
     ends = {generation_of(name) for name in own} - {""}
     return tuple(sorted(name for name in installed if ends and (
-        generation_of(name) not in ("", *ends) or (SOURCE.match(name) and name not in own))))
+        generation_of(name) not in ("", *ends) or ((SOURCE.match(name) or SIGNED.match(name)) and name not in own))))
 
 
 def generation_of(name: str) -> str:

@@ -87,6 +87,11 @@ def modules_package(wanted: Wanted, kernel: str) -> str:
     return "linux-modules-nvidia-%s-%s" % (_branch(wanted), kernel)
 
 
+def serves(package: str, kernel: str) -> bool:
+    """Whether a package has signed modules for a kernel."""
+    return package.startswith("linux-modules-nvidia-") and package.endswith("-" + kernel)
+
+
 def flavour_of(kernel: str) -> str:
     """'generic' of '6.8.0-90-generic': what its metapackages end in."""
     parts = _RELEASE.match(kernel)

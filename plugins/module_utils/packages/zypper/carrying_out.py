@@ -17,6 +17,7 @@ from ...core.plan import Step
 from ...core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, Executor
 from ..apt import running
 from ..model import EVERY, Simulation
+from ..rpm import database
 from . import asking, history
 from .index import configured, put_repositories, simulated
 from .transaction import specs, words
@@ -29,7 +30,8 @@ def carry_out(host: Host, journal: Journal, step: Step) -> None:
     with host.scratch() as scratch:
         # Its lists were renewed before the step (manager.Zypper.refresh())
         options = [*_repositories(host, scratch, step.parameters.get("without", ())), "--no-refresh"]
-        done = asking.zypper(host, *options, *words(step, only_say=True))
+        there = database.installed(host)
+        done = asking.zypper(host, *options, *words(step, there, only_say=True))
         foreseen = simulated(host, done, step.parameters["request"])
         _refuse(step, foreseen)
         if not foreseen.installs and not foreseen.removes:
@@ -37,7 +39,8 @@ def carry_out(host: Host, journal: Journal, step: Step) -> None:
         host.fetches(foreseen.download)
         word = history.begin(host, journal, step, foreseen.change[1])
         environment = ["%s=%s" % item for item in sorted(asking.own_environment(host).items())]
-        whole = ["env", *environment, *asking.argv(host, *options, "--userdata", word, *words(step))]
+        whole = ["env", *environment, *asking.argv(host, *options, "--userdata", word,
+                                                       *words(step, there))]
         try:
             done = asking.unlocked(host, lambda: running.configure(host, whole, _SECONDS))
             asking.complain(done, specs(step.parameters["request"]))

@@ -173,7 +173,8 @@ class Index:
         files: {package: path} of those that come from a file on the host; leaves: what it is to take away.
         """
         asked: Dict[str, Optional[str]] = {**request, **dict.fromkeys(leaves)}
-        done = self._simulated(install_words(asked, allow_downgrade, True, files or {}), request) if asked \
+        there = database.installed(self._host)
+        done = self._simulated(install_words(asked, allow_downgrade, there, True, files or {}), request) if asked \
             else Simulation({}, ())
         return replace(done, request=dict(request), allow_downgrade=allow_downgrade, leaves=tuple(sorted(leaves)),
                        held=self._held(request, done.problem))

@@ -19,6 +19,8 @@ from ..rpm import database
 from ..rpm.versions import compare
 
 PATH = "/etc/zypp/locks"
+# Of a package that is not to come in any version
+NO_VERSION = "0"
 _OURS = "gpuops.nvidia-"
 _BLOCK = re.compile(r"(?:[^\n]*\S[^\n]*(?:\n|\Z))+(?:[^\S\n]*\n)?")
 _LINE = re.compile(r"^([\w-]+):[^\S\n]*(.*?)[^\S\n]*$", re.MULTILINE)

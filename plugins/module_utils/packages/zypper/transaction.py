@@ -13,6 +13,7 @@ from typing import List, Mapping, Optional
 
 from ...core.plan import Step
 from ...core.steps import PACKAGES_REMOVE
+from ..model import Package
 from ..rpm import database
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -33,19 +34,25 @@ def _spec(name: str, version: Optional[str]) -> str:
 
 
 def install_words(
-    request: Mapping[str, Optional[str]], allow_downgrade: bool, only_say: bool = False,
+    request: Mapping[str, Optional[str]], allow_downgrade: bool, there: Mapping[str, Package], only_say: bool = False,
     files: Mapping[str, str] = _NONE
 ) -> List[str]:
     """Without --oldpackage a newer package stays as it is, and zypper says so. Everything is fetched before anything
     changes.
 
     request: what is to have no version leaves with the transaction; where it is not there, that is no error.
+    there: the packages of this host, which tell one of several versions of a name.
     only_say: to say what it would do. Options come before names: behind them a dash makes a removal of a word.
     """
     comes = {name: version for name, version in request.items() if version is not None}
     return ["install", *_said(only_say), "--name", "--no-recommends", "--auto-agree-with-licenses",
             "--force-resolution", "--download", "in-advance", *(["--oldpackage"] if allow_downgrade else []),
-            *specs(comes, files), *("!" + name for name in sorted(set(request).difference(comes)))]
+            *specs(comes, files), *("!" + _told_apart(name, there[name].version)
+                                    for name in sorted(set(request).difference(comes)) if name in there)]
+
+
+def _told_apart(name: str, version: str) -> str:
+    return name if database.without_version(name, version) == name else _spec(name, version)
 
 
 def remove_words(request: Mapping[str, Optional[str]], only_say: bool = False) -> List[str]:
@@ -53,12 +60,12 @@ def remove_words(request: Mapping[str, Optional[str]], only_say: bool = False) -
     return ["remove", *_said(only_say), "--name", "--no-clean-deps", "--force-resolution", *specs(request)]
 
 
-def words(step: Step, only_say: bool = False) -> List[str]:
-    """Of a package step."""
+def words(step: Step, there: Mapping[str, Package], only_say: bool = False) -> List[str]:
+    """Of a package step; there: the packages of this host."""
     request = step.parameters["request"]
     if step.action == PACKAGES_REMOVE:
         return remove_words(request, only_say)
-    return install_words(request, bool(step.parameters.get("allow_downgrade")), only_say,
+    return install_words(request, bool(step.parameters.get("allow_downgrade")), there, only_say,
                          step.parameters.get("files", _NONE))
 
 
