@@ -10,6 +10,7 @@ removes (nvidia-installer 590.48.01, backup.c and nvidia-installer.c).
 """
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Dict, List, Mapping, Optional, Sequence
@@ -23,20 +24,25 @@ from ..packages.space import Space
 NAME = "driver"
 REMOVE = "runfile.remove"
 UNINSTALLER = "/usr/bin/nvidia-uninstall"
-LIST = "/var/lib/nvidia/log"
+LIST, DIRECTORIES = "/var/lib/nvidia/log", "/var/lib/nvidia/dirs"
 # By its name it knows what it is to do
 COPY = "/var/cache/gpuops/nvidia-uninstall"
 # Files of installers, NAME-SHA256.run, whole as soon as they have that name
 STORE = "/var/cache/gpuops/runfile"
-# There from before the first file of a driver comes by us until its last one has, and until it was taken back
+# There from before the first file of a driver comes by us until its last one has, or all were taken back; it has the
+# names of the files
 HALF = STORE + "/half"
-# The source of a module that we have given DKMS; it holds which of the two kernel modules it is
+# What is unpacked there while it is installed, and where the source of its module is laid out
+WORK = STORE + "/work"
+BESIDE = "/usr/src/.gpuops-nvidia"
+# In the source of a module that we have given DKMS: which of the two kernel modules it is
 MARK = ".gpuops"
 MEMORY = "driver_runfile"
 SCHEMA = 1
 _VERSION = re.compile(r"\((\d[\d.]*)\)\s*$|^(\d[\d.]*)\s*$")
 _CACHED = re.compile(r"(.+)-([0-9a-f]{64})\.run")
-_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib")
+# Where files of a driver are installed (nvidia-installer 590.48.01, files.c, set_destinations())
+_PLACES = ("/usr", "/etc", "/lib")
 _SECONDS = 900
 
 
@@ -127,16 +133,15 @@ def removal(
 def remove(host: Host, journal: Journal, step: Step) -> None:
     """By a copy, which a removal that is stopped leaves; what counts is that the files are gone.
 
-    An installation that was stopped has written the files before the list has them (command-list.c): none of them was
-    there before it, or nothing would have been installed.
+    A file is there before the list has it (command-list.c, execute_command_list()): where an installation of ours was
+    stopped, one may be in no list.
     """
     program = host.read_bytes(UNINSTALLER) if host.is_executable(UNINSTALLER) else None
     if program is not None:
         host.write_bytes(COPY, program, mode=0o700)
-    half = host.read(HALF)
+    made = (host.read(DIRECTORIES) or "").split()
     done = host.run([host.path(COPY), "--silent", "--skip-module-unload"], check=False, timeout=_SECONDS)
-    for path in _unlisted(host, half, step.parameters["files"]):
-        host.remove(path)
+    _remove_unlisted(host, made)
     left = [path for path in (LIST, *step.parameters["files"]) if host.exists(path)]
     if left:
         raise GpuOpsError(
@@ -148,27 +153,43 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
     for each, kind in sources(host).items():
         if kind:
-            remove_source(host, each)
+            _remove_source(host, each)
+    remove_tree(host, BESIDE)
+    remove_tree(host, WORK)
     host.remove(HALF)
     host.remove_empty_dir(STORE)
     host.remove(COPY)
     journal.remember(MEMORY, {})
 
 
-def _unlisted(host: Host, half: Optional[str], files: Sequence[str]) -> List[str]:
-    """What a stopped installation may have left that its list does not have."""
-    if half is None or host.exists(LIST):
-        return []
-    named = "*.so.%s" % half.strip()
-    return [*filter(host.exists, files), *(path for each in _LIBRARIES for path in host.glob("%s/%s" % (each, named)))]
+def _remove_unlisted(host: Host, made: Sequence[str]) -> None:
+    """What was written since a stopped installation of ours began, under the name of a file of it: what lay there
+    before, and was put back, is as old as it was. made: directories that the installer has made."""
+    names = set((host.read(HALF) or "").split())
+    if not names or host.exists(LIST):
+        return
+    top = host.path("/").rstrip("/")
+    found = host.run(
+        ["find", *(top + each for each in _PLACES if host.is_dir(each) and not host.link(each)), "-xdev",
+         "-path", top + "/usr/src", "-prune", "-o", "(", "-type", "f", "-o", "-type", "l", ")",
+         "-newer", host.path(HALF), "-print"], check=False, timeout=_SECONDS)
+    for path in (line[len(top):] for line in found.stdout.splitlines()):
+        if os.path.basename(path) in names:
+            host.remove(path)
+    for directory in sorted(made, key=len, reverse=True):
+        host.remove_empty_dir(directory)
 
 
-def remove_source(host: Host, version_of: str) -> None:
+def _remove_source(host: Host, version_of: str) -> None:
     """nvidia-uninstall has DKMS forget it, unless it was stopped; the source itself stays there."""
-    known = "%s/%s" % ("nvidia", version_of)
+    known = "nvidia/%s" % version_of
     if host.exists("/var/lib/dkms/" + known):
         host.run(["dkms", "remove", known, "--all"], check=False, timeout=_SECONDS)
-    host.run(["rm", "--recursive", "--force", host.path(source_directory(version_of))], timeout=_SECONDS)
+    remove_tree(host, source_directory(version_of))
+
+
+def remove_tree(host: Host, path: str) -> None:
+    host.run(["rm", "--recursive", "--force", host.path(path)], timeout=_SECONDS)
 
 
 EXECUTORS = {REMOVE: remove}

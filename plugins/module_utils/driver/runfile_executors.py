@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, Sequence
+from typing import Dict, List, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.facts import OPEN, PROPRIETARY
@@ -31,10 +31,9 @@ from . import runfile
 from .policy import Policy
 from .record import MEMORY as RECORD
 from .record import of_dict
-from .runfile import COPY, HALF, MARK, STORE, cached, cached_path, source_directory
+from .runfile import BESIDE, COPY, HALF, MARK, STORE, WORK, cached, cached_path, remove_tree, source_directory
 from .runfile_plan import FETCH, FORGET, INSTALL
 
-WORK = STORE + "/work"
 _FETCHED = STORE + "/.fetched"
 _DIRECTORIES = {OPEN: "kernel-open", PROPRIETARY: "kernel"}
 # No modules: see runfile_plan.py. Its units are of suspend and resume, and reloading systemd for them takes GPUs from
@@ -47,6 +46,8 @@ _OF_ARCHITECTURE = {"x86_64": ("--no-install-compat32-libs",)}
 _TOKEN = re.compile(r"__[A-Z][A-Z_]+")
 # As the installer limits itself
 _JOBS = 32
+# Lines before that of the first file (install-from-cwd.c, parse_manifest())
+_FIRST_FILE = 8
 
 
 def fetcher(policy: Policy) -> Executor:
@@ -104,9 +105,10 @@ def install(host: Host, journal: Journal, step: Step) -> None:
             wanted="NVIDIA's installer %s" % version, remedy="run again: it is fetched anew")
     unpacked = _unpack(host, file, step.parameters["timeout"])
     source = "%s/%s" % (unpacked, _DIRECTORIES[kind])
-    configuration = _configuration(host, unpacked, source, version)
+    names, modules = _manifest(host, unpacked, version)
+    configuration = _configuration(host, source, version, modules)
     program = host.read_bytes(unpacked + "/nvidia-installer") or b""
-    host.write(HALF, version + "\n", 0o600)
+    host.write(HALF, "".join(name + "\n" for name in names), 0o600)
     host.write_bytes(COPY, program, 0o700)
     options = [*_OPTIONS, "--tmpdir=" + host.path(WORK)]
     if step.parameters["flavour"] == "headless":
@@ -130,13 +132,13 @@ def install(host: Host, journal: Journal, step: Step) -> None:
     host.sync()
     host.remove(HALF)
     host.remove(COPY)
-    _remove_tree(host, WORK)
+    remove_tree(host, WORK)
     _prune(host, journal, step.parameters["sha256"])
 
 
 def _unpack(host: Host, file: str, timeout: float) -> str:
     """The directory with what is in the file."""
-    _remove_tree(host, WORK)
+    remove_tree(host, WORK)
     host.make_directory(WORK, 0o700)
     done = host.run(["sh", "-c", 'cd "$1" && exec sh "$2" -x', "sh", host.path(WORK), host.path(file)], check=False,
                     timeout=timeout)
@@ -147,12 +149,18 @@ def _unpack(host: Host, file: str, timeout: float) -> str:
     return found[0]
 
 
-def _configuration(host: Host, unpacked: str, source: str, version: str) -> str:
-    """What DKMS is told of the module's source, of a file that is what it was taken for."""
-    manifest = (host.read(unpacked + "/.manifest") or "").split("\n")
-    told, modules = (manifest[1], manifest[3].split()) if len(manifest) > 3 else ("", [])
+def _manifest(host: Host, unpacked: str, version: str) -> Tuple[List[str], List[str]]:
+    """(names of the files, names of kernel modules) of a driver that is the one it was taken for."""
+    lines = (host.read(unpacked + "/.manifest") or "").split("\n")
+    told = lines[1] if len(lines) > _FIRST_FILE else ""
     if told != version:
         raise _not_understood("it is of driver %s" % (told or "(none)"), version)
+    files = (line.split()[0] for line in lines[_FIRST_FILE:] if line.strip())
+    return [os.path.basename(each) for each in files], lines[3].split()
+
+
+def _configuration(host: Host, source: str, version: str, modules: Sequence[str]) -> str:
+    """What DKMS is told of the module's source."""
     template = host.read(source + "/dkms.conf")
     if template is None or not modules:
         raise _not_understood("it has no %s/dkms.conf, and modules %s" % (
@@ -186,18 +194,13 @@ def _not_understood(found: str, version: str = "") -> GpuOpsError:
 def _lay_source(host: Host, source: str, version: str, kind: str, configuration: str) -> None:
     """Where DKMS looks for it; under its name only once all of it is there."""
     place = source_directory(version)
-    beside = "/usr/src/.gpuops-nvidia"
-    for path in (beside, place):
-        _remove_tree(host, path)
-    host.run(["cp", "--recursive", "--no-preserve=ownership", host.path(source), host.path(beside)], timeout=600)
-    host.write(beside + "/dkms.conf", configuration)
-    host.write("%s/%s" % (beside, MARK), kind + "\n")
+    for path in (BESIDE, place):
+        remove_tree(host, path)
+    host.run(["cp", "--recursive", "--no-preserve=ownership", host.path(source), host.path(BESIDE)], timeout=600)
+    host.write(BESIDE + "/dkms.conf", configuration)
+    host.write("%s/%s" % (BESIDE, MARK), kind + "\n")
     host.sync()
-    host.rename(beside, place)
-
-
-def _remove_tree(host: Host, path: str) -> None:
-    host.run(["rm", "--recursive", "--force", host.path(path)], timeout=600)
+    host.rename(BESIDE, place)
 
 
 def _prune(host: Host, journal: Journal, *stays: str) -> None:
@@ -213,7 +216,7 @@ def forget(host: Host, journal: Journal, step: Step) -> None:
     for each, version in cached(host).items():
         host.remove(cached_path(version, each))
     host.remove(_FETCHED)
-    _remove_tree(host, WORK)
+    remove_tree(host, WORK)
     for directory in (STORE, os.path.dirname(STORE)):
         host.remove_empty_dir(directory)
 
