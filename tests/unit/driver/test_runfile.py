@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Iterator, Set
+from typing import Any, Dict, Iterator, Set, Tuple
 
 import pytest
-from apt_machine import Machine
+from apt_machine import NAMES, Machine
 from gpu_hosts import A100, facts
 from nvidia_installer import DKMS_CONF, installer
 from scratch_apt import Repository, Root, build
@@ -59,6 +59,8 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setattr(running, "has_bindings", lambda host: True)
     with Repository(tmp_path / "repository") as repository:
         build(repository.directory, "dkms", "3.0.10-8")
+        for name in NAMES:
+            build(repository.directory, name, OLD + "-1")
         repository.publish()
         root = Root(tmp_path / "host")
         root.trust(repository)
@@ -240,6 +242,26 @@ class TestChanges:
         host.reads(OLD)
         assert runfile.version(host.host) == OLD and not host.host.exists("/unloaded")
         assert host.plan(in_use(OLD), source="runfile", state="rolled_back").steps == ()
+
+    @pytest.mark.parametrize("dkms", [(), ("dkms=3.0.10-8",)])
+    def test_packages_go_for_it_and_come_back(self, host: Host, dkms: Tuple[str, ...]) -> None:
+        host.root.install(*("%s=%s-1" % (name, OLD) for name in NAMES), *dkms)
+        (refusal,) = host.run_of(NEW, in_use(OLD)).refusals
+        assert refusal.code == "driver.packages_of_another_source" and "`migrate`" in refusal.remedy
+        plan = host.run_of(NEW, in_use(OLD), migrate=True)
+        (way,) = plan.returns_to.values()
+        assert (way["version"], way["how"]) == (OLD, "archive")
+        host.apply(plan)
+        host.reads(NEW)
+        assert host.driver() == {} and runfile.version(host.host) == NEW and "dkms" in host.root.installed()
+        host.apply(host.plan(in_use(NEW).but(driver_loaded=OLD), source="runfile", state="rolled_back"))
+        assert host.driver() == dict.fromkeys(NAMES, OLD + "-1") and runfile.version(host.host) == ""
+
+    def test_it_goes_for_packages(self, host: Host) -> None:
+        installed(host, OLD)
+        host.apply(host.plan(in_use(OLD), version=OLD, migrate=True))
+        assert host.driver() == dict.fromkeys(NAMES, OLD + "-1")
+        assert runfile.version(host.host) == "" and not host.host.exists(runfile.STORE)
 
     def test_what_lay_in_its_way_comes_back(self, host: Host) -> None:
         """A file of somebody else that the installer moves aside."""
