@@ -551,6 +551,14 @@ def installer_runs(observation: Observation, target: Target) -> bool:
     return source is None and any(kernel.headers and kernel.module != target.version for kernel in observation.kernels)
 
 
+def foreseen(observation: Observation, target: Target) -> Observation:
+    """What is there once the driver before NVIDIA's installer's has gone, with its libraries and modules."""
+    if not target.of_installer or not installer_runs(observation, target):
+        return observation
+    return replace(observation, installer=replace(observation.installer, user_space=""), kernels=tuple(replace(
+        kernel, module="", license="", signer="", key="", trusted=True) for kernel in observation.kernels))
+
+
 def settled(target: Target, observation: Observation) -> bool:
     """Whether the driver's packages are there, and none of another version is on its way; where NVIDIA's installer has
     brought it, whether nothing is to be built, or what builds it is there."""
@@ -613,7 +621,7 @@ def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> 
         return True
     if packages_missing(policy, facts, observation.installed):
         return True
-    headless = [kernel.release for kernel in observation.kernels if not kernel.headers and (
+    headless = [kernel.release for kernel in foreseen(observation, target).kernels if not kernel.headers and (
         (kernel.module != target.version and not target.is_precompiled)
         or (kernel.release in (facts.kernel, facts.boot_kernel) and unbuilt(
             observation.peers, policy, kernel.release)))]

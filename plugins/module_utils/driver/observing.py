@@ -150,7 +150,7 @@ def _installer(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -
         ours=told.get("version", ""),
         file={name: told[name] for name in ("sha256", "flavour")} if told else {},
         user_space=facts.driver_userspace, is_there=not where.startswith("/") or host.is_file(where),
-        space=space.observe(host, runfile.STORE) if by_installer else None)
+        space=space.observe(host, runfile.CACHE) if by_installer else None)
 
 
 def _manager(policy: Policy, facts: HostFacts) -> PackageManager:

@@ -34,7 +34,7 @@ from . import (
 from .backends.chosen import backend_of
 from .files import places_of
 from .kernels import Kernel
-from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
+from .observation import Observation, Offer, foreseen, kernels_in_use, recorded_target, settled
 from .origin import Origin, origin_of
 from .policy import Policy
 from .record import Record
@@ -60,7 +60,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     refusals = _refuse_target(observation, policy, facts, target)
     if refusals:
         return Plan(refusals=tuple(refusals))
-    observation = runfile_plan.foreseen(observation, target)
+    observation = foreseen(observation, target)
     if policy.state == "staged":
         return _plan_staged(observation, policy, facts, target)
     return _plan_present(observation, policy, facts, target)
@@ -87,7 +87,7 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     target = _target(observation, policy, facts)
     if isinstance(target, Refusal):
         return facts
-    observation = runfile_plan.foreseen(observation, target)
+    observation = foreseen(observation, target)
     facts = peers.facts_after(observation, policy, facts, target)
     return _facts_with(
         observation, policy, parameters.facts_after(observation, policy, facts, target), planned, target)
@@ -219,7 +219,7 @@ def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, t
     refusals += peers.refusals(observation, policy, facts, target)
     refusals += boot_arguments.refusals(observation.arguments, policy, observation.boot)
     if target.of_installer:
-        refusals += runfile_plan.refuse_target(observation, _coming(observation.offer), policy, facts, target)
+        refusals += runfile_plan.refuse_target(observation, policy, facts, target)
     if observation.offer is None:
         return refusals or peers.refuse_headless(observation, {}, policy, facts, target)
     return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
@@ -243,7 +243,7 @@ def _refuse_offer(
     if target.of_installer:
         return (runfile_plan.refuse_tools(offer.versions, target, where)
                 or _refuse_transaction(observation, offer, policy, facts, target)
-                or building.refuse_headless(observation.kernels, _coming(offer), policy, facts, target))
+                or runfile_plan.refuse_headless(observation, _coming(offer), policy, facts, target))
     offered = versions_offered(policy, facts, offer.versions)
     if not target.version or not target.package_version(target.packages.anchor, offer.versions):
         return [Refusal(
@@ -599,13 +599,13 @@ def _plan_back_to_installers(observation: Observation, record: Record, policy: P
     if policy.roll_back_to not in ("", record.version):
         return Plan(steps=tuple(staging.withdraw_steps(observation, rollback.version_there(observation), None)))
     target = recorded_target(record)
-    refusals = (runfile_plan.refuse_way_back(observation, record, facts, target)
+    refusals = (runfile_plan.refuse_way_back(observation, record, target)
                 or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
                 or building.refuse_gone(observation.kernels, policy, facts, target)
-                or runfile_plan.refuse_target(observation, {}, policy, facts, target))
+                or runfile_plan.refuse_target(observation, policy, facts, target))
     if refusals:
         return Plan(refusals=tuple(refusals))
-    observation = runfile_plan.foreseen(observation, target)
+    observation = foreseen(observation, target)
     removal = runfile_plan.removal_steps(observation, facts, target)
     install = runfile_plan.install_steps(observation, facts, target, record.runfile, [step.id for step in removal])
     install = [replace(step, why="Driver %s was there before the last change." % record.version) for step in install]

@@ -27,7 +27,8 @@ UNINSTALLER = "/usr/bin/nvidia-uninstall"
 LIST, DIRECTORIES = "/var/lib/nvidia/log", "/var/lib/nvidia/dirs"
 # By its name it knows what it is to do
 COPY = "/var/cache/gpuops/nvidia-uninstall"
-# Files of installers, NAME-SHA256.run, whole as soon as they have that name
+CACHE = "/var/cache"
+# Files of installers, VERSION-SHA256.run, whole as soon as they have that name
 STORE = "/var/cache/gpuops/runfile"
 # There from before the first file of a driver comes by us until its last one has, or all were taken back; it has the
 # names of the files

@@ -19,7 +19,7 @@ from ..core.refusal import Refusal
 from ..packages import refusals, space
 from ..packages.model import Simulation
 from . import building, catalogue, runfile
-from .observation import Observation, installer_runs
+from .observation import Observation, foreseen, installer_runs
 from .policy import Policy
 from .record import Record
 from .target import Target
@@ -38,14 +38,6 @@ def place(policy: Policy, facts: HostFacts) -> str:
     if given.startswith("file://"):
         given = given[len("file://"):]
     return given + "NVIDIA-Linux-%s-%s.run" % (facts.arch, policy.version) if given.endswith("/") else given
-
-
-def foreseen(observation: Observation, target: Target) -> Observation:
-    """What is there once the driver before has gone, with which its modules go."""
-    if not target.of_installer or not installer_runs(observation, target):
-        return observation
-    return replace(observation, kernels=tuple(replace(
-        kernel, module="", license="", signer="", key="", trusted=True) for kernel in observation.kernels))
 
 
 # refusals
@@ -86,10 +78,7 @@ def refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> L
     return found
 
 
-def refuse_target(
-    observation: Observation, coming: Mapping[str, str], policy: Policy, facts: HostFacts, target: Target
-) -> List[Refusal]:
-    """observation: as it is; coming: what packages bring."""
+def refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
     if not installer_runs(observation, target):
         return []
     there = observation.runfile
@@ -103,14 +92,19 @@ def refuse_target(
             "driver.runfile_not_there", "no file %s on this host" % place(policy, facts),
             "NVIDIA's installer %s for %s" % (target.version, facts.arch),
             "put it there, or correct `runfile`: a path is one on the host", option="runfile")]
-    return (building.refuse_headless(foreseen(observation, target).kernels, coming, policy, facts, target)
-            or refusals.no_space(observation.installer.space, _room(observation, policy), {
-                runfile.STORE: "", space.SYSTEM: ""}))
+    refused = [] if observation.offer is not None else refuse_headless(observation, {}, policy, facts, target)
+    return refused or refusals.no_space(observation.installer.space, _room(observation, policy), {
+        runfile.CACHE: " (`apt-get clean`)", space.SYSTEM: " (`apt-get clean`)"})
 
 
-def refuse_way_back(
-    observation: Observation, record: Record, facts: HostFacts, target: Target
+def refuse_headless(
+    observation: Observation, coming: Mapping[str, str], policy: Policy, facts: HostFacts, target: Target
 ) -> List[Refusal]:
+    """coming: what packages bring."""
+    return building.refuse_headless(foreseen(observation, target).kernels, coming, policy, facts, target)
+
+
+def refuse_way_back(observation: Observation, record: Record, target: Target) -> List[Refusal]:
     if not installer_runs(observation, target):
         return []
     packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
