@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Callable, Dict, List, Mapping, Optional, Sequence
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -44,7 +44,10 @@ _VERSION = re.compile(r"\((\d[\d.]*)\)\s*$|^(\d[\d.]*)\s*$")
 _CACHED = re.compile(r"(.+)-([0-9a-f]{64})\.run")
 # Where files of a driver are installed (nvidia-installer 590.48.01, files.c, set_destinations())
 _PLACES = ("/usr", "/etc", "/lib")
+_ENTRY = re.compile(r"(?m)^\d+: (/.*)$")
 _SECONDS = 900
+# A file is written and listed within
+_MOMENTS = 60
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,9 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
     program = host.read_bytes(UNINSTALLER) if host.is_executable(UNINSTALLER) else None
     if program is not None:
         host.write_bytes(COPY, program, mode=0o700)
-    made = (host.read(DIRECTORIES) or "").split()
+    unlisted = _unlisted(host)
     done = host.run([host.path(COPY), "--silent", "--skip-module-unload"], check=False, timeout=_SECONDS)
-    _remove_unlisted(host, made)
+    unlisted()
     left = [path for path in (LIST, *step.parameters["files"]) if host.exists(path)]
     if left:
         raise GpuOpsError(
@@ -163,22 +166,31 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
     journal.remember(MEMORY, {})
 
 
-def _remove_unlisted(host: Host, made: Sequence[str]) -> None:
-    """What was written since a stopped installation of ours began, under the name of a file of it: what lay there
-    before, and was put back, is as old as it was. made: directories that the installer has made."""
-    names = set((host.read(HALF) or "").split())
-    if not names or host.exists(LIST):
-        return
-    top = host.path("/").rstrip("/")
-    found = host.run(
-        ["find", *(top + each for each in _PLACES if host.is_dir(each) and not host.link(each)), "-xdev",
-         "-path", top + "/usr/src", "-prune", "-o", "(", "-type", "f", "-o", "-type", "l", ")",
-         "-newer", host.path(HALF), "-print"], check=False, timeout=_SECONDS)
-    for path in (line[len(top):] for line in found.stdout.splitlines()):
-        if os.path.basename(path) in names:
-            host.remove(path)
-    for directory in sorted(made, key=len, reverse=True):
-        host.remove_empty_dir(directory)
+def _unlisted(host: Host) -> Callable[[], None]:
+    """Removes, once the list has gone, the file that a stopped installation of ours had not listed yet: of the names
+    that were to come, written since it began and no later than moments after its last entry. What lay there before,
+    and was put back, is as old as it was."""
+    last = host.stat(LIST) or host.stat(HALF)
+    listed = {os.path.basename(path) for path in _ENTRY.findall(host.read(LIST) or "")}
+    names = set((host.read(HALF) or "").split()).difference(listed)
+    made = (host.read(DIRECTORIES) or "").split()
+
+    def remove_them() -> None:
+        if not names or last is None or host.exists(LIST):
+            return
+        top = host.path("/").rstrip("/")
+        found = host.run(
+            ["find", *(top + each for each in _PLACES if host.is_dir(each) and not host.link(each)), "-xdev",
+             "-path", top + "/usr/src", "-prune", "-o", "(", "-type", "f", "-o", "-type", "l", ")",
+             "-newer", host.path(HALF), "!", "-newermt", "@%d" % (last.st_mtime + _MOMENTS), "-print"],
+            check=False, timeout=_SECONDS)
+        for path in (line[len(top):] for line in found.stdout.splitlines()):
+            if os.path.basename(path) in names:
+                host.remove(path)
+        for directory in sorted(made, key=len, reverse=True):
+            host.remove_empty_dir(directory)
+
+    return remove_them
 
 
 def _remove_source(host: Host, version_of: str) -> None:

@@ -46,8 +46,9 @@ _OF_ARCHITECTURE = {"x86_64": ("--no-install-compat32-libs",)}
 _TOKEN = re.compile(r"__[A-Z][A-Z_]+")
 # As the installer limits itself
 _JOBS = 32
-# Lines before that of the first file (install-from-cwd.c, parse_manifest())
+# Lines before that of the first file, and types of files that are not installed (install-from-cwd.c, parse_manifest())
 _FIRST_FILE = 8
+_SOURCES = frozenset(("KERNEL_MODULE_SRC", "DKMS_CONF"))
 
 
 def fetcher(policy: Policy) -> Executor:
@@ -155,8 +156,8 @@ def _manifest(host: Host, unpacked: str, version: str) -> Tuple[List[str], List[
     told = lines[1] if len(lines) > _FIRST_FILE else ""
     if told != version:
         raise _not_understood("it is of driver %s" % (told or "(none)"), version)
-    files = (line.split()[0] for line in lines[_FIRST_FILE:] if line.strip())
-    return [os.path.basename(each) for each in files], lines[3].split()
+    files = (line.split() for line in lines[_FIRST_FILE:] if line.strip())
+    return [os.path.basename(words[0]) for words in files if not _SOURCES.intersection(words)], lines[3].split()
 
 
 def _configuration(host: Host, source: str, version: str, modules: Sequence[str]) -> str:

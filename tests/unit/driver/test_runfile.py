@@ -4,7 +4,10 @@
 installer (nvidia_installer.py)."""
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import time
 from pathlib import Path
 from typing import Any, Dict, Iterator, Set, Tuple
 
@@ -16,10 +19,12 @@ from scratch_apt import Repository, Root, build
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import index, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 
 pytestmark = pytest.mark.skipif(
     any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
@@ -183,6 +188,20 @@ class TestRefuses:
         assert refusal.code == "driver.files_of_nobody" and "/usr/bin/nvidia-smi" in refusal.found
 
 
+def test_credentials_are_in_no_step_and_are_what_the_place_is_asked_with(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(index, "download", lambda host, url, target, told, timeout: asked.append((url, told)) or
+                        CommandResult((), 1, "", "401"))
+    plan = host.run_of(OLD, runfile="https://somebody:s3cret@mirror.example.org/nvidia/")
+    assert "s3cret" not in json.dumps(plan.to_dict())
+    with pytest.raises(GpuOpsError) as failed:
+        host.apply(plan)
+    assert "s3cret" not in str(failed.value) and asked == [(
+        "https://mirror.example.org/nvidia/NVIDIA-Linux-x86_64-%s.run" % OLD, Credentials("somebody", "s3cret"))]
+
+
 class TestIsStopped:
     """In the middle, after any of its files: the next run ends as an undisturbed one, and so does what follows."""
 
@@ -194,6 +213,11 @@ class TestIsStopped:
             host.apply(host.run_of(OLD))
         assert failed.value.code == "driver.runfile_not_installed" and host.host.exists(runfile.HALF)
         host.host.remove("/stop")
+        # Of others: under such a name from before, or not in that moment
+        theirs = ("/usr/local/nvidia-smi", "/usr/local/libcuda.so." + OLD)
+        for path, moment in zip(theirs, (time.time() - 600, time.time() + 600)):
+            host.host.write(path, "theirs")
+            os.utime(host.host.path(path), (moment, moment))
         plan = host.run_of(OLD)
         assert [step.action for step in plan.steps][:2] == [runfile.REMOVE, "runfile.install"]
         host.apply(plan)
@@ -201,7 +225,8 @@ class TestIsStopped:
         assert host.run_of(OLD, in_use(OLD)).steps == ()
         assert not any(map(host.host.exists, (runfile.HALF, runfile.COPY, runfile.WORK)))
         host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
-        assert host.tree() == before
+        assert host.tree().difference(("usr/local", *(path[1:] for path in theirs))) == before
+        assert all(map(host.host.exists, theirs))
 
     def test_and_can_be_uninstalled(self, host: Host) -> None:
         before = host.tree()
