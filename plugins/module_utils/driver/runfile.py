@@ -54,15 +54,14 @@ _MOMENTS = 60
 class Installer:
     """What there is of NVIDIA's installer beside the driver that it has brought.
 
-    cached:   {SHA-256: version} of the files that were fetched.
-    is_half:  whether an installation of ours was stopped.
-    sources:  {version: open or proprietary} of the modules' sources that DKMS can build; '' of those of others.
-    ours:     the driver that came by us, '' for none.
-    file:     the file that it came from: 'sha256', and the 'flavour' that was installed of it; {} where unknown.
-    user_space:
-              version of libnvidia-ml.so.1, '' without one.
-    is_there: whether the file that the policy names on this host is there; of one elsewhere nothing is known.
-    space:    where it writes, None where it has nothing to write.
+    cached:     {SHA-256: version} of the files that were fetched.
+    is_half:    whether an installation of ours was stopped.
+    sources:    {version: open or proprietary} of the modules' sources that DKMS can build; '' of those of others.
+    ours:       the driver that came by us, '' for none.
+    file:       the file that it came from: 'sha256', and the 'flavour' that was installed of it; {} where unknown.
+    user_space: version of libnvidia-ml.so.1, '' without one.
+    is_there:   whether the file that the policy names on this host is there; of one elsewhere nothing is known.
+    space:      where it writes, None where it has nothing to write.
     """
 
     cached: Mapping[str, str] = field(default_factory=dict)

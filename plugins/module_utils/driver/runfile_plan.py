@@ -74,7 +74,7 @@ def refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> L
             "driver.runfile_over_packages", "files of NVIDIA's installer beside packages of a driver: %s" % (
                 ", ".join(observation.leftovers)),
             "a driver of one of them: nobody knows which of the files are whose",
-            "run `nvidia-uninstall`, then purge the packages", option="source"))
+            "run `nvidia-uninstall`, then purge the packages"))
     return found
 
 

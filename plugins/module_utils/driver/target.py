@@ -25,11 +25,11 @@ _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
 class Target:
     """One driver: its version, kernel module and packages.
 
-    build:    DKMS, or PRECOMPILED where the modules come built and signed.
-    fits:     {package whose version is a kernel's: that version}.
-    leaves:   installed packages that leave with the transaction: modules of the other kind, those of another source, on
-              SUSE's systems those of the other generation too.
-    replaces: those of another source among them.
+    build:        DKMS, or PRECOMPILED where the modules come built and signed.
+    fits:         {package whose version is a kernel's: that version}.
+    leaves:       installed packages that leave with the transaction: modules of the other kind, those of another
+                  source, on SUSE's systems those of the other generation too.
+    replaces:     those of another source among them.
     of_installer: whether NVIDIA's installer brings it, and packages only what builds its module.
     """
 
