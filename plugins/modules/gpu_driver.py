@@ -31,13 +31,18 @@ options:
     default: present
   source:
     description:
-      - Where the driver comes from; V(runfile) is always refused, as it is not offered yet.
+      - Where the driver comes from.
       - V(distribution) are the packages of the distribution's own sources.
       - V(nvidia_repository) is NVIDIA's CUDA repository or a mirror of it.
       - V(local_repository) is a directory laid out like it, by http, https or file.
       - V(preinstalled) changes nothing, and refuses a host whose driver is not the one that is wanted, whole and of one
         version. That is its kernel module for every kernel that can be booted, C(libnvidia-ml), C(libcuda), firmware,
         C(nvidia-modprobe), and the daemons that the board needs.
+      - V(runfile) is NVIDIA's installer, on Debian and Ubuntu. It brings user space and firmware; DKMS, which comes
+        with headers and a compiler from the distribution's sources, builds the kernel module for every kernel out of
+        the same file. No module is loaded or unloaded. O(runfile_checksum) and an exact O(version) are required. Boards
+        that need the fabric manager or IMEX are refused, as it has neither; so is what needs packages of the driver's
+        repository (O(gds), O(gdrcopy), O(extra_packages)). Nothing has to be held, and O(hold) says nothing of it.
     type: str
     choices: [distribution, nvidia_repository, local_repository, preinstalled, runfile]
     default: nvidia_repository
@@ -47,7 +52,7 @@ options:
       - A branch means the installed driver when that is of the branch, else the newest one in the repository.
       - Of V(preinstalled) it may be a range too, such as V(>=580.95.05,<590). A bound is about as many numbers as it
         has, so that every 580 is within V(<=580).
-      - Required for V(nvidia_repository) and V(local_repository).
+      - Required for V(nvidia_repository) and V(local_repository), and for V(runfile), where it is always an exact one.
     type: str
     default: ""
   kernel_module:
@@ -99,6 +104,24 @@ options:
   repository_key_fingerprint:
     description:
       - Refuse a file that holds anything but the key with this fingerprint. NVIDIA's own keys are always checked.
+    type: str
+    default: ""
+  runfile:
+    description:
+      - Of O(source) V(runfile) the place of the installer, as a path on the host, or as a URL (http, https or file).
+        With a slash at its end it is a directory, in which the file has NVIDIA's name, as
+        C(NVIDIA-Linux-x86_64-580.178.04.run). Empty, it is NVIDIA's own directory of that version.
+      - A URL is fetched through the proxies of C(apt). Credentials in it (V(https://user:password@mirror/path/\)) are
+        in no file, plan or result.
+      - Virtual GPUs need the guest's file that came with the vGPU manager, such as
+        C(NVIDIA-Linux-x86_64-580.178.04-grid.run).
+      - The file is kept in C(/var/cache/gpuops/runfile), with that of the driver before for V(rolled_back).
+    type: str
+    default: ""
+  runfile_checksum:
+    description:
+      - The SHA-256 of that file, as V(sha256:) and 64 hexadecimal digits. Required for O(source) V(runfile), as the
+        file has no signature and runs as root; a file with another one is removed before anything is installed.
     type: str
     default: ""
   fabric_manager:
@@ -189,6 +212,8 @@ options:
         the same.
       - What NVIDIA's installer (the runfile) has put there is removed by C(nvidia-uninstall) once the packages are
         fetched, as the last thing before they are installed. There is no way back to it.
+      - For V(runfile) of O(source) packages of a driver leave before the installer runs, and V(rolled_back) returns to
+        them; another version that others have installed by the installer goes too.
       - What a driver container of the GPU Operator has loaded goes once its pod is gone; until then packages are
         fetched with V(staged), and V(present) is refused. There is no way back to it. What the container has left on
         the host M(gpuops.nvidia.gpu_driver_activation) takes away. See C(docs/driver.md).
@@ -278,6 +303,13 @@ EXAMPLES = r"""
     rdma: auto
     gds: true
     kernel_arguments: [iommu=pt]
+
+- name: Install a driver by NVIDIA's installer, from a mirror
+  gpuops.nvidia.gpu_driver:
+    source: runfile
+    version: 580.178.04
+    runfile: https://mirror.example.org/nvidia/
+    runfile_checksum: sha256:4c9f1fd7a7a5e19c1f1e0d8e0f0f6b7a2ad0e6a4f1c1b1f4b8a7a4f3c2d1e0f9
 
 - name: Return to the driver before the last change
   gpuops.nvidia.gpu_driver:

@@ -152,7 +152,7 @@ REFUSED: List[Tuple[Dict[str, Any], str]] = [
     ({"repository_key_fingerprint": "0" * 40}, "the key 0000"),
     ({"extra_packages": ["nvidia-nonsense"]}, "nvidia-nonsense"),
     ({"source": "preinstalled"}, "no kernel module"),
-    ({"source": "runfile"}, "not offered yet"),
+    ({"source": "runfile"}, "64 hexadecimal digits"),
 ]
 
 

@@ -72,7 +72,8 @@ def options_of_modules() -> Dict[str, Dict[str, Any]]:
 def baselines() -> List[Dict[str, Any]]:
     """Parameters with which every capability's defaults are accepted."""
     mirror = {"repository_url": "https://mirror/", "repository_key": "/etc/mirror.asc"}
-    return [{"version": "580"}, {"version": "580", **mirror}, {"version": "1.20.1"}, {}]
+    installer = {"version": "580.178.04", "runfile_checksum": "0" * 64}
+    return [{"version": "580"}, {"version": "580", **mirror}, {"version": "1.20.1"}, installer, {}]
 
 
 def accepted(capability: Any, choice: Dict[str, Any]) -> bool:

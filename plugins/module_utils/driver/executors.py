@@ -19,7 +19,7 @@ from ..packages.apt import credentials, running
 from ..packages.dnf import credentials as dnf_credentials
 from ..packages.managers import APT, DNF, ZYPPER, manager_of_step
 from ..packages.others import await_others
-from . import enrollment, precompiled, record_executors, runfile, staging_executors
+from . import enrollment, precompiled, record_executors, runfile_executors, staging_executors
 from .archive import keep_fetched, lend
 from .build_log import last_lines, last_log, refuse_hampered
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
@@ -168,7 +168,7 @@ EXECUTORS: Dict[str, Executor] = {
     # Its package steps have their books (packages/provenance.py)
     **{action: each for action, each in ZYPPER.executors.items() if action not in CONTROLLER_ACTIONS},
     **record_executors.EXECUTORS,
-    **runfile.EXECUTORS,
+    **runfile_executors.EXECUTORS,
     "dkms.build": build_module,
     **precompiled.EXECUTORS,
     PACKAGES_DOWNLOAD: download_packages,
@@ -180,4 +180,5 @@ EXECUTORS: Dict[str, Executor] = {
 
 def secret_executors(policy: Policy) -> Dict[str, Executor]:
     """Those that need what no step, plan or journal carries."""
-    return {**credentials.executors(policy, {DNF.name: dnf_credentials.FORM}), **enrollment.secret_executors(policy)}
+    return {**credentials.executors(policy, {DNF.name: dnf_credentials.FORM}), **enrollment.secret_executors(policy),
+            **runfile_executors.secret_executors(policy)}

@@ -11,7 +11,7 @@ from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.host import CommandTimedOut, Host
 from ..core.refusal import Refusal
-from ..hardware.boot import BootState
+from ..hardware.boot import BootState, kind_of
 from ..hardware.driver_container import DriverContainer
 from ..packages import space
 from ..packages.apt import keys, running
@@ -35,6 +35,7 @@ from .policy import Policy
 from .prebuilt import Prebuilt
 from .preinstalled_parts import Parts
 from .record import Record, is_archived
+from .runfile import Installer
 from .signing import SigningKey
 from .staged_build import StagedBuild
 from .target import Target, anchors, chosen, is_driven, packages_settled, target_of
@@ -120,6 +121,7 @@ class Observation:
     foreign_sources:      other files that name the same repository.
     leftovers:            files of a driver that no package owns.
     runfile:              version of the driver of NVIDIA's installer, where it can be taken away; '' for none.
+    installer:            what else there is of that installer.
     installed_by_us:      packages that our transactions brought in.
     originals:            {path: text before us or None}.
     lists:                index files of our repository in apt's state.
@@ -164,6 +166,7 @@ class Observation:
     foreign_sources: Tuple[str, ...] = ()
     leftovers: Tuple[str, ...] = ()
     runfile: str = ""
+    installer: Installer = Installer()
     installed_by_us: Mapping[str, str] = field(default_factory=dict)
     originals: Mapping[str, Optional[str]] = field(default_factory=dict)
     lists: Tuple[str, ...] = ()
@@ -207,6 +210,7 @@ class Observation:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
         told = asdict(self)
         del told["month"]
+        del told["installer"]["space"]
         if told["offer"]:
             del told["offer"]["space"]
         return told
@@ -334,8 +338,15 @@ def way_back_needed(observation: Observation, policy: Policy) -> bool:
     """Whether a driver is recorded that is not the one that is there, and is the one that is asked for."""
     record = observation.record
     return record is not None and policy.roll_back_to in ("", record.version) and (
-        bool(observation.torn or observation.broken) or not record.is_in_place(observation.installed)
+        bool(observation.torn or observation.broken) or not is_in_place(observation, record)
         or bool(superfluous(observation, record)))
+
+
+def is_in_place(observation: Observation, record: Record) -> bool:
+    """Whether the driver that is recorded is the one that is there."""
+    if not record.runfile:
+        return record.is_in_place(observation.installed) and not observation.runfile
+    return observation.runfile == record.version and not observation.installer.is_half
 
 
 def recorded_target(record: Record) -> Target:
@@ -343,7 +354,8 @@ def recorded_target(record: Record) -> Target:
     return RecordedTarget(record.version, record.kernel_module, catalogue.PackageSet(
         "", tuple(sorted(record.packages)), (),
         frozenset(name for name, version in record.packages.items() if catalogue.upstream(version) != record.version)),
-        prebuilt.kind_there(record.packages) or catalogue.DKMS, exact=record.packages)
+        prebuilt.kind_there(record.packages) or catalogue.DKMS, of_installer=bool(record.runfile),
+        exact=record.packages)
 
 
 @dataclass(frozen=True)
@@ -538,8 +550,32 @@ def _preferences(*texts: str) -> str:
     return "\n".join(text for text in texts if text)
 
 
+def installer_runs(observation: Observation, target: Target) -> bool:
+    """Whether NVIDIA's installer has to bring the driver, or to bring it once more."""
+    there = observation.installer
+    if observation.runfile != target.version or there.is_half or there.user_space != target.version:
+        return True
+    kinds = {kind_of(kernel.license) for kernel in observation.kernels if kernel.module == target.version}
+    source = there.sources.get(target.version)
+    if kinds.difference(("", target.module)) or source not in (None, "", target.module):
+        return True
+    return source is None and any(kernel.headers and kernel.module != target.version for kernel in observation.kernels)
+
+
+def foreseen(observation: Observation, target: Target) -> Observation:
+    """What is there once the driver before NVIDIA's installer's has gone, with its libraries and modules."""
+    if not target.of_installer or not installer_runs(observation, target):
+        return observation
+    return replace(observation, installer=replace(observation.installer, user_space=""), kernels=tuple(replace(
+        kernel, module="", license="", signer="", key="", trusted=True) for kernel in observation.kernels))
+
+
 def settled(target: Target, observation: Observation) -> bool:
-    """Whether the driver's packages are there, and none of another version is on its way."""
+    """Whether the driver's packages are there, and none of another version is on its way; where NVIDIA's installer has
+    brought it, whether nothing is to be built, or what builds it is there."""
+    if target.of_installer and not target.leaves and not installer_runs(observation, target) and all(
+            kernel.module == target.version for kernel in observation.kernels):
+        return True
     coming = {name: observation.torn[name].versions[0]
               if name in observation.torn and observation.torn[name].versions else version
               for name, version in observation.unfinished.items()}
@@ -596,7 +632,7 @@ def index_needed(observation: Observation, policy: Policy, facts: HostFacts) -> 
         return True
     if packages_missing(policy, facts, observation.installed):
         return True
-    headless = [kernel.release for kernel in observation.kernels if not kernel.headers and (
+    headless = [kernel.release for kernel in foreseen(observation, target).kernels if not kernel.headers and (
         (kernel.module != target.version and not target.is_precompiled)
         or (kernel.release in (facts.kernel, facts.boot_kernel) and unbuilt(
             observation.peers, policy, kernel.release)))]

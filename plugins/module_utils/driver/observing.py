@@ -17,7 +17,7 @@ from ..hardware import parameters
 from ..hardware.boot import boot_state
 from ..hardware.driver_container import read_driver_container
 from ..hardware.peer_modules import PEERS_FILE
-from ..packages import provenance, torn
+from ..packages import provenance, space, torn
 from ..packages.apt import credentials, database
 from ..packages.dnf import history as dnf_history
 from ..packages.manager import PackageManager
@@ -27,7 +27,7 @@ from ..packages.others import await_others
 from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
 from ..packages.zypper import history as zypper_history
-from . import archive, catalogue, kernel_hold, prebuilt, runfile
+from . import archive, catalogue, kernel_hold, prebuilt, runfile, runfile_plan
 from .backends import dnf_offers, zypper_offers
 from .boot_arguments import read_arguments
 from .build_log import last_log
@@ -91,6 +91,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         foreign_sources=manager.configured_in(host, origin.url, places.sources),
         leftovers=_leftovers(host, {name: packages[name].version for name in watched if packages[name].there}),
         runfile=runfile.version(host),
+        installer=_installer(host, journal, policy, facts),
         installed_by_us=installed_by_us,
         originals={original.path: None if original.content is None else original.content.decode("utf-8", "replace")
                    for original in journal.originals("driver") if original.path != places.auth},
@@ -126,6 +127,9 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
                        bindings=not removable or manager.has_bindings(host))
     returns = policy.state == "rolled_back"
     record = observation.record
+    if returns and record is not None and record.runfile:
+        # No package comes with it
+        return observation
     if not (way_back_needed(observation, policy) if returns else index_needed(observation, policy, facts)):
         return observation
     if manager is not APT:
@@ -140,6 +144,18 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if returns and record:
         return replace(observation, offer=read_way_back(host, observation, record, origin, followers))
     return replace(observation, offer=read_offer(host, observation, policy, facts, origin, followers))
+
+
+def _installer(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> runfile.Installer:
+    told = runfile.recalled(journal)
+    by_installer = policy.comes_from.is_installer and policy.state in ("present", "staged")
+    where = runfile_plan.place(policy, facts) if by_installer else ""
+    return runfile.Installer(
+        cached=runfile.cached(host), is_half=host.exists(runfile.HALF), sources=runfile.sources(host),
+        ours=told.get("version", ""),
+        file={name: told[name] for name in ("sha256", "flavour")} if told else {},
+        user_space=facts.driver_userspace, is_there=not where.startswith("/") or host.is_file(where),
+        space=space.observe(host, runfile.CACHE) if by_installer else None)
 
 
 def _manager(policy: Policy, facts: HostFacts) -> PackageManager:

@@ -29,13 +29,14 @@ from . import (
     preinstalled,
     rollback,
     runfile,
+    runfile_plan,
     signing,
     staging,
 )
 from .backends.chosen import backend_of
 from .files import places_of
 from .kernels import Kernel
-from .observation import Observation, Offer, kernels_in_use, recorded_target, settled
+from .observation import Observation, Offer, foreseen, kernels_in_use, recorded_target, settled
 from .origin import Origin, origin_of
 from .policy import Policy
 from .record import Record
@@ -61,6 +62,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     refusals = _refuse_target(observation, policy, facts, target)
     if refusals:
         return Plan(refusals=tuple(refusals))
+    observation = foreseen(observation, target)
     if policy.state == "staged":
         return _plan_staged(observation, policy, facts, target)
     return _plan_present(observation, policy, facts, target)
@@ -80,13 +82,14 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     if not policy.comes_from.installs:
         return facts
     if policy.state == "absent":
-        removed = any(step.action == PACKAGES_REMOVE for step in planned.steps)
+        removed = any(step.action in (PACKAGES_REMOVE, runfile.REMOVE) for step in planned.steps)
         facts = peers.facts_without(observation, facts)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="",
                          key_pending="") if removed else facts
     target = _target(observation, policy, facts)
     if isinstance(target, Refusal):
         return facts
+    observation = foreseen(observation, target)
     facts = peers.facts_after(observation, policy, facts, target)
     return _facts_with(
         observation, policy, parameters.facts_after(observation, policy, facts, target), planned, target)
@@ -96,7 +99,8 @@ def _facts_with(
     observation: Observation, policy: Policy, facts: HostFacts, planned: Plan, target: Target
 ) -> HostFacts:
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
-    changes = any(step.action == PACKAGES_INSTALL and not peers.is_transaction(step) for step in planned.steps)
+    changes = any(step.action == runfile_plan.INSTALL or step.action == PACKAGES_INSTALL
+                  and not peers.is_transaction(step) for step in planned.steps)
     built = changes or any(step.action in (building.BUILD, precompiled.VERIFY) for step in planned.steps)
     signer = enrollment.unconfirmed(observation, policy, facts, target)
     if signing.asked_for(policy, facts):
@@ -109,7 +113,8 @@ def _facts_rolled_back(
     observation: Observation, policy: Policy, facts: HostFacts, planned: Plan
 ) -> HostFacts:
     if observation.record is None or not any(
-            step.action in (PACKAGES_INSTALL, building.BUILD, precompiled.VERIFY) for step in planned.steps):
+            step.action in (PACKAGES_INSTALL, runfile_plan.INSTALL, building.BUILD, precompiled.VERIFY)
+            for step in planned.steps):
         return facts
     return _facts_with(observation, policy, facts, planned, recorded_target(observation.record))
 
@@ -169,6 +174,8 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
             "%spurge them first (`%s`), or set `source` to the one they came from" % (
                 by_itself, backend.purging(names)),
             option="source"))
+    if policy.comes_from.is_installer:
+        return refusals + runfile_plan.refuse_host(observation, policy, facts)
     if observation.leftovers and not _goes(observation, policy):
         refusals.append(Refusal(
             "driver.files_of_no_package",
@@ -215,6 +222,8 @@ def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, t
     refusals += backend_of(facts).refuse_target(policy, facts, target)
     refusals += peers.refusals(observation, policy, facts, target)
     refusals += boot_arguments.refusals(observation.arguments, policy, observation.boot)
+    if target.of_installer:
+        refusals += runfile_plan.refuse_target(observation, policy, facts, target)
     if observation.offer is None:
         return refusals or peers.refuse_headless(observation, {}, policy, facts, target)
     return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
@@ -236,6 +245,10 @@ def _refuse_offer(
         return [Refusal("driver.repository_unreadable", offer.error, "the index of %s" % where,
                         "check `repository_url` and `repository_key`, and this host's network and proxy",
                         option="repository_url")]
+    if target.of_installer:
+        return (runfile_plan.refuse_tools(offer.versions, target, where)
+                or _refuse_transaction(observation, offer, policy, facts, target)
+                or runfile_plan.refuse_headless(observation, _coming(offer), policy, facts, target))
     offered = versions_offered(policy, facts, offer.versions)
     if not target.version or not target.package_version(target.packages.anchor, offer.versions):
         return [Refusal(
@@ -322,36 +335,47 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages, backend = _packages_step(observation, facts, target), backend_of(facts)
-    record = rollback.record_steps(observation, facts, packages, target.packages.floating)
+    gone = _removal(observation, policy, facts, target, packages)
+    exchange = next((step for step in (packages, *gone) if rollback.exchanges(step)), packages) \
+        if target.of_installer else packages
+    record = rollback.record_steps(observation, facts, exchange, target.packages.floating)
     # What is fetched is resolved on the host, by the hold that is there
     first = [*_first_steps(observation, policy, facts, packages is not None), *_kernel_steps(observation, facts)]
-    fetched = _download_steps(observation, policy, facts, target, packages)
+    fetched = _fetch_steps(observation, policy, facts, target, packages)
     ahead, _untold = _stage_steps(observation, policy, facts, target, packages, fetched)
     # A download may be staged by a run of its own: it stands first where nothing that is recorded goes before it
     is_recorded_first = any(step.subject in places_of(facts).recorded for step in first)
     steps = [*record, *first, *fetched, *ahead] if is_recorded_first else [*first, *fetched, *ahead, *record]
-    removal = runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded),
-                              [step.id for step in fetched]) if packages and _goes(observation, policy) else []
-    if packages and removal:
+    # What builds a module comes before an installer's driver goes for another; packages of a driver come after that
+    before = fetched + ([packages] if packages and target.of_installer else [])
+    removal = [replace(step, depends_on=tuple(each.id for each in before)) for step in gone]
+    if removal and packages and not target.of_installer:
         packages = replace(packages, depends_on=(*packages.depends_on, removal[0].id))
-    steps += removal
+        steps += removal
     steps += backend.steps_before(observation, policy, facts, target, packages)
     steps += parameters.steps(observation, policy, facts, target)
     steps += enrollment.steps(observation, policy, facts, target)
     steps += [packages] if packages else []
     steps += backend.steps_after(observation, policy, target, packages)
+    install = runfile_plan.install_steps(
+        observation, facts, target, runfile_plan.file_of(policy),
+        [step.id for step in (*before, *removal)]) if target.of_installer else []
+    steps += [*removal, *install] if target.of_installer else []
     builds = _module_steps(observation, policy, facts, target, packages,
                            _built_ahead(observation, target, packages, ahead),
                            peers.outdated(observation, policy, facts, target),
                            frozenset(peers.with_peer_memory(observation, policy, facts, target)))
+    builds = runfile_plan.after(builds, install)
     steps += builds + peers.steps(observation, policy, facts, target, packages, builds)
     steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages, ahead)
-    way = {**rollback.returns_to(observation, facts, packages, builds, target.packages.floating),
-           **rollback.no_way_back(removal, "what NVIDIA's installer brought is in no package"),
+    steps += [] if target.of_installer else runfile_plan.forget_steps(observation, removal)
+    way = {**rollback.returns_to(observation, facts, exchange, builds, target.packages.floating),
            **containerized.no_way_back(observation.container, packages, facts)}
+    if not target.of_installer:
+        way.update(rollback.no_way_back(removal, "what NVIDIA's installer brought is in no package"))
     return Plan(steps=tuple(steps), returns_to=way,
                 requirements=(*building.requirements(observation.kernels, facts, target),
                               *boot_arguments.requirements(policy, observation.boot, facts),
@@ -381,7 +405,7 @@ def _module_steps(
 def _plan_staged(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages = _packages_step(observation, facts, target)
     first = _first_steps(observation, policy, facts, False)
-    fetched = _download_steps(observation, policy, facts, target, packages)
+    fetched = _fetch_steps(observation, policy, facts, target, packages)
     held = _kernel_steps(observation, facts) if fetched else []
     ahead, notes = _stage_steps(observation, policy, facts, target, packages, fetched)
     withdrawn = staging.withdraw_steps(observation, target.version, packages, ahead)
@@ -418,6 +442,24 @@ def _first_steps(observation: Observation, policy: Policy, facts: HostFacts, tra
         observation, facts, transaction_follows, backend.repository_steps(observation, policy, facts))
 
 
+def _removal(
+    observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+) -> List[Step]:
+    """What NVIDIA's installer has brought before."""
+    if target.of_installer:
+        return runfile_plan.removal_steps(observation, facts, target)
+    if packages is None or not _goes(observation, policy):
+        return []
+    return runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded))
+
+
+def _fetch_steps(
+    observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+) -> List[Step]:
+    fetched = _download_steps(observation, policy, facts, target, packages)
+    return fetched + (runfile_plan.fetch_steps(observation, policy, facts, target) if target.of_installer else [])
+
+
 def _download_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
 ) -> List[Step]:
@@ -447,13 +489,18 @@ def _packages_step(observation: Observation, facts: HostFacts, target: Target) -
     before, after = done.change
     before = {name: version or observation.installed.get(name) for name, version in before.items()}
     swapped = bool(driver) and bool(facts.driver_loaded) and not building.runs_already(facts, target)
-    return packages_step(
-        NAME, "driver %s" % target.version if driver else "kernel headers", before, after,
-        _why(observation, target, driver),
+    subject, why = "driver %s" % target.version if driver else "kernel headers", _why(observation, target, driver)
+    if target.of_installer and driver:
+        swapped = bool(target.leaves) and bool(facts.driver_loaded)
+        subject, why = runfile_plan.packages_words(target)
+    step = packages_step(
+        NAME, subject, before, after, why,
         Disruption.driver_reload if swapped else Disruption.none,
         manager=backend_of(facts).manager.name, request={**done.request, **dict.fromkeys(done.leaves)},
         automatic=list(done.named), update_cache=True, allow_downgrade=done.allow_downgrade,
         **_without(observation.offer))
+    # Also where DKMS is there, and all that changes is that packages of a driver leave
+    return replace(step, action=PACKAGES_INSTALL) if target.of_installer else step
 
 
 def _without(offer: Offer) -> Dict[str, Any]:
@@ -512,6 +559,8 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     # First, as how to install a driver here is no answer where there is none to return to
     refusals = rollback.refuse_record(observation, policy.roll_back_to) or _refuse_system(observation, policy, facts)
     record = observation.record
+    if not refusals and record is not None and record.runfile:
+        return _plan_back_to_installers(observation, record, policy, facts)
     if refusals or record is None or policy.roll_back_to not in ("", record.version):
         there = rollback.version_there(observation)
         return Plan(refusals=tuple(refusals)) if refusals else Plan(steps=(
@@ -521,18 +570,21 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     if refusals:
         return Plan(refusals=tuple(refusals))
     packages = _packages_step(observation, facts, target)
+    of_installer = runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded))
     steps = rollback.before_transaction(observation, record, facts)
     offered: List[Step] = []
     if packages:
         packages = replace(
-            packages, subject=record.name, why="Driver %s was there before the last change." % record.version)
+            packages, subject=record.name, why="Driver %s was there before the last change." % record.version,
+            depends_on=tuple(step.id for step in of_installer))
         offered = rollback.offer_steps(observation, facts, record.changed(observation.installed))
+        of_installer = [replace(step, depends_on=tuple(each.id for each in offered)) for step in of_installer]
         # Put off with the transaction that they are for
         steps, offered = ([replace(step, disruption=packages.disruption) for step in each]
                           for each in (steps, offered))
     steps = backend_of(facts).finishing_steps(observation, facts, packages is not None, [*steps, *offered], True)
     steps += enrollment.request_steps(observation, policy, facts, target)
-    steps += [packages] if packages else []
+    steps += [*of_installer, packages] if packages else []
     steps += rollback.after_transaction(observation, record, facts, packages)
     builds = _module_steps(observation, policy, facts, target, packages)
     superfluous = rollback.superfluous_steps(observation, facts, packages)
@@ -548,6 +600,32 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += staging.withdraw_steps(observation, target.version, packages)
     return Plan(steps=tuple(steps), requirements=(*building.requirements(observation.kernels, facts, target),
                                                   *enrollment.requirements(observation, policy, facts, target)))
+
+
+def _plan_back_to_installers(observation: Observation, record: Record, policy: Policy, facts: HostFacts) -> Plan:
+    """To a driver of NVIDIA's installer, whose file is still there."""
+    if policy.roll_back_to not in ("", record.version):
+        return Plan(steps=tuple(staging.withdraw_steps(observation, rollback.version_there(observation), None)))
+    target = recorded_target(record)
+    refusals = (runfile_plan.refuse_way_back(observation, record, target)
+                or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
+                or building.refuse_gone(observation.kernels, policy, facts, target)
+                or runfile_plan.refuse_target(observation, policy, facts, target))
+    if refusals:
+        return Plan(refusals=tuple(refusals))
+    observation = foreseen(observation, target)
+    removal = runfile_plan.removal_steps(observation, facts, target)
+    install = runfile_plan.install_steps(observation, facts, target, record.runfile, [step.id for step in removal])
+    install = [replace(step, why="Driver %s was there before the last change." % record.version) for step in install]
+    builds = runfile_plan.after(_module_steps(observation, policy, facts, target, None), install)
+    return Plan(
+        steps=(*rollback.before_transaction(observation, record, facts),
+               *enrollment.request_steps(observation, policy, facts, target), *removal,
+               *install, *builds,
+               *rollback.after_transaction(observation, record, facts, None),
+               *staging.withdraw_steps(observation, target.version, None)),
+        requirements=(*building.requirements(observation.kernels, facts, target),
+                      *enrollment.requirements(observation, policy, facts, target)))
 
 
 def _refuse_rolled_back(
@@ -578,6 +656,7 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
     if leaving:
         refusals += _refuse_tools(observation, backend.manager)
     steps = staging.withdraw_steps(observation, "", None)
+    steps += runfile_plan.absent_steps(observation, facts)
     steps += backend.finish_before_removal(observation, facts, bool(leaving)) if observation.installed_by_us else []
     if leaving:
         steps.append(packages_step(

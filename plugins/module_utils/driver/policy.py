@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
@@ -30,6 +30,8 @@ ARGUMENTS: Dict[str, Any] = {
     "repository_url": {"type": "str", "default": ""},
     "repository_key": {"type": "str", "default": "", "no_log": False},
     "repository_key_fingerprint": {"type": "str", "default": "", "no_log": False},
+    "runfile": {"type": "str", "default": ""},
+    "runfile_checksum": {"type": "str", "default": ""},
     "fabric_manager": {"type": "str", "choices": ["auto", "present", "absent"], "default": "auto"},
     "imex": {"type": "str", "choices": ["auto", "present", "absent"], "default": "auto"},
     "extra_packages": {"type": "list", "elements": "str", "default": []},
@@ -58,6 +60,8 @@ _ARGUMENT = re.compile(r"[A-Za-z0-9_.-]+(=[^\s\"'\\$`;&|<>()]+)?")
 _VALUE = re.compile(r"[^\s\"'\\#]+")
 # Shim's MOK Manager, PASSWORD_MAX; it knows the keys of an American keyboard alone
 _TYPED = re.compile(r"[ -~]{0,256}")
+_WEB = ("http://", "https://")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _PACKAGE = re.compile(r"^[a-z0-9][a-z0-9+.-]+$")
 
 
@@ -75,6 +79,8 @@ class Policy:
     repository_url:             directory with the packages, '' for NVIDIA's own.
     repository_key:             armoured text, path on the host or URL, '' for NVIDIA's table.
     repository_key_fingerprint: checked when given; NVIDIA's table has its own.
+    runfile:                    path on the host or URL of NVIDIA's installer, or of its directory; '' for NVIDIA's own.
+    runfile_checksum:           its SHA-256 in hexadecimal digits, '' where it is not installed.
     fabric_manager:             auto, present or absent.
     imex:                       auto, present or absent.
     extra_packages:             further packages of the same version.
@@ -95,6 +101,7 @@ class Policy:
     enrollment_password:        what is typed at the console to confirm the key.
     credentials:                what the repository asks for; they stood in repository_url.
     key_credentials:            what the place of the key asks for; they stood in repository_key.
+    runfile_credentials:        what the place of the installer asks for; they stood in runfile.
     """
 
     state: str = "present"
@@ -106,6 +113,8 @@ class Policy:
     repository_url: str = ""
     repository_key: str = ""
     repository_key_fingerprint: str = ""
+    runfile: str = ""
+    runfile_checksum: str = ""
     fabric_manager: str = "auto"
     imex: str = "auto"
     extra_packages: Tuple[str, ...] = ()
@@ -126,6 +135,7 @@ class Policy:
     enrollment_password: str = field(default="", repr=False)
     credentials: Optional[Credentials] = None
     key_credentials: Optional[Credentials] = None
+    runfile_credentials: Optional[Credentials] = None
 
     @property
     def comes_from(self) -> Source:
@@ -146,11 +156,15 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
     values["extra_packages"] = tuple(values.get("extra_packages", ()))
     values["module_parameters"] = _parameters(values.get("module_parameters", {}))
     values["kernel_arguments"] = _arguments(values.get("kernel_arguments", ()))
-    for name in ("repository_url", "repository_key_fingerprint", "version", "roll_back_to"):
+    for name in ("repository_url", "repository_key_fingerprint", "version", "roll_back_to", "runfile",
+                 "runfile_checksum"):
         values[name] = str(values.get(name, "")).strip()
     if values["repository_url"]:
         bare, values["credentials"] = credentials.split(values["repository_url"])
         values["repository_url"] = bare.rstrip("/") + "/"
+    if values["runfile"].startswith(_WEB):
+        values["runfile"], values["runfile_credentials"] = credentials.split(values["runfile"])
+    values["runfile_checksum"] = re.sub("^sha256:", "", values["runfile_checksum"].lower())
     values.update(_key(str(values.get("repository_key", "")), values.get("state") in ("absent", "rolled_back")))
     values["repository_key_fingerprint"] = values["repository_key_fingerprint"].replace(" ", "").upper()
     # A block of YAML, and many a file of a vault, ends in a line feed
@@ -158,6 +172,9 @@ def policy_of(parameters: Mapping[str, Any]) -> Policy:
     # Of no policy: they say how the host will be, and the facts tell it
     values.pop("boards", None)
     policy = Policy(**values)
+    if policy.comes_from.is_installer:
+        # No package manager would bring another one
+        policy = replace(policy, hold=False)
     if policy.state not in ("absent", "rolled_back"):
         _refuse_contradictions(policy)
     return policy
@@ -202,7 +219,7 @@ def _key(key: str, is_needless: bool) -> Mapping[str, Any]:
     """repository_key without credentials; armoured text as it will be written, whole and with nothing beside it."""
     if keys.is_armoured(key):
         return {"repository_key": key if is_needless else keys.read(key.encode()).armoured}
-    if key.startswith(("http://", "https://")):
+    if key.startswith(_WEB):
         bare, told = credentials.split(key)
         return {"repository_key": bare, "key_credentials": told}
     return {"repository_key": key}
@@ -247,6 +264,8 @@ def _refuse_contradictions(policy: Policy) -> None:
         )
     if not policy.comes_from.installs:
         _refuse_peers(policy)
+    if policy.comes_from.is_installer:
+        _refuse_of_installer(policy)
     key = policy.repository_key
     if key and not (keys.is_armoured(key) or key.startswith(("/", "http://", "https://"))):
         raise GpuOpsError(
@@ -296,6 +315,39 @@ def _refuse_build(policy: Policy) -> None:
             wanted="modules that are signed by who made them, or by a key of your own",
             remedy="leave `signing_key` and `signing_certificate` empty, or set `build` to `dkms`",
             option="build",
+        )
+
+
+def _refuse_of_installer(policy: Policy) -> None:
+    asked = [name for name, is_set in (
+        ("build", policy.build == PRECOMPILED), ("extra_packages", bool(policy.extra_packages)), ("gds", policy.gds),
+        ("gdrcopy", policy.gdrcopy), ("fabric_manager", policy.fabric_manager == "present"),
+        ("imex", policy.imex == "present")) if is_set]
+    if asked:
+        raise GpuOpsError(
+            "driver.option_of_runfile",
+            found="`%s` with `source` %s" % (asked[0], policy.source),
+            wanted="what NVIDIA's installer has: the driver alone, whose kernel module DKMS builds",
+            remedy="leave `%s` out, or set `source` to `nvidia_repository` or `local_repository`" % asked[0],
+            option=asked[0],
+        )
+    if not _SHA256.fullmatch(policy.runfile_checksum):
+        raise GpuOpsError(
+            "driver.runfile_checksum_malformed",
+            found="`runfile_checksum`: %r" % policy.runfile_checksum,
+            wanted="the SHA-256 of the file, as sha256: and 64 hexadecimal digits: nobody has signed it, and it runs "
+                   "as root",
+            remedy="set `runfile_checksum` to what `sha256sum` tells of a file that you trust",
+            option="runfile_checksum",
+        )
+    if policy.runfile and not policy.runfile.startswith(("/", "file:///", *_WEB)):
+        raise GpuOpsError(
+            "driver.runfile_place_malformed",
+            found="`runfile`: %s" % policy.runfile,
+            wanted="an absolute path on the host, or a URL (http, https or file), of the file or of its directory "
+                   "with a / at the end",
+            remedy="correct `runfile`, or leave it out for NVIDIA's own directory",
+            option="runfile",
         )
 
 

@@ -9,6 +9,7 @@ A change that stops half way finds no such driver, so that its repetition leaves
 Credentials are no part of it, nor are settings of the policy that are no packages, as those of kernel modules.
 
 By 'schema':
+  2  as 1, with 'runfile': {'sha256', 'flavour'} of the file of NVIDIA's installer that the driver came from
   1  {'schema': 1, 'version', 'kernel_module', 'url' ('' for the distribution's own sources),
       'packages' {name: version}, 'ours' [names], 'automatic' [names], 'files' {path: text or None}}
 """
@@ -23,7 +24,7 @@ from ..core.journal import Journal
 from ..packages.managers import APT, DNF
 
 MEMORY = "driver_record"
-SCHEMA = 1
+SCHEMA = 2
 ARCHIVE, REPOSITORY, NONE = "archive", "repository", "none"
 
 
@@ -38,6 +39,7 @@ class Record:
     ours:          packages that were on the host because of us then, whatever they are.
     automatic:     those of packages that nobody had chosen by hand.
     files:         {path: text or None} of the files whose whole content is ours; of locks of dnf and zypper ours.
+    runfile:       'sha256' and 'flavour' of what NVIDIA's installer brought it from; {} where packages did.
     """
 
     version: str
@@ -47,13 +49,18 @@ class Record:
     ours: Tuple[str, ...] = ()
     automatic: Tuple[str, ...] = ()
     files: Mapping[str, Optional[str]] = field(default_factory=dict)
+    runfile: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return "driver %s" % self.version
 
     def to_dict(self) -> Dict[str, Any]:
-        return {"schema": SCHEMA, **asdict(self), "ours": list(self.ours), "automatic": list(self.automatic)}
+        told = {**asdict(self), "ours": list(self.ours), "automatic": list(self.automatic)}
+        if not self.runfile:
+            # Releases before know it so
+            del told["runfile"]
+        return {"schema": SCHEMA if self.runfile else 1, **told}
 
     def changed(self, installed: Mapping[str, str], touched: Iterable[str] = ()) -> Dict[str, str]:
         """{package: version} of what has to come again, once a transaction has touched these packages."""
@@ -62,9 +69,9 @@ class Record:
                 if installed.get(name) != version or name in others}
 
     def is_same_driver(self, other: Record) -> bool:
-        """Whether the packages are the same, whatever files lie beside them."""
-        return (self.version, self.kernel_module, dict(self.packages)) == (
-            other.version, other.kernel_module, dict(other.packages))
+        """Whether the packages, or the installer's file, are the same, whatever files lie beside them."""
+        return (self.version, self.kernel_module, dict(self.packages), dict(self.runfile)) == (
+            other.version, other.kernel_module, dict(other.packages), dict(other.runfile))
 
     def is_in_place(self, installed: Mapping[str, str]) -> bool:
         return not self.changed(installed)
@@ -78,14 +85,14 @@ def read(journal: Journal) -> Optional[Record]:
 def of_dict(told: Mapping[str, Any]) -> Optional[Record]:
     if not told:
         return None
-    if told.get("schema") != SCHEMA:
+    if told.get("schema") not in (1, SCHEMA):
         raise GpuOpsError(
             "driver.record_of_a_newer_release",
             found="the record of the driver before has schema %s" % told.get("schema"),
             wanted="schema %d" % SCHEMA,
             remedy="a newer release of gpuops.nvidia has worked on this host: use that one or a newer one")
     return Record(told["version"], told["kernel_module"], told["url"], dict(told["packages"]), tuple(told["ours"]),
-                  tuple(told["automatic"]), dict(told["files"]))
+                  tuple(told["automatic"]), dict(told["files"]), dict(told.get("runfile", {})))
 
 
 def is_proven(version: str, facts: HostFacts, before: Optional[Record]) -> bool:
@@ -134,7 +141,7 @@ def way_back(
     return {
         "version": record.version,
         "kernel_module": record.kernel_module,
-        "source": record.url or "distribution",
+        "source": record.url or ("NVIDIA's installer" if record.runfile else "distribution"),
         "how": NONE if lacking else REPOSITORY if fetched else ARCHIVE,
         "why": "neither kept on this host nor offered by a source: %s" % ", ".join(lacking) if lacking else "",
     }

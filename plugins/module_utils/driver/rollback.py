@@ -11,7 +11,7 @@ from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
 from ..packages.dnf import locks
 from ..packages.managers import APT, manager_of
-from . import building, catalogue
+from . import building, catalogue, runfile
 from .archive import STORE
 from .files import KEPT_SOURCES_FILE, REPO_FILE, STREAM_FILE, Places, places_of, without_login
 from .observation import Observation, archives_at_hand
@@ -31,6 +31,8 @@ def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str
     packages = {name: version for name, version in observation.installed.items()
                 if catalogue.is_of_driver(name, version) or (
                     catalogue.FAMILY.match(name) and (name in apart or name in observation.installed_by_us))}
+    if observation.runfile and not packages:
+        return _of_installer(observation, facts)
     version = catalogue.upstream(_anchor(packages))
     # rpm has no state of a package that is half there: a stopped transaction names its packages
     stopped = () if manager_of(facts) is APT else observation.broken
@@ -50,9 +52,19 @@ def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str
         places.record(observation.files))
 
 
+def _of_installer(observation: Observation, facts: HostFacts) -> Optional[Record]:
+    """The driver that NVIDIA's installer has brought, where its file is still there."""
+    version, file = observation.runfile, observation.installer.file
+    if observation.installer.is_half or observation.installer.cached.get(file.get("sha256", "")) != version \
+            or not is_proven(version, facts, observation.record):
+        return None
+    return Record(version, facts.module_installed, "", {}, tuple(sorted(observation.installed_by_us)), (),
+                  places_of(facts).record(observation.files), file)
+
+
 def version_there(observation: Observation) -> str:
     """The version of the driver that is installed, '' for none."""
-    return catalogue.upstream(_anchor(observation.installed))
+    return catalogue.upstream(_anchor(observation.installed)) or observation.runfile
 
 
 def _anchor(packages: Mapping[str, str]) -> str:
@@ -66,9 +78,9 @@ def _anchor(packages: Mapping[str, str]) -> str:
 
 
 def exchanges(step: Optional[Step]) -> bool:
-    """Whether a package step takes a driver's packages away, or others for them."""
-    return step is not None and any(
-        version is not None and catalogue.FAMILY.match(name) for name, version in step.change["before"].items())
+    """Whether a step takes a driver's packages away, or others for them, or the driver of NVIDIA's installer."""
+    return step is not None and (step.action == runfile.REMOVE or any(
+        version is not None and catalogue.FAMILY.match(name) for name, version in step.change["before"].items()))
 
 
 def record_steps(

@@ -27,6 +27,7 @@ class Source:
     has_default:     whether NVIDIA's directory is its repository where the policy names none.
     needs_version:   whether several branches lie in it side by side, so that the policy has to name one.
     has_guests:      whether the guest driver of NVIDIA's vGPU software may lie in it.
+    is_installer:    whether a driver is one file that installs itself, and packages only build its kernel module.
     foreign:         packages that came from another source, where they are installed.
     """
 
@@ -38,6 +39,7 @@ class Source:
     has_default: bool = False
     needs_version: bool = False
     has_guests: bool = False
+    is_installer: bool = False
     foreign: Pattern[str] = catalogue.ONLY_IN_DISTRIBUTION
 
     def url(self, given: str, facts: HostFacts) -> str:
@@ -53,20 +55,18 @@ class Source:
 
     def check(self, version: str, url: str, key: str) -> None:
         """Refuse a policy that this source cannot follow: its version, repository_url and repository_key."""
-        if self.has_index or not self.installs:
-            self._check_version(version)
-            self._check_place(url, key)
-            return
-        raise GpuOpsError(
-            "driver.runfile_not_offered",
-            found="`source`: %s" % self.name,
-            wanted="a driver that the package manager can account for; installing a runfile is not offered yet",
-            remedy="set `source` to `nvidia_repository`, `local_repository` or `distribution`; for a driver that was "
-                   "installed by other means to `preinstalled`",
-            option="source",
-        )
+        self._check_version(version)
+        self._check_place(url, key)
 
     def _check_version(self, version: str) -> None:
+        if self.is_installer and "." not in version:
+            raise GpuOpsError(
+                "driver.runfile_version_not_exact",
+                found="`version` %r for `source` %s" % (version, self.name),
+                wanted="the exact version of the file, such as 580.178.04: nothing tells which of a branch there are",
+                remedy="set `version` to the one that the file has in its name",
+                option="version",
+            )
         if version or not self.needs_version:
             return
         raise GpuOpsError(
@@ -95,7 +95,7 @@ ALL: Tuple[Source, ...] = (
     Source("nvidia_repository", has_repository=True, has_index=True, has_default=True, needs_version=True),
     Source("local_repository", has_repository=True, has_index=True, needs_version=True, has_guests=True),
     Source("preinstalled", installs=False),
-    Source("runfile"),
+    Source("runfile", has_index=True, has_guests=True, is_installer=True, foreign=catalogue.FAMILY),
 )
 SOURCES: Dict[str, Source] = {source.name: source for source in ALL}
 DEFAULT = "nvidia_repository"

@@ -15,6 +15,8 @@ from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted, system_of
 from .policy import Policy
 from .prebuilt import NOTHING, Prebuilt
 
+# What builds the module of NVIDIA's installer: DKMS depends on a compiler and on make
+TOOLS = PackageSet("", ("dkms",), floating=frozenset(("dkms",)))
 _ALWAYS = ("debian", "ubuntu")
 _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
 
@@ -23,11 +25,12 @@ _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
 class Target:
     """One driver: its version, kernel module and packages.
 
-    build:    DKMS, or PRECOMPILED where the modules come built and signed.
-    fits:     {package whose version is a kernel's: that version}.
-    leaves:   installed packages that leave with the transaction: modules of the other kind, those of another source, on
-              SUSE's systems those of the other generation too.
-    replaces: those of another source among them.
+    build:        DKMS, or PRECOMPILED where the modules come built and signed.
+    fits:         {package whose version is a kernel's: that version}.
+    leaves:       installed packages that leave with the transaction: modules of the other kind, those of another
+                  source, on SUSE's systems those of the other generation too.
+    replaces:     those of another source among them.
+    of_installer: whether NVIDIA's installer brings it, and packages only what builds its module.
     """
 
     version: str
@@ -37,6 +40,7 @@ class Target:
     fits: Mapping[str, str] = field(default_factory=dict)
     leaves: Tuple[str, ...] = ()
     replaces: Tuple[str, ...] = ()
+    of_installer: bool = False
 
     @property
     def is_precompiled(self) -> bool:
@@ -69,12 +73,13 @@ class Target:
 
 def is_driven(policy: Policy, facts: HostFacts) -> bool:
     """Whether this driver is installed here by us: on the systems of rpm not from the distribution's own source, which
-    packages of its own name, with dnf not with modules that come built, and not as a guest of vGPU."""
+    packages of its own name, with dnf not with modules that come built, not by NVIDIA's installer, and not as a guest
+    of vGPU."""
     system = system_of(facts.os_id, facts.os_version, facts.arch)
     if system is None:
         return facts.os_id in _ALWAYS
     return catalogue.is_driven(system) and (facts.os_id in _ALWAYS or not (
-        policy.comes_from.of_distribution or facts.vgpu_manager
+        policy.comes_from.of_distribution or policy.comes_from.is_installer or facts.vgpu_manager
         or (policy.build == PRECOMPILED and not prebuilt.comes_by_us(system))))
 
 
@@ -89,6 +94,9 @@ def target_of(
     wanted = chosen(policy, facts, installed, versions)
     if isinstance(wanted, Refusal):
         return wanted
+    if policy.comes_from.is_installer:
+        leaves = replaced(policy, facts, installed)
+        return Target(policy.version, wanted.module, TOOLS, leaves=leaves, replaces=leaves, of_installer=True)
     ways = prebuilt.ways(wanted)
     if policy.build not in ("auto", *ways) and ways:
         return catalogue.refuse_way(wanted, policy.build)
@@ -171,6 +179,8 @@ def _branch(
 
 def anchors(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     """Names of module packages whose versions are the driver versions that a source has."""
+    if policy.comes_from.is_installer:
+        return ()
     branches: Set[int] = set(_ASKED_BRANCHES)
     if policy.version:
         branches.add(catalogue.branch_wanted(policy.version))

@@ -19,7 +19,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import (
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import generic_executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, planner
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS, secret_executors
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.staging_executors import Books
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt.transaction import install_words
 
@@ -42,12 +42,13 @@ class Machine:
                          "kernel_headers": False, **changes})
 
     def plan(self, there: HostFacts, **changes: Any) -> Plan:
-        wanted = self.wanted(**changes)
+        wanted = self.policy = self.wanted(**changes)
         return planner.plan(observing.observe(self.host, self.journal, wanted, there), wanted, there)
 
     def apply(self, plan: Plan, allowed: Disruption = Disruption.reboot) -> None:
         assert not plan.refusals, plan.refusals
-        executors = {**generic_executors(), **EXECUTORS, "dkms.build": lambda *_words: None}
+        executors = {**generic_executors(), **EXECUTORS, **secret_executors(self.policy),
+                     "dkms.build": lambda *_words: None}
         done: List[str] = []
         for step in split_by_disruption(plan.steps, allowed)[0]:
             if step.action in CONTROLLER:

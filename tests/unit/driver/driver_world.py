@@ -57,6 +57,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.record import
     of_dict,
     strangers,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.runfile import Installer
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing import (
     ENROLLED,
     NAME_OF_MADE,
@@ -143,6 +144,8 @@ class World(world.World):
     migrates:      whether a driver of others was to be replaced.
     locked:        packages that somebody keeps as they are, by locks of zypper.
     unsupported:   the file by which modprobe refuses modules that SUSE does not support.
+    installer:     what there is of NVIDIA's installer beside the driver that it brought.
+    tools_offered: whether the host's sources have DKMS.
     """
 
     capability = CAPABILITY
@@ -179,6 +182,8 @@ class World(world.World):
     migrates: bool = False
     locked: Tuple[str, ...] = ()
     unsupported: str = ""
+    installer: Installer = Installer()
+    tools_offered: bool = True
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -187,14 +192,15 @@ class World(world.World):
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
             of_rpm=OfRpm(dict(self.trusted), self.our_keys, unsupported=self.unsupported), staged=self.staged,
-            peers=self._peers(wanted), boot=self.boot_state, arguments=self._arguments(wanted))
+            peers=self._peers(wanted), boot=self.boot_state, arguments=self._arguments(wanted),
+            installer=replace(self.installer, user_space=there.driver_userspace))
         seen = replace(seen, held={name: self.installed[name] for name in self.locked})
         seen = replace(seen, **self.more)
         offer_of_rpm = {DNF: self._offer_of_dnf, ZYPPER: self._offer_of_zypper}.get(manager_of(there))
         if offer_of_rpm is None:
             seen = replace(seen, kernel_hold=kernel_hold.wanted(wanted, self.installed, seen.files, there))
         if wanted.state == "rolled_back":
-            needed = way_back_needed(seen, wanted)
+            needed = way_back_needed(seen, wanted) and not (seen.record and seen.record.runfile)
             seen = replace(seen, archives=self.archives) if needed else seen
             return replace(seen, offer=self._offer_back(seen)) if needed else seen
         if wanted.state != "absent" and index_needed(seen, wanted, there):
@@ -270,6 +276,8 @@ class World(world.World):
             return Offer(versions=versions, key=origin_of(wanted, there).key_text, modules=modules)
         for name in target.packages.required + target.packages.optional:
             versions[name] = sorted(packages, reverse=True)
+        if target.of_installer:
+            versions["dkms"] = ["3.0.10-8"] if self.tools_offered else []
         headers = () if target.is_precompiled and not wanted_products(wanted) else tuple(
             header_packages(seen, wanted, there))
         versions.update(dict.fromkeys(headers, ["6.1.176-1"] if self.headers_offered else []))
@@ -280,7 +288,7 @@ class World(world.World):
         comes: Tuple[str, ...] = ()
         if any(name in request for name in target.packages.required):
             comes = () if target.is_precompiled else ("dkms",)
-            if not there.vgpu_manager:
+            if not there.vgpu_manager and not target.of_installer:
                 request["libnvidia-ml1"] = "%s-1" % target.version
         brought = {**dict.fromkeys(comes, "3.0.10-8"), **self._of_archive(target)}
         installs = {**request, **brought}
@@ -400,7 +408,9 @@ class World(world.World):
 
     @property
     def is_touched(self) -> bool:
-        return super().is_touched or bool(self.installed_by_us or self.staged) or self.record is not None
+        return super().is_touched or bool(
+            self.installed_by_us or self.staged or self.installer.cached or self.installer.ours
+        ) or self.record is not None
 
     def of_others(self) -> Dict[str, Any]:
         # Who has a driver of others replaced does not get it back by an uninstallation
@@ -500,11 +510,11 @@ class World(world.World):
         self.kernels = tuple(
             replace(kernel, headers=kernel.headers or catalogue.brings_headers(self.installed, kernel.release))
             for kernel in self.kernels)
-        if any(version is None and (name.startswith("nvidia-dkms-") or catalogue.generation_of(name))
+        if any(version is None and (building.loses([name]) or catalogue.generation_of(name))
                for name, version in step.change["after"].items()):
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
         self._take_modules()
-        anchor = [name for name in step.change["after"] if name in self.installed
+        anchor = [name for name in step.change["after"] if name in self.installed and name != "dkms"
                   and not name.startswith(("linux-", "nvidia-headless-no-dkms-"))
                   and (name.endswith(("dkms", "dkms-open", "-open")) or catalogue.is_guest(name)
                        or (catalogue.generation_of(name) and building.loses([name])))]
@@ -557,9 +567,33 @@ class World(world.World):
     def runfile_remove(self, step: Step) -> Disruption:
         assert self.more["leftovers"] == tuple(step.parameters["files"])
         self.more = {name: value for name, value in self.more.items() if name not in ("leftovers", "runfile")}
+        self.installer = replace(self.installer, is_half=False, sources={}, ours="", file={})
         self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
         self._tell()
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
+
+    def runfile_fetch(self, step: Step) -> None:
+        sha256 = step.change["after"]["sha256"]
+        assert sha256 not in self.installer.cached
+        self.installer = replace(self.installer, cached={**self.installer.cached, sha256: step.parameters["version"]})
+
+    def runfile_install(self, step: Step) -> Disruption:
+        assert not self.more.get("runfile") and not self.installer.is_half, "another one is there"
+        assert not any(map(catalogue.FAMILY.match, self.installed)), "packages are there"
+        version, sha256 = step.change["after"]["driver"], step.parameters["sha256"]
+        assert self.installer.cached[sha256] == version
+        self.more = {**self.more, "leftovers": ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi"), "runfile": version}
+        stays = {sha256, *((self.record.runfile.get("sha256"),) if self.record else ())}
+        self.installer = Installer(
+            {name: each for name, each in self.installer.cached.items() if name in stays},
+            sources={version: step.parameters["module"]}, ours=version,
+            file={"sha256": sha256, "flavour": step.parameters["flavour"]})
+        self._tell()
+        return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
+
+    def runfile_forget(self, step: Step) -> None:
+        assert step.change["before"] == self.installer.cached
+        self.installer = replace(self.installer, cached={})
 
     def dkms_build(self, step: Step) -> None:
         version = step.change["after"]["nvidia"]
@@ -651,7 +685,9 @@ class World(world.World):
         self._tell()
 
     def _module(self) -> str:
-        """Which module the installed packages bring."""
+        """Which module the installed packages bring, or the installer has."""
+        if self.more.get("runfile") and not any(map(catalogue.FAMILY.match, self.installed)):
+            return self.installer.sources.get(self.more["runfile"]) or OPEN
         return OPEN if any("open" in name for name in self.installed if catalogue.FAMILY.match(name)) else PROPRIETARY
 
     def _tell(self) -> None:
@@ -661,7 +697,7 @@ class World(world.World):
         self.facts = self.facts.but(
             driver_installed=runs.module, driver_boots=boots.module,
             driver_userspace=next((catalogue.upstream(version) for name, version in self.installed.items()
-                                   if name in LIBRARIES or catalogue.is_guest(name)), ""),
+                                   if name in LIBRARIES or catalogue.is_guest(name)), self.more.get("runfile", "")),
             module_installed=kind_of((runs if runs.module else boots).license),
             key_pending=self.signing_key.called if self.signing_key.state == PENDING
             and self.signing_key.serial == (runs if runs.module else boots).key else "")
@@ -683,6 +719,7 @@ class World(world.World):
         """Somebody installs it by NVIDIA's installer, and loads it; 'lost' where nothing could remove it."""
         self.more = {**self.more, "leftovers": ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi"),
                      "runfile": "" if "lost" in how else version}
+        self.installer = replace(self.installer, sources={version: ""}, ours="", file={})
         self.kernels = tuple(replace(kernel, module=version, license=LICENSES[True]) for kernel in self.kernels)
         self.facts = self.facts.but(
             driver_installed=version, driver_boots=version, driver_userspace=version, driver_loaded=version,
@@ -693,6 +730,19 @@ class World(world.World):
         self.more = {**self.more, "container": DriverContainer(
             pods=() if states else ("gpu-operator/nvidia-driver-daemonset-7xk2p",), mounted=True, firmware=True)}
         self.facts = self.facts.but(driver_loaded=version, module_loaded=OPEN)
+
+    def say_half(self, version: str) -> None:
+        """Our run of NVIDIA's installer was stopped in the middle."""
+        self.more = {**self.more, "leftovers": ("/usr/bin/nvidia-smi",), "runfile": version}
+        self.installer = replace(self.installer, is_half=True)
+
+    def say_elsewhere(self) -> None:
+        """The file that the policy names is not on the host."""
+        self.installer = replace(self.installer, is_there=False)
+
+    def say_uncached(self) -> None:
+        """Somebody removes what was fetched of it."""
+        self.installer = replace(self.installer, cached={})
 
     def say_modules(self, end: str, version: str, driver: str, *kernel: str) -> None:
         """Ubuntu's archive has signed modules: for a kernel's release, or for a kind of kernels, now of this kernel."""
@@ -733,7 +783,8 @@ class World(world.World):
         self.versions = versions
 
     def say_no(self, *what: str) -> None:
-        """'no headers' in the sources, or 'no script': the package's builds nothing."""
+        """'no headers' or 'no dkms' in the sources, or 'no script': the package's builds nothing."""
+        self.tools_offered = self.tools_offered and what != ("dkms",)
         self.headers_offered = self.headers_offered and what != ("headers",)
         self.script_builds = self.script_builds and what != ("script",)
 

@@ -311,9 +311,20 @@ class TestFiles:
         assert unattended_text().endswith('    "xserver-xorg-video-nvidia";\n};\n')
 
 
+RUNFILE = {"source": "runfile", "runfile_checksum": "0" * 64}
+
+
 class TestPolicy:
     @pytest.mark.parametrize("changes, said", [
-        ({"source": "runfile"}, "not offered yet"),
+        ({"source": "runfile", "version": "580"}, "the exact version of the file"),
+        ({"source": "runfile"}, "64 hexadecimal digits"),
+        ({"source": "runfile", "runfile_checksum": "md5:" + "0" * 32}, "64 hexadecimal digits"),
+        ({**RUNFILE, "runfile": "driver.run"}, "an absolute path on the host"),
+        ({**RUNFILE, "runfile": "ftp://mirror/"}, "http, https or file"),
+        ({**RUNFILE, "build": "precompiled"}, "leave `build` out"),
+        ({**RUNFILE, "gds": True}, "leave `gds` out"),
+        ({**RUNFILE, "fabric_manager": "present"}, "the driver alone"),
+        ({**RUNFILE, "extra_packages": ["nvidia-settings"]}, "the driver alone"),
         ({"version": "latest"}, "580.178.04"),
         ({"version": ">=580.95.05,<590"}, "set `source` to `preinstalled`"),
         ({"version": ">=590,<580", "source": "preinstalled"}, "a range that a version can be in"),

@@ -35,7 +35,8 @@ def test_only_what_we_configure_has_a_key(name: str, key: bool) -> None:
 
 
 @pytest.mark.parametrize("name, version, url, key, code", [
-    ("runfile", "580", "", "", "driver.runfile_not_offered"),
+    ("runfile", "580", "", "", "driver.runfile_version_not_exact"),
+    ("runfile", "", "", "", "driver.runfile_version_not_exact"),
     ("nvidia_repository", "", "", "", "driver.no_version"),
     ("local_repository", "580", "", KEY, "driver.local_repository_incomplete"),
     ("local_repository", "580", "http://mirror/", "", "driver.local_repository_incomplete"),

@@ -146,7 +146,7 @@ def test_a_kept_file_that_is_gone_when_apt_is_told_of_it_is_an_error(machine: Ma
 
 def test_a_record_of_a_newer_release_is_not_guessed_at(tmp_path: Path) -> None:
     journal = Journal(Host(str(tmp_path)))
-    journal.remember(record.MEMORY, {"schema": 2})
+    journal.remember(record.MEMORY, {"schema": 3})
     with pytest.raises(GpuOpsError) as failed:
         record.read(journal)
     assert failed.value.code == "driver.record_of_a_newer_release"

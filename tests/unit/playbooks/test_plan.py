@@ -178,7 +178,7 @@ def test_a_refusal_names_what_the_reader_has_set(controller: Controller) -> None
     told += [result for play in json.loads(done.stdout)["plays"] for task in play["tasks"]
              for result in task["hosts"].values() if result.get("failed")]
     assert [(result["code"], result["option"]) for result in told] == [
-        ("driver.runfile_not_offered", "gpu_driver_source"), ("driver.runfile_not_offered", "source"),
-        ("driver.runfile_not_offered", "gpu_driver_source")]
-    assert "set `gpu_driver_source` to `nvidia_repository`" in told[0]["msg"]
-    assert "set `source` to `nvidia_repository`" in told[1]["msg"]
+        ("driver.runfile_version_not_exact", "gpu_driver_version"), ("driver.runfile_version_not_exact", "version"),
+        ("driver.runfile_version_not_exact", "gpu_driver_version")]
+    assert "set `gpu_driver_version` to the one" in told[0]["msg"]
+    assert "set `version` to the one" in told[1]["msg"]

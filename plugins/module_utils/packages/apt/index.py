@@ -259,19 +259,24 @@ def index(
 def fetch(host: Host, url: str, told: Optional[Credentials] = None) -> bytes:
     """A file by URL, through apt's own proxies, certificates and credentials, or those that are told."""
     with host.scratch() as scratch:
-        os.makedirs(scratch + "/auth.d")
-        _put_credentials(host, scratch, [Repository(url, "", "", credentials=told)])
         target = scratch + "/key"
-        done = host.run(
-            [APT_HELPER, "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20",
-             "-o", "Acquire::https::Timeout=20", "-o", "Dir::Etc::netrcparts=%s/auth.d" % scratch,
-             "download-file", url, target],
-            check=False, timeout=TIMEOUT_SECONDS,
-        )
+        done = download(host, url, target, told, TIMEOUT_SECONDS)
         if done.rc != 0 or not os.path.isfile(target):
             raise unreadable(url, done, [])
         with open(target, "rb") as handle:
             return handle.read()
+
+
+def download(host: Host, url: str, target: str, told: Optional[Credentials], timeout: float) -> CommandResult:
+    """Fetch a file into a real path, as fetch() does; apt-helper's end tells whether it came."""
+    with host.scratch() as scratch:
+        os.makedirs(scratch + "/auth.d")
+        _put_credentials(host, scratch, [Repository(url, "", "", credentials=told)])
+        return host.run(
+            [APT_HELPER, "-o", "APT::Sandbox::User=root", "-o", "Acquire::Retries=1", "-o", "Acquire::http::Timeout=20",
+             "-o", "Acquire::https::Timeout=20", "-o", "Dir::Etc::netrcparts=%s/auth.d" % scratch,
+             "download-file", url, target],
+            check=False, timeout=timeout)
 
 
 def read_key(host: Host, key: str, told: Optional[Credentials] = None) -> str:

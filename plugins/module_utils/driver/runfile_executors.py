@@ -1,0 +1,229 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Fetching NVIDIA's installer, and installing by it.
+
+Whatever is not as expected of the file is found before the first file of the host is another one. From then on HALF
+tells that the host has half of a driver, and a copy of the installer how it goes (see runfile.py).
+
+What is relied upon of it (nvidia-installer 535.43.02 to 590.48.01: option_table.h, nvidia-installer.c, manifest.c,
+files.c; the archive around it as NVIDIA/gpu-driver-container uses it)
+  sh FILE -x       unpacks into a directory of its name, below the one that it is called in
+  .manifest        names version and kernel modules in its second and fourth line
+  kernel, kernel-open
+                   the source of the proprietary and of the open module, each with a dkms.conf whose tokens are to be
+                   replaced; process_dkms_conf() does that only where the installer builds modules itself
+  its end          is 0 where a driver was installed, 1 where anything went wrong
+"""
+from __future__ import annotations
+
+import os
+import re
+from typing import Dict, List, Sequence, Tuple
+
+from ..core.errors import GpuOpsError
+from ..core.facts import OPEN, PROPRIETARY
+from ..core.host import CommandResult, Host
+from ..core.journal import Journal
+from ..core.plan import Step
+from ..core.steps import Executor
+from ..packages.apt import index
+from . import runfile
+from .policy import Policy
+from .record import MEMORY as RECORD
+from .record import of_dict
+from .runfile import BESIDE, COPY, HALF, MARK, STORE, WORK, cached, cached_path, remove_tree, source_directory
+from .runfile_plan import FETCH, FORGET, INSTALL
+
+_FETCHED = STORE + "/.fetched"
+_DIRECTORIES = {OPEN: "kernel-open", PROPRIETARY: "kernel"}
+# No modules: see runfile_plan.py. Its units are of suspend and resume, and reloading systemd for them takes GPUs from
+# running containers. Packages in the way, nouveau and hooks of the distribution are judged by the plan.
+_OPTIONS = ("--silent", "--no-kernel-modules", "--no-nouveau-check", "--no-x-check", "--no-rpms",
+            "--no-check-for-alternate-installs", "--no-distro-scripts", "--no-systemd")
+_HEADLESS = ("--no-opengl-files", "--no-wine-files")
+# Known to the installer for this architecture alone
+_OF_ARCHITECTURE = {"x86_64": ("--no-install-compat32-libs",)}
+_TOKEN = re.compile(r"__[A-Z][A-Z_]+")
+# As the installer limits itself
+_JOBS = 32
+# Lines before that of the first file, and types of files that are not installed (install-from-cwd.c, parse_manifest())
+_FIRST_FILE = 8
+_SOURCES = frozenset(("KERNEL_MODULE_SRC", "DKMS_CONF"))
+
+
+def fetcher(policy: Policy) -> Executor:
+    """The executor of FETCH; what the place asks for is in no step."""
+
+    def fetch(host: Host, journal: Journal, step: Step) -> None:
+        place, wanted = step.parameters["place"], step.change["after"]["sha256"]
+        host.make_directory(os.path.dirname(STORE), 0o755)
+        host.make_directory(STORE, 0o700)
+        host.remove(_FETCHED)
+        if place.startswith("/"):
+            done = host.run(["cp", host.path(place), host.path(_FETCHED)], check=False,
+                            timeout=step.parameters["timeout"])
+        else:
+            done = index.download(host, place, host.path(_FETCHED), policy.runfile_credentials,
+                                  step.parameters["timeout"])
+        if done.rc != 0 or not host.is_file(_FETCHED):
+            host.remove(_FETCHED)
+            raise _not_fetched(place, done)
+        found = sha256(host, _FETCHED)
+        if found != wanted:
+            host.remove(_FETCHED)
+            raise GpuOpsError(
+                "driver.runfile_checksum_differs",
+                found="%s has sha256:%s" % (place, found), wanted="sha256:%s" % wanted,
+                remedy="see that `version` and `runfile_checksum` are of one file, and that it came whole: nothing has "
+                       "been installed", option="runfile_checksum")
+        host.run(["chmod", "0600", host.path(_FETCHED)])
+        host.sync()
+        host.rename(_FETCHED, cached_path(step.parameters["version"], wanted))
+
+    return fetch
+
+
+def _not_fetched(place: str, done: CommandResult) -> GpuOpsError:
+    told = " | ".join((done.stderr or done.stdout).splitlines()[-3:]) or "it ended with %d" % done.rc
+    return GpuOpsError(
+        "driver.runfile_not_fetched",
+        found="%s cannot be fetched: %s" % (place, told), wanted="NVIDIA's installer",
+        remedy="check `runfile` and `version`, this host's network and proxy (apt's), and the space in %s" % STORE,
+        cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr, option="runfile")
+
+
+def sha256(host: Host, path: str) -> str:
+    return host.run(["sha256sum", host.path(path)], timeout=600).stdout.split()[0].lstrip("\\")
+
+
+def install(host: Host, journal: Journal, step: Step) -> None:
+    version, kind = step.change["after"]["driver"], step.parameters["module"]
+    file = cached_path(version, step.parameters["sha256"])
+    if not host.is_file(file) or sha256(host, file) != step.parameters["sha256"]:
+        host.remove(file)
+        raise GpuOpsError(
+            "driver.runfile_lost", found="the file that was fetched is gone or damaged: %s" % file,
+            wanted="NVIDIA's installer %s" % version, remedy="run again: it is fetched anew")
+    unpacked = _unpack(host, file, step.parameters["timeout"])
+    source = "%s/%s" % (unpacked, _DIRECTORIES[kind])
+    names, modules = _manifest(host, unpacked, version)
+    configuration = _configuration(host, source, version, modules)
+    program = host.read_bytes(unpacked + "/nvidia-installer") or b""
+    host.write(HALF, "".join(name + "\n" for name in names), 0o600)
+    host.write_bytes(COPY, program, 0o700)
+    options = [*_OPTIONS, "--tmpdir=" + host.path(WORK)]
+    if step.parameters["flavour"] == "headless":
+        options += [*_HEADLESS, *_OF_ARCHITECTURE.get(step.parameters["arch"], ())]
+    done = host.run([host.path(unpacked + "/nvidia-installer"), *options], check=False,
+                    timeout=step.parameters["timeout"])
+    there = runfile.version(host)
+    if done.rc != 0 or there != version:
+        raise GpuOpsError(
+            "driver.runfile_not_installed",
+            found="nvidia-installer ended with %d, and its list is of driver %s: %s" % (
+                done.rc, there or "(none)",
+                " | ".join((done.stderr or done.stdout).splitlines()[-3:]) or "it says nothing"),
+            wanted="driver %s" % version,
+            remedy="see /var/log/nvidia-installer.log; the next run takes away what it has left, and installs again",
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
+    _lay_source(host, source, version, kind, configuration)
+    journal.remember(runfile.MEMORY, {
+        "schema": runfile.SCHEMA, "version": version,
+        "sha256": step.parameters["sha256"], "flavour": step.parameters["flavour"]})
+    host.sync()
+    host.remove(HALF)
+    host.remove(COPY)
+    remove_tree(host, WORK)
+    _prune(host, journal, step.parameters["sha256"])
+
+
+def _unpack(host: Host, file: str, timeout: float) -> str:
+    """The directory with what is in the file."""
+    remove_tree(host, WORK)
+    host.make_directory(WORK, 0o700)
+    done = host.run(["sh", "-c", 'cd "$1" && exec sh "$2" -x', "sh", host.path(WORK), host.path(file)], check=False,
+                    timeout=timeout)
+    found = [path.rpartition("/")[0] for path in host.glob(WORK + "/*/nvidia-installer")]
+    if done.rc != 0 or len(found) != 1:
+        raise _not_understood("it does not unpack: %s" % (
+            " | ".join((done.stderr or done.stdout).splitlines()[-3:]) or "it ended with %d" % done.rc))
+    return found[0]
+
+
+def _manifest(host: Host, unpacked: str, version: str) -> Tuple[List[str], List[str]]:
+    """(names of the files, names of kernel modules) of a driver that is the one it was taken for."""
+    lines = (host.read(unpacked + "/.manifest") or "").split("\n")
+    told = lines[1] if len(lines) > _FIRST_FILE else ""
+    if told != version:
+        raise _not_understood("it is of driver %s" % (told or "(none)"), version)
+    files = (line.split() for line in lines[_FIRST_FILE:] if line.strip())
+    return [os.path.basename(words[0]) for words in files if not _SOURCES.intersection(words)], lines[3].split()
+
+
+def _configuration(host: Host, source: str, version: str, modules: Sequence[str]) -> str:
+    """What DKMS is told of the module's source."""
+    template = host.read(source + "/dkms.conf")
+    if template is None or not modules:
+        raise _not_understood("it has no %s/dkms.conf, and modules %s" % (
+            source.rpartition("/")[2], ", ".join(modules) or "(none)"), version)
+    text = configuration_text(template, version, modules, min(os.cpu_count() or 1, _JOBS))
+    left = sorted(set(_TOKEN.findall(text)))
+    if left or "PACKAGE_NAME=\"nvidia\"" not in text or version not in text:
+        raise _not_understood("its dkms.conf has %s" % (", ".join(left) or "another name or version"), version)
+    return text
+
+
+def configuration_text(template: str, version: str, modules: Sequence[str], jobs: int) -> str:
+    """As the installer makes it (files.c, process_dkms_conf())."""
+    listed = "".join('BUILT_MODULE_NAME[%d]="%s"\nDEST_MODULE_LOCATION[%d]="/kernel/drivers/video"\n' % (
+        number, name, number) for number, name in enumerate(modules))
+    for token, value in (("__VERSION_STRING", version), ("__DKMS_MODULES", listed), ("__JOBS", str(jobs)),
+                         ("__EXCLUDE_MODULES", ""), ("will be generated", "was generated")):
+        template = template.replace(token, value)
+    return template
+
+
+def _not_understood(found: str, version: str = "") -> GpuOpsError:
+    return GpuOpsError(
+        "driver.runfile_not_understood", found="of NVIDIA's installer: %s" % found,
+        wanted="NVIDIA's installer of driver %s, as it is since branch 535" % version if version else
+        "an installer that unpacks",
+        remedy="see that `version`, `runfile` and `runfile_checksum` are of one file; nothing has been installed",
+        option="runfile")
+
+
+def _lay_source(host: Host, source: str, version: str, kind: str, configuration: str) -> None:
+    """Where DKMS looks for it; under its name only once all of it is there."""
+    place = source_directory(version)
+    for path in (BESIDE, place):
+        remove_tree(host, path)
+    host.run(["cp", "--recursive", "--no-preserve=ownership", host.path(source), host.path(BESIDE)], timeout=600)
+    host.write(BESIDE + "/dkms.conf", configuration)
+    host.write("%s/%s" % (BESIDE, MARK), kind + "\n")
+    host.sync()
+    host.rename(BESIDE, place)
+
+
+def _prune(host: Host, journal: Journal, *stays: str) -> None:
+    """What is neither installed nor recorded goes."""
+    record = of_dict(journal.recall(RECORD))
+    kept = {*stays, *([record.runfile.get("sha256", "")] if record else ())}
+    for each, version in cached(host).items():
+        if each not in kept:
+            host.remove(cached_path(version, each))
+
+
+def forget(host: Host, journal: Journal, step: Step) -> None:
+    for each, version in cached(host).items():
+        host.remove(cached_path(version, each))
+    host.remove(_FETCHED)
+    remove_tree(host, WORK)
+    for directory in (STORE, os.path.dirname(STORE)):
+        host.remove_empty_dir(directory)
+
+
+def secret_executors(policy: Policy) -> Dict[str, Executor]:
+    return {FETCH: fetcher(policy)}
+
+
+EXECUTORS: Dict[str, Executor] = {**runfile.EXECUTORS, INSTALL: install, FORGET: forget}

@@ -1,0 +1,209 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""What a plan has of NVIDIA's installer: the file, the driver that it brings, and what forbids it. Pure.
+
+The installer brings user space and firmware alone, as in NVIDIA's own driver containers (NVIDIA/gpu-driver-container,
+nvidia-driver): told to bring kernel modules too, it unloads those that run, has the uninstaller of the driver before
+unload them, and builds for one kernel (nvidia-installer 590.48.01, kernel.c, backup.c). DKMS builds them for every
+kernel out of the source that lies in the same file, signs them and accounts for them, as it does with every other
+source of drivers.
+"""
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import List, Mapping, Sequence, Tuple
+
+from ..core.facts import HostFacts
+from ..core.plan import Disruption, Step
+from ..core.refusal import Refusal
+from ..packages import refusals, space
+from ..packages.model import Simulation
+from . import building, catalogue, runfile
+from .observation import Observation, foreseen, installer_runs
+from .policy import Policy
+from .record import Record
+from .target import Target
+
+NAME = "driver"
+FETCH, INSTALL, FORGET = "runfile.fetch", "runfile.install", "runfile.forget"
+ARCHITECTURES = ("x86_64", "aarch64")
+_NVIDIAS = "https://us.download.nvidia.com/tesla/%s/"
+# Of 590.48.01 for x86_64, with room to spare: the file, what it unpacks to, and what it installs
+_FILE, _UNPACKED, _INSTALLED = 600 * space.MIB, 1600 * space.MIB, 1200 * space.MIB
+
+
+def place(policy: Policy, facts: HostFacts) -> str:
+    """Where the file is: a URL, or a path on this host. A directory ends in a slash."""
+    given = policy.runfile or _NVIDIAS % policy.version
+    if given.startswith("file://"):
+        given = given[len("file://"):]
+    return given + "NVIDIA-Linux-%s-%s.run" % (facts.arch, policy.version) if given.endswith("/") else given
+
+
+# refusals
+
+
+def refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> List[Refusal]:
+    found = []
+    if facts.arch not in ARCHITECTURES:
+        found.append(Refusal(
+            "driver.runfile_not_for_architecture", "a host of architecture %s" % facts.arch,
+            "one of %s, for which NVIDIA's installer is made" % ", ".join(ARCHITECTURES),
+            "install the driver yourself and set `source` to `preinstalled`", option="source"))
+    if facts.vgpu_manager and not policy.runfile:
+        found.append(Refusal(
+            "driver.runfile_of_guest", "virtual GPUs, of vGPU manager %s, and no `runfile`" % facts.vgpu_manager,
+            "the guest driver that came with the vGPU manager (NVIDIA-Linux-x86_64-580.178.04-grid.run): the public "
+            "one does not drive virtual GPUs", "set `runfile` to a place of that file", option="runfile"))
+    daemons = {"fabric_manager": policy.fabric_manager == "auto" and bool(facts.fabric),
+               "imex": policy.imex == "auto" and facts.imex}
+    found += [Refusal(
+        "driver.runfile_without_daemon", "a board that needs `%s`" % option,
+        "a source that has it in the driver's version: NVIDIA's installer has not",
+        "set `source` to `nvidia_repository` or `local_repository`, or `%s` to `absent` where others bring it in "
+        "exactly this version" % option, option=option) for option, needed in daemons.items() if needed]
+    if observation.leftovers and not (observation.runfile or observation.installer.is_half):
+        found.append(Refusal(
+            "driver.files_of_nobody", "files of a driver that neither a package nor an installer's list has: %s" % (
+                ", ".join(observation.leftovers)),
+            "a driver that something can take away, or none", "remove those files, or set `source` to `preinstalled`",
+            option="source"))
+    elif observation.leftovers and observation.installed and any(
+            policy.comes_from.foreign.match(name) for name in observation.installed):
+        found.append(Refusal(
+            "driver.runfile_over_packages", "files of NVIDIA's installer beside packages of a driver: %s" % (
+                ", ".join(observation.leftovers)),
+            "a driver of one of them: nobody knows which of the files are whose",
+            "run `nvidia-uninstall`, then purge the packages"))
+    return found
+
+
+def refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+    if not installer_runs(observation, target):
+        return []
+    there = observation.runfile
+    if there and not policy.migrate and not _is_ours(observation):
+        return [Refusal(
+            "driver.runfile_of_others", "driver %s, which others have installed by NVIDIA's installer" % there,
+            "driver %s with the %s kernel module for every kernel" % (target.version, target.module),
+            "set `migrate` to true to have it replaced, or run `nvidia-uninstall`", option="migrate")]
+    if policy.runfile_checksum not in observation.installer.cached and not observation.installer.is_there:
+        return [Refusal(
+            "driver.runfile_not_there", "no file %s on this host" % place(policy, facts),
+            "NVIDIA's installer %s for %s" % (target.version, facts.arch),
+            "put it there, or correct `runfile`: a path is one on the host", option="runfile")]
+    refused = [] if observation.offer is not None else refuse_headless(observation, {}, policy, facts, target)
+    return refused or refusals.no_space(observation.installer.space, _room(observation, policy), {
+        runfile.CACHE: " (`apt-get clean`)", space.SYSTEM: " (`apt-get clean`)"})
+
+
+def refuse_headless(
+    observation: Observation, coming: Mapping[str, str], policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
+    """coming: what packages bring."""
+    return building.refuse_headless(foreseen(observation, target).kernels, coming, policy, facts, target)
+
+
+def refuse_way_back(observation: Observation, record: Record, target: Target) -> List[Refusal]:
+    if not installer_runs(observation, target):
+        return []
+    packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
+    lacks = "" if record.runfile["sha256"] in observation.installer.cached else \
+        "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
+    found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
+    return [Refusal(
+        "driver.runfile_no_way_back", found,
+        "the file of the driver before, and no driver there but an installer's",
+        "install the driver that you want (`state: present` with its `version`)")] if found else []
+
+
+def _is_ours(observation: Observation) -> bool:
+    """Whether the driver that is there came by us; its removal may have been stopped after its list was gone."""
+    there = observation.installer
+    return there.is_half or bool(there.ours) and observation.runfile in (there.ours, "unknown")
+
+
+def _room(observation: Observation, policy: Policy) -> Simulation:
+    """What it takes, as a transaction: what it replaces goes only in its course, and counts as if it stayed."""
+    fetched = 0 if policy.runfile_checksum in observation.installer.cached else _FILE
+    return Simulation({}, (), download=fetched + _UNPACKED, unpacked=_INSTALLED)
+
+
+def refuse_tools(versions: Mapping[str, Sequence[str]], target: Target, where: str) -> List[Refusal]:
+    """Of what builds the module the sources of the host have to bring what is not there."""
+    lacking = [name for name in target.packages.required if not target.package_version(name, versions)]
+    return [] if not lacking else [Refusal(
+        "driver.no_tools", "%s has no %s" % (where, ", ".join(lacking)),
+        "DKMS, and the compiler and make that it depends on: they build the kernel module",
+        "let this host reach its own sources (`apt-get update`), or install %s" % ", ".join(lacking))]
+
+
+# steps
+
+
+def fetch_steps(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Step]:
+    sha256 = policy.runfile_checksum
+    if not installer_runs(observation, target) or sha256 in observation.installer.cached:
+        return []
+    return [Step(
+        NAME, FETCH, "driver %s" % target.version,
+        "The file is on the host, and is the one that is wanted, before anything on it changes.",
+        change={"before": {"sha256": None}, "after": {"sha256": sha256}},
+        parameters={"place": place(policy, facts), "version": target.version, "timeout": 3600})]
+
+
+def removal_steps(observation: Observation, facts: HostFacts, target: Target) -> List[Step]:
+    """The driver that an installer has brought before, or half of one."""
+    if not installer_runs(observation, target):
+        return []
+    there = observation.runfile or ("unknown" if observation.installer.is_half else "")
+    return runfile.removal(there, observation.leftovers, bool(facts.driver_loaded), "Another takes its place")
+
+
+def file_of(policy: Policy) -> Mapping[str, str]:
+    return {"sha256": policy.runfile_checksum, "flavour": policy.flavour}
+
+
+def install_steps(
+    observation: Observation, facts: HostFacts, target: Target, file: Mapping[str, str], requires: Sequence[str]
+) -> List[Step]:
+    """file: its 'sha256', and the 'flavour' of what is installed of it."""
+    if not installer_runs(observation, target):
+        return []
+    return [Step(
+        NAME, INSTALL, "driver %s" % target.version,
+        "Driver %s with the source of the %s kernel module; what is loaded stays loaded." % (
+            target.version, target.module),
+        Disruption.driver_reload if facts.driver_loaded else Disruption.none,
+        change={"before": {"driver": None}, "after": {"driver": target.version}},
+        parameters={**file, "module": target.module, "arch": facts.arch, "timeout": 1800},
+        depends_on=tuple(requires))]
+
+
+def after(builds: Sequence[Step], install: Sequence[Step]) -> List[Step]:
+    """Modules are built of the source that the installer's file has."""
+    return [replace(step, depends_on=(*step.depends_on, *(each.id for each in install))) for step in builds]
+
+
+def packages_words(target: Target) -> Tuple[str, str]:
+    """(subject, why) of the packages beside it."""
+    if target.leaves:
+        return "what builds its module", "Packages of another source leave for NVIDIA's installer."
+    return "what builds its module", "DKMS builds the driver's module for every kernel that can be booted."
+
+
+def absent_steps(observation: Observation, facts: HostFacts) -> List[Step]:
+    """What came by us goes; the driver goes while DKMS is there."""
+    there = observation.installer
+    steps = runfile.removal(observation.runfile or "unknown", observation.leftovers, bool(facts.driver_loaded),
+                            "It came by us") if there.is_half or (observation.runfile and _is_ours(observation)) else []
+    return steps + forget_steps(observation, steps)
+
+
+def forget_steps(observation: Observation, removal: Sequence[Step]) -> List[Step]:
+    """No driver will come from the installer's files."""
+    cached = observation.installer.cached
+    return [Step(
+        NAME, FORGET, runfile.STORE, "No driver is installed from these files any more.",
+        change={"before": dict(cached), "after": dict.fromkeys(cached)}, reversible=False,
+        depends_on=tuple(step.id for step in removal))] if cached else []

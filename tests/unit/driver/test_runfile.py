@@ -1,0 +1,325 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""A driver by NVIDIA's installer: planned from a real host, with the real apt, and carried out by a stand-in of the
+installer (nvidia_installer.py)."""
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, Set, Tuple
+
+import pytest
+from apt_machine import NAMES, Machine
+from gpu_hosts import A100, facts
+from nvidia_installer import DKMS_CONF, installer
+from scratch_apt import Repository, Root, build
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import index, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
+
+pytestmark = pytest.mark.skipif(
+    any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
+OLD, NEW = "580.178.04", "595.91.07"
+BARE = facts(A100)
+
+
+def in_use(version: str) -> HostFacts:
+    return BARE.but(driver_installed=version, driver_boots=version, driver_loaded=version, driver_userspace=version,
+                    module_installed="open", module_loaded="open")
+
+
+class Host(Machine):
+    """files: {version: SHA-256} of the installers in the served directory."""
+
+    files: Dict[str, str]
+
+    def run_of(self, version: str, there: HostFacts = BARE, **changes: Any) -> Plan:
+        return self.plan(there, **{
+            "source": "runfile", "version": version, "runfile": self.repository.url,
+            "runfile_checksum": self.files[version], **changes})
+
+    def tree(self) -> Set[str]:
+        """What anybody could have on the host, beside logs, lists and the memory of ours."""
+        top = self.root.path
+        return {str(path.relative_to(top)) for path in top.rglob("*") if not str(path.relative_to(top)).startswith(
+            ("called", "var/lib/gpuops", "var/lib/apt", "var/lib/dpkg", "var/cache/apt", "var/log", "run"))}
+
+    def reads(self, version: str, source: str = "open") -> None:
+        """The modules that DKMS would build are there."""
+        self.built = (Kernel(BARE.kernel, headers=True, module=version,
+                             license="Dual MIT/GPL" if source == "open" else "NVIDIA"),)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    monkeypatch.setattr(running, "has_bindings", lambda host: True)
+    with Repository(tmp_path / "repository") as repository:
+        build(repository.directory, "dkms", "3.0.10-8")
+        for name in NAMES:
+            build(repository.directory, name, OLD + "-1")
+        repository.publish()
+        root = Root(tmp_path / "host")
+        root.trust(repository)
+        entry = root.path / "etc/apt/sources.list.d/other.list"
+        entry.write_text(entry.read_text().replace("127.0.0.1", "localhost"))
+        root.apt("update")
+        for name in ("usr/src", "usr/bin", "usr/lib/x86_64-linux-gnu", "lib/firmware", "srv", "var/cache"):
+            (root.path / name).mkdir(parents=True, exist_ok=True)
+        made = Host(root, repository)
+        made.built = (Kernel(BARE.kernel, headers=True),)
+        made.files = {version: installer(
+            repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % version), version, str(root.path))
+            for version in (OLD, NEW)}
+        monkeypatch.setattr(observing, "read_kernels", lambda *_words: made.built)
+        yield made
+
+
+def installed(host: Host, version: str, **changes: Any) -> None:
+    host.apply(host.run_of(version, **changes))
+    host.reads(version)
+
+
+class TestInstalls:
+    def test_user_space_and_the_source_of_the_module(self, host: Host) -> None:
+        installed(host, OLD)
+        assert host.host.link("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1") == "libnvidia-ml.so." + OLD
+        assert runfile.version(host.host) == OLD
+        conf = host.host.read("/usr/src/nvidia-%s/dkms.conf" % OLD) or ""
+        assert 'PACKAGE_VERSION="%s"' % OLD in conf and 'BUILT_MODULE_NAME[1]="nvidia-uvm"' in conf
+        assert "__" not in conf and "was generated" in conf
+        assert host.host.read("/usr/src/nvidia-%s/Kbuild" % OLD) == "# of kernel-open\n"
+        assert host.root.installed()["dkms"] == "3.0.10-8"
+        assert host.run_of(OLD, in_use(OLD)).steps == ()
+
+    def test_no_module_is_loaded_or_unloaded_and_nothing_is_asked(self, host: Host) -> None:
+        installed(host, OLD, there=in_use("570.86.16"))
+        (called,) = (host.host.read("/called") or "").splitlines()
+        assert called.split()[:3] == ["nvidia-installer", "--silent", "--no-kernel-modules"]
+        assert "--no-systemd" in called and not host.host.exists("/unloaded")
+
+    def test_the_flavours(self, host: Host) -> None:
+        library = "/usr/lib/x86_64-linux-gnu/libGLX_nvidia.so." + OLD
+        installed(host, OLD)
+        assert not host.host.exists(library)
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        host.built = (Kernel(BARE.kernel, headers=True),)
+        installed(host, OLD, flavour="full")
+        assert host.host.exists(library)
+
+    def test_its_file_and_directory_are_roots_alone(self, host: Host) -> None:
+        host.apply(host.run_of(OLD, state="staged"))
+        assert host.host.mode(runfile.STORE) == 0o700
+        assert host.host.mode(runfile.cached_path(OLD, host.files[OLD])) == 0o600
+
+    def test_what_was_staged_needs_its_place_no_more(self, host: Host) -> None:
+        host.apply(host.run_of(OLD, state="staged"))
+        (host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)).unlink()
+        installed(host, OLD)
+        assert runfile.version(host.host) == OLD
+
+    @pytest.mark.parametrize("given", ["/srv/own.run", "/srv/", "file:///srv/own.run"])
+    def test_from_a_path_of_the_host(self, host: Host, given: str) -> None:
+        name = "/srv/NVIDIA-Linux-x86_64-%s.run" % OLD if given.endswith("/") else "/srv/own.run"
+        (refusal,) = host.run_of(OLD, runfile=given).refusals
+        assert refusal.code == "driver.runfile_not_there" and name in refusal.found
+        host.host.write_bytes(name, (host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)).read_bytes())
+        installed(host, OLD, runfile=given)
+        assert runfile.version(host.host) == OLD and host.host.exists(name)
+
+
+class TestRefuses:
+    """Whatever is wrong with the file: the host is as it was, but for the file and DKMS."""
+
+    def fails(self, host: Host, code: str, **changes: Any) -> GpuOpsError:
+        with pytest.raises(GpuOpsError) as failed:
+            host.apply(host.run_of(OLD, **changes))
+        assert failed.value.code == code
+        assert not any(map(host.host.exists, (
+            runfile.LIST, runfile.HALF, runfile.COPY, "/usr/bin/nvidia-smi", "/called", "/usr/src/nvidia-" + OLD)))
+        return failed.value
+
+    def test_another_checksum(self, host: Host) -> None:
+        told = self.fails(host, "driver.runfile_checksum_differs", runfile_checksum="0" * 64)
+        assert host.files[OLD] in told.found
+        assert runfile.cached(host.host) == {} and "dkms" not in host.root.installed()
+
+    def test_a_place_without_it(self, host: Host) -> None:
+        told = self.fails(host, "driver.runfile_not_fetched", runfile=host.repository.url + "nowhere/")
+        assert "404" in told.found and "dkms" not in host.root.installed()
+
+    def test_a_file_that_was_damaged_since(self, host: Host) -> None:
+        plan = host.run_of(OLD, state="staged")
+        host.apply(plan)
+        path = runfile.cached_path(OLD, host.files[OLD])
+        host.host.write(path, "#!/bin/sh\n")
+        self.fails(host, "driver.runfile_lost")
+        assert runfile.cached(host.host) == {}
+
+    @pytest.mark.parametrize("changed, said", [
+        ({".manifest": "Driver\n%s\n-\nnvidia\n-\n-\n-\n-\nnvidia-smi 0755 UTILITY_BINARY\n" % NEW}, NEW),
+        ({"kernel-open__dkms.conf": ""}, "kernel-open/dkms.conf"),
+        ({"kernel-open__dkms.conf": DKMS_CONF + "__NEWER_TOKEN\n"}, "__NEWER_TOKEN"),
+        ({"nvidia-installer": ""}, "does not unpack"),
+    ])
+    def test_a_file_that_is_not_what_it_was_taken_for(
+        self, host: Host, changed: Dict[str, str], said: str
+    ) -> None:
+        path = host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)
+        host.files[OLD] = installer(path, OLD, str(host.root.path), **changed)
+        assert said in self.fails(host, "driver.runfile_not_understood").found
+
+    def test_no_space(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(type(host.host), "free", lambda *_words: 1 << 20)
+        codes = {refusal.code for refusal in host.run_of(OLD).refusals}
+        assert codes == {"packages.no_space"}
+
+    def test_a_driver_without_anything_that_could_remove_it(self, host: Host) -> None:
+        host.host.write("/usr/bin/nvidia-smi", "")
+        (refusal,) = host.run_of(OLD).refusals
+        assert refusal.code == "driver.files_of_nobody" and "/usr/bin/nvidia-smi" in refusal.found
+
+
+def test_credentials_are_in_no_step_and_are_what_the_place_is_asked_with(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    monkeypatch.setattr(index, "download", lambda host, url, target, told, timeout: asked.append((url, told)) or
+                        CommandResult((), 1, "", "401"))
+    plan = host.run_of(OLD, runfile="https://somebody:s3cret@mirror.example.org/nvidia/")
+    assert "s3cret" not in json.dumps(plan.to_dict())
+    with pytest.raises(GpuOpsError) as failed:
+        host.apply(plan)
+    assert "s3cret" not in str(failed.value) and asked == [(
+        "https://mirror.example.org/nvidia/NVIDIA-Linux-x86_64-%s.run" % OLD, Credentials("somebody", "s3cret"))]
+
+
+class TestIsStopped:
+    """In the middle, after any of its files: the next run ends as an undisturbed one, and so does what follows."""
+
+    @pytest.mark.parametrize("number", range(1, 7))
+    def test_and_the_next_run_ends_it(self, host: Host, number: int) -> None:
+        before = host.tree()
+        host.host.write("/stop", str(number))
+        with pytest.raises(GpuOpsError) as failed:
+            host.apply(host.run_of(OLD))
+        assert failed.value.code == "driver.runfile_not_installed" and host.host.exists(runfile.HALF)
+        host.host.remove("/stop")
+        # Of others: under such a name from before, or not in that moment
+        theirs = ("/usr/local/nvidia-smi", "/usr/local/libcuda.so." + OLD)
+        for path, moment in zip(theirs, (time.time() - 600, time.time() + 600)):
+            host.host.write(path, "theirs")
+            os.utime(host.host.path(path), (moment, moment))
+        plan = host.run_of(OLD)
+        assert [step.action for step in plan.steps][:2] == [runfile.REMOVE, "runfile.install"]
+        host.apply(plan)
+        host.reads(OLD)
+        assert host.run_of(OLD, in_use(OLD)).steps == ()
+        assert not any(map(host.host.exists, (runfile.HALF, runfile.COPY, runfile.WORK)))
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.tree().difference(("usr/local", *(path[1:] for path in theirs))) == before
+        assert all(map(host.host.exists, theirs))
+
+    def test_and_can_be_uninstalled(self, host: Host) -> None:
+        before = host.tree()
+        host.host.write("/stop", "3")
+        with pytest.raises(GpuOpsError):
+            host.apply(host.run_of(OLD))
+        host.host.remove("/stop")
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
+
+    def test_or_fails_by_itself_and_is_named(self, host: Host) -> None:
+        host.host.write("/fails", "")
+        with pytest.raises(GpuOpsError) as failed:
+            host.apply(host.run_of(OLD))
+        assert failed.value.code == "driver.runfile_not_installed" and "Installation has failed" in failed.value.found
+        host.host.remove("/fails")
+        installed(host, OLD)
+        assert runfile.version(host.host) == OLD
+
+    def test_while_it_is_fetched(self, host: Host) -> None:
+        host.host.write(runfile.STORE + "/.fetched", "half of it")
+        installed(host, OLD)
+        assert runfile.version(host.host) == OLD and not host.host.exists(runfile.STORE + "/.fetched")
+
+
+class TestChanges:
+    def test_another_version_and_back(self, host: Host) -> None:
+        installed(host, OLD)
+        plan = host.run_of(NEW, in_use(OLD))
+        (way,) = plan.returns_to.values()
+        assert (way["version"], way["how"], way["source"]) == (OLD, "archive", "NVIDIA's installer")
+        host.apply(plan)
+        host.reads(NEW)
+        assert runfile.version(host.host) == NEW and not host.host.exists("/usr/src/nvidia-" + OLD)
+        assert set(runfile.cached(host.host).values()) == {OLD, NEW}
+        there = in_use(NEW).but(driver_loaded=OLD)
+        host.apply(host.plan(there, source="runfile", state="rolled_back"))
+        host.reads(OLD)
+        assert runfile.version(host.host) == OLD and not host.host.exists("/unloaded")
+        assert host.plan(in_use(OLD), source="runfile", state="rolled_back").steps == ()
+
+    @pytest.mark.parametrize("dkms", [(), ("dkms=3.0.10-8",)])
+    def test_packages_go_for_it_and_come_back(self, host: Host, dkms: Tuple[str, ...]) -> None:
+        host.root.install(*("%s=%s-1" % (name, OLD) for name in NAMES), *dkms)
+        (refusal,) = host.run_of(NEW, in_use(OLD)).refusals
+        assert refusal.code == "driver.packages_of_another_source" and "`migrate`" in refusal.remedy
+        plan = host.run_of(NEW, in_use(OLD), migrate=True)
+        (way,) = plan.returns_to.values()
+        assert (way["version"], way["how"]) == (OLD, "archive")
+        host.apply(plan)
+        host.reads(NEW)
+        assert host.driver() == {} and runfile.version(host.host) == NEW and "dkms" in host.root.installed()
+        host.apply(host.plan(in_use(NEW).but(driver_loaded=OLD), source="runfile", state="rolled_back"))
+        assert host.driver() == dict.fromkeys(NAMES, OLD + "-1") and runfile.version(host.host) == ""
+
+    def test_it_goes_for_packages(self, host: Host) -> None:
+        installed(host, OLD)
+        host.apply(host.plan(in_use(OLD), version=OLD, migrate=True))
+        assert host.driver() == dict.fromkeys(NAMES, OLD + "-1")
+        assert runfile.version(host.host) == "" and not host.host.exists(runfile.STORE)
+
+    def test_what_lay_in_its_way_comes_back(self, host: Host) -> None:
+        """A file of somebody else that the installer moves aside."""
+        theirs = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
+        host.host.write(theirs, "theirs")
+        before = host.tree()
+        installed(host, OLD)
+        assert host.host.read(theirs) == "firmware " + OLD
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.host.read(theirs) == "theirs" and host.tree() == before
+
+    def test_one_that_others_have_installed_stays_as_it_is(self, host: Host) -> None:
+        installed(host, OLD)
+        host.journal.remember(runfile.MEMORY, {})
+        before = host.tree()
+        assert host.run_of(OLD, in_use(OLD)).steps == ()
+        (refusal,) = host.run_of(NEW, in_use(OLD)).refusals
+        assert refusal.code == "driver.runfile_of_others"
+        assert runfile.REMOVE not in [
+            step.action for step in host.plan(in_use(OLD), source="runfile", state="absent").steps]
+        assert host.tree() == before
+        assert not host.run_of(NEW, in_use(OLD), migrate=True).refusals
+
+    def test_uninstalled_the_host_is_as_it_was(self, host: Host) -> None:
+        before = host.tree()
+        installed(host, OLD)
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.tree() == before and "dkms" not in host.root.installed()
+        assert not host.host.exists("/unloaded")
+
+
+def test_a_memory_of_a_newer_release_is_refused(host: Host) -> None:
+    host.journal.remember(runfile.MEMORY, {"schema": 2})
+    with pytest.raises(GpuOpsError) as failed:
+        host.run_of(OLD)
+    assert failed.value.code == "driver.runfile_memory_of_a_newer_release"
