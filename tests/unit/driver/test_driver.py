@@ -308,7 +308,7 @@ class TestFiles:
     def test_what_unattended_upgrades_leave_alone(self) -> None:
         assert unattended_text().startswith(
             '// %s\nUnattended-Upgrade::Package-Blacklist {\n    "nvidia-(?!container)";\n' % self.SAYS)
-        assert unattended_text().endswith('    "xserver-xorg-video-nvidia";\n};\n')
+        assert unattended_text().endswith('    "lib(gl|glx|egl|gles)[0-9]?-nvidia";\n};\n')
 
 
 RUNFILE = {"source": "runfile", "runfile_checksum": "0" * 64}
