@@ -147,6 +147,9 @@ def test_a_command_that_outlives_its_killed_module_is_waited_for(root: Path) -> 
     while not begun.exists() and time.monotonic() < deadline:
         time.sleep(0.01)
     command = int(begun.read_text())
+    # Who runs it tells of it right after it has begun
+    while str(command) not in (Host(str(root)).read(locks.COMMAND) or "").split() and time.monotonic() < deadline:
+        time.sleep(0.01)
     try:
         os.kill(process.pid, signal.SIGKILL)
         assert ended(process) == -signal.SIGKILL
