@@ -39,8 +39,7 @@ def carry_out(host: Host, journal: Journal, step: Step) -> None:
         host.fetches(foreseen.download)
         word = history.begin(host, journal, step, foreseen.change[1])
         environment = ["%s=%s" % item for item in sorted(asking.own_environment(host).items())]
-        whole = ["env", *environment, *asking.argv(host, *options, "--userdata", word,
-                                                       *words(step, there))]
+        whole = ["env", *environment, *asking.argv(host, *options, "--userdata", word, *words(step, there))]
         try:
             done = asking.unlocked(host, lambda: running.configure(host, whole, _SECONDS))
             asking.complain(done, specs(step.parameters["request"]))
