@@ -3,9 +3,10 @@
 """dnf 4 and rpm as a package manager (manager.PackageManager)."""
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import (
     Any,
+    Callable,
     ClassVar,
     Collection,
     ContextManager,
@@ -48,13 +49,8 @@ class Dnf(RpmManager):
     settings: ClassVar[str] = "/etc/dnf/vars"
     executors: Mapping[str, Executor] = {**keyring.EXECUTORS, **history.EXECUTORS}
 
-    def installed(self, host: Host) -> Dict[str, Package]:
-        """Those that somebody has locked count as held."""
-        packages = database.installed(host)
-        lines = locks.of_others(host.read(locks.LIST))
-        held = {name for name, package in packages.items() if locks.holds(lines, name, package.version)}
-        return {name: replace(package, wanted="hold") if name in held else package
-                for name, package in packages.items()}
+    def locked(self, host: Host) -> Callable[[str, str], bool]:
+        return partial(locks.holds, locks.of_others(host.read(locks.LIST)))
 
     def interrupted(self, host: Host) -> bool:
         return bool(history.unfinished(host, database.installed(host)))

@@ -6,7 +6,8 @@ from __future__ import annotations
 import abc
 import platform
 import re
-from typing import ClassVar, Collection, ContextManager, Dict, Iterable, List, Mapping, Sequence, Tuple
+from dataclasses import replace
+from typing import Callable, ClassVar, Collection, ContextManager, Dict, Iterable, List, Mapping, Sequence, Tuple
 
 from ...core.host import Host
 from ...core.plan import Step
@@ -38,6 +39,16 @@ class RpmManager(abc.ABC):
     @abc.abstractmethod
     def of_release(self, release: str) -> Dict[str, str]:
         """Variables in addresses of repositories that follow from the host's release (VERSION_ID in os-release(5))."""
+
+    @abc.abstractmethod
+    def locked(self, host: Host) -> Callable[[str, str], bool]:
+        """What tells of a package's name and version whether somebody has locked it."""
+
+    def installed(self, host: Host) -> Dict[str, Package]:
+        """Those that somebody has locked count as held."""
+        is_locked = self.locked(host)
+        return {name: replace(package, wanted="hold") if is_locked(name, package.version) else package
+                for name, package in database.installed(host).items()}
 
     def removable(self, host: Host, packages: Mapping[str, Package], installed_by_us: Iterable[str]) -> Tuple[str, ...]:
         ours = set(installed_by_us)

@@ -3,9 +3,10 @@
 """zypper and rpm as a package manager (manager.PackageManager)."""
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from typing import (
     Any,
+    Callable,
     ClassVar,
     Collection,
     ContextManager,
@@ -52,13 +53,8 @@ class Zypper(RpmManager):
     settings: ClassVar[str] = "/etc/zypp/vars.d"
     executors: Mapping[str, Executor] = {**keyring.EXECUTORS, **history.EXECUTORS, **carrying_out.EXECUTORS}
 
-    def installed(self, host: Host) -> Dict[str, Package]:
-        """Those that somebody has locked count as held."""
-        packages = database.installed(host)
-        there = locks.of_others(host.read(locks.PATH))
-        held = {name for name, package in packages.items() if locks.holds(there, name, package.version)}
-        return {name: replace(package, wanted="hold") if name in held else package
-                for name, package in packages.items()}
+    def locked(self, host: Host) -> Callable[[str, str], bool]:
+        return partial(locks.holds, locks.of_others(host.read(locks.PATH)))
 
     def interrupted(self, host: Host) -> bool:
         return bool(history.unfinished(host, database.installed(host)))
