@@ -20,6 +20,9 @@ from typing import Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Uni
 Word = Union[str, Path]
 HEARTBEAT_SECONDS = 20
 LOG_LINES_SHOWN = 60
+# Of the tests that failed, told of in the summary: of a long output often nothing but its end is at hand
+FAILURES_NAMED = 10
+REASON_CHARACTERS = 300
 
 
 class GateFailed(Exception):
@@ -96,7 +99,7 @@ class Bench:
         if self.passed + self.failed == 0:
             raise GateFailed("pytest ran no test (status %d)" % status)
         if status != 0:
-            raise GateFailed("pytest ended with status %d" % status)
+            raise GateFailed("\n    ".join(["pytest ended with status %d" % status, *failures_of(report)]))
 
     def write(self, text: str) -> None:
         with self.log_file.open("a") as log:
@@ -136,6 +139,19 @@ def counts_of(report: Path) -> Tuple[int, int, int]:
         else:
             passed += 1
     return passed, failed, skipped
+
+
+def failures_of(report: Path) -> List[str]:
+    """Failed tests of a JUnit report, each with the first line of what it says; the first few, and how many more."""
+    found: List[str] = []
+    if report.is_file():
+        for case in ElementTree.parse(report).getroot().iter("testcase"):
+            for kind in ("failure", "error"):
+                for told in case.findall(kind):
+                    reason = (told.get("message") or "").split("\n")[0][:REASON_CHARACTERS]
+                    found.append("%s::%s: %s" % (case.get("classname"), case.get("name"), reason))
+    more = len(found) - FAILURES_NAMED
+    return found[:FAILURES_NAMED] + (["and %d more" % more] if more > 0 else [])
 
 
 @dataclass

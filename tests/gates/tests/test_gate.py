@@ -123,6 +123,18 @@ def test_a_pytest_gate_counts_its_tests_and_no_test_at_all_is_a_failure(tmp_path
     assert "no test" in (runner.results["none"].error or "")
 
 
+def test_the_summary_names_the_tests_that_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "test_many.py").write_text(
+        "import pytest\n"
+        "@pytest.mark.parametrize('n', range(12))\n"
+        "def test_a(n): assert n is None, 'number %d\\nand more' % n\n")
+    run(tmp_path, Gate("many", "many", _pytest(tmp_path / "test_many.py"), 60))
+    summary = capsys.readouterr().out.rsplit("FAILED", 1)[1]
+    assert "test_many::test_a[9]: AssertionError: number 9\n" in summary
+    assert "and 2 more" in summary
+    assert "test_a[10]" not in summary
+
+
 def test_a_pytest_that_fails_beside_its_tests_is_not_counted_as_clean(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text("def pytest_sessionfinish(session): session.exitstatus = 3\n")
     (tmp_path / "test_one.py").write_text("def test_a(): pass\n")
