@@ -21,6 +21,7 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
 from ..module_utils.validation.checks import FAILED, PASSED, Check
 from ..module_utils.validation.on_cluster import (
+    Probe,
     all_in_use,
     allocatable,
     ended,
@@ -185,10 +186,9 @@ def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple
     """A node whose devices are all at work is well: a probe would wait until its time is over."""
     there = read_pods(cluster, scope.node)
     runtime_class = cluster.find("/apis/node.k8s.io/v1/runtimeclasses/%s" % scope.runtime_class)
-    state = state_of(node, there, {
-        "expected": scope.expected, "divided": scope.divided, "image": scope.pod_image,
-        "namespace": scope.pod_namespace, "tolerations": list(scope.pod_tolerations),
-        "runtime_class": scope.runtime_class}, runtime_class)
+    state = state_of(node, there, Probe(
+        expected=scope.expected, divided=scope.divided, image=scope.pod_image, namespace=scope.pod_namespace,
+        tolerations=list(scope.pod_tolerations), runtime_class=scope.runtime_class), runtime_class)
     known = proved(scope.proof, state, int(time.time()), scope.pod_trusted_for)
     if known is not None:
         return known, dict(scope.proof)

@@ -33,7 +33,7 @@ from gpulab.topology import parse  # noqa: E402
 sys.path.insert(0, str(collections_root()))
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection  # noqa: E402
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import state_of  # noqa: E402
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import Probe, state_of  # noqa: E402
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import defaults  # noqa: E402
 
 NOW, BEFORE, KUBECTL = "site", "site before", "kubectl"
@@ -89,9 +89,8 @@ NODES_OF_HOSTS = PLAY + """
         gpu_validation_expected_gpus: "{{{{ gpu_planned.gpus }}}}"
         gpu_validation_proof: "{{{{ gpu_proof }}}}"
         gpu_validation_pod_trusted_for: 86400
-- hosts:
-""" + "".join("""    - "{{{{ '%s' if '%s' in groups else '!all' }}}}"
-""" % (group, group) for group in ("in_question", "not_brought", "gpuops_run_offer_to_conclude")) + """\
+- hosts: "{{{{ ['in_question', 'not_brought', 'gpuops_run_offer_to_conclude'] | select('in', groups) | join(':')
+             | default('!all', true) }}}}"
   gather_facts: false
   tasks:
     - ansible.builtin.fail:
@@ -167,8 +166,8 @@ class Bench:
     def _host(self, number: int) -> Dict[str, Any]:
         """What its plan would have said: nothing is to be done, and a pod has proved its node."""
         cluster = Client(Connection(kubeconfig=str(self.lab.kubeconfig)))
-        asked = {"expected": {"nvidia.com/gpu": 8}, "divided": False, "image": PROBE_IMAGE, "namespace": "default",
-                 "runtime_class": "nvidia"}
+        asked = Probe(expected={"nvidia.com/gpu": 8}, divided=False, image=PROBE_IMAGE, namespace="default",
+                      tolerations=[], runtime_class="nvidia")
         state = state_of(cluster.get("%s/%s" % (NODES, name(number))), [], asked,
                          cluster.find("/apis/node.k8s.io/v1/runtimeclasses/nvidia"))
         proof = {"of": state, "at": int(time.time()), "evidence": "", "changes": ""}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import calendar
 import re
 import time
+from dataclasses import dataclass
 from typing import Any, Dict, Iterator, Mapping, Optional, Sequence, Tuple
 
 from ..core.plan import digest
@@ -111,18 +112,29 @@ def all_in_use(
     return Check(name, SKIPPED, "not probed: all %d in use by %s" % (count, ", ".join(holding)))
 
 
+@dataclass(frozen=True)
+class Probe:
+    """What a probe asks for, and what the node is expected to offer; see the options of the module gpu_validation."""
+
+    expected: Mapping[str, int]
+    divided: bool
+    image: str
+    namespace: str
+    tolerations: Sequence[Mapping[str, Any]]
+    runtime_class: str
+
+
 def state_of(
-    node: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], asked: Mapping[str, Any],
+    node: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], asked: Probe,
     runtime_class: Optional[Mapping[str, Any]]
 ) -> str:
     """A digest of all in the cluster that the success of a probe depends on, the same while that is the same.
 
-    pods: those of the node; asked: the probe itself, and what the node is expected to offer; runtime_class: the object
-    that the probe names, None where there is none.
+    pods: those of the node; runtime_class: the object that the probe names, None where there is none.
     """
     system = (node.get("status") or {}).get("nodeInfo") or {}
     return digest({
-        "asked": asked,
+        "asked": vars(asked),
         "runtime_class": None if runtime_class is None else {
             key: runtime_class.get(key) for key in ("handler", "overhead", "scheduling")},
         "node": (node.get("metadata") or {}).get("uid"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -14,11 +15,17 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import JOURNAL
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.checks import PASSED, SKIPPED, Check
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import proof_of, proved, state_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import (
+    Probe,
+    proof_of,
+    proved,
+    state_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.proof import PATH, keep_proof, kept_proof
 
 PROOF = {"of": "8ab51fd4f3b8d4c2", "at": 1767225600, "evidence": "a pod that asked for one device got /dev/nvidia0"}
-ASKED = {"expected": {"nvidia.com/gpu": 2}, "image": "busybox"}
+ASKED = Probe(expected={"nvidia.com/gpu": 2}, divided=False, image="busybox", namespace="default", tolerations=[],
+              runtime_class="nvidia")
 
 
 @pytest.fixture
@@ -148,7 +155,8 @@ STATE = state_of(node(), [plugin()], ASKED, CLASS)
     state_of(node(), [], ASKED, CLASS),
     # Its kubelet starts no pod any more, and what it offered is on offer still
     state_of(node(ready="Unknown"), [plugin()], ASKED, CLASS),
-    state_of(node(), [plugin()], {**ASKED, "image": "alpine"}, CLASS),
+    state_of(node(), [plugin()], replace(ASKED, image="alpine"), CLASS),
+    state_of(node(), [plugin()], replace(ASKED, tolerations=[{"operator": "Exists"}]), CLASS),
     state_of({**node(), "status": {**node()["status"], "allocatable": {"nvidia.com/gpu": "1"}}}, [plugin()], ASKED,
              CLASS),
     state_of(node(), [plugin()], ASKED, {**CLASS, "handler": "runc"}),
