@@ -33,7 +33,11 @@ from gpulab.topology import parse  # noqa: E402
 sys.path.insert(0, str(collections_root()))
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection  # noqa: E402
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import Probe, state_of  # noqa: E402
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import (  # noqa: E402
+    ADMITS_PLUGIN,
+    Probe,
+    state_of,
+)
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.role_variables import defaults  # noqa: E402
 
 NOW, BEFORE, KUBECTL = "site", "site before", "kubectl"
@@ -94,7 +98,7 @@ NODES_OF_HOSTS = PLAY + """
   gather_facts: false
   tasks:
     - ansible.builtin.fail:
-        msg: This node is not well.
+        msg: "This node is not well: {{{{ group_names | join(', ') }}}}."
 """
 # As site had them when each host labelled its own Node
 BEFORE_THAT = PLAY + """
@@ -218,6 +222,8 @@ def node(number: int) -> Dict[str, Any]:
     if number % GPU_NODES_OF == 0:
         labels.update({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB",
                        "nvidia.com/gpu.count": "8", "nvidia.com/cuda.driver-version.full": "580.178.04"})
+        # By us, as the client is: what a node offers while it has it not is offered by others
+        labels[ADMITS_PLUGIN] = "true"
         resources["nvidia.com/gpu"] = "8"
     images = [{"names": ["registry.example/team/image-%d@sha256:%064d" % (each, each),
                          "registry.example/team/image-%d:1.%d" % (each, number)], "sizeBytes": 10 ** 8 + each}
