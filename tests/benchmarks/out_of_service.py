@@ -36,7 +36,7 @@ PLAYBOOKS = {STAGED: "gpuops.nvidia.site", UNSTAGED: str(HERE / "unstaged_upgrad
 FORGET = "apt-get clean; rm -rf /var/cache/gpuops/staged /var/cache/gpuops/driver"
 AHEAD = ("packages.download", "module.stage")
 # The laboratory's module builds in a second or two, NVIDIA's in minutes: so many modules more are built with it
-BALLAST = 60
+BALLAST = 30
 
 
 class Service:
