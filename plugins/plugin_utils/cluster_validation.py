@@ -21,6 +21,7 @@ from ..module_utils.core.errors import GpuOpsError
 from ..module_utils.core.waiting import wait_for
 from ..module_utils.validation.checks import FAILED, PASSED, Check
 from ..module_utils.validation.on_cluster import (
+    PROBE_LABELS,
     Probe,
     all_in_use,
     allocatable,
@@ -202,7 +203,7 @@ def _pod(cluster: Client, scope: ClusterScope, node: Mapping[str, Any]) -> Tuple
         else:
             # One that we may make and not take away would stay
             require(cluster, probe_rights(scope.pod_namespace))
-            _sweep(cluster, scope, there)
+            _sweep(cluster, scope)
             check, final = _probe(cluster, scope, node, free, runtime_class is not None, max(left, POLL_S))
         if final or left <= 0:
             break
@@ -226,12 +227,13 @@ def _at_work(there: Sequence[Mapping[str, Any]]) -> bool:
     return any(pod.phase == "Running" for pod in gpu_pods([each for each in there if not is_probe(each)]))
 
 
-def _sweep(cluster: Client, scope: ClusterScope, there: Sequence[Mapping[str, Any]]) -> None:
-    """Take away what killed runs have left on the node."""
-    for pod in there:
-        if left_behind(pod, time.time()) and pod["metadata"]["namespace"] == scope.pod_namespace:
-            cluster.delete("/api/v1/namespaces/%s/pods/%s" % (scope.pod_namespace, pod["metadata"]["name"]),
-                           pod["metadata"]["uid"])
+def _sweep(cluster: Client, scope: ClusterScope) -> None:
+    """Take away what killed runs have left, on this node and on others, and what has never come to one."""
+    selector = ",".join("%s=%s" % label for label in PROBE_LABELS.items())
+    pods = "/api/v1/namespaces/%s/pods" % scope.pod_namespace
+    for pod in cluster.items(pods, labelSelector=selector):
+        if left_behind(pod, time.time()):
+            cluster.delete("%s/%s" % (pods, pod["metadata"]["name"]), pod["metadata"]["uid"])
 
 
 def _probe(

@@ -96,7 +96,11 @@ class Cluster:
         if path.endswith("/resourceslices"):
             assert "spec.nodeName=gpu-1" in selectors["fieldSelector"]
             return self.claimed
-        return list(self.pods)
+        if path == PODS:
+            name, _is, value = selectors["labelSelector"].partition("=")
+            return [each for each in self.pods if each["metadata"]["namespace"] == "default"
+                    and each["metadata"].get("labels", {}).get(name) == value]
+        return [each for each in self.pods if each["spec"].get("nodeName") == "gpu-1"]
 
     def ask(self, _path: str, _body: Any) -> Dict[str, Any]:
         return {"status": {"allowed": True}}
@@ -194,10 +198,16 @@ class TestAProbe:
         assert container["securityContext"] == {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
         assert set(container["resources"]["requests"]) == {"cpu", "memory"} < set(container["resources"]["limits"])
 
-    @pytest.mark.parametrize("made, goes", [("2020-01-01T00:00:00Z", True), ("2999-01-01T00:00:00Z", False)])
-    def test_of_a_killed_run_goes_when_nobody_can_wait_for_it(self, made: str, goes: bool) -> None:
-        old = probe(pod("gpuops-validation-old", phase="Succeeded"))
-        old["metadata"].update(creationTimestamp=made, namespace="default")
+    @pytest.mark.parametrize("made, namespace, goes", [
+        ("2020-01-01T00:00:00Z", "default", True), ("2999-01-01T00:00:00Z", "default", False),
+        ("2020-01-01T00:00:00Z", "team", False)])
+    @pytest.mark.parametrize("node", ["gpu-1", "gpu-2", ""])
+    def test_of_a_killed_run_goes_when_nobody_can_wait_for_it(
+        self, node: str, made: str, namespace: str, goes: bool
+    ) -> None:
+        """Also one that no node had a free device for: only an end of its container would have ended it."""
+        old = probe(pod("gpuops-validation-old", node_name=node, phase="Succeeded" if node else "Pending"))
+        old["metadata"].update(creationTimestamp=made, namespace=namespace)
         old["spec"]["activeDeadlineSeconds"] = 180
         cluster = Cluster(h100_node(), [old], [PASSES])
         assert found(cluster).status == "passed" and ("gpuops-validation-old" in cluster.deleted) is goes
