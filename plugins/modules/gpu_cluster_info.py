@@ -123,12 +123,12 @@ clusters:
     refusals: {description: "As RV(refusals).", type: list, elements: dict, returned: failure}
     status: {description: "As RV(status).", type: int, returned: failure}
     others: {description: Its GPU nodes that are no hosts of the play., type: list, elements: str, returned: success}
-    operator_refusal: {description: "As RV(operator_refusal).", type: dict, returned: success}
     namespace: {description: "As RV(namespace).", type: dict, returned: success}
     runtime_class: {description: "As RV(runtime_class).", type: dict, returned: success}
 of_hosts:
   description:
-    - For each host of the play that is in a cluster the facts of its Node, as in RV(nodes), and C(offer_refusal), why
+    - For each host of the play that is in a cluster the facts of its Node, as in RV(nodes), with
+      C(operator_refusal), why it must not be touched (the NVIDIA GPU Operator manages it), and C(offer_refusal), why
       the device plugin must not come to it (others offer its GPUs), or null. Empty where there is no Node of the name
       that C(gpu_cluster_node_name) says, else the inventory.
   returned: with O(every_cluster)
@@ -202,7 +202,8 @@ nodes:
         elements: dict
         returned: success
 operator_refusal:
-  description: Why the cluster's GPU nodes must not be touched. Null when the NVIDIA GPU Operator does not manage them.
+  description: >-
+    Why these of the cluster's GPU nodes must not be touched. Null when the NVIDIA GPU Operator manages none of them.
   returned: success, of one cluster
   type: dict
   contains:

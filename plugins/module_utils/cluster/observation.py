@@ -46,8 +46,8 @@ def observe(
 ) -> Dict[str, Any]:
     """One look at the cluster, by one list of its nodes.
 
-    only: the nodes whose facts are wanted, where that is not all of them; with them is told then who offers their GPUs.
-    Of the others is known whether they have GPUs ('others').
+    only: the nodes whose facts are wanted, where that is not all of them; with each is told then whether the GPU
+    Operator manages it and who offers its GPUs. Of the others is known whether they have GPUs ('others').
     """
     policies = _policies(cluster)
     nodes = cluster.items(NODES, keep=functools.partial(_seen, policies, only), labelSelector=selector)
@@ -55,13 +55,18 @@ def observe(
     for name, finding in skew_findings(list(facts.values())).items():
         facts[name].setdefault("findings", []).append(finding)
     whole = {name: each for name, each in facts.items() if only is None or name in only}
-    if only is not None:
+    managed = {str(each.facts["name"]) for each in nodes if each.managed}
+    if only is None:
+        told: Dict[str, Any] = {
+            "nodes": list(whole.values()), "operator_refusal": operator_refusal(policies, managed)}
+    else:
         _tell_who_offers(cluster, whole, operator_is_active(policies))
-    told = {"nodes": list(whole.values())} if only is None else {
-        "of_nodes": whole, "others": [name for name, each in facts.items() if name not in only and each["present"]]}
+        for name, each in whole.items():
+            each["operator_refusal"] = operator_refusal(policies, managed.intersection([name]))
+        told = {"of_nodes": whole, "others": [
+            name for name, each in facts.items() if name not in only and each["present"]]}
     return {
         **told,
-        "operator_refusal": operator_refusal(policies, [str(each.facts["name"]) for each in nodes if each.managed]),
         "namespace": _namespace(cluster, namespace) if namespace else None,
         "runtime_class": _runtime_class(cluster, runtime_class) if runtime_class else None,
     }

@@ -20,6 +20,8 @@ PROBE = ("ls /dev /dev/nvidia-caps 2>/dev/null | grep -E '^nvidia(-cap)?[0-9]+$'
 PROBE_CONTAINER = "probe"
 # By default our device plugin comes where it is "true", and whoever sets it otherwise is obeyed
 ADMITS_PLUGIN = "nvidia.com/gpu.deploy.device-plugin"
+# "false" keeps off the one, and all that the GPU Operator brings
+_KEEP_OFF = (ADMITS_PLUGIN, "nvidia.com/gpu.deploy.operands")
 PROBE_LABELS = {"app.kubernetes.io/name": "gpuops-validation"}
 # What the device plugin offers of GPUs, whole or in instances: beside what is expected of these there must be none
 OFFERED = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.*)")
@@ -76,7 +78,7 @@ def offers_none(node: Mapping[str, Any], expected: Mapping[str, int]) -> bool:
 
 
 def offered_otherwise(node: Mapping[str, Any], by_claims: bool) -> Optional[Check]:
-    """That no device plugin of ours is to offer what the node does not; None where one is.
+    """That no device plugin is to offer what the node does not; None where one is.
 
     by_claims: whether a DRA driver has published the node's GPUs.
     """
@@ -84,8 +86,10 @@ def offered_otherwise(node: Mapping[str, Any], by_claims: bool) -> Optional[Chec
     if by_claims:
         return Check(name, SKIPPED, "not looked at: pods get the GPUs of %s by claims (DRA driver gpu.nvidia.com)"
                      % node["metadata"]["name"])
-    if ((node.get("metadata") or {}).get("labels") or {}).get(ADMITS_PLUGIN) == "false":
-        return Check(name, SKIPPED, "not looked at: %s has %s=false" % (node["metadata"]["name"], ADMITS_PLUGIN))
+    labels = (node.get("metadata") or {}).get("labels") or {}
+    off = [key for key in _KEEP_OFF if labels.get(key) == "false"]
+    if off:
+        return Check(name, SKIPPED, "not looked at: %s has %s=false" % (node["metadata"]["name"], off[0]))
     return None
 
 

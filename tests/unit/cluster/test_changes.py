@@ -7,7 +7,7 @@ from typing import Any, List, Optional
 
 import pytest
 from cluster_api import Api, Fault
-from cluster_objects import h100_node, pod
+from cluster_objects import h100_labels, h100_node, pod
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import ApiError, Client, Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.eviction import (
@@ -195,6 +195,17 @@ class TestOverview:
         api.state.nodes = [h100_node()]
         api.state.objects["/apis/nvidia.com/v1/clusterpolicies"] = {"items": [{"metadata": {"name": "cluster-policy"}}]}
         assert "cluster-policy" in self.read(cluster)["operator_refusal"]["found"]
+
+    def test_each_node_that_is_asked_for_says_whether_the_operator_manages_it(
+        self, api: Api, cluster: Client
+    ) -> None:
+        left = h100_node("gpu-2", labels={**h100_labels(), "nvidia.com/gpu.deploy.operands": "false"})
+        api.state.nodes = [h100_node(), left]
+        api.state.objects["/apis/nvidia.com/v1/clusterpolicies"] = {"items": [{"metadata": {"name": "cluster-policy"}}]}
+        api.state.objects["/apis/apps/v1/daemonsets"] = {"items": []}
+        seen = observe(cluster, None, "", "", ["gpu-1", "gpu-2"])["of_nodes"]
+        assert "manages gpu-1 (" in seen["gpu-1"]["operator_refusal"]["found"]
+        assert seen["gpu-2"]["operator_refusal"] is None
 
     def test_the_gate_waits_and_then_names_what_is_missing(self, api: Api, cluster: Client) -> None:
         time = Time()

@@ -225,7 +225,8 @@ class TestANode:
             found(Cluster(node), expected={GPU: 7})
 
     @pytest.mark.parametrize("labels, claimed, why", [
-        ({}, ["gpu-1"], "by claims"), ({"nvidia.com/gpu.deploy.device-plugin": "false"}, [], "device-plugin=false")])
+        ({}, ["gpu-1"], "by claims"), ({"nvidia.com/gpu.deploy.device-plugin": "false"}, [], "device-plugin=false"),
+        ({"nvidia.com/gpu.deploy.operands": "false"}, [], "operands=false")])
     def test_whose_gpus_our_plugin_is_not_to_offer_is_not_asked_for_them(
         self, labels: Dict[str, str], claimed: List[str], why: str
     ) -> None:

@@ -218,6 +218,20 @@ def test_a_host_that_is_no_node_is_refused_before_it_is_changed(fleet: Fleet) ->
     assert re.search(r"^gpu-1 .* failed=0", told, re.M), told
 
 
+@pytest.mark.parametrize("limit", [(), ("--limit", "gpu-1")])
+def test_a_node_that_the_gpu_operator_is_to_leave_alone_is_done_beside_those_that_it_manages(
+    fleet: Fleet, limit: Tuple[str, ...]
+) -> None:
+    """As long as there are such nodes, no components of ours come, and nobody offers the GPUs of the others."""
+    gpus = {"nvidia.com/gpu.present": "true"}
+    fleet.api.state.nodes = [
+        node("gpu-1", labels={**gpus, "nvidia.com/gpu.deploy.operands": "false"}, capacity={}),
+        node("gpu-2", labels={**gpus, "nvidia.com/gpu.deploy.driver": "true"})]
+    told = fleet.play("gpuops.nvidia.site", *limit, hosts=("gpu-1", "gpu-2"), canned=WELL)
+    assert re.search(r"^gpu-1 .* failed=0", told, re.M), told
+    assert limit or re.search(r"^gpu-2 .* failed=1", told, re.M) and "manages gpu-2 (" in told, told
+
+
 @pytest.mark.parametrize("of_first", ["play", "own"])
 def test_what_a_play_says_counts_for_each_host_whatever_the_first_one_says(fleet: Fleet, of_first: str) -> None:
     """Also where that one says the same."""
