@@ -90,3 +90,12 @@ def test_a_driver_that_cannot_be_prepared_leaves_its_node_in_service_and_the_oth
     assert [in_words.calls("gpu_driver", host) for host in ("gpu-1", "gpu-2")] == [1, 3], told
     changed = {path for _method, path in in_words.writes() if path.startswith("/api/v1/nodes/")}
     assert changed == {"/api/v1/nodes/gpu-2"}, told
+
+
+def test_where_no_driver_can_be_prepared_those_that_need_none_are_given_back_all_the_same(in_words: Hosts) -> None:
+    in_words.api.state.nodes = [node("gpu-1"), node("gpu-2", unschedulable=True, annotations={"gpuops.nvidia.com/cordoned-by": "gpuops"})]
+    told = in_words.site({
+        "gpu-1": {"gpu_plan": planned(Plan(host="gpu-1", steps=(PACKAGES,))), "gpu_driver": failed("404 Not Found")},
+        "gpu-2": {"gpu_plan": planned(Plan(), proof={})}}, hosts=("gpu-1", "gpu-2"))
+    assert "404 Not Found" in told and in_words.calls("gpu_driver", "gpu-1") == 1, told
+    assert not in_words.api.state.nodes[1]["spec"].get("unschedulable"), told
