@@ -301,6 +301,17 @@ class Played:
                          if result.get("failed") or result.get("unreachable"))
 
 
+def succeeded(played: Played) -> Played:
+    assert played.code == 0, played.failures()
+    return played
+
+
+def rpm_packages(fleet: Fleet, host: str) -> Dict[str, str]:
+    """{package: version} of what the host's rpm database has."""
+    lines = fleet.say(host, "rpm", "-qa", "--qf", "%{NAME} %|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n").splitlines()
+    return {line.split(" ")[0]: line.split(" ")[1] for line in lines}
+
+
 def host_state(fleet: Fleet, host: str) -> Dict[str, Any]:
     """Everything that an install is for, and everything that an uninstall needs."""
     tree = {path: seen.split()[0] if BUILT.fullmatch(path) else seen

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, Iterator, List
 
 import pytest
-from laboratory import Fleet, Played, new_lab
+from laboratory import Fleet, new_lab, rpm_packages, succeeded
 
 from gpulab.parts.el9_rpms import KERNEL
 
@@ -27,19 +27,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lab.down()
 
 
-def succeeded(played: Played) -> Played:
-    assert played.code == 0, played.failures()
-    return played
-
-
 def module(fleet: Fleet, name: str, **options: Any) -> Dict[str, Any]:
     return succeeded(fleet.tasks(HOST, [{"gpuops.nvidia." + name: options}])).result(HOST, name)
-
-
-def installed(fleet: Fleet) -> Dict[str, str]:
-    """{package: version} of what the database has."""
-    lines = fleet.say(HOST, "rpm", "-qa", "--qf", "%{NAME} %|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n").splitlines()
-    return {line.split(" ")[0]: line.split(" ")[1] for line in lines}
 
 
 def by_hand(version: str) -> List[Dict[str, Any]]:
@@ -57,7 +46,7 @@ def by_hand(version: str) -> List[Dict[str, Any]]:
 @pytest.fixture(scope="module")
 def with_driver(fleet: Fleet) -> Dict[str, str]:
     """The host with the driver of branch 580, loaded; the answer is what was installed before."""
-    before = installed(fleet)
+    before = rpm_packages(fleet, HOST)
     succeeded(fleet.tasks(HOST, by_hand(OLD)))
     fleet.lab.ssh(HOST, ["rmmod", "nouveau"])
     fleet.lab.ssh(HOST, ["modprobe", "nvidia-uvm"])
@@ -89,7 +78,7 @@ def test_gpu_info_reads_the_host_as_it_was_delivered(fleet: Fleet) -> None:
 
 def test_dnf_installs_the_set_with_its_dependencies_and_the_module_is_built(
         fleet: Fleet, with_driver: Dict[str, str]) -> None:
-    new = {name: version for name, version in installed(fleet).items() if name not in with_driver}
+    new = {name: version for name, version in rpm_packages(fleet, HOST).items() if name not in with_driver}
     assert set(SET) | {"dkms", "kernel-devel", "libnvidia-ml", "nvidia-kmod-common"} <= set(new)
     assert {version for name, version in new.items() if "nvidia" in name and name != "gpg-pubkey"} == {
         "3:%s-1.el9" % OLD}
@@ -133,6 +122,6 @@ def test_removal_takes_packages_and_modules_away(fleet: Fleet, with_driver: Dict
         fleet.say(HOST, "rmmod", name)
     succeeded(fleet.tasks(HOST, [{"ansible.builtin.dnf": {
         "name": [*SET, "kernel-devel"], "state": "absent", "autoremove": True}}]))
-    assert installed(fleet) == with_driver
+    assert rpm_packages(fleet, HOST) == with_driver
     assert fleet.say(HOST, "sh", "-c", "ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/extra/*") == ""
     assert module(fleet, "gpu_info")["observation"]["host"]["driver_installed"] == ""

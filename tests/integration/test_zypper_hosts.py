@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import pytest
-from laboratory import Fleet, Played, new_lab
+from laboratory import Fleet, new_lab, rpm_packages, succeeded
 
 from gpulab.parts.sles15_rpms import KERNEL
 
@@ -32,23 +32,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     lab.down()
 
 
-def succeeded(played: Played) -> Played:
-    assert played.code == 0, played.failures()
-    return played
-
-
 def driver(check: bool = False, **options: Any) -> Dict[str, Any]:
     return {"gpuops.nvidia.gpu_driver": {**DRIVER, **options}, "check_mode": check}
 
 
-def installed(fleet: Fleet) -> Dict[str, str]:
-    """{package: version} of what the database has."""
-    lines = fleet.say(HOST, "rpm", "-qa", "--qf", "%{NAME} %|EPOCH?{%{EPOCH}:}|%{VERSION}-%{RELEASE}\n").splitlines()
-    return {line.split(" ")[0]: line.split(" ")[1] for line in lines}
-
-
 def of_driver(fleet: Fleet) -> Dict[str, str]:
-    return {name: version for name, version in installed(fleet).items() if "nvidia" in name}
+    return {name: version for name, version in rpm_packages(fleet, HOST).items() if "nvidia" in name}
 
 
 def history(fleet: Fleet) -> List[str]:
@@ -109,7 +98,7 @@ def assert_driver(fleet: Fleet, version: str, generation: str) -> None:
 def delivered(fleet: Fleet) -> Dict[str, Any]:
     """The host before anything is done to it; its administrator has a lock of their own."""
     fleet.lab.ssh(HOST, ["zypper", "addlock", "tool"])
-    return {"packages": installed(fleet), "locks": fleet.say(HOST, "cat", LOCKS)}
+    return {"packages": rpm_packages(fleet, HOST), "locks": fleet.say(HOST, "cat", LOCKS)}
 
 
 @pytest.fixture(scope="module")
@@ -144,14 +133,14 @@ def test_a_bare_host_gets_the_driver_that_was_planned(fleet: Fleet, with_driver:
     assert_driver(fleet, OLD, "G06")
     assert "/updates/" in fleet.say(HOST, "modinfo", "-F", "filename", "nvidia")
     assert "allow_unsupported_modules" in str(with_driver["plan"]["notes"])
-    assert {"dkms", "kernel-default-devel", "kernel-devel"} <= set(installed(fleet))
+    assert {"dkms", "kernel-default-devel", "kernel-devel"} <= set(rpm_packages(fleet, HOST))
     initramfs = fleet.say(HOST, "lsinitrd", "/boot/initrd-" + KERNEL)
     assert "gpuops-nouveau.conf" in initramfs
 
 
 def test_an_update_leaves_the_driver_alone_and_a_lock_of_others_is_named(
         fleet: Fleet, with_driver: Dict[str, Any]) -> None:
-    before = installed(fleet)
+    before = rpm_packages(fleet, HOST)
     played = fleet.tasks(HOST, [
         {"ansible.builtin.command": "zypper --non-interactive update"},
         {"ansible.builtin.command": "zypper --non-interactive addlock nvidia-persistenced"},
@@ -160,16 +149,16 @@ def test_an_update_leaves_the_driver_alone_and_a_lock_of_others_is_named(
     refused = succeeded(played).result(HOST, "gpu_driver")
     assert (refused["failed"], refused["code"]) == (True, "packages.held")
     assert "zypper removelock nvidia-persistenced" in refused["msg"]
-    assert installed(fleet) == before
+    assert rpm_packages(fleet, HOST) == before
 
 
 def test_what_was_staged_is_installed_and_a_power_cut_in_it_is_made_good(
         fleet: Fleet, with_driver: Dict[str, Any]) -> None:
-    before, since = installed(fleet), len(history(fleet))
+    before, since = rpm_packages(fleet, HOST), len(history(fleet))
     played = succeeded(fleet.tasks(HOST, [driver(state="staged", version=NEW), driver(state="staged", version=NEW)]))
     staged, again = played.results(HOST, "gpu_driver")
     assert staged["plan"]["steps"][-1]["action"] == "packages.download" and not again["changed"]
-    assert installed(fleet) == before and len(history(fleet)) == since
+    assert rpm_packages(fleet, HOST) == before and len(history(fleet)) == since
     started = fleet.start_tasks(HOST, [driver(version=NEW)])
     deadline = time.monotonic() + 120
     while not fleet.say(HOST, "ls", SCRIPT_BUILDS):
@@ -188,12 +177,12 @@ def test_what_was_staged_is_installed_and_a_power_cut_in_it_is_made_good(
 
 def test_the_next_driver_of_a_generation_and_the_way_back_without_a_download(
         fleet: Fleet, with_driver: Dict[str, Any]) -> None:
-    before = installed(fleet), fleet.say(HOST, "cat", LOCKS)
+    before = rpm_packages(fleet, HOST), fleet.say(HOST, "cat", LOCKS)
     assert change(fleet, version=NEWEST)["returns_to"]["how"] == "archive"
     assert_driver(fleet, NEWEST, "G07")
     change(fleet, version=NEWEST, state="rolled_back")
     assert_driver(fleet, NEW, "G07")
-    assert (installed(fleet), fleet.say(HOST, "cat", LOCKS)) == before
+    assert (rpm_packages(fleet, HOST), fleet.say(HOST, "cat", LOCKS)) == before
 
 
 @pytest.mark.variation
@@ -212,6 +201,6 @@ def test_removal_leaves_the_host_as_it_was_delivered(
         {"gpuops.nvidia.nouveau": {"state": "absent"}}, driver(state="absent")]))
     removed, again = played.results(HOST, "gpu_driver")
     assert transactions(history(fleet))[-1:] == planned(removed) and not again["changed"]
-    assert {"packages": installed(fleet), "locks": fleet.say(HOST, "cat", LOCKS)} == delivered
+    assert {"packages": rpm_packages(fleet, HOST), "locks": fleet.say(HOST, "cat", LOCKS)} == delivered
     left = "ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/updates/* /etc/*/*/*gpuops* /etc/zypp/*/*gpuops*"
     assert fleet.say(HOST, "sh", "-c", left) == ""

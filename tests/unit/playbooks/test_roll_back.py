@@ -93,7 +93,8 @@ def test_a_driver_that_cannot_be_prepared_leaves_its_node_in_service_and_the_oth
 
 
 def test_where_no_driver_can_be_prepared_those_that_need_none_are_given_back_all_the_same(in_words: Hosts) -> None:
-    in_words.api.state.nodes = [node("gpu-1"), node("gpu-2", unschedulable=True, annotations={"gpuops.nvidia.com/cordoned-by": "gpuops"})]
+    ours = {"gpuops.nvidia.com/cordoned-by": "gpuops"}
+    in_words.api.state.nodes = [node("gpu-1"), node("gpu-2", unschedulable=True, annotations=ours)]
     told = in_words.site({
         "gpu-1": {"gpu_plan": planned(Plan(host="gpu-1", steps=(PACKAGES,))), "gpu_driver": failed("404 Not Found")},
         "gpu-2": {"gpu_plan": planned(Plan(), proof={})}}, hosts=("gpu-1", "gpu-2"))
