@@ -20,13 +20,15 @@ from .target import Target
 ENROLLED, PENDING, UNKNOWN = "enrolled", "pending", "unknown"
 # As DKMS calls a key that it makes (dkms, prepare_mok())
 NAME_OF_MADE = "DKMS module signing key"
+# How a key begins that sign-file has of a PKCS#11 module: DKMS makes none in its place (dkms, prepare_mok())
+TOKEN = "pkcs11:"
 
 
 @dataclass(frozen=True)
 class SigningKey:
     """The key that DKMS signs modules with.
 
-    key, certificate: their files on the host.
+    key, certificate: their files on the host; the key may be a URI of PKCS#11 instead (RFC 7512).
     given:            whether the policy names them, and not DKMS or its defaults.
     name, serial:     of the certificate, as modinfo tells a signer; '' while there is none.
     sha1:             its fingerprint, as MOK Manager shows it.
@@ -53,6 +55,11 @@ class SigningKey:
     def called(self) -> str:
         return self.name or NAME_OF_MADE
 
+    @property
+    def on_token(self) -> bool:
+        """Whether the private key is in no file: a token keeps it, and only its certificate can be looked at."""
+        return self.key.startswith(TOKEN)
+
 
 def asked_for(policy: Policy, facts: HostFacts) -> bool:
     """Whether modules have to be signed here."""
@@ -76,6 +83,12 @@ def refuse_unsigned(
     """Refuse what would be built and then not be loaded."""
     if not is_needed(kernels, policy, facts, target):
         return []
+    if key.objection and key.on_token:
+        return [Refusal(
+            "driver.signing_certificate_unusable", "%s, and %s is the key that DKMS is told to sign with" % (
+                key.objection, key.key),
+            "the certificate of that key in a file: it cannot be made anew outside the token",
+            "write it there in DER, or name its file as `mok_certificate` in DKMS's configuration")]
     if key.objection:
         return [Refusal(
             "driver.signing_key_unusable", key.objection,
