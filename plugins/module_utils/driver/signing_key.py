@@ -13,11 +13,11 @@ from ..hardware.node import os_release
 from ..hardware.secure_boot import FirmwareKeys, firmware_keys, obstacle
 from .files import FRAMEWORK_FILE
 from .policy import Policy
-from .signing import ENROLLED, PENDING, TOKEN, UNKNOWN, SigningKey
+from .signing import ENROLLED, KEY_OF_UNTOLD, PENDING, TOKEN, UNKNOWN, SigningKey
 
 # What DKMS takes where nothing names a key (dkms, prepare_mok()): on Ubuntu the one that update-secureboot-policy makes;
 # Debian has that program too (shim-signed-common), which makes none there
-UBUNTU = ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")
+UBUNTU = (KEY_OF_UNTOLD, "/var/lib/shim-signed/mok/MOK.der")
 DEFAULT = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub")
 TOOLS = ("mokutil", "openssl")
 _FRAMEWORK = "/etc/dkms/framework.conf"

@@ -17,8 +17,9 @@ from gpu_hosts import A100, facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import enrollment, executors, signing
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import FRAMEWORK_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing_key import read_signing_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import read_module
@@ -356,6 +357,52 @@ class TestRefusals:
         assert [step.action for step in made(world, policy(secure_boot="enroll"), self.there).steps] == []
         world.kernels = (replace(kernel, key="77"),)
         assert [step.action for step in made(world, policy(secure_boot="enroll"), self.there).steps] == ["dkms.build"]
+
+
+class TestUnheeded:
+    """Before 3.0.4 DKMS cannot be told of a key."""
+
+    OLD = "2.8.7-2ubuntu2.2"
+    PAIR = ("/etc/keys/fleet.key", "/etc/keys/fleet.der")
+    KEY = signing.SigningKey(*SHIM_SIGNED, serial="5e71a1", name="ours", state=signing.ENROLLED)
+    there = facts(A100, secure_boot=True)
+
+    def world(self, comes: str = OLD, installed: str = "") -> World:
+        return World(dkms=comes, installed={"dkms": installed} if installed else {}, signing_key=self.KEY,
+                     facts=self.there)
+
+    def plan(self, world: World, pair: Tuple[str, str] = PAIR, **changes: Any) -> Plan:
+        return made(world, policy(signing_key=pair[0], signing_certificate=pair[1], **changes), world.facts)
+
+    @pytest.mark.parametrize("changes", [
+        {}, {"secure_boot": "enroll", "enrollment_password": PASSWORD}, {"state": "staged"}])
+    @pytest.mark.parametrize("installed", ["", OLD])
+    def test_a_key_of_the_policy_is_refused_before_it_comes_or_builds(self, installed: str, changes: Any) -> None:
+        plan = self.plan(self.world(installed=installed), **changes)
+        (refusal,) = plan.refusals
+        assert (refusal.code, refusal.option) == ("driver.signing_key_unheeded", "signing_key") and not plan.steps
+        assert self.OLD in refusal.found and self.PAIR[0] in refusal.found
+        assert "DKMS 3.0.4 or newer" in refusal.wanted and "MOK.priv" in refusal.remedy
+
+    def test_one_that_has_built_already_is_no_better(self) -> None:
+        world = self.world()
+        world.apply(made(world, policy(), self.there))
+        assert world.kernels[0].trusted and made(world, policy(), self.there) == Plan()
+        assert [each.code for each in self.plan(world).refusals] == ["driver.signing_key_unheeded"]
+
+    @pytest.mark.parametrize("installed, comes", [
+        ("", "3.0.4-1"), ("", "1:3.2.2-1~deb13u1"), (OLD, "3.0.10-8"), ("3.0.11-1ubuntu13", "3.0.11-1ubuntu13")])
+    def test_one_that_can_be_told_is_told(self, installed: str, comes: str) -> None:
+        plan = self.plan(self.world(comes, installed))
+        assert not plan.refusals and FRAMEWORK_FILE in [step.subject for step in plan.steps]
+
+    def test_its_own_key_is_signed_with_and_unsigned_modules_need_none(self) -> None:
+        assert not self.plan(self.world(), SHIM_SIGNED).refusals
+        assert not made(self.world(), policy(), self.there).refusals
+        assert not self.plan(self.world(), secure_boot="ignore").refusals
+        world = self.world()
+        world.facts = facts(A100)
+        assert not self.plan(world).refusals
 
 
 @root_only
