@@ -15,8 +15,8 @@ from .files import FRAMEWORK_FILE
 from .policy import Policy
 from .signing import ENROLLED, KEY_OF_UNTOLD, PENDING, TOKEN, UNKNOWN, SigningKey
 
-# What DKMS takes where nothing names a key (dkms, prepare_mok()): on Ubuntu the one that update-secureboot-policy makes;
-# Debian has that program too (shim-signed-common), which makes none there
+# What DKMS takes where nothing names a key (dkms, prepare_mok()): on Ubuntu the one of update-secureboot-policy; Debian
+# has that program too (shim-signed-common), and it makes none there
 UBUNTU = (KEY_OF_UNTOLD, "/var/lib/shim-signed/mok/MOK.der")
 DEFAULT = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub")
 TOOLS = ("mokutil", "openssl")
