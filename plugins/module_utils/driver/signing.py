@@ -21,7 +21,7 @@ from .target import Target
 ENROLLED, PENDING, UNKNOWN = "enrolled", "pending", "unknown"
 # As DKMS calls a key that it makes (dkms, prepare_mok())
 NAME_OF_MADE = "DKMS module signing key"
-# DKMS reads /etc/dkms/framework.conf.d, and there what key to sign with, since then (dkms, commits 1c79926 and 3323033);
+# DKMS reads /etc/dkms/framework.conf.d, and there what key to sign with, since then (dkms, commits 1c79926, 3323033);
 # before, it signs with this one alone (sign_build())
 FIRST_TOLD = "3.0.4"
 KEY_OF_UNTOLD = "/var/lib/shim-signed/mok/MOK.priv"
