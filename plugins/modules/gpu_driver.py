@@ -255,8 +255,11 @@ options:
     description:
       - Path on the host of the private key that DKMS signs modules with. Empty, it is the one that DKMS is told of or
         makes for itself. Only root may be able to read it.
-      - DKMS is told of it in a file below C(/etc/dkms/framework.conf.d), which DKMS reads since 3.0. Where the kernel
-        loads signed modules alone, every module that is built has to be signed with it.
+      - A key in a PKCS#11 token is named in DKMS's own configuration (C(mok_signing_key), C(mok_certificate)), and
+        this option stays empty.
+      - DKMS is told of it in a file below C(/etc/dkms/framework.conf.d), which DKMS reads since
+        3.0.4 (Ubuntu 22.04 has 2.8.7). Where the kernel loads signed modules alone, every module that is built has to
+        be signed with it, and an older DKMS is refused.
     type: str
     default: ""
   signing_certificate:

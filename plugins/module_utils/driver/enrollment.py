@@ -29,7 +29,7 @@ IMPORT = "signing_key.import"
 
 
 def framework_text(key: SigningKey) -> str:
-    """dkms(8), 'mok_signing_key' and 'mok_certificate'; DKMS reads this directory since 3.0."""
+    """dkms(8), 'mok_signing_key' and 'mok_certificate'; DKMS reads this directory since 3.0.4 (signing.FIRST_TOLD)."""
     return managed('mok_signing_key="%s"\nmok_certificate="%s"\n' % (key.key, key.certificate))
 
 

@@ -136,7 +136,7 @@ def check_signer(host: Host, module: Module, step: Step) -> None:
             "no enrolled key has that serial number"),
         wanted="a signature that the kernel takes under Secure Boot",
         remedy="enrol the key that DKMS signs with (`secure_boot`: `enroll`), or let DKMS sign with the enrolled one "
-               "(`signing_key` and `signing_certificate`; DKMS before 3.0 reads neither)")
+               "(`signing_key` and `signing_certificate`; DKMS before 3.0.4 reads neither)")
 
 
 def _add_source(host: Host, version: str) -> str:

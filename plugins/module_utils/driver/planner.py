@@ -216,7 +216,7 @@ def _keyless(origin: Origin) -> bool:
 
 
 def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-    refusals = signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
+    refusals = _refuse_unsigned(observation, policy, facts, target)
     refusals += parameters.refusals(observation, policy, facts, target)
     refusals += building.refuse_gone(_kernels(observation, target), policy, facts, target)
     refusals += backend_of(facts).refuse_target(policy, facts, target)
@@ -227,6 +227,11 @@ def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, t
     if observation.offer is None:
         return refusals or peers.refuse_headless(observation, {}, policy, facts, target)
     return refusals or _refuse_offer(observation, observation.offer, policy, facts, target)
+
+
+def _refuse_unsigned(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+    dkms = {**observation.there, **_coming(observation.offer)}.get("dkms", "")
+    return signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target, dkms)
 
 
 def _refuse_offer(
@@ -608,7 +613,7 @@ def _plan_back_to_installers(observation: Observation, record: Record, policy: P
         return Plan(steps=tuple(staging.withdraw_steps(observation, rollback.version_there(observation), None)))
     target = recorded_target(record)
     refusals = (runfile_plan.refuse_way_back(observation, record, target)
-                or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
+                or _refuse_unsigned(observation, policy, facts, target)
                 or building.refuse_gone(observation.kernels, policy, facts, target)
                 or runfile_plan.refuse_target(observation, policy, facts, target))
     if refusals:
@@ -633,7 +638,7 @@ def _refuse_rolled_back(
 ) -> List[Refusal]:
     offer = observation.offer
     refusals = (backend_of(facts).refuse_broken(observation) or rollback.refuse_way_back(observation, record)
-                or signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target)
+                or _refuse_unsigned(observation, policy, facts, target)
                 or building.refuse_gone(_kernels(observation, target), policy, facts, target))
     if refusals or offer is None:
         return refusals

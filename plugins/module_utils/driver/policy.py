@@ -371,8 +371,10 @@ def _refuse_half_a_pair(policy: Policy) -> None:
     if wrong:
         raise GpuOpsError(
             "driver.signing_pair_incomplete",
-            found="`%s`: %r" % (wrong[0], pair[wrong[0]]),
+            # A PIN may stand there in a URI
+            found="`%s`: %r" % (wrong[0], pair[wrong[0]].partition("?")[0]),
             wanted="the absolute paths of a private key and of its certificate, both or neither",
-            remedy="set `signing_key` and `signing_certificate`, or leave both empty for the key of DKMS",
+            remedy="set `signing_key` and `signing_certificate`, or leave both empty for the key of DKMS, whose "
+                   "configuration may name one in a PKCS#11 token",
             option=wrong[0],
         )

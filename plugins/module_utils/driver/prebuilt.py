@@ -3,16 +3,20 @@
 """Whether the kernel modules are built here or come built and signed by the distribution, and which those are. Pure.
 
 What is relied upon of Ubuntu's packages (source package linux-restricted-modules, Ubuntu's kernel team)
-  linux-modules-nvidia-BRANCH-server[-open]-RELEASE is of one kernel. Its version is that kernel's, and its dependency
-  on nvidia-kernel-common-BRANCH-server has bounds within which one driver lies: the one that it was made for. That is
-  the tie to user space, so that modules of another branch leave with their user space.
+  linux-modules-nvidia-BRANCH-server[-open]-RELEASE is of one kernel. Its version is that kernel's. Its dependency on
+  nvidia-kernel-common-BRANCH-server is the tie to user space, so that modules of another branch leave with their user
+  space, and its bounds begin with the driver that it was made for. Above that driver end those of -open alone: of
+  kernel 5.15.0-106-generic, 535-server-open has (<= 535.161.08-1) and (>= 535.161.08), 535-server the second alone. So
+  apt would take any newer user space beside the proprietary module, which then does not load: what the bounds begin
+  with has to be the driver itself.
   linux-objects-nvidia-... and linux-signatures-nvidia-RELEASE are what it is put together from on the host, the first
   of the proprietary module alone, the second where kernels are signed (amd64). It depends on them in its own version:
   they are named, so that a plan shows them, and never chosen.
-  linux-modules-nvidia-BRANCH-server[-open]-FLAVOUR has the same bounds and depends on the modules of the newest kernel
-  of its flavour, which depend on that kernel: it follows the kernel's metapackage linux-image-FLAVOUR. Of one whose
-  kernel is not there yet the host would get that kernel: it waits until the kernel has come. It provides
-  nvidia-dkms-BRANCH-server[-open] in the driver's version: what depends on DKMS's package is content with it.
+  linux-modules-nvidia-BRANCH-server[-open]-FLAVOUR has the lower bound alone, of both kinds, and depends on the modules
+  of the newest kernel of its flavour, which depend on that kernel: it follows the kernel's metapackage
+  linux-image-FLAVOUR. Of one whose kernel is not there yet the host would get that kernel: it waits until the kernel
+  has come. It provides nvidia-dkms-BRANCH-server[-open] in the driver's version: what depends on DKMS's package is
+  content with it.
   User space without a module is nvidia-headless-no-dkms-BRANCH-server[-open]; nvidia-headless-BRANCH-server[-open] is
   the same with nvidia-dkms-BRANCH-server[-open]. Both kinds of modules do not conflict: depmod prefers what DKMS has
   built (updates/dkms), so that DKMS's package has to leave.
@@ -127,8 +131,10 @@ def parse_show(text: str) -> Dict[str, Dict[str, str]]:
 
 
 def is_made_for(depends: str, version: str) -> bool:
-    """Whether modules with these dependencies are of the user space in this version of its packages."""
-    return all(_KEEPS[relation](compare(version, bound)) for relation, bound in _BOUND.findall(depends))
+    """Whether modules with these dependencies are of the user space in this version of its packages: of its driver, and
+    within their bounds, which alone may let newer drivers in."""
+    return all(_KEEPS[relation](compare(version, bound)) for relation, bound in _BOUND.findall(depends)) and \
+        driver_of("", depends) in ("", catalogue.upstream(version))
 
 
 def driver_of(version: str, depends: str) -> str:

@@ -12,6 +12,7 @@ from typing import Iterable, List, Sequence, Tuple
 
 from ..core.facts import HostFacts
 from ..core.refusal import Refusal
+from ..core.versions import version_key
 from .kernels import Kernel
 from .policy import ENROLL, IGNORE, Policy
 from .target import Target
@@ -20,13 +21,19 @@ from .target import Target
 ENROLLED, PENDING, UNKNOWN = "enrolled", "pending", "unknown"
 # As DKMS calls a key that it makes (dkms, prepare_mok())
 NAME_OF_MADE = "DKMS module signing key"
+# DKMS reads /etc/dkms/framework.conf.d, and there what key to sign with, since then (dkms, commits 1c79926, 3323033);
+# before, it signs with this one alone (sign_build())
+FIRST_TOLD = "3.0.4"
+KEY_OF_UNTOLD = "/var/lib/shim-signed/mok/MOK.priv"
+# How a key begins that sign-file has of a PKCS#11 module: DKMS makes none in its place (dkms, prepare_mok())
+TOKEN = "pkcs11:"
 
 
 @dataclass(frozen=True)
 class SigningKey:
     """The key that DKMS signs modules with.
 
-    key, certificate: their files on the host.
+    key, certificate: their files on the host; the key may be a URI of PKCS#11 instead (RFC 7512).
     given:            whether the policy names them, and not DKMS or its defaults.
     name, serial:     of the certificate, as modinfo tells a signer; '' while there is none.
     sha1:             its fingerprint, as MOK Manager shows it.
@@ -53,6 +60,11 @@ class SigningKey:
     def called(self) -> str:
         return self.name or NAME_OF_MADE
 
+    @property
+    def on_token(self) -> bool:
+        """Whether the private key is in no file: a token keeps it, and only its certificate can be looked at."""
+        return self.key.startswith(TOKEN)
+
 
 def asked_for(policy: Policy, facts: HostFacts) -> bool:
     """Whether modules have to be signed here."""
@@ -71,11 +83,19 @@ def is_needed(kernels: Iterable[Kernel], policy: Policy, facts: HostFacts, targe
 
 
 def refuse_unsigned(
-    kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target
+    kernels: Sequence[Kernel], key: SigningKey, policy: Policy, facts: HostFacts, target: Target, dkms: str
 ) -> List[Refusal]:
-    """Refuse what would be built and then not be loaded."""
-    if not is_needed(kernels, policy, facts, target):
-        return []
+    """Refuse what would be built and then not be loaded. dkms: version of the one that will build, '' where no package
+    tells it."""
+    unheeded = _refuse_unheeded(key, policy, facts, target, dkms)
+    if unheeded or not is_needed(kernels, policy, facts, target):
+        return unheeded
+    if key.objection and key.on_token:
+        return [Refusal(
+            "driver.signing_certificate_unusable", "%s, and %s is the key that DKMS is told to sign with" % (
+                key.objection, key.key),
+            "the certificate of that key in a file: it cannot be made anew outside the token",
+            "write it there in DER, or name its file as `mok_certificate` in DKMS's configuration")]
     if key.objection:
         return [Refusal(
             "driver.signing_key_unusable", key.objection,
@@ -86,6 +106,24 @@ def refuse_unsigned(
     if key.state == ENROLLED:
         return []
     return _refuse_enrolment(key, policy) if policy.secure_boot == ENROLL else [_without_key(kernels, key, target)]
+
+
+def _refuse_unheeded(
+    key: SigningKey, policy: Policy, facts: HostFacts, target: Target, dkms: str
+) -> List[Refusal]:
+    """Refuse a key of the policy's that DKMS would not sign with, whatever it builds first: the check of what it has
+    built takes no other."""
+    if not asked_for(policy, facts) or target.is_precompiled or not key.given or key.key == KEY_OF_UNTOLD:
+        return []
+    if not dkms or version_key(dkms) >= version_key(FIRST_TOLD):
+        return []
+    return [Refusal(
+        "driver.signing_key_unheeded",
+        "DKMS %s, which signs with %s and cannot be told of %s" % (dkms, KEY_OF_UNTOLD, key.key),
+        "DKMS %s or newer, which reads /etc/dkms/framework.conf.d" % FIRST_TOLD,
+        "install such a DKMS, or leave `signing_key` and `signing_certificate` empty: your pair may lie where this one "
+        "looks for it (MOK.priv, with MOK.der beside it), or its own key be enrolled (`secure_boot`: `enroll`)",
+        option="signing_key")]
 
 
 def _refuse_enrolment(key: SigningKey, policy: Policy) -> List[Refusal]:

@@ -9,13 +9,15 @@ from typing import List, Optional, Tuple
 
 from ..core.host import Host
 from ..hardware.certificates import Certificate, is_der, parse_certificate
+from ..hardware.node import os_release
 from ..hardware.secure_boot import FirmwareKeys, firmware_keys, obstacle
 from .files import FRAMEWORK_FILE
 from .policy import Policy
-from .signing import ENROLLED, PENDING, UNKNOWN, SigningKey
+from .signing import ENROLLED, KEY_OF_UNTOLD, PENDING, TOKEN, UNKNOWN, SigningKey
 
-# What DKMS takes where nothing names a key: on Ubuntu update-secureboot-policy makes one (dkms, prepare_mok())
-UBUNTU = ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")
+# What DKMS takes where nothing names a key (dkms, prepare_mok()): on Ubuntu the one of update-secureboot-policy; Debian
+# has that program too (shim-signed-common), and it makes none there
+UBUNTU = (KEY_OF_UNTOLD, "/var/lib/shim-signed/mok/MOK.der")
 DEFAULT = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub")
 TOOLS = ("mokutil", "openssl")
 _FRAMEWORK = "/etc/dkms/framework.conf"
@@ -29,8 +31,9 @@ def read_signing_key(host: Host, policy: Policy) -> SigningKey:
     found = SigningKey(key, certificate, given=bool(policy.signing_key),
                        lacks=tuple(tool for tool in TOOLS if host.which(tool) is None),
                        unenrollable=obstacle(host, firmware))
-    missing = [path for path in (key, certificate) if not host.is_file(path)]
-    if missing and not found.given:
+    files = (certificate,) if found.on_token else (key, certificate)
+    missing = [path for path in files if not host.is_file(path)]
+    if missing and not found.given and not found.on_token:
         return replace(found, alone=missing == [certificate])
     if missing:
         return replace(found, objection="no file %s" % " and no file ".join(missing))
@@ -43,8 +46,8 @@ def read_signing_key(host: Host, policy: Policy) -> SigningKey:
     if state == UNKNOWN and not found.unenrollable and not is_der(data):
         found = replace(found, unenrollable=(
             "a certificate in PEM", "write it in DER, which mokutil takes (`openssl x509 -outform DER`)"))
-    return replace(found, name=read.subject, serial=read.serial, sha1=read.sha1, objection=_exposed(host, key),
-                   state=state)
+    return replace(found, name=read.subject, serial=read.serial, sha1=read.sha1, state=state,
+                   objection="" if found.on_token else _exposed(host, key))
 
 
 def state_of(certificate: Certificate, firmware: FirmwareKeys) -> str:
@@ -70,15 +73,25 @@ def _exposed(host: Host, path: str) -> str:
 
 
 def _of_dkms(host: Host) -> Tuple[str, str]:
-    """(key, certificate) as DKMS's configuration names them, of its files the last one; else as it would choose them.
+    """(key, certificate) as DKMS's configuration names them, of its files the last one; else as it would choose them
+    (dkms, prepare_mok(): without a key named, a certificate that is named does not count on Ubuntu).
 
-    What we wrote there ourselves was of another policy.
+    What we wrote there ourselves was of another policy. Of a URI, what may tell a PIN is left out (RFC 7512: pin-value,
+    behind the question mark): the key is shown in plans.
     """
     files = [path for path in host.glob("/etc/dkms/framework.conf.d/*.conf") if path != FRAMEWORK_FILE]
     key, certificate = (_setting(host, [_FRAMEWORK, *files], name) for name in ("mok_signing_key", "mok_certificate"))
-    if key and certificate:
-        return key, certificate
-    return UBUNTU if host.exists(UBUNTU[1]) or host.which("update-secureboot-policy") else DEFAULT
+    if key is None and _is_ubuntu(host):
+        return UBUNTU
+    key = key or DEFAULT[0]
+    return key.partition("?")[0] if key.startswith(TOKEN) else key, certificate or DEFAULT[1]
+
+
+def _is_ubuntu(host: Host) -> bool:
+    """As DKMS tells it, distro_version(): by the system's own name or by the first of those that it is like."""
+    release = os_release(host)
+    name = release.get("ID", "")
+    return (name if name == "ubuntu" else release.get("ID_LIKE", name)).startswith("ubuntu")
 
 
 def _setting(host: Host, files: List[str], name: str) -> Optional[str]:

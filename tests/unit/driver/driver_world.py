@@ -146,6 +146,7 @@ class World(world.World):
     unsupported:   the file by which modprobe refuses modules that SUSE does not support.
     installer:     what there is of NVIDIA's installer beside the driver that it brought.
     tools_offered: whether the host's sources have DKMS.
+    dkms:          its version there, with apt.
     """
 
     capability = CAPABILITY
@@ -184,6 +185,7 @@ class World(world.World):
     unsupported: str = ""
     installer: Installer = Installer()
     tools_offered: bool = True
+    dkms: str = "3.0.10-8"
 
     def observe(self, wanted: Policy, there: HostFacts) -> Observation:
         seen = Observation(
@@ -263,7 +265,7 @@ class World(world.World):
             return replace(offer, peer_versions=versions)
         request = {name: each[0] for name, each in versions.items()}
         driver = offer.transaction or Simulation({}, ())
-        dkms = {} if "dkms" in self.installed else {"dkms": "3.0.10-8"}
+        dkms = {} if "dkms" in self.installed else {"dkms": self.dkms}
         both = replace(driver, installs={**driver.installs, **request, **dkms})
         return replace(offer, peer_versions=versions, peers=replace(beyond(both, driver, request), before={}, named=()))
 
@@ -277,7 +279,7 @@ class World(world.World):
         for name in target.packages.required + target.packages.optional:
             versions[name] = sorted(packages, reverse=True)
         if target.of_installer:
-            versions["dkms"] = ["3.0.10-8"] if self.tools_offered else []
+            versions["dkms"] = [self.dkms] if self.tools_offered else []
         headers = () if target.is_precompiled and not wanted_products(wanted) else tuple(
             header_packages(seen, wanted, there))
         versions.update(dict.fromkeys(headers, ["6.1.176-1"] if self.headers_offered else []))
@@ -290,7 +292,7 @@ class World(world.World):
             comes = () if target.is_precompiled else ("dkms",)
             if not there.vgpu_manager and not target.of_installer:
                 request["libnvidia-ml1"] = "%s-1" % target.version
-        brought = {**dict.fromkeys(comes, "3.0.10-8"), **self._of_archive(target)}
+        brought = {**dict.fromkeys(comes, self.dkms), **self._of_archive(target)}
         installs = {**request, **brought}
         installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
         removes = tuple(name for name in self.installed if building.loses([name]) and name not in installs

@@ -56,6 +56,11 @@ def test_what_no_driver_can_do_is_said(ids: tuple, wanted: str, branch: int, sai
     assert refusal.remedy
 
 
+@pytest.mark.parametrize("board", [V100, T4, A100, GH200, B200, B300])
+def test_the_branch_that_is_named_without_a_wish_has_a_module_for_every_gpu(board: str) -> None:
+    assert catalogue.choose_module(facts(board).gpus, "auto", catalogue.LONG_TERM_BRANCH).refusal is None
+
+
 def test_equal_gpus_are_named_together() -> None:
     refusal = catalogue.choose_module(facts(B200, B200, V100).gpus, "proprietary", 580).refusal
     assert refusal is not None

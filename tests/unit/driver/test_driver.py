@@ -71,8 +71,9 @@ class TestExchange:
 
 class TestBranches:
     @pytest.mark.parametrize("version, month, said", [
-        ("580.178.04", "2028-09", "Driver branch 580 (long-term support) is mended no more since 2028-08"),
-        ("580.178.04", "2026-11", ""), ("640.20.01", "2026-11", "none of those that this collection knows"),
+        ("580.178.04", "2028-09", "Driver branch 580 (long-term support) is mended no more since 2028-06"),
+        ("580.178.04", "2026-11", ""), ("620.70.06", "2026-11", ""),
+        ("640.20.01", "2026-11", "none of those that this collection knows"),
     ])
     def test_a_branch_without_future_is_noted_and_installed(self, version: str, month: str, said: str) -> None:
         world = World(versions=(version,), more={"month": month})

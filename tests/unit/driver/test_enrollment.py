@@ -7,7 +7,7 @@ import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, List
+from typing import Any, List, Tuple
 
 import pytest
 import signing_keys as keys
@@ -17,14 +17,17 @@ from gpu_hosts import A100, facts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan, Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import enrollment, executors, signing
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import FRAMEWORK_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing_key import read_signing_key
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import read_module
 
 PASSWORD = "correct horse"
 MOK = ("/var/lib/dkms/mok.key", "/var/lib/dkms/mok.pub")
+SHIM_SIGNED = ("/var/lib/shim-signed/mok/MOK.priv", "/var/lib/shim-signed/mok/MOK.der")
+URI = "pkcs11:token=fleet;object=modsign"
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="keys belong to root")
 needs_modinfo = pytest.mark.skipif(Host().which("modinfo") is None, reason="kmod is not installed")
 
@@ -71,8 +74,32 @@ class TestReading:
         host = Host(str(tmp_path))
         keys.firmware(host)
         assert read_signing_key(host, policy()) == signing.SigningKey(*MOK, lacks=("mokutil", "openssl"))
+
+    @pytest.mark.parametrize("release, key", [
+        ("ID=ubuntu\nID_LIKE=debian\n", SHIM_SIGNED), ('ID=linuxmint\nID_LIKE="ubuntu debian"\n', SHIM_SIGNED),
+        ("ID=debian\n", MOK), ('ID=kali\nID_LIKE="debian ubuntu"\n', MOK), ("ID=rocky\nID_LIKE=rhel\n", MOK)])
+    def test_on_ubuntu_alone_it_is_the_one_of_its_own_program(
+        self, tmp_path: Path, release: str, key: Tuple[str, str]
+    ) -> None:
+        host = Host(str(tmp_path))
+        host.write("/etc/os-release", release)
+        # Debian's shim-signed-common has the program too, and others put their keys into the same directory
         host.write("/usr/sbin/update-secureboot-policy", "", mode=0o755)
-        assert read_signing_key(host, policy()).certificate == "/var/lib/shim-signed/mok/MOK.der"
+        host.write(SHIM_SIGNED[1], "")
+        found = read_signing_key(host, policy())
+        assert (found.key, found.certificate) == key
+
+    @pytest.mark.parametrize("os_id, said, pair", [
+        ("debian", "mok_signing_key=/k", ("/k", MOK[1])), ("ubuntu", "mok_signing_key=/k", ("/k", MOK[1])),
+        ("debian", "mok_certificate=/c", (MOK[0], "/c")), ("ubuntu", "mok_certificate=/c", SHIM_SIGNED)])
+    def test_half_a_pair_that_dkms_is_told_of_is_made_whole_as_dkms_does_it(
+        self, tmp_path: Path, os_id: str, said: str, pair: Tuple[str, str]
+    ) -> None:
+        host = Host(str(tmp_path))
+        host.write("/etc/os-release", "ID=%s\n" % os_id)
+        host.write("/etc/dkms/framework.conf", said + "\n")
+        found = read_signing_key(host, policy())
+        assert (found.key, found.certificate) == pair
 
     def test_the_one_that_dkms_is_told_of_counts(self, tmp_path: Path) -> None:
         host = Host(str(tmp_path))
@@ -142,6 +169,53 @@ class TestReading:
             ["openssl", "x509", "-inform", "DER", "-in", str(ours.certificate)],
             check=True, capture_output=True).stdout)
         assert "-outform DER" in told(), "mokutil takes no other"
+
+
+@root_only
+class TestToken:
+    """DKMS's configuration names a key that a PKCS#11 token keeps."""
+
+    def host(self, tmp_path: Path, more: str = "") -> Host:
+        host = Host(str(tmp_path / "root"))
+        host.write("/etc/dkms/framework.conf", 'mok_signing_key="%s%s"\nmok_certificate=%s\n' % (URI, more, MOK[1]))
+        return host
+
+    def test_its_certificate_tells_of_it_as_of_any_other(self, tmp_path: Path) -> None:
+        host, ours = self.host(tmp_path), keys.make(tmp_path, "ours")
+        keys.firmware(host, [ours])
+        host.write_bytes(MOK[1], ours.der)
+        found = read_signing_key(host, policy())
+        assert (found.key, found.state, found.serial) == (URI, "enrolled", ours.read.serial)
+        assert found.objection == "" and not found.alone
+
+    def test_without_its_certificate_it_is_refused_and_no_other_is_made(self, tmp_path: Path) -> None:
+        host = self.host(tmp_path)
+        keys.firmware(host)
+        key = replace(read_signing_key(host, policy()), lacks=())
+        for asked in ("enroll", "require_signed"):
+            wanted = policy(secure_boot=asked, enrollment_password=PASSWORD if asked == "enroll" else "")
+            plan = made(World(signing_key=key), wanted, facts(A100, secure_boot=True))
+            (refusal,) = plan.refusals
+            assert refusal.code == "driver.signing_certificate_unusable" and not plan.steps
+            assert "no file %s" % MOK[1] in refusal.found and URI in refusal.found
+            assert "`mok_certificate`" in refusal.remedy and "chmod" not in refusal.remedy
+
+    def test_one_that_the_firmware_does_not_know_is_imported_and_stays(self, tmp_path: Path) -> None:
+        host, ours = self.host(tmp_path), keys.make(tmp_path, "ours")
+        keys.firmware(host)
+        host.write_bytes(MOK[1], ours.der)
+        key = replace(read_signing_key(host, policy()), lacks=(), unenrollable=())
+        steps = made(World(signing_key=key), policy(secure_boot="enroll", enrollment_password=PASSWORD),
+                     facts(A100, secure_boot=True)).steps
+        assert [step.action for step in steps if step.action.startswith("signing_key.")] == [enrollment.IMPORT]
+
+    def test_its_pin_is_told_nobody(self, tmp_path: Path) -> None:
+        assert read_signing_key(self.host(tmp_path, "?pin-value=1234"), policy()).key == URI
+
+    def test_an_option_is_a_file(self) -> None:
+        with pytest.raises(GpuOpsError, match="PKCS#11") as caught:
+            policy(signing_key=URI + "?pin-value=1234", signing_certificate="/c")
+        assert caught.value.refusals[0].code == "driver.signing_pair_incomplete" and "1234" not in str(caught.value)
 
 
 @root_only
@@ -283,6 +357,52 @@ class TestRefusals:
         assert [step.action for step in made(world, policy(secure_boot="enroll"), self.there).steps] == []
         world.kernels = (replace(kernel, key="77"),)
         assert [step.action for step in made(world, policy(secure_boot="enroll"), self.there).steps] == ["dkms.build"]
+
+
+class TestUnheeded:
+    """Before 3.0.4 DKMS cannot be told of a key."""
+
+    OLD = "2.8.7-2ubuntu2.2"
+    PAIR = ("/etc/keys/fleet.key", "/etc/keys/fleet.der")
+    KEY = signing.SigningKey(*SHIM_SIGNED, serial="5e71a1", name="ours", state=signing.ENROLLED)
+    there = facts(A100, secure_boot=True)
+
+    def world(self, comes: str = OLD, installed: str = "") -> World:
+        return World(dkms=comes, installed={"dkms": installed} if installed else {}, signing_key=self.KEY,
+                     facts=self.there)
+
+    def plan(self, world: World, pair: Tuple[str, str] = PAIR, **changes: Any) -> Plan:
+        return made(world, policy(signing_key=pair[0], signing_certificate=pair[1], **changes), world.facts)
+
+    @pytest.mark.parametrize("changes", [
+        {}, {"secure_boot": "enroll", "enrollment_password": PASSWORD}, {"state": "staged"}])
+    @pytest.mark.parametrize("installed", ["", OLD])
+    def test_a_key_of_the_policy_is_refused_before_it_comes_or_builds(self, installed: str, changes: Any) -> None:
+        plan = self.plan(self.world(installed=installed), **changes)
+        (refusal,) = plan.refusals
+        assert (refusal.code, refusal.option) == ("driver.signing_key_unheeded", "signing_key") and not plan.steps
+        assert self.OLD in refusal.found and self.PAIR[0] in refusal.found
+        assert "DKMS 3.0.4 or newer" in refusal.wanted and "MOK.priv" in refusal.remedy
+
+    def test_one_that_has_built_already_is_no_better(self) -> None:
+        world = self.world()
+        world.apply(made(world, policy(), self.there))
+        assert world.kernels[0].trusted and made(world, policy(), self.there) == Plan()
+        assert [each.code for each in self.plan(world).refusals] == ["driver.signing_key_unheeded"]
+
+    @pytest.mark.parametrize("installed, comes", [
+        ("", "3.0.4-1"), ("", "1:3.2.2-1~deb13u1"), (OLD, "3.0.10-8"), ("3.0.11-1ubuntu13", "3.0.11-1ubuntu13")])
+    def test_one_that_can_be_told_is_told(self, installed: str, comes: str) -> None:
+        plan = self.plan(self.world(comes, installed))
+        assert not plan.refusals and FRAMEWORK_FILE in [step.subject for step in plan.steps]
+
+    def test_its_own_key_is_signed_with_and_unsigned_modules_need_none(self) -> None:
+        assert not self.plan(self.world(), SHIM_SIGNED).refusals
+        assert not made(self.world(), policy(), self.there).refusals
+        assert not self.plan(self.world(), secure_boot="ignore").refusals
+        world = self.world()
+        world.facts = facts(A100)
+        assert not self.plan(world).refusals
 
 
 @root_only

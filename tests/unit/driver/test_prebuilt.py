@@ -43,6 +43,9 @@ class TestBounds:
         ("nvidia-kernel-common-580-server (>= 580.178.04)", "580.126.09-0ubuntu1", False),
         ("nvidia-kernel-common-580 (= 580.178.04-0ubuntu1)", "580.178.04-0ubuntu1", True),
         ("linux-image-6.8.0-90-generic", "580.178.04-0ubuntu1", True),
+        # Of the proprietary kind, which says no more
+        ("nvidia-kernel-common-535-server (>= 535.161.08)", "535.161.08-0ubuntu2.22.04.1", True),
+        ("nvidia-kernel-common-535-server (>= 535.161.08)", "535.183.01-0ubuntu0.22.04.1", False),
     ])
     def test_modules_are_of_the_driver_within_their_bounds(self, depends: str, version: str, fits: bool) -> None:
         assert prebuilt.is_made_for(depends, version) is fits

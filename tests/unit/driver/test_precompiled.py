@@ -33,8 +33,8 @@ needs_apt = pytest.mark.skipif(
 OLD, FITTING, NEWEST = "580.126.09", "580.178.04", "580.186.00"
 # The kernel that runs, and the one that Ubuntu has meanwhile
 RUNNING, NEXT = "6.8.0-90-generic", "6.8.0-95-generic"
-SERIES = "580-server-open"
-MODULES = "linux-modules-nvidia-%s-" % SERIES
+SERIES, PROPRIETARY = "580-server-open", "580-server"
+MODULES, PROPRIETARY_MODULES = ("linux-modules-nvidia-%s-" % series for series in (SERIES, PROPRIETARY))
 UBUNTU = facts(A100, os_id="ubuntu", os_version="24.04", kernel=RUNNING, boot_kernel=RUNNING)
 
 
@@ -42,8 +42,13 @@ def revision(driver: str) -> str:
     return driver + "-0ubuntu0.24.04.1"
 
 
+def lower_bound(driver: str) -> str:
+    """All that modules of the proprietary kind, and what follows kernels of either, say of their driver."""
+    return "nvidia-kernel-common-580-server (>= %s)" % driver
+
+
 def bounds(driver: str) -> str:
-    return "nvidia-kernel-common-580-server (<= %s-1), nvidia-kernel-common-580-server (>= %s)" % (driver, driver)
+    return "nvidia-kernel-common-580-server (<= %s-1), %s" % (driver, lower_bound(driver))
 
 
 def archive(directory: Path) -> None:
@@ -54,6 +59,8 @@ def archive(directory: Path) -> None:
         for name, depends in (
                 ("nvidia-kernel-common-580-server", ""), ("libnvidia-compute-580-server", ""),
                 ("nvidia-utils-580-server", "libnvidia-compute-580-server (= %s)" % version),
+                ("nvidia-headless-no-dkms-" + PROPRIETARY, "libnvidia-compute-580-server (= %s), %s" % (
+                    version, common)),
                 ("nvidia-dkms-" + SERIES, "dkms, " + common),
                 ("nvidia-headless-no-dkms-" + SERIES, "libnvidia-compute-580-server (= %s), %s" % (version, common)),
                 ("nvidia-headless-" + SERIES, "nvidia-headless-no-dkms-%s (= %s), nvidia-dkms-%s (= %s)" % (
@@ -71,10 +78,11 @@ def archive(directory: Path) -> None:
     for kernel, version, driver in ((RUNNING, "6.8.0-90.91", OLD), (RUNNING, "6.8.0-90.91+1", FITTING),
                                     (NEXT, "6.8.0-95.95", FITTING)):
         build(directory, "linux-signatures-nvidia-" + kernel, version)
-        build(directory, MODULES + kernel, version, depends="linux-image-%s, linux-signatures-nvidia-%s (= %s), %s" % (
-            kernel, kernel, version, bounds(driver)))
-        build(directory, MODULES + "generic", version, depends="%s%s (= %s), %s" % (
-            MODULES, kernel, version, bounds(driver)))
+        for modules, tie in ((MODULES, bounds(driver)), (PROPRIETARY_MODULES, lower_bound(driver))):
+            build(directory, modules + kernel, version,
+                  depends="linux-image-%s, linux-signatures-nvidia-%s (= %s), %s" % (kernel, kernel, version, tie))
+            build(directory, modules + "generic", version, depends="%s%s (= %s), %s" % (
+                modules, kernel, version, lower_bound(driver)))
 
 
 class Machine:
@@ -212,6 +220,17 @@ def test_modules_of_another_driver_than_the_wanted_are_named(machine: Machine) -
     (refusal,) = machine.plan(build="precompiled", version=NEWEST).refusals
     assert "%s%s is of driver %s, %s for kernel" % (MODULES, RUNNING, OLD, FITTING) in refusal.found
     assert "set `version` to %s or %s" % (OLD, FITTING) in refusal.remedy
+
+
+@needs_apt
+def test_modules_whose_dependencies_let_newer_drivers_in_come_with_their_own(machine: Machine) -> None:
+    plan = machine.plan(build="precompiled", kernel_module="proprietary")
+    (coming,) = [step.change["after"] for step in plan.steps if step.action == "packages.install"]
+    assert {name: coming[PROPRIETARY_MODULES + name] for name in (RUNNING, "generic")} == dict.fromkeys(
+        (RUNNING, "generic"), "6.8.0-90.91+1")
+    assert coming["nvidia-utils-580-server"] == coming["nvidia-kernel-common-580-server"] == revision(FITTING)
+    (refusal,) = machine.plan(build="precompiled", kernel_module="proprietary", version=NEWEST).refusals
+    assert "%s%s is of driver %s, %s for kernel" % (PROPRIETARY_MODULES, RUNNING, OLD, FITTING) in refusal.found
 
 
 @needs_apt

@@ -3,8 +3,10 @@
 """The branches of NVIDIA's driver: what they are, how long NVIDIA mends them, which modules their packages hold.
 
 Sources: releases.json and "Supported Drivers and CUDA Toolkit Versions" of NVIDIA's data center documentation (types,
-dates, CUDA); release notes of the branches (packaging of the proprietary module ends with 615, names without a branch
-begin with 590, those of the fabric manager and its kin with 580).
+dates, CUDA; that of 620 for 580, 595 and 620, and it names no month for new feature branches); redistrib_620.70.06.json
+of 2026-11-04 (CUDA of 620); release notes of the branches (packaging of the proprietary module ends with 615, names
+without a branch begin with 590, those of the fabric manager and its kin with 580) and the Driver Installation Guide of
+620, which has both as they were.
 """
 from __future__ import annotations
 
@@ -46,14 +48,16 @@ BRANCHES: Tuple[Branch, ...] = (
     Branch(550, PRODUCTION, "2025-04", "12.4"),
     Branch(570, PRODUCTION, "2026-02", "12.8"),
     Branch(575, NEW_FEATURE, "2026-06", "12.9"),
-    Branch(580, LONG_TERM, "2028-08", "13.0"),
+    Branch(580, LONG_TERM, "2028-06", "13.0"),
     Branch(590, NEW_FEATURE, "2026-12", "13.1"),
     Branch(595, PRODUCTION, "2027-03", "13.2"),
     Branch(610, NEW_FEATURE, "2027-08", "13.3", told=False),
     Branch(615, NEW_FEATURE, "2027-09", "13.4", told=False),
+    Branch(620, LONG_TERM, "2029-09", "13.5"),
 )
-# Every GPU that a driver of today is for has a module in it
-LONG_TERM_BRANCH = max(branch.number for branch in BRANCHES if branch.kind == LONG_TERM)
+# Every GPU that a driver of today is for has a module in it: of both kinds, as those before Turing have no open one
+LONG_TERM_BRANCH = max(branch.number for branch in BRANCHES
+                       if branch.kind == LONG_TERM and branch.number < FIRST_OPEN_ONLY)
 _BY_NUMBER: Dict[int, Branch] = {branch.number: branch for branch in BRANCHES}
 
 
