@@ -55,7 +55,7 @@ def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str
 def _of_installer(observation: Observation, facts: HostFacts) -> Optional[Record]:
     """The driver that NVIDIA's installer has brought, where its file is still there."""
     version, file = observation.runfile, observation.installer.file
-    if observation.installer.is_half or observation.installer.cached.get(file.get("sha256", "")) != version \
+    if observation.installer.is_half or not observation.installer.has(version, file.get("sha256", "")) \
             or not is_proven(version, facts, observation.record):
         return None
     return Record(version, facts.module_installed, "", {}, tuple(sorted(observation.installed_by_us)), (),

@@ -73,6 +73,10 @@ class Installer:
     is_there: bool = True
     space: Optional[Space] = None
 
+    def has(self, version: str, sha256: str) -> bool:
+        """Whether a file was fetched, and as that of this driver: under another one's name nothing would find it."""
+        return self.cached.get(sha256) == version
+
 
 def version(host: Host) -> str:
     """The version of the driver that can be taken away, 'unknown' where a removal was stopped after its list; '' where

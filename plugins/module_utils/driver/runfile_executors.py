@@ -78,9 +78,17 @@ def fetcher(policy: Policy) -> Executor:
                        "been installed", option="runfile_checksum")
         host.run(["chmod", "0600", host.path(_FETCHED)])
         host.sync()
+        _remove_names(host, wanted)
         host.rename(_FETCHED, cached_path(step.parameters["version"], wanted))
 
     return fetch
+
+
+def _remove_names(host: Host, sha256_of: str) -> None:
+    """A file that was taken for another version has another name, and is looked for by its own alone."""
+    for name in host.list(STORE):
+        if name.endswith("-%s.run" % sha256_of):
+            host.remove("%s/%s" % (STORE, name))
 
 
 def _not_fetched(place: str, done: CommandResult) -> GpuOpsError:

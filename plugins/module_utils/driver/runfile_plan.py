@@ -87,13 +87,13 @@ def refuse_target(observation: Observation, policy: Policy, facts: HostFacts, ta
             "driver.runfile_of_others", "driver %s, which others have installed by NVIDIA's installer" % there,
             "driver %s with the %s kernel module for every kernel" % (target.version, target.module),
             "set `migrate` to true to have it replaced, or run `nvidia-uninstall`", option="migrate")]
-    if policy.runfile_checksum not in observation.installer.cached and not observation.installer.is_there:
+    if not observation.installer.has(target.version, policy.runfile_checksum) and not observation.installer.is_there:
         return [Refusal(
             "driver.runfile_not_there", "no file %s on this host" % place(policy, facts),
             "NVIDIA's installer %s for %s" % (target.version, facts.arch),
             "put it there, or correct `runfile`: a path is one on the host", option="runfile")]
     refused = [] if observation.offer is not None else refuse_headless(observation, {}, policy, facts, target)
-    return refused or refusals.no_space(observation.installer.space, _room(observation, policy), {
+    return refused or refusals.no_space(observation.installer.space, _room(observation, policy, target), {
         runfile.CACHE: " (`apt-get clean`)", space.SYSTEM: " (`apt-get clean`)"})
 
 
@@ -108,7 +108,7 @@ def refuse_way_back(observation: Observation, record: Record, target: Target) ->
     if not installer_runs(observation, target):
         return []
     packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
-    lacks = "" if record.runfile["sha256"] in observation.installer.cached else \
+    lacks = "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
         "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
     found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
     return [Refusal(
@@ -123,9 +123,9 @@ def _is_ours(observation: Observation) -> bool:
     return there.is_half or bool(there.ours) and observation.runfile in (there.ours, "unknown")
 
 
-def _room(observation: Observation, policy: Policy) -> Simulation:
+def _room(observation: Observation, policy: Policy, target: Target) -> Simulation:
     """What it takes, as a transaction: what it replaces goes only in its course, and counts as if it stayed."""
-    fetched = 0 if policy.runfile_checksum in observation.installer.cached else _FILE
+    fetched = 0 if observation.installer.has(target.version, policy.runfile_checksum) else _FILE
     return Simulation({}, (), download=fetched + _UNPACKED, unpacked=_INSTALLED)
 
 
@@ -143,7 +143,7 @@ def refuse_tools(versions: Mapping[str, Sequence[str]], target: Target, where: s
 
 def fetch_steps(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Step]:
     sha256 = policy.runfile_checksum
-    if not installer_runs(observation, target) or sha256 in observation.installer.cached:
+    if not installer_runs(observation, target) or observation.installer.has(target.version, sha256):
         return []
     return [Step(
         NAME, FETCH, "driver %s" % target.version,

@@ -574,7 +574,7 @@ class World(world.World):
 
     def runfile_fetch(self, step: Step) -> None:
         sha256 = step.change["after"]["sha256"]
-        assert sha256 not in self.installer.cached
+        assert not self.installer.has(step.parameters["version"], sha256)
         self.installer = replace(self.installer, cached={**self.installer.cached, sha256: step.parameters["version"]})
 
     def runfile_install(self, step: Step) -> Disruption:

@@ -115,6 +115,12 @@ class TestInstalls:
         installed(host, OLD, flavour="full")
         assert host.host.exists(library)
 
+    def test_a_file_under_the_name_of_another_version_is_fetched_under_its_own(self, host: Host) -> None:
+        host.apply(host.run_of(OLD, state="staged"))
+        host.host.rename(runfile.cached_path(OLD, host.files[OLD]), runfile.cached_path(NEW, host.files[OLD]))
+        installed(host, OLD)
+        assert host.host.list(runfile.STORE) == [runfile.cached_path(OLD, host.files[OLD]).rpartition("/")[2]]
+
     def test_its_file_and_directory_are_roots_alone(self, host: Host) -> None:
         host.apply(host.run_of(OLD, state="staged"))
         assert host.host.mode(runfile.STORE) == 0o700
