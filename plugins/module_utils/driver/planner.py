@@ -358,8 +358,7 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += [packages] if packages else []
     steps += backend.steps_after(observation, policy, target, packages)
     install = runfile_plan.install_steps(
-        observation, facts, target, runfile_plan.file_of(policy),
-        [step.id for step in (*before, *removal)]) if target.of_installer else []
+        observation, facts, target, [step.id for step in (*before, *removal)]) if target.of_installer else []
     steps += [*removal, *install] if target.of_installer else []
     builds = _module_steps(observation, policy, facts, target, packages,
                            _built_ahead(observation, target, packages, ahead),
@@ -615,7 +614,7 @@ def _plan_back_to_installers(observation: Observation, record: Record, policy: P
         return Plan(refusals=tuple(refusals))
     observation = foreseen(observation, target)
     removal = runfile_plan.removal_steps(observation, facts, target)
-    install = runfile_plan.install_steps(observation, facts, target, record.runfile, [step.id for step in removal])
+    install = runfile_plan.install_steps(observation, facts, target, [step.id for step in removal])
     install = [replace(step, why="Driver %s was there before the last change." % record.version) for step in install]
     builds = runfile_plan.after(_module_steps(observation, policy, facts, target, None), install)
     return Plan(

@@ -77,6 +77,10 @@ class Installer:
         """Whether a file was fetched, and as that of this driver: under another one's name nothing would find it."""
         return self.cached.get(sha256) == version
 
+    def came_otherwise(self, version: str, file: Mapping[str, str]) -> bool:
+        """Whether this driver came by us, of another file or in another flavour; of those of others nobody knows."""
+        return self.ours == version and dict(self.file) != dict(file)
+
 
 def version(host: Host) -> str:
     """The version of the driver that can be taken away, 'unknown' where a removal was stopped after its list; '' where

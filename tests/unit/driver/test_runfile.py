@@ -274,6 +274,27 @@ class TestChanges:
         assert runfile.version(host.host) == OLD and not host.host.exists("/unloaded")
         assert host.plan(in_use(OLD), source="runfile", state="rolled_back").steps == ()
 
+    def test_another_flavour_of_the_same_file_and_back(self, host: Host) -> None:
+        library = "/usr/lib/x86_64-linux-gnu/libGLX_nvidia.so." + OLD
+        installed(host, OLD)
+        host.apply(host.run_of(OLD, in_use(OLD), flavour="full"))
+        assert host.host.exists(library) and host.run_of(OLD, in_use(OLD), flavour="full").steps == ()
+        host.apply(host.plan(in_use(OLD), source="runfile", state="rolled_back"))
+        assert not host.host.exists(library)
+        assert host.plan(in_use(OLD), source="runfile", state="rolled_back").steps == ()
+
+    def test_another_file_of_the_same_version_and_back(self, host: Host) -> None:
+        installed(host, OLD)
+        before, firmware = host.files[OLD], "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
+        host.files[OLD] = installer(
+            host.repository.directory / "other.run", OLD, str(host.root.path), **{"gsp_ga10x.bin": "another"})
+        other = {"runfile": host.repository.url + "other.run"}
+        host.apply(host.run_of(OLD, in_use(OLD), **other))
+        assert host.host.read(firmware) == "another" and host.run_of(OLD, in_use(OLD), **other).steps == ()
+        assert set(runfile.cached(host.host)) == {before, host.files[OLD]}
+        host.apply(host.plan(in_use(OLD), source="runfile", state="rolled_back"))
+        assert host.host.read(firmware) == "firmware " + OLD
+
     @pytest.mark.parametrize("dkms", [(), ("dkms=3.0.10-8",)])
     def test_packages_go_for_it_and_come_back(self, host: Host, dkms: Tuple[str, ...]) -> None:
         host.root.install(*("%s=%s-1" % (name, OLD) for name in NAMES), *dkms)
