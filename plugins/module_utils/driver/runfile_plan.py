@@ -26,7 +26,8 @@ from .target import Target
 
 NAME = "driver"
 FETCH, INSTALL, FORGET = "runfile.fetch", "runfile.install", "runfile.forget"
-ARCHITECTURES = ("x86_64", "aarch64")
+# With the numbers that programs for them have (elf.h, EM_X86_64 and EM_AARCH64)
+ARCHITECTURES: Mapping[str, int] = {"x86_64": 62, "aarch64": 183}
 _NVIDIAS = "https://us.download.nvidia.com/tesla/%s/"
 # Of 590.48.01 for x86_64, with room to spare: the file, what it unpacks to, and what it installs
 _FILE, _UNPACKED, _INSTALLED = 600 * space.MIB, 1600 * space.MIB, 1200 * space.MIB
@@ -152,7 +153,8 @@ def fetch_steps(observation: Observation, policy: Policy, facts: HostFacts, targ
         NAME, FETCH, "driver %s" % target.version,
         "The file is on the host, and is the one that is wanted, before anything on it changes.",
         change={"before": {"sha256": None}, "after": {"sha256": target.file["sha256"]}},
-        parameters={"place": place(policy, facts), "version": target.version, "timeout": 3600})]
+        parameters={"place": place(policy, facts), "version": target.version, "module": target.module,
+                    "arch": facts.arch, "timeout": 3600})]
 
 
 def removal_steps(observation: Observation, facts: HostFacts, target: Target) -> List[Step]:

@@ -9,7 +9,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, Set, Tuple
+from typing import Any, Dict, Iterator, Optional, Set, Tuple
 
 import pytest
 from apt_machine import NAMES, Machine
@@ -23,6 +23,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Com
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.runfile_executors import machine_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import index, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.skipif(
     any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
 OLD, NEW = "580.178.04", "595.91.07"
 BARE = facts(A100)
+ELF_OF_AARCH64 = "\x7fELF\2\1\1" + "\0" * 11 + "\xb7\0"
 
 
 def in_use(version: str) -> HostFacts:
@@ -143,7 +145,7 @@ class TestInstalls:
 
 
 class TestRefuses:
-    """Whatever is wrong with the file: the host is as it was, but for the file and DKMS."""
+    """Whatever is wrong with the file: the host is as it was."""
 
     def fails(self, host: Host, code: str, **changes: Any) -> GpuOpsError:
         with pytest.raises(GpuOpsError) as failed:
@@ -170,18 +172,53 @@ class TestRefuses:
         self.fails(host, "driver.runfile_lost")
         assert runfile.cached(host.host) == {}
 
+    @pytest.mark.parametrize("state", ["staged", "present"])
     @pytest.mark.parametrize("changed, said", [
         ({".manifest": "Driver\n%s\n-\nnvidia\n-\n-\n-\n-\nnvidia-smi 0755 UTILITY_BINARY\n" % NEW}, NEW),
         ({"kernel-open__dkms.conf": ""}, "kernel-open/dkms.conf"),
         ({"kernel-open__dkms.conf": DKMS_CONF + "__NEWER_TOKEN\n"}, "__NEWER_TOKEN"),
+        ({"kernel__dkms.conf": DKMS_CONF + "__NEWER_TOKEN\n"}, "kernel/dkms.conf"),
         ({"nvidia-installer": ""}, "does not unpack"),
+        ({"nvidia-installer": ELF_OF_AARCH64}, "183"),
     ])
     def test_a_file_that_is_not_what_it_was_taken_for(
-        self, host: Host, changed: Dict[str, str], said: str
+        self, host: Host, changed: Dict[str, str], said: str, state: str
     ) -> None:
+        """Also where another driver is there: it stays."""
         path = host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)
         host.files[OLD] = installer(path, OLD, str(host.root.path), **changed)
-        assert said in self.fails(host, "driver.runfile_not_understood").found
+        assert said in self.fails(host, "driver.runfile_not_understood", state=state).found
+        assert host.host.list(runfile.STORE) == [] and "dkms" not in host.root.installed()
+        if state == "present":
+            installed(host, NEW)
+            before = host.tree()
+            with pytest.raises(GpuOpsError) as failed:
+                host.apply(host.run_of(OLD, in_use(NEW)))
+            assert failed.value.code == "driver.runfile_not_understood" and host.tree() == before
+
+    def test_corrected_as_the_error_says_it_is_installed(self, host: Host) -> None:
+        path = host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)
+        host.files[OLD] = installer(path, NEW, str(host.root.path))
+        self.fails(host, "driver.runfile_not_understood")
+        host.apply(host.plan(BARE, source="runfile", version=NEW, runfile=host.repository.url + path.name,
+                             runfile_checksum=host.files[OLD]))
+        assert runfile.version(host.host) == NEW
+
+    def test_a_file_without_the_source_of_the_module_that_is_wanted_later(self, host: Host) -> None:
+        path = host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)
+        host.files[OLD] = installer(path, OLD, str(host.root.path), **{
+            "kernel__" + name: "" for name in ("dkms.conf", "Kbuild", "nvidia__nv.c")})
+        host.apply(host.run_of(OLD, state="staged"))
+        told = self.fails(host, "driver.runfile_not_understood", kernel_module="proprietary")
+        assert "kernel/dkms.conf" in told.found and "none of its files is there" in told.remedy
+        assert not host.host.exists(runfile.WORK)
+
+    @pytest.mark.parametrize("program, machine", [
+        (b"\x7fELF\2\1\1" + bytes(11) + b"\x3e\0", 62), (b"\x7fELF\2\1\1" + bytes(11) + b"\xb7\0", 183),
+        (b"\x7fELF\2\2\1" + bytes(11) + b"\0\x15", 21), (b"\x7fELF\2\1\1", 0), (b"#!/bin/sh\n", None), (b"", None),
+    ])
+    def test_the_machine_that_a_program_is_for(self, program: bytes, machine: Optional[int]) -> None:
+        assert machine_of(program) == machine
 
     def test_no_space(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(host.host), "free", lambda *_words: 1 << 20)
