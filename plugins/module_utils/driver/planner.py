@@ -336,7 +336,7 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages, backend = _packages_step(observation, facts, target), backend_of(facts)
     gone = _removal(observation, policy, facts, target, packages)
-    exchange = next((step for step in (packages, *gone) if rollback.exchanges(step)), packages) \
+    exchange = next((step for step in (packages, *gone) if rollback.exchanges(step)), None) \
         if target.of_installer else packages
     record = rollback.record_steps(observation, facts, exchange, target.packages.floating)
     # What is fetched is resolved on the host, by the hold that is there
@@ -371,7 +371,7 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages, ahead)
     steps += [] if target.of_installer else runfile_plan.forget_steps(observation, removal)
-    way = {**rollback.returns_to(observation, facts, exchange, builds, target.packages.floating),
+    way = {**rollback.returns_to(observation, facts, exchange, [*install, *builds], target.packages.floating),
            **containerized.no_way_back(observation.container, packages, facts)}
     if not target.of_installer:
         way.update(rollback.no_way_back(removal, "what NVIDIA's installer brought is in no package"))

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, Iterator, Optional, Set, Tuple
 
@@ -310,6 +311,22 @@ class TestChanges:
         host.reads(OLD)
         assert runfile.version(host.host) == OLD and not host.host.exists("/unloaded")
         assert host.plan(in_use(OLD), source="runfile", state="rolled_back").steps == ()
+
+    @pytest.mark.parametrize("stopped, version", [("runfile.install", ""), ("dkms.build", NEW)])
+    def test_stopped_half_way_it_still_has_its_way_back(self, host: Host, stopped: str, version: str) -> None:
+        """stopped: before this step; version: what is there then."""
+        installed(host, OLD)
+        plan = host.run_of(NEW, in_use(OLD))
+        actions = [step.action for step in plan.steps]
+        host.apply(replace(plan, steps=plan.steps[:actions.index(stopped)]))
+        host.built = (Kernel(BARE.kernel, headers=True),)
+        there = BARE.but(driver_loaded=OLD, driver_userspace=version)
+        again = host.run_of(NEW, there)
+        first = next(step for step in again.steps if step.action == stopped)
+        assert {step: (way["version"], way["how"]) for step, way in again.returns_to.items()} == {
+            first.id: (OLD, "archive")}
+        host.apply(host.plan(there, source="runfile", state="rolled_back"))
+        assert runfile.version(host.host) == OLD
 
     def test_another_flavour_of_the_same_file_and_back(self, host: Host) -> None:
         library = "/usr/lib/x86_64-linux-gnu/libGLX_nvidia.so." + OLD
