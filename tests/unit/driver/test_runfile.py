@@ -328,6 +328,15 @@ class TestChanges:
         host.apply(host.plan(there, source="runfile", state="rolled_back"))
         assert runfile.version(host.host) == OLD
 
+    def test_without_space_it_is_not_taken_away_for_the_one_before(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        installed(host, OLD)
+        installed(host, NEW, there=in_use(OLD))
+        monkeypatch.setattr(type(host.host), "free", lambda *_words: 1 << 20)
+        back = host.plan(in_use(NEW).but(driver_loaded=OLD), source="runfile", state="rolled_back")
+        assert {refusal.code for refusal in back.refusals} == {"packages.no_space"}
+
     def test_another_flavour_of_the_same_file_and_back(self, host: Host) -> None:
         library = "/usr/lib/x86_64-linux-gnu/libGLX_nvidia.so." + OLD
         installed(host, OLD)
