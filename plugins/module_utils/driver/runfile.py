@@ -19,6 +19,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Disruption, Step
+from ..hardware.runfile import MEMORY
 from ..packages.space import Space
 
 NAME = "driver"
@@ -38,7 +39,6 @@ WORK = STORE + "/work"
 BESIDE = "/usr/src/.gpuops-nvidia"
 # In the source of a module that we have given DKMS: which of the two kernel modules it is
 MARK = ".gpuops"
-MEMORY = "driver_runfile"
 SCHEMA = 1
 _VERSION = re.compile(r"\((\d[\d.]*)\)\s*$|^(\d[\d.]*)\s*$")
 _CACHED = re.compile(r"(.+)-([0-9a-f]{64})\.run")

@@ -27,6 +27,7 @@ from ..core.host import CommandResult, Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor
+from ..hardware.runfile import MEMORY
 from ..packages.apt import index
 from . import runfile
 from .policy import Policy
@@ -153,7 +154,7 @@ def install(host: Host, journal: Journal, step: Step) -> None:
         host.write(HALF, "".join(name + "\n" for name in names), 0o600)
         _run_installer(host, unpacked, step, version)
         _lay_source(host, source, version, kind, configuration)
-        journal.remember(runfile.MEMORY, {
+        journal.remember(MEMORY, {
             "schema": runfile.SCHEMA, "version": version,
             "sha256": step.parameters["sha256"], "flavour": step.parameters["flavour"]})
         host.sync()

@@ -18,6 +18,8 @@ from gpu_hosts import A100, facts
 from nvidia_installer import DKMS_CONF, installer
 from scratch_apt import Repository, Root, build
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation import observation as activation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult
@@ -25,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Pla
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.runfile_executors import machine_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.runfile import MEMORY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import index, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 
@@ -388,9 +391,18 @@ class TestChanges:
         host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
         assert host.host.read(theirs) == "theirs" and host.tree() == before
 
+    def test_the_module_of_one_that_came_by_us_is_ours_to_unload_and_that_of_others_is_not(self, host: Host) -> None:
+        def is_unloaded() -> bool:
+            return activation.observe(host.host, host.journal, Policy(state="absent"), in_use(OLD)).ours
+
+        installed(host, OLD)
+        assert is_unloaded()
+        host.journal.remember(MEMORY, {})
+        assert not is_unloaded()
+
     def test_one_that_others_have_installed_stays_as_it_is(self, host: Host) -> None:
         installed(host, OLD)
-        host.journal.remember(runfile.MEMORY, {})
+        host.journal.remember(MEMORY, {})
         before = host.tree()
         assert host.run_of(OLD, in_use(OLD)).steps == ()
         (refusal,) = host.run_of(NEW, in_use(OLD)).refusals
@@ -409,7 +421,7 @@ class TestChanges:
 
 
 def test_a_memory_of_a_newer_release_is_refused(host: Host) -> None:
-    host.journal.remember(runfile.MEMORY, {"schema": 2})
+    host.journal.remember(MEMORY, {"schema": 2})
     with pytest.raises(GpuOpsError) as failed:
         host.run_of(OLD)
     assert failed.value.code == "driver.runfile_memory_of_a_newer_release"
