@@ -99,14 +99,16 @@ def _facts_with(
     observation: Observation, policy: Policy, facts: HostFacts, planned: Plan, target: Target
 ) -> HostFacts:
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
-    changes = any(step.action == runfile_plan.INSTALL or step.action == PACKAGES_INSTALL
-                  and not peers.is_transaction(step) for step in planned.steps)
+    of_installer = any(step.action == runfile_plan.INSTALL for step in planned.steps)
+    changes = of_installer or any(
+        step.action == PACKAGES_INSTALL and not peers.is_transaction(step) for step in planned.steps)
     built = changes or any(step.action in (building.BUILD, precompiled.VERIFY) for step in planned.steps)
     signer = enrollment.unconfirmed(observation, policy, facts, target)
     if signing.asked_for(policy, facts):
         facts = facts.but(key_pending=signer)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
-                     driver_changes=changes, module_installed=target.module if built else facts.module_installed)
+                     driver_changes=changes, driver_by_runfile=of_installer,
+                     module_installed=target.module if built else facts.module_installed)
 
 
 def _facts_rolled_back(

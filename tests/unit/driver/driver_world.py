@@ -407,6 +407,10 @@ class World(world.World):
         self.migrates = self.migrates or policy.migrate
 
     @property
+    def of_installer(self) -> bool:
+        return bool(self.more.get("runfile"))
+
+    @property
     def is_touched(self) -> bool:
         return super().is_touched or bool(
             self.installed_by_us or self.staged or self.installer.cached or self.installer.ours
