@@ -134,8 +134,8 @@ def _way_back(
     observation: Observation, record: Record, needed: Mapping[str, str], offered: Iterable[str]
 ) -> Dict[str, Any]:
     way = way_back(record, needed, archives_at_hand(observation), offered)
-    lacks = runfile_plan.obstacle(observation, record) if record.runfile else ""
-    return {**way, "how": NONE, "why": lacks} if lacks else way
+    refused = runfile_plan.refuse_once_gone(observation, record) if record.runfile else []
+    return {**way, "how": NONE, "why": refused[0].found} if refused else way
 
 
 def no_way_back(steps: Sequence[Step], why: str) -> Dict[str, Dict[str, Any]]:

@@ -106,22 +106,19 @@ def refuse_headless(
 
 
 def refuse_way_back(observation: Observation, record: Record, target: Target) -> List[Refusal]:
-    if not installer_runs(observation, target):
-        return []
-    found = obstacle(observation, record)
+    return refuse_once_gone(observation, record) if installer_runs(observation, target) else []
+
+
+def refuse_once_gone(observation: Observation, record: Record) -> List[Refusal]:
+    """What would keep the recorded driver of an installer from being installed again, had it gone."""
+    packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
+    lacks = "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
+        "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
+    found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
     return [Refusal(
         "driver.runfile_no_way_back", found,
         "the file of the driver before, and no driver there but an installer's",
         "install the driver that you want (`state: present` with its `version`)")] if found else []
-
-
-def obstacle(observation: Observation, record: Record) -> str:
-    """What keeps the recorded driver of an installer from being installed again, '' for nothing."""
-    packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
-    if packages:
-        return "packages of a driver in its place: %s" % ", ".join(packages)
-    return "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
-        "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
 
 
 def _has(observation: Observation, target: Target) -> bool:
