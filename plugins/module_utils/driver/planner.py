@@ -157,7 +157,8 @@ def _refuse_guest(policy: Policy, facts: HostFacts) -> List[Refusal]:
         return []
     return [Refusal(
         "driver.guest_of_vgpu", "virtual GPUs, of vGPU manager %s" % facts.vgpu_manager,
-        "a driver from source %s: those of public repositories do not drive virtual GPUs" % policy.source,
+        "the guest driver that came with the vGPU manager, as a package that brings the service for licenses: source "
+        "%s has none, and public drivers do not drive virtual GPUs" % policy.source,
         "put the guest driver that came with the vGPU manager (nvidia-linux-grid-580_580.178.04_amd64.deb) into a "
         "repository of your own and set `source` to `local_repository`, or install it yourself and set `source` to "
         "`preinstalled`", option="source")]

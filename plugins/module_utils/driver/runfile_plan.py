@@ -51,11 +51,6 @@ def refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> L
             "driver.runfile_not_for_architecture", "a host of architecture %s" % facts.arch,
             "one of %s, for which NVIDIA's installer is made" % ", ".join(ARCHITECTURES),
             "install the driver yourself and set `source` to `preinstalled`", option="source"))
-    if facts.vgpu_manager and not policy.runfile:
-        found.append(Refusal(
-            "driver.runfile_of_guest", "virtual GPUs, of vGPU manager %s, and no `runfile`" % facts.vgpu_manager,
-            "the guest driver that came with the vGPU manager (NVIDIA-Linux-x86_64-580.178.04-grid.run): the public "
-            "one does not drive virtual GPUs", "set `runfile` to a place of that file", option="runfile"))
     daemons = {"fabric_manager": policy.fabric_manager == "auto" and bool(facts.fabric),
                "imex": policy.imex == "auto" and facts.imex}
     found += [Refusal(
