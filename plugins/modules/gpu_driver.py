@@ -113,8 +113,6 @@ options:
         C(NVIDIA-Linux-x86_64-580.178.04.run). Empty, it is NVIDIA's own directory of that version.
       - A URL is fetched through the proxies of C(apt). Credentials in it (V(https://user:password@mirror/path/\)) are
         in no file, plan or result.
-      - Virtual GPUs need the guest's file that came with the vGPU manager, such as
-        C(NVIDIA-Linux-x86_64-580.178.04-grid.run).
       - The file is kept in C(/var/cache/gpuops/runfile), with that of the driver before for V(rolled_back).
     type: str
     default: ""

@@ -14,6 +14,7 @@ from ..core.host import Host
 from ..core.interrupted import LOADED_WITH, STOPPED, UNDIVIDED, UNLOADED, remembered
 from ..core.journal import Journal
 from ..core.steps import PACKAGES_INSTALL
+from ..hardware import runfile
 from ..hardware.boot import installed_module, module_file
 from ..hardware.driver_container import DriverContainer, read_driver_container
 from ..hardware.holders import Holder, read_holders
@@ -89,7 +90,8 @@ class Observation:
     taken:      parameters that the loaded modules were loaded with and report in another value, as
                 HostFacts.parameters_differ has them.
     guest:      whether the GPUs are virtual ones, whose driver's package has no persistence daemon.
-    ours:       whether packages of the driver came through us: a boot loads it, whatever has been taken back already.
+    ours:       whether the driver came through us, by packages or by NVIDIA's installer: a boot loads it, whatever has
+                been taken back already.
     gdr_node:   whether GDRCopy's node leads to its module, None where there is none.
     container:  a driver container that works here, and what one has left.
     """
@@ -153,8 +155,8 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         taken=tuple(sorted({*memory.get(LOADED_WITH, ()), *(
             stale_parameters(host) if is_older_than_boot(host) else ())})),
         guest=bool(facts.vgpu_manager),
-        ours=any("nvidia" in name and change.before is None
-                 for name, change in journal.packages("driver").items()),
+        ours=runfile.is_ours(journal) or any(
+            "nvidia" in name and change.before is None for name, change in journal.packages("driver").items()),
         gdr_node=_leads_to(host, GDRDRV),
         container=read_driver_container(host),
     )

@@ -81,6 +81,7 @@ def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
         return Plan(requirements=(_no_driver(facts),))
     if observation.container.is_at_work:
         return Plan(refusals=(refusal_of_work(observation.container),))
+    observation = _with_units(observation, facts)
     steps = _boot_steps(observation, facts)
     if facts.awaits_gpu:
         return Plan(steps=tuple(steps + _enable_steps(observation, policy)), complete=False,
@@ -316,7 +317,7 @@ def _service_steps(
     steps: List[Step] = []
     disruption = Disruption.driver_reload if stopped else Disruption.none
     for unit in reversed(SERVICES):
-        state = _state(observation, unit)
+        state = observation.services.get(unit, Service())
         wanted = unit in _wanted(policy) and state.known
         if wanted and not state.enabled:
             steps.append(service_step(NAME, "enable", unit, "It runs after every boot.", Disruption.none,
@@ -342,12 +343,13 @@ def _may_be_started(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     return _wanted(policy) + ((FABRIC_MANAGER,) if policy.fabric_manager == "auto" and facts.fabric else ())
 
 
-def _state(observation: Observation, unit: str) -> Service:
-    """A unit's state; before the driver is installed, as its package will leave it."""
-    state = observation.services.get(unit, Service())
-    if state.known or observation.on_disk or observation.guest:
-        return state
-    return Service(known=True, enabled=True) if unit == PERSISTENCED else state
+def _with_units(observation: Observation, facts: HostFacts) -> Observation:
+    """Before the driver is installed: with the unit that its package will bring, as that leaves it. That of guests has
+    none, and NVIDIA's installer makes none."""
+    if observation.services.get(PERSISTENCED, Service()).known or observation.on_disk or observation.guest \
+            or facts.driver_by_runfile:
+        return observation
+    return replace(observation, services={**observation.services, PERSISTENCED: Service(known=True, enabled=True)})
 
 
 # exchanging a loaded driver
@@ -418,7 +420,7 @@ def _making_way(observation: Observation, policy: Policy, facts: HostFacts) -> T
         return state.known and (state.active or (state.enabled and (state.died or wanted)))
 
     started = _may_be_started(policy, facts)
-    return tuple(unit for unit in SERVICES if makes_way(_state(observation, unit), unit in started))
+    return tuple(unit for unit in SERVICES if makes_way(observation.services.get(unit, Service()), unit in started))
 
 
 def _stop_steps(units: Tuple[str, ...]) -> List[Step]:
@@ -500,7 +502,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts) -> List[s
         notes.append("%s has %s mounted, which is no driver container's file system: it stays." % (
             ROOT, observation.container.stranger))
     for unit in _wanted(policy):
-        if observation.on_disk and not _state(observation, unit).known:
+        if (observation.on_disk or facts.driver_by_runfile) and not observation.services.get(unit, Service()).known:
             notes.append("%s is not installed, so it is not started." % unit)
     if not facts.driver_installed:
         notes.append("Driver %s is loaded, and kernel %s has no modules on disk any more: nothing can be loaded again "

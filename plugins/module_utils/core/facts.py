@@ -29,7 +29,7 @@ CUDA_NODES = ("/dev/nvidiactl", *UVM_NODES)
 CONTROL_NODES = CUDA_NODES + ("/dev/nvidia-modeset",)
 
 # Facts that are only foretold: no host is read for them
-NEVER_READ = ("driver_changes", "driver_reloads", "fabric_starts", "mig_changes")
+NEVER_READ = ("driver_by_runfile", "driver_changes", "driver_reloads", "fabric_starts", "mig_changes")
 
 # Programs that start containers, by the names that NVIDIA's runtime looks for when nobody names one
 # (internal/config/config.go of NVIDIA/nvidia-container-toolkit)
@@ -108,6 +108,8 @@ class HostFacts:
     peer_modules:       kernel modules that our file of modules-load.d has a boot load beside the driver's: through them
                         RDMA devices, storage and GDRCopy reach the GPUs' memory.
     driver_changes:     whether packages of the driver change before what is planned with these facts; never read.
+    driver_by_runfile:  whether NVIDIA's installer brings the driver, without any unit, before what is planned with
+                        these facts; never read.
     driver_reloads:     whether the driver is loaded anew before what is planned with these facts; never read.
     fabric_starts:      whether the fabric manager is started before what is planned with these facts; never read.
     mig_changes:        whether what the GPUs are divided into changes before what is planned with these facts; never
@@ -149,6 +151,7 @@ class HostFacts:
     parameters_differ: Tuple[str, ...] = ()
     peer_modules: Tuple[str, ...] = ()
     driver_changes: bool = False
+    driver_by_runfile: bool = False
     driver_reloads: bool = False
     fabric_starts: bool = False
     mig_changes: bool = False

@@ -346,7 +346,9 @@ def is_in_place(observation: Observation, record: Record) -> bool:
     """Whether the driver that is recorded is the one that is there."""
     if not record.runfile:
         return record.is_in_place(observation.installed) and not observation.runfile
-    return observation.runfile == record.version and not observation.installer.is_half
+    there = observation.installer
+    return observation.runfile == record.version and not there.is_half and not there.came_otherwise(
+        record.version, record.runfile)
 
 
 def recorded_target(record: Record) -> Target:
@@ -354,8 +356,7 @@ def recorded_target(record: Record) -> Target:
     return RecordedTarget(record.version, record.kernel_module, catalogue.PackageSet(
         "", tuple(sorted(record.packages)), (),
         frozenset(name for name, version in record.packages.items() if catalogue.upstream(version) != record.version)),
-        prebuilt.kind_there(record.packages) or catalogue.DKMS, of_installer=bool(record.runfile),
-        exact=record.packages)
+        prebuilt.kind_there(record.packages) or catalogue.DKMS, file=record.runfile, exact=record.packages)
 
 
 @dataclass(frozen=True)
@@ -554,6 +555,8 @@ def installer_runs(observation: Observation, target: Target) -> bool:
     """Whether NVIDIA's installer has to bring the driver, or to bring it once more."""
     there = observation.installer
     if observation.runfile != target.version or there.is_half or there.user_space != target.version:
+        return True
+    if there.came_otherwise(target.version, target.file):
         return True
     kinds = {kind_of(kernel.license) for kernel in observation.kernels if kernel.module == target.version}
     source = there.sources.get(target.version)

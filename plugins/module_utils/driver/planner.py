@@ -99,14 +99,16 @@ def _facts_with(
     observation: Observation, policy: Policy, facts: HostFacts, planned: Plan, target: Target
 ) -> HostFacts:
     running = "" if building.running_kernel_gone(observation.kernels, facts) else target.version
-    changes = any(step.action == runfile_plan.INSTALL or step.action == PACKAGES_INSTALL
-                  and not peers.is_transaction(step) for step in planned.steps)
+    of_installer = any(step.action == runfile_plan.INSTALL for step in planned.steps)
+    changes = of_installer or any(
+        step.action == PACKAGES_INSTALL and not peers.is_transaction(step) for step in planned.steps)
     built = changes or any(step.action in (building.BUILD, precompiled.VERIFY) for step in planned.steps)
     signer = enrollment.unconfirmed(observation, policy, facts, target)
     if signing.asked_for(policy, facts):
         facts = facts.but(key_pending=signer)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
-                     driver_changes=changes, module_installed=target.module if built else facts.module_installed)
+                     driver_changes=changes, driver_by_runfile=of_installer,
+                     module_installed=target.module if built else facts.module_installed)
 
 
 def _facts_rolled_back(
@@ -155,7 +157,8 @@ def _refuse_guest(policy: Policy, facts: HostFacts) -> List[Refusal]:
         return []
     return [Refusal(
         "driver.guest_of_vgpu", "virtual GPUs, of vGPU manager %s" % facts.vgpu_manager,
-        "a driver from source %s: those of public repositories do not drive virtual GPUs" % policy.source,
+        "the guest driver that came with the vGPU manager, as a package that brings the service for licenses: source "
+        "%s has none, and public drivers do not drive virtual GPUs" % policy.source,
         "put the guest driver that came with the vGPU manager (nvidia-linux-grid-580_580.178.04_amd64.deb) into a "
         "repository of your own and set `source` to `local_repository`, or install it yourself and set `source` to "
         "`preinstalled`", option="source")]
@@ -341,7 +344,7 @@ def _listed(names: Sequence[str], versions: Mapping[str, str]) -> str:
 def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> Plan:
     packages, backend = _packages_step(observation, facts, target), backend_of(facts)
     gone = _removal(observation, policy, facts, target, packages)
-    exchange = next((step for step in (packages, *gone) if rollback.exchanges(step)), packages) \
+    exchange = next((step for step in (packages, *gone) if rollback.exchanges(step)), None) \
         if target.of_installer else packages
     record = rollback.record_steps(observation, facts, exchange, target.packages.floating)
     # What is fetched is resolved on the host, by the hold that is there
@@ -363,8 +366,7 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += [packages] if packages else []
     steps += backend.steps_after(observation, policy, target, packages)
     install = runfile_plan.install_steps(
-        observation, facts, target, runfile_plan.file_of(policy),
-        [step.id for step in (*before, *removal)]) if target.of_installer else []
+        observation, facts, target, [step.id for step in (*before, *removal)]) if target.of_installer else []
     steps += [*removal, *install] if target.of_installer else []
     builds = _module_steps(observation, policy, facts, target, packages,
                            _built_ahead(observation, target, packages, ahead),
@@ -377,7 +379,7 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages, ahead)
     steps += [] if target.of_installer else runfile_plan.forget_steps(observation, removal)
-    way = {**rollback.returns_to(observation, facts, exchange, builds, target.packages.floating),
+    way = {**rollback.returns_to(observation, facts, exchange, [*install, *builds], target.packages.floating),
            **containerized.no_way_back(observation.container, packages, facts)}
     if not target.of_installer:
         way.update(rollback.no_way_back(removal, "what NVIDIA's installer brought is in no package"))
@@ -620,7 +622,7 @@ def _plan_back_to_installers(observation: Observation, record: Record, policy: P
         return Plan(refusals=tuple(refusals))
     observation = foreseen(observation, target)
     removal = runfile_plan.removal_steps(observation, facts, target)
-    install = runfile_plan.install_steps(observation, facts, target, record.runfile, [step.id for step in removal])
+    install = runfile_plan.install_steps(observation, facts, target, [step.id for step in removal])
     install = [replace(step, why="Driver %s was there before the last change." % record.version) for step in install]
     builds = runfile_plan.after(_module_steps(observation, policy, facts, target, None), install)
     return Plan(

@@ -11,10 +11,10 @@ from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
 from ..packages.dnf import locks
 from ..packages.managers import APT, manager_of
-from . import building, catalogue, runfile
+from . import building, catalogue, runfile, runfile_plan
 from .archive import STORE
 from .files import KEPT_SOURCES_FILE, REPO_FILE, STREAM_FILE, Places, places_of, without_login
-from .observation import Observation, archives_at_hand
+from .observation import Observation, archives_at_hand, is_in_place
 from .record import NONE, Record, is_archived, is_proven, strangers, way_back
 
 NAME = "driver"
@@ -55,7 +55,7 @@ def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str
 def _of_installer(observation: Observation, facts: HostFacts) -> Optional[Record]:
     """The driver that NVIDIA's installer has brought, where its file is still there."""
     version, file = observation.runfile, observation.installer.file
-    if observation.installer.is_half or observation.installer.cached.get(file.get("sha256", "")) != version \
+    if observation.installer.is_half or not observation.installer.has(version, file.get("sha256", "")) \
             or not is_proven(version, facts, observation.record):
         return None
     return Record(version, facts.module_installed, "", {}, tuple(sorted(observation.installed_by_us)), (),
@@ -108,17 +108,18 @@ def record_steps(
 
 
 def returns_to(
-    observation: Observation, facts: HostFacts, packages: Optional[Step], builds: Sequence[Step] = (),
+    observation: Observation, facts: HostFacts, packages: Optional[Step], rest: Sequence[Step] = (),
     floating: Iterable[str] = ()
 ) -> Dict[str, Dict[str, Any]]:
     """{id of the step: the driver that is there once it is rolled back, and how}; nothing where none was there.
 
-    builds: what is left of an exchange that stopped after its transaction. Sources were not read for it.
+    rest: what is left of an exchange that stopped after the driver before had gone. Sources were not read for it.
     """
-    if packages is None and builds and observation.record is not None:
-        needed = observation.record.changed(observation.installed)
-        way = way_back(observation.record, needed, archives_at_hand(observation), ())
-        return {builds[0].id: way} if needed and way["how"] != NONE else {}
+    if packages is None and rest and observation.record is not None:
+        if is_in_place(observation, observation.record):
+            return {}
+        way = _way_back(observation, observation.record, observation.record.changed(observation.installed), ())
+        return {rest[0].id: way} if way["how"] != NONE else {}
     if packages is None or not exchanges(packages):
         return {}
     record = there_now(observation, facts, floating) or observation.record
@@ -126,7 +127,15 @@ def returns_to(
         return no_way_back([packages], "the driver that is there is not the one in use, and none before it is recorded")
     needed = record.changed(observation.installed, packages.change["after"])
     offered = observation.offer.returnable if observation.offer else ()
-    return {packages.id: way_back(record, needed, archives_at_hand(observation), offered)}
+    return {packages.id: _way_back(observation, record, needed, offered)}
+
+
+def _way_back(
+    observation: Observation, record: Record, needed: Mapping[str, str], offered: Iterable[str]
+) -> Dict[str, Any]:
+    way = way_back(record, needed, archives_at_hand(observation), offered)
+    refused = runfile_plan.refuse_once_gone(observation, record) if record.runfile else []
+    return {**way, "how": NONE, "why": refused[0].found} if refused else way
 
 
 def no_way_back(steps: Sequence[Step], why: str) -> Dict[str, Dict[str, Any]]:

@@ -19,6 +19,7 @@ from ..core.errors import GpuOpsError
 from ..core.host import Host
 from ..core.journal import Journal
 from ..core.plan import Disruption, Step
+from ..hardware.runfile import MEMORY
 from ..packages.space import Space
 
 NAME = "driver"
@@ -33,12 +34,13 @@ STORE = "/var/cache/gpuops/runfile"
 # There from before the first file of a driver comes by us until its last one has, or all were taken back; it has the
 # names of the files
 HALF = STORE + "/half"
-# What is unpacked there while it is installed, and where the source of its module is laid out
+# There while a file is fetched; what is unpacked of it, while it is judged or installed; and where the source of its
+# module is laid out
+FETCHED = STORE + "/.fetched"
 WORK = STORE + "/work"
 BESIDE = "/usr/src/.gpuops-nvidia"
 # In the source of a module that we have given DKMS: which of the two kernel modules it is
 MARK = ".gpuops"
-MEMORY = "driver_runfile"
 SCHEMA = 1
 _VERSION = re.compile(r"\((\d[\d.]*)\)\s*$|^(\d[\d.]*)\s*$")
 _CACHED = re.compile(r"(.+)-([0-9a-f]{64})\.run")
@@ -56,6 +58,7 @@ class Installer:
 
     cached:     {SHA-256: version} of the files that were fetched.
     is_half:    whether an installation of ours was stopped.
+    is_begun:   whether a fetch or an installation has left what nobody uses.
     sources:    {version: open or proprietary} of the modules' sources that DKMS can build; '' of those of others.
     ours:       the driver that came by us, '' for none.
     file:       the file that it came from: 'sha256', and the 'flavour' that was installed of it; {} where unknown.
@@ -66,12 +69,21 @@ class Installer:
 
     cached: Mapping[str, str] = field(default_factory=dict)
     is_half: bool = False
+    is_begun: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
     ours: str = ""
     file: Mapping[str, str] = field(default_factory=dict)
     user_space: str = ""
     is_there: bool = True
     space: Optional[Space] = None
+
+    def has(self, version: str, sha256: str) -> bool:
+        """Whether a file was fetched, and as that of this driver: under another one's name nothing would find it."""
+        return self.cached.get(sha256) == version
+
+    def came_otherwise(self, version: str, file: Mapping[str, str]) -> bool:
+        """Whether this driver came by us, of another file or in another flavour; of those of others nobody knows."""
+        return self.ours == version and dict(self.file) != dict(file)
 
 
 def version(host: Host) -> str:

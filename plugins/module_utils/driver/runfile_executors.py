@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """Fetching NVIDIA's installer, and installing by it.
 
-Whatever is not as expected of the file is found before the first file of the host is another one. From then on HALF
-tells that the host has half of a driver, and a copy of the installer how it goes (see runfile.py).
+Whatever is not as expected of the file is found when it is fetched, before anything else on the host changes. From its
+first file on, HALF tells that the host has half of a driver, and a copy of the installer how it goes (see runfile.py).
 
 What is relied upon of it (nvidia-installer 535.43.02 to 590.48.01: option_table.h, nvidia-installer.c, manifest.c,
 files.c; the archive around it as NVIDIA/gpu-driver-container uses it)
@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Dict, List, Sequence, Tuple
+from contextlib import contextmanager
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.facts import OPEN, PROPRIETARY
@@ -26,15 +27,15 @@ from ..core.host import CommandResult, Host
 from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor
+from ..hardware.runfile import MEMORY
 from ..packages.apt import index
 from . import runfile
 from .policy import Policy
 from .record import MEMORY as RECORD
 from .record import of_dict
-from .runfile import BESIDE, COPY, HALF, MARK, STORE, WORK, cached, cached_path, remove_tree, source_directory
-from .runfile_plan import FETCH, FORGET, INSTALL
+from .runfile import BESIDE, COPY, FETCHED, HALF, MARK, STORE, WORK, cached, cached_path, remove_tree, source_directory
+from .runfile_plan import ARCHITECTURES, FETCH, FORGET, INSTALL
 
-_FETCHED = STORE + "/.fetched"
 _DIRECTORIES = {OPEN: "kernel-open", PROPRIETARY: "kernel"}
 # No modules: see runfile_plan.py. Its units are of suspend and resume, and reloading systemd for them takes GPUs from
 # running containers. Packages in the way, nouveau and hooks of the distribution are judged by the plan.
@@ -51,6 +52,10 @@ _FIRST_FILE = 8
 _SOURCES = frozenset(("KERNEL_MODULE_SRC", "DKMS_CONF"))
 
 
+class _NotUnderstood(Exception):
+    """What of a file is not as it was taken for."""
+
+
 def fetcher(policy: Policy) -> Executor:
     """The executor of FETCH; what the place asks for is in no step."""
 
@@ -58,29 +63,64 @@ def fetcher(policy: Policy) -> Executor:
         place, wanted = step.parameters["place"], step.change["after"]["sha256"]
         host.make_directory(os.path.dirname(STORE), 0o755)
         host.make_directory(STORE, 0o700)
-        host.remove(_FETCHED)
-        if place.startswith("/"):
-            done = host.run(["cp", host.path(place), host.path(_FETCHED)], check=False,
-                            timeout=step.parameters["timeout"])
-        else:
-            done = index.download(host, place, host.path(_FETCHED), policy.runfile_credentials,
-                                  step.parameters["timeout"])
-        if done.rc != 0 or not host.is_file(_FETCHED):
-            host.remove(_FETCHED)
-            raise _not_fetched(place, done)
-        found = sha256(host, _FETCHED)
-        if found != wanted:
-            host.remove(_FETCHED)
-            raise GpuOpsError(
-                "driver.runfile_checksum_differs",
-                found="%s has sha256:%s" % (place, found), wanted="sha256:%s" % wanted,
-                remedy="see that `version` and `runfile_checksum` are of one file, and that it came whole: nothing has "
-                       "been installed", option="runfile_checksum")
-        host.run(["chmod", "0600", host.path(_FETCHED)])
-        host.sync()
-        host.rename(_FETCHED, cached_path(step.parameters["version"], wanted))
+        host.remove(FETCHED)
+        try:
+            _bring(host, policy, place, step.parameters["timeout"])
+            found = sha256(host, FETCHED)
+            if found != wanted:
+                raise GpuOpsError(
+                    "driver.runfile_checksum_differs",
+                    found="%s has sha256:%s" % (place, found), wanted="sha256:%s" % wanted,
+                    remedy="see that `version` and `runfile_checksum` are of one file, and that it came whole: nothing "
+                           "has been installed", option="runfile_checksum")
+            host.run(["chmod", "0600", host.path(FETCHED)])
+            _judge(host, step)
+            host.sync()
+            _remove_names(host, wanted)
+            host.rename(FETCHED, cached_path(step.parameters["version"], wanted))
+        finally:
+            host.remove(FETCHED)
 
     return fetch
+
+
+def _bring(host: Host, policy: Policy, place: str, timeout: float) -> None:
+    if place.startswith("/"):
+        done = host.run(["cp", host.path(place), host.path(FETCHED)], check=False, timeout=timeout)
+    else:
+        done = index.download(host, place, host.path(FETCHED), policy.runfile_credentials, timeout)
+    if done.rc != 0 or not host.is_file(FETCHED):
+        raise _not_fetched(place, done)
+
+
+def _judge(host: Host, step: Step) -> None:
+    """Whether it is the driver that is wanted, for this machine, in a form that is known. Of the other module that it
+    has the source of, too: once it is in the store nobody asks again."""
+    version, arch = step.parameters["version"], step.parameters["arch"]
+    with _unpacked(host, FETCHED, step, version, "nothing has been installed") as unpacked:
+        machine = machine_of(host.read_bytes(unpacked + "/nvidia-installer") or b"")
+        if machine not in (None, ARCHITECTURES[arch]):
+            raise _NotUnderstood("it is for machines of number %d (e_machine), and %s has %d" % (
+                machine, arch, ARCHITECTURES[arch]))
+        _names, modules = _manifest(host, unpacked, version)
+        for kind, directory in _DIRECTORIES.items():
+            source = "%s/%s" % (unpacked, directory)
+            if kind == step.parameters["module"] or host.is_dir(source):
+                _configuration(host, source, version, modules)
+
+
+def machine_of(program: bytes) -> Optional[int]:
+    """The machine that a program is for, as its ELF header numbers it (elf(5), e_machine); None of what is no ELF."""
+    if not program.startswith(b"\x7fELF"):
+        return None
+    return int.from_bytes(program[18:20], "big" if program[5:6] == b"\2" else "little")
+
+
+def _remove_names(host: Host, sha256_of: str) -> None:
+    """A file that was taken for another version has another name, and is looked for by its own alone."""
+    for name in host.list(STORE):
+        if name.endswith("-%s.run" % sha256_of):
+            host.remove("%s/%s" % (STORE, name))
 
 
 def _not_fetched(place: str, done: CommandResult) -> GpuOpsError:
@@ -104,13 +144,26 @@ def install(host: Host, journal: Journal, step: Step) -> None:
         raise GpuOpsError(
             "driver.runfile_lost", found="the file that was fetched is gone or damaged: %s" % file,
             wanted="NVIDIA's installer %s" % version, remedy="run again: it is fetched anew")
-    unpacked = _unpack(host, file, step.parameters["timeout"])
-    source = "%s/%s" % (unpacked, _DIRECTORIES[kind])
-    names, modules = _manifest(host, unpacked, version)
-    configuration = _configuration(host, source, version, modules)
-    program = host.read_bytes(unpacked + "/nvidia-installer") or b""
-    host.write(HALF, "".join(name + "\n" for name in names), 0o600)
-    host.write_bytes(COPY, program, 0o700)
+    end = ("none of its files is there, and a driver whose place it was to take is gone (`state: rolled_back` brings "
+           "back one that is recorded)")
+    with _unpacked(host, file, step, version, end) as unpacked:
+        source = "%s/%s" % (unpacked, _DIRECTORIES[kind])
+        names, modules = _manifest(host, unpacked, version)
+        configuration = _configuration(host, source, version, modules)
+        host.write(HALF, "".join(name + "\n" for name in names), 0o600)
+        _run_installer(host, unpacked, step, version)
+        _lay_source(host, source, version, kind, configuration)
+        journal.remember(MEMORY, {
+            "schema": runfile.SCHEMA, "version": version,
+            "sha256": step.parameters["sha256"], "flavour": step.parameters["flavour"]})
+        host.sync()
+        host.remove(HALF)
+        host.remove(COPY)
+    _prune(host, journal, step.parameters["sha256"])
+
+
+def _run_installer(host: Host, unpacked: str, step: Step, version: str) -> None:
+    host.write_bytes(COPY, host.read_bytes(unpacked + "/nvidia-installer") or b"", 0o700)
     options = [*_OPTIONS, "--tmpdir=" + host.path(WORK)]
     if step.parameters["flavour"] == "headless":
         options += [*_HEADLESS, *_OF_ARCHITECTURE.get(step.parameters["arch"], ())]
@@ -126,15 +179,23 @@ def install(host: Host, journal: Journal, step: Step) -> None:
             wanted="driver %s" % version,
             remedy="see /var/log/nvidia-installer.log; the next run takes away what it has left, and installs again",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
-    _lay_source(host, source, version, kind, configuration)
-    journal.remember(runfile.MEMORY, {
-        "schema": runfile.SCHEMA, "version": version,
-        "sha256": step.parameters["sha256"], "flavour": step.parameters["flavour"]})
-    host.sync()
-    host.remove(HALF)
-    host.remove(COPY)
-    remove_tree(host, WORK)
-    _prune(host, journal, step.parameters["sha256"])
+
+
+@contextmanager
+def _unpacked(host: Host, file: str, step: Step, version: str, end: str) -> Iterator[str]:
+    """The directory with what is in the file, as long as it is needed. end: how the host is where that is not what it
+    was taken for."""
+    try:
+        yield _unpack(host, file, step.parameters["timeout"])
+    except _NotUnderstood as why:
+        raise GpuOpsError(
+            "driver.runfile_not_understood", found="of NVIDIA's installer: %s" % why,
+            wanted="NVIDIA's installer of driver %s for %s, as it is since branch 535" % (
+                version, step.parameters["arch"]),
+            remedy="see that `version`, `runfile` and `runfile_checksum` are of one file; %s" % end,
+            option="runfile") from None
+    finally:
+        remove_tree(host, WORK)
 
 
 def _unpack(host: Host, file: str, timeout: float) -> str:
@@ -145,7 +206,7 @@ def _unpack(host: Host, file: str, timeout: float) -> str:
                     timeout=timeout)
     found = [path.rpartition("/")[0] for path in host.glob(WORK + "/*/nvidia-installer")]
     if done.rc != 0 or len(found) != 1:
-        raise _not_understood("it does not unpack: %s" % (
+        raise _NotUnderstood("it does not unpack: %s" % (
             " | ".join((done.stderr or done.stdout).splitlines()[-3:]) or "it ended with %d" % done.rc))
     return found[0]
 
@@ -155,7 +216,7 @@ def _manifest(host: Host, unpacked: str, version: str) -> Tuple[List[str], List[
     lines = (host.read(unpacked + "/.manifest") or "").split("\n")
     told = lines[1] if len(lines) > _FIRST_FILE else ""
     if told != version:
-        raise _not_understood("it is of driver %s" % (told or "(none)"), version)
+        raise _NotUnderstood("it is of driver %s" % (told or "(none)"))
     files = (line.split() for line in lines[_FIRST_FILE:] if line.strip())
     return [os.path.basename(words[0]) for words in files if not _SOURCES.intersection(words)], lines[3].split()
 
@@ -164,12 +225,13 @@ def _configuration(host: Host, source: str, version: str, modules: Sequence[str]
     """What DKMS is told of the module's source."""
     template = host.read(source + "/dkms.conf")
     if template is None or not modules:
-        raise _not_understood("it has no %s/dkms.conf, and modules %s" % (
-            source.rpartition("/")[2], ", ".join(modules) or "(none)"), version)
+        raise _NotUnderstood("it has no %s/dkms.conf, and modules %s" % (
+            source.rpartition("/")[2], ", ".join(modules) or "(none)"))
     text = configuration_text(template, version, modules, min(os.cpu_count() or 1, _JOBS))
     left = sorted(set(_TOKEN.findall(text)))
     if left or "PACKAGE_NAME=\"nvidia\"" not in text or version not in text:
-        raise _not_understood("its dkms.conf has %s" % (", ".join(left) or "another name or version"), version)
+        raise _NotUnderstood("its %s/dkms.conf has %s" % (
+            source.rpartition("/")[2], ", ".join(left) or "another name or version"))
     return text
 
 
@@ -181,15 +243,6 @@ def configuration_text(template: str, version: str, modules: Sequence[str], jobs
                          ("__EXCLUDE_MODULES", ""), ("will be generated", "was generated")):
         template = template.replace(token, value)
     return template
-
-
-def _not_understood(found: str, version: str = "") -> GpuOpsError:
-    return GpuOpsError(
-        "driver.runfile_not_understood", found="of NVIDIA's installer: %s" % found,
-        wanted="NVIDIA's installer of driver %s, as it is since branch 535" % version if version else
-        "an installer that unpacks",
-        remedy="see that `version`, `runfile` and `runfile_checksum` are of one file; nothing has been installed",
-        option="runfile")
 
 
 def _lay_source(host: Host, source: str, version: str, kind: str, configuration: str) -> None:
@@ -216,7 +269,7 @@ def _prune(host: Host, journal: Journal, *stays: str) -> None:
 def forget(host: Host, journal: Journal, step: Step) -> None:
     for each, version in cached(host).items():
         host.remove(cached_path(version, each))
-    host.remove(_FETCHED)
+    host.remove(FETCHED)
     remove_tree(host, WORK)
     for directory in (STORE, os.path.dirname(STORE)):
         host.remove_empty_dir(directory)

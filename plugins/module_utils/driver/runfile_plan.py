@@ -26,7 +26,8 @@ from .target import Target
 
 NAME = "driver"
 FETCH, INSTALL, FORGET = "runfile.fetch", "runfile.install", "runfile.forget"
-ARCHITECTURES = ("x86_64", "aarch64")
+# With the numbers that programs for them have (elf.h, EM_X86_64 and EM_AARCH64)
+ARCHITECTURES: Mapping[str, int] = {"x86_64": 62, "aarch64": 183}
 _NVIDIAS = "https://us.download.nvidia.com/tesla/%s/"
 # Of 590.48.01 for x86_64, with room to spare: the file, what it unpacks to, and what it installs
 _FILE, _UNPACKED, _INSTALLED = 600 * space.MIB, 1600 * space.MIB, 1200 * space.MIB
@@ -50,11 +51,6 @@ def refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> L
             "driver.runfile_not_for_architecture", "a host of architecture %s" % facts.arch,
             "one of %s, for which NVIDIA's installer is made" % ", ".join(ARCHITECTURES),
             "install the driver yourself and set `source` to `preinstalled`", option="source"))
-    if facts.vgpu_manager and not policy.runfile:
-        found.append(Refusal(
-            "driver.runfile_of_guest", "virtual GPUs, of vGPU manager %s, and no `runfile`" % facts.vgpu_manager,
-            "the guest driver that came with the vGPU manager (NVIDIA-Linux-x86_64-580.178.04-grid.run): the public "
-            "one does not drive virtual GPUs", "set `runfile` to a place of that file", option="runfile"))
     daemons = {"fabric_manager": policy.fabric_manager == "auto" and bool(facts.fabric),
                "imex": policy.imex == "auto" and facts.imex}
     found += [Refusal(
@@ -87,13 +83,13 @@ def refuse_target(observation: Observation, policy: Policy, facts: HostFacts, ta
             "driver.runfile_of_others", "driver %s, which others have installed by NVIDIA's installer" % there,
             "driver %s with the %s kernel module for every kernel" % (target.version, target.module),
             "set `migrate` to true to have it replaced, or run `nvidia-uninstall`", option="migrate")]
-    if policy.runfile_checksum not in observation.installer.cached and not observation.installer.is_there:
+    if not _has(observation, target) and not observation.installer.is_there:
         return [Refusal(
             "driver.runfile_not_there", "no file %s on this host" % place(policy, facts),
             "NVIDIA's installer %s for %s" % (target.version, facts.arch),
             "put it there, or correct `runfile`: a path is one on the host", option="runfile")]
     refused = [] if observation.offer is not None else refuse_headless(observation, {}, policy, facts, target)
-    return refused or refusals.no_space(observation.installer.space, _room(observation, policy), {
+    return refused or refusals.no_space(observation.installer.space, _room(observation, target), {
         runfile.CACHE: " (`apt-get clean`)", space.SYSTEM: " (`apt-get clean`)"})
 
 
@@ -105,10 +101,13 @@ def refuse_headless(
 
 
 def refuse_way_back(observation: Observation, record: Record, target: Target) -> List[Refusal]:
-    if not installer_runs(observation, target):
-        return []
+    return refuse_once_gone(observation, record) if installer_runs(observation, target) else []
+
+
+def refuse_once_gone(observation: Observation, record: Record) -> List[Refusal]:
+    """What would keep the recorded driver of an installer from being installed again, had it gone."""
     packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
-    lacks = "" if record.runfile["sha256"] in observation.installer.cached else \
+    lacks = "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
         "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
     found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
     return [Refusal(
@@ -117,15 +116,19 @@ def refuse_way_back(observation: Observation, record: Record, target: Target) ->
         "install the driver that you want (`state: present` with its `version`)")] if found else []
 
 
+def _has(observation: Observation, target: Target) -> bool:
+    return observation.installer.has(target.version, target.file["sha256"])
+
+
 def _is_ours(observation: Observation) -> bool:
     """Whether the driver that is there came by us; its removal may have been stopped after its list was gone."""
     there = observation.installer
     return there.is_half or bool(there.ours) and observation.runfile in (there.ours, "unknown")
 
 
-def _room(observation: Observation, policy: Policy) -> Simulation:
+def _room(observation: Observation, target: Target) -> Simulation:
     """What it takes, as a transaction: what it replaces goes only in its course, and counts as if it stayed."""
-    fetched = 0 if policy.runfile_checksum in observation.installer.cached else _FILE
+    fetched = 0 if _has(observation, target) else _FILE
     return Simulation({}, (), download=fetched + _UNPACKED, unpacked=_INSTALLED)
 
 
@@ -142,14 +145,14 @@ def refuse_tools(versions: Mapping[str, Sequence[str]], target: Target, where: s
 
 
 def fetch_steps(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Step]:
-    sha256 = policy.runfile_checksum
-    if not installer_runs(observation, target) or sha256 in observation.installer.cached:
+    if not installer_runs(observation, target) or _has(observation, target):
         return []
     return [Step(
         NAME, FETCH, "driver %s" % target.version,
         "The file is on the host, and is the one that is wanted, before anything on it changes.",
-        change={"before": {"sha256": None}, "after": {"sha256": sha256}},
-        parameters={"place": place(policy, facts), "version": target.version, "timeout": 3600})]
+        change={"before": {"sha256": None}, "after": {"sha256": target.file["sha256"]}},
+        parameters={"place": place(policy, facts), "version": target.version, "module": target.module,
+                    "arch": facts.arch, "timeout": 3600})]
 
 
 def removal_steps(observation: Observation, facts: HostFacts, target: Target) -> List[Step]:
@@ -157,17 +160,21 @@ def removal_steps(observation: Observation, facts: HostFacts, target: Target) ->
     if not installer_runs(observation, target):
         return []
     there = observation.runfile or ("unknown" if observation.installer.is_half else "")
-    return runfile.removal(there, observation.leftovers, bool(facts.driver_loaded), "Another takes its place")
+    return runfile.removal(there, observation.leftovers, bool(facts.driver_loaded), _why_it_goes(observation, target))
 
 
-def file_of(policy: Policy) -> Mapping[str, str]:
-    return {"sha256": policy.runfile_checksum, "flavour": policy.flavour}
+def _why_it_goes(observation: Observation, target: Target) -> str:
+    there = observation.installer
+    if there.is_half or observation.runfile != target.version or not there.came_otherwise(target.version, target.file):
+        return "Another takes its place"
+    if there.file["sha256"] != target.file["sha256"]:
+        return "It came from another file of that version (sha256:%s)" % there.file["sha256"]
+    return "It has the flavour %s, and %s is wanted" % (there.file["flavour"], target.file["flavour"])
 
 
 def install_steps(
-    observation: Observation, facts: HostFacts, target: Target, file: Mapping[str, str], requires: Sequence[str]
+    observation: Observation, facts: HostFacts, target: Target, requires: Sequence[str]
 ) -> List[Step]:
-    """file: its 'sha256', and the 'flavour' of what is installed of it."""
     if not installer_runs(observation, target):
         return []
     return [Step(
@@ -176,7 +183,7 @@ def install_steps(
             target.version, target.module),
         Disruption.driver_reload if facts.driver_loaded else Disruption.none,
         change={"before": {"driver": None}, "after": {"driver": target.version}},
-        parameters={**file, "module": target.module, "arch": facts.arch, "timeout": 1800},
+        parameters={**target.file, "module": target.module, "arch": facts.arch, "timeout": 1800},
         depends_on=tuple(requires))]
 
 
@@ -206,4 +213,4 @@ def forget_steps(observation: Observation, removal: Sequence[Step]) -> List[Step
     return [Step(
         NAME, FORGET, runfile.STORE, "No driver is installed from these files any more.",
         change={"before": dict(cached), "after": dict.fromkeys(cached)}, reversible=False,
-        depends_on=tuple(step.id for step in removal))] if cached else []
+        depends_on=tuple(step.id for step in removal))] if cached or observation.installer.is_begun else []

@@ -26,7 +26,8 @@ class Source:
     has_index:       whether the package manager's index tells what it has.
     has_default:     whether NVIDIA's directory is its repository where the policy names none.
     needs_version:   whether several branches lie in it side by side, so that the policy has to name one.
-    has_guests:      whether the guest driver of NVIDIA's vGPU software may lie in it.
+    has_guests:      whether the guest driver of NVIDIA's vGPU software may lie in it, as a package: that brings the
+                     service which fetches licenses. By NVIDIA's installer that was never tried.
     is_installer:    whether a driver is one file that installs itself, and packages only build its kernel module.
     foreign:         packages that came from another source, where they are installed.
     """
@@ -95,7 +96,7 @@ ALL: Tuple[Source, ...] = (
     Source("nvidia_repository", has_repository=True, has_index=True, has_default=True, needs_version=True),
     Source("local_repository", has_repository=True, has_index=True, needs_version=True, has_guests=True),
     Source("preinstalled", installs=False),
-    Source("runfile", has_index=True, has_guests=True, is_installer=True, foreign=catalogue.FAMILY),
+    Source("runfile", has_index=True, is_installer=True, foreign=catalogue.FAMILY),
 )
 SOURCES: Dict[str, Source] = {source.name: source for source in ALL}
 DEFAULT = "nvidia_repository"

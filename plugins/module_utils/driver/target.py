@@ -30,7 +30,8 @@ class Target:
     leaves:       installed packages that leave with the transaction: modules of the other kind, those of another
                   source, on SUSE's systems those of the other generation too.
     replaces:     those of another source among them.
-    of_installer: whether NVIDIA's installer brings it, and packages only what builds its module.
+    file:         'sha256' and 'flavour' of what NVIDIA's installer brings it from: packages only bring what builds its
+                  module then. {} where they bring all of it.
     """
 
     version: str
@@ -40,7 +41,11 @@ class Target:
     fits: Mapping[str, str] = field(default_factory=dict)
     leaves: Tuple[str, ...] = ()
     replaces: Tuple[str, ...] = ()
-    of_installer: bool = False
+    file: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def of_installer(self) -> bool:
+        return bool(self.file)
 
     @property
     def is_precompiled(self) -> bool:
@@ -96,7 +101,8 @@ def target_of(
         return wanted
     if policy.comes_from.is_installer:
         leaves = replaced(policy, facts, installed)
-        return Target(policy.version, wanted.module, TOOLS, leaves=leaves, replaces=leaves, of_installer=True)
+        return Target(policy.version, wanted.module, TOOLS, leaves=leaves, replaces=leaves,
+                      file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
     ways = prebuilt.ways(wanted)
     if policy.build not in ("auto", *ways) and ways:
         return catalogue.refuse_way(wanted, policy.build)

@@ -106,11 +106,13 @@ class World(world.World):
         if foretold.get("driver_userspace") == "":
             self.modprobe = False
             self.units = {name: unit for name, unit in self.units.items() if name not in SERVICES}
+        # NVIDIA's installer brings its programs before DKMS builds the module
+        self.modprobe = self.modprobe or bool(foretold.get("driver_by_runfile") and self.facts.driver_userspace)
         if not self.facts.driver_installed:
             return
         self.modprobe = True
         for name, unit in ((PERSISTENCED, world.Unit(known=True, enabled=True)), (FABRIC_MANAGER, world.Unit(True))):
-            if not self.unit(name).known:
+            if not (self.unit(name).known or foretold.get("driver_by_runfile")):
                 self.units[name] = unit
         if loaded and loaded != self.facts.driver_userspace:
             self.units = {name: replace(unit, active=False, died=True) if name in SERVICES and unit.active else unit

@@ -409,6 +409,10 @@ class World(world.World):
         self.migrates = self.migrates or policy.migrate
 
     @property
+    def of_installer(self) -> bool:
+        return bool(self.more.get("runfile"))
+
+    @property
     def is_touched(self) -> bool:
         return super().is_touched or bool(
             self.installed_by_us or self.staged or self.installer.cached or self.installer.ours
@@ -576,7 +580,7 @@ class World(world.World):
 
     def runfile_fetch(self, step: Step) -> None:
         sha256 = step.change["after"]["sha256"]
-        assert sha256 not in self.installer.cached
+        assert not self.installer.has(step.parameters["version"], sha256)
         self.installer = replace(self.installer, cached={**self.installer.cached, sha256: step.parameters["version"]})
 
     def runfile_install(self, step: Step) -> Disruption:

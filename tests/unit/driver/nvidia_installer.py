@@ -204,8 +204,8 @@ __DKMS_MODULES
 
 
 def installer(path: Path, version: str, root: str, arch: str = "x86_64", **changed: str) -> str:
-    """Write it, and tell its SHA-256. root: the host's, '' for '/'. changed: {name of a file in it, '/' as '__': text},
-    '' where it is not in it."""
+    """Write it, and tell its SHA-256. root: the host's, '' for '/'. changed: {name of a file in it, '/' as '__': text,
+    a character a byte}, '' where it is not in it."""
     words = {"version": version, "root": root, "arch": arch, "name": "NVIDIA-Linux-%s-%s" % (arch, version),
              "options": " ".join(OPTIONS.split()), "booleans": " ".join(BOOLEANS.split())}
     files: Dict[str, str] = {
@@ -220,7 +220,7 @@ def installer(path: Path, version: str, root: str, arch: str = "x86_64", **chang
         for name, text in sorted(files.items()):
             if text:
                 told = tarfile.TarInfo("./" + name)
-                told.size, told.mode = len(text.encode()), 0o755 if name.startswith("nvidia-") else 0o644
-                archive.addfile(told, io.BytesIO(text.encode()))
+                told.size, told.mode = len(text), 0o755 if name.startswith("nvidia-") else 0o644
+                archive.addfile(told, io.BytesIO(text.encode("latin-1")))
     path.write_bytes((_RUN % words).encode() + base64.encodebytes(packed.getvalue()))
     return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -8,8 +8,9 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, Set, Tuple
+from typing import Any, Dict, Iterator, Optional, Set, Tuple
 
 import pytest
 from apt_machine import NAMES, Machine
@@ -17,12 +18,16 @@ from gpu_hosts import A100, facts
 from nvidia_installer import DKMS_CONF, installer
 from scratch_apt import Repository, Root, build
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation import observation as activation
+from ansible_collections.gpuops.nvidia.plugins.module_utils.activation.policy import Policy
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.runfile_executors import machine_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.runfile import MEMORY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import index, running
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 
@@ -30,6 +35,7 @@ pytestmark = pytest.mark.skipif(
     any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
 OLD, NEW = "580.178.04", "595.91.07"
 BARE = facts(A100)
+ELF_OF_AARCH64 = "\x7fELF\2\1\1" + "\0" * 11 + "\xb7\0"
 
 
 def in_use(version: str) -> HostFacts:
@@ -115,6 +121,12 @@ class TestInstalls:
         installed(host, OLD, flavour="full")
         assert host.host.exists(library)
 
+    def test_a_file_under_the_name_of_another_version_is_fetched_under_its_own(self, host: Host) -> None:
+        host.apply(host.run_of(OLD, state="staged"))
+        host.host.rename(runfile.cached_path(OLD, host.files[OLD]), runfile.cached_path(NEW, host.files[OLD]))
+        installed(host, OLD)
+        assert host.host.list(runfile.STORE) == [runfile.cached_path(OLD, host.files[OLD]).rpartition("/")[2]]
+
     def test_its_file_and_directory_are_roots_alone(self, host: Host) -> None:
         host.apply(host.run_of(OLD, state="staged"))
         assert host.host.mode(runfile.STORE) == 0o700
@@ -137,7 +149,7 @@ class TestInstalls:
 
 
 class TestRefuses:
-    """Whatever is wrong with the file: the host is as it was, but for the file and DKMS."""
+    """Whatever is wrong with the file: the host is as it was."""
 
     def fails(self, host: Host, code: str, **changes: Any) -> GpuOpsError:
         with pytest.raises(GpuOpsError) as failed:
@@ -164,18 +176,53 @@ class TestRefuses:
         self.fails(host, "driver.runfile_lost")
         assert runfile.cached(host.host) == {}
 
+    @pytest.mark.parametrize("state", ["staged", "present"])
     @pytest.mark.parametrize("changed, said", [
         ({".manifest": "Driver\n%s\n-\nnvidia\n-\n-\n-\n-\nnvidia-smi 0755 UTILITY_BINARY\n" % NEW}, NEW),
         ({"kernel-open__dkms.conf": ""}, "kernel-open/dkms.conf"),
         ({"kernel-open__dkms.conf": DKMS_CONF + "__NEWER_TOKEN\n"}, "__NEWER_TOKEN"),
+        ({"kernel__dkms.conf": DKMS_CONF + "__NEWER_TOKEN\n"}, "kernel/dkms.conf"),
         ({"nvidia-installer": ""}, "does not unpack"),
+        ({"nvidia-installer": ELF_OF_AARCH64}, "183"),
     ])
     def test_a_file_that_is_not_what_it_was_taken_for(
-        self, host: Host, changed: Dict[str, str], said: str
+        self, host: Host, changed: Dict[str, str], said: str, state: str
     ) -> None:
+        """Also where another driver is there: it stays."""
         path = host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)
         host.files[OLD] = installer(path, OLD, str(host.root.path), **changed)
-        assert said in self.fails(host, "driver.runfile_not_understood").found
+        assert said in self.fails(host, "driver.runfile_not_understood", state=state).found
+        assert host.host.list(runfile.STORE) == [] and "dkms" not in host.root.installed()
+        if state == "present":
+            installed(host, NEW)
+            before = host.tree()
+            with pytest.raises(GpuOpsError) as failed:
+                host.apply(host.run_of(OLD, in_use(NEW)))
+            assert failed.value.code == "driver.runfile_not_understood" and host.tree() == before
+
+    def test_corrected_as_the_error_says_it_is_installed(self, host: Host) -> None:
+        path = host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)
+        host.files[OLD] = installer(path, NEW, str(host.root.path))
+        self.fails(host, "driver.runfile_not_understood")
+        host.apply(host.plan(BARE, source="runfile", version=NEW, runfile=host.repository.url + path.name,
+                             runfile_checksum=host.files[OLD]))
+        assert runfile.version(host.host) == NEW
+
+    def test_a_file_without_the_source_of_the_module_that_is_wanted_later(self, host: Host) -> None:
+        path = host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)
+        host.files[OLD] = installer(path, OLD, str(host.root.path), **{
+            "kernel__" + name: "" for name in ("dkms.conf", "Kbuild", "nvidia__nv.c")})
+        host.apply(host.run_of(OLD, state="staged"))
+        told = self.fails(host, "driver.runfile_not_understood", kernel_module="proprietary")
+        assert "kernel/dkms.conf" in told.found and "none of its files is there" in told.remedy
+        assert not host.host.exists(runfile.WORK)
+
+    @pytest.mark.parametrize("program, machine", [
+        (b"\x7fELF\2\1\1" + bytes(11) + b"\x3e\0", 62), (b"\x7fELF\2\1\1" + bytes(11) + b"\xb7\0", 183),
+        (b"\x7fELF\2\2\1" + bytes(11) + b"\0\x15", 21), (b"\x7fELF\2\1\1", 0), (b"#!/bin/sh\n", None), (b"", None),
+    ])
+    def test_the_machine_that_a_program_is_for(self, program: bytes, machine: Optional[int]) -> None:
+        assert machine_of(program) == machine
 
     def test_no_space(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(host.host), "free", lambda *_words: 1 << 20)
@@ -246,6 +293,14 @@ class TestIsStopped:
         installed(host, OLD)
         assert runfile.version(host.host) == OLD
 
+    @pytest.mark.parametrize("left", ["/.fetched", "/work/nvidia-installer"])
+    def test_while_it_is_fetched_and_uninstalled(self, host: Host, left: str) -> None:
+        before = host.tree()
+        host.host.write(runfile.STORE + left, "half of it")
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
+        assert host.plan(BARE, source="runfile", state="absent").steps == ()
+
     def test_while_it_is_fetched(self, host: Host) -> None:
         host.host.write(runfile.STORE + "/.fetched", "half of it")
         installed(host, OLD)
@@ -267,6 +322,52 @@ class TestChanges:
         host.reads(OLD)
         assert runfile.version(host.host) == OLD and not host.host.exists("/unloaded")
         assert host.plan(in_use(OLD), source="runfile", state="rolled_back").steps == ()
+
+    @pytest.mark.parametrize("stopped, version", [("runfile.install", ""), ("dkms.build", NEW)])
+    def test_stopped_half_way_it_still_has_its_way_back(self, host: Host, stopped: str, version: str) -> None:
+        """stopped: before this step; version: what is there then."""
+        installed(host, OLD)
+        plan = host.run_of(NEW, in_use(OLD))
+        actions = [step.action for step in plan.steps]
+        host.apply(replace(plan, steps=plan.steps[:actions.index(stopped)]))
+        host.built = (Kernel(BARE.kernel, headers=True),)
+        there = BARE.but(driver_loaded=OLD, driver_userspace=version)
+        again = host.run_of(NEW, there)
+        first = next(step for step in again.steps if step.action == stopped)
+        assert {step: (way["version"], way["how"]) for step, way in again.returns_to.items()} == {
+            first.id: (OLD, "archive")}
+        host.apply(host.plan(there, source="runfile", state="rolled_back"))
+        assert runfile.version(host.host) == OLD
+
+    def test_without_space_it_is_not_taken_away_for_the_one_before(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        installed(host, OLD)
+        installed(host, NEW, there=in_use(OLD))
+        monkeypatch.setattr(type(host.host), "free", lambda *_words: 1 << 20)
+        back = host.plan(in_use(NEW).but(driver_loaded=OLD), source="runfile", state="rolled_back")
+        assert {refusal.code for refusal in back.refusals} == {"packages.no_space"}
+
+    def test_another_flavour_of_the_same_file_and_back(self, host: Host) -> None:
+        library = "/usr/lib/x86_64-linux-gnu/libGLX_nvidia.so." + OLD
+        installed(host, OLD)
+        host.apply(host.run_of(OLD, in_use(OLD), flavour="full"))
+        assert host.host.exists(library) and host.run_of(OLD, in_use(OLD), flavour="full").steps == ()
+        host.apply(host.plan(in_use(OLD), source="runfile", state="rolled_back"))
+        assert not host.host.exists(library)
+        assert host.plan(in_use(OLD), source="runfile", state="rolled_back").steps == ()
+
+    def test_another_file_of_the_same_version_and_back(self, host: Host) -> None:
+        installed(host, OLD)
+        before, firmware = host.files[OLD], "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
+        host.files[OLD] = installer(
+            host.repository.directory / "other.run", OLD, str(host.root.path), **{"gsp_ga10x.bin": "another"})
+        other = {"runfile": host.repository.url + "other.run"}
+        host.apply(host.run_of(OLD, in_use(OLD), **other))
+        assert host.host.read(firmware) == "another" and host.run_of(OLD, in_use(OLD), **other).steps == ()
+        assert set(runfile.cached(host.host)) == {before, host.files[OLD]}
+        host.apply(host.plan(in_use(OLD), source="runfile", state="rolled_back"))
+        assert host.host.read(firmware) == "firmware " + OLD
 
     @pytest.mark.parametrize("dkms", [(), ("dkms=3.0.10-8",)])
     def test_packages_go_for_it_and_come_back(self, host: Host, dkms: Tuple[str, ...]) -> None:
@@ -298,9 +399,18 @@ class TestChanges:
         host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
         assert host.host.read(theirs) == "theirs" and host.tree() == before
 
+    def test_the_module_of_one_that_came_by_us_is_ours_to_unload_and_that_of_others_is_not(self, host: Host) -> None:
+        def is_unloaded() -> bool:
+            return activation.observe(host.host, host.journal, Policy(state="absent"), in_use(OLD)).ours
+
+        installed(host, OLD)
+        assert is_unloaded()
+        host.journal.remember(MEMORY, {})
+        assert not is_unloaded()
+
     def test_one_that_others_have_installed_stays_as_it_is(self, host: Host) -> None:
         installed(host, OLD)
-        host.journal.remember(runfile.MEMORY, {})
+        host.journal.remember(MEMORY, {})
         before = host.tree()
         assert host.run_of(OLD, in_use(OLD)).steps == ()
         (refusal,) = host.run_of(NEW, in_use(OLD)).refusals
@@ -319,7 +429,7 @@ class TestChanges:
 
 
 def test_a_memory_of_a_newer_release_is_refused(host: Host) -> None:
-    host.journal.remember(runfile.MEMORY, {"schema": 2})
+    host.journal.remember(MEMORY, {"schema": 2})
     with pytest.raises(GpuOpsError) as failed:
         host.run_of(OLD)
     assert failed.value.code == "driver.runfile_memory_of_a_newer_release"

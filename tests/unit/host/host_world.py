@@ -120,7 +120,7 @@ class World(world.World):
         for other in self.parts.values() if changed else ():
             if other is not self.parts[name]:
                 other.files, other.units = self.files, self.units
-                other.come_true(changed)
+                other.come_true({**changed, "driver_by_runfile": self.parts["driver"].of_installer})
                 assert other.facts == self.facts, "two parts of a host tell different facts"
                 self._take(other)
 
