@@ -34,9 +34,7 @@ STORE = "/var/cache/gpuops/runfile"
 # There from before the first file of a driver comes by us until its last one has, or all were taken back; it has the
 # names of the files
 HALF = STORE + "/half"
-# There while a file is fetched; what is unpacked of it, while it is judged or installed; and where the source of its
-# module is laid out
-FETCHED = STORE + "/.fetched"
+# What is unpacked there while it is installed, and where the source of its module is laid out
 WORK = STORE + "/work"
 BESIDE = "/usr/src/.gpuops-nvidia"
 # In the source of a module that we have given DKMS: which of the two kernel modules it is
@@ -58,7 +56,6 @@ class Installer:
 
     cached:     {SHA-256: version} of the files that were fetched.
     is_half:    whether an installation of ours was stopped.
-    is_begun:   whether a fetch or an installation has left what nobody uses.
     sources:    {version: open or proprietary} of the modules' sources that DKMS can build; '' of those of others.
     ours:       the driver that came by us, '' for none.
     file:       the file that it came from: 'sha256', and the 'flavour' that was installed of it; {} where unknown.
@@ -69,7 +66,6 @@ class Installer:
 
     cached: Mapping[str, str] = field(default_factory=dict)
     is_half: bool = False
-    is_begun: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
     ours: str = ""
     file: Mapping[str, str] = field(default_factory=dict)

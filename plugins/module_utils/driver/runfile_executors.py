@@ -33,9 +33,10 @@ from . import runfile
 from .policy import Policy
 from .record import MEMORY as RECORD
 from .record import of_dict
-from .runfile import BESIDE, COPY, FETCHED, HALF, MARK, STORE, WORK, cached, cached_path, remove_tree, source_directory
+from .runfile import BESIDE, COPY, HALF, MARK, STORE, WORK, cached, cached_path, remove_tree, source_directory
 from .runfile_plan import ARCHITECTURES, FETCH, FORGET, INSTALL
 
+_FETCHED = STORE + "/.fetched"
 _DIRECTORIES = {OPEN: "kernel-open", PROPRIETARY: "kernel"}
 # No modules: see runfile_plan.py. Its units are of suspend and resume, and reloading systemd for them takes GPUs from
 # running containers. Packages in the way, nouveau and hooks of the distribution are judged by the plan.
@@ -63,33 +64,33 @@ def fetcher(policy: Policy) -> Executor:
         place, wanted = step.parameters["place"], step.change["after"]["sha256"]
         host.make_directory(os.path.dirname(STORE), 0o755)
         host.make_directory(STORE, 0o700)
-        host.remove(FETCHED)
+        host.remove(_FETCHED)
         try:
             _bring(host, policy, place, step.parameters["timeout"])
-            found = sha256(host, FETCHED)
+            found = sha256(host, _FETCHED)
             if found != wanted:
                 raise GpuOpsError(
                     "driver.runfile_checksum_differs",
                     found="%s has sha256:%s" % (place, found), wanted="sha256:%s" % wanted,
                     remedy="see that `version` and `runfile_checksum` are of one file, and that it came whole: nothing "
                            "has been installed", option="runfile_checksum")
-            host.run(["chmod", "0600", host.path(FETCHED)])
+            host.run(["chmod", "0600", host.path(_FETCHED)])
             _judge(host, step)
             host.sync()
             _remove_names(host, wanted)
-            host.rename(FETCHED, cached_path(step.parameters["version"], wanted))
+            host.rename(_FETCHED, cached_path(step.parameters["version"], wanted))
         finally:
-            host.remove(FETCHED)
+            host.remove(_FETCHED)
 
     return fetch
 
 
 def _bring(host: Host, policy: Policy, place: str, timeout: float) -> None:
     if place.startswith("/"):
-        done = host.run(["cp", host.path(place), host.path(FETCHED)], check=False, timeout=timeout)
+        done = host.run(["cp", host.path(place), host.path(_FETCHED)], check=False, timeout=timeout)
     else:
-        done = index.download(host, place, host.path(FETCHED), policy.runfile_credentials, timeout)
-    if done.rc != 0 or not host.is_file(FETCHED):
+        done = index.download(host, place, host.path(_FETCHED), policy.runfile_credentials, timeout)
+    if done.rc != 0 or not host.is_file(_FETCHED):
         raise _not_fetched(place, done)
 
 
@@ -97,7 +98,7 @@ def _judge(host: Host, step: Step) -> None:
     """Whether it is the driver that is wanted, for this machine, in a form that is known. Of the other module that it
     has the source of, too: once it is in the store nobody asks again."""
     version, arch = step.parameters["version"], step.parameters["arch"]
-    with _unpacked(host, FETCHED, step, version, "nothing has been installed") as unpacked:
+    with _unpacked(host, _FETCHED, step, version, "nothing has been installed") as unpacked:
         machine = machine_of(host.read_bytes(unpacked + "/nvidia-installer") or b"")
         if machine not in (None, ARCHITECTURES[arch]):
             raise _NotUnderstood("it is for machines of number %d (e_machine), and %s has %d" % (
@@ -269,7 +270,7 @@ def _prune(host: Host, journal: Journal, *stays: str) -> None:
 def forget(host: Host, journal: Journal, step: Step) -> None:
     for each, version in cached(host).items():
         host.remove(cached_path(version, each))
-    host.remove(FETCHED)
+    host.remove(_FETCHED)
     remove_tree(host, WORK)
     for directory in (STORE, os.path.dirname(STORE)):
         host.remove_empty_dir(directory)

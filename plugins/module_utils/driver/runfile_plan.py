@@ -213,4 +213,4 @@ def forget_steps(observation: Observation, removal: Sequence[Step]) -> List[Step
     return [Step(
         NAME, FORGET, runfile.STORE, "No driver is installed from these files any more.",
         change={"before": dict(cached), "after": dict.fromkeys(cached)}, reversible=False,
-        depends_on=tuple(step.id for step in removal))] if cached or observation.installer.is_begun else []
+        depends_on=tuple(step.id for step in removal))] if cached else []

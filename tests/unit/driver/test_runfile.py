@@ -293,14 +293,6 @@ class TestIsStopped:
         installed(host, OLD)
         assert runfile.version(host.host) == OLD
 
-    @pytest.mark.parametrize("left", ["/.fetched", "/work/nvidia-installer"])
-    def test_while_it_is_fetched_and_uninstalled(self, host: Host, left: str) -> None:
-        before = host.tree()
-        host.host.write(runfile.STORE + left, "half of it")
-        host.apply(host.plan(BARE, source="runfile", state="absent"))
-        assert host.tree() == before
-        assert host.plan(BARE, source="runfile", state="absent").steps == ()
-
     def test_while_it_is_fetched(self, host: Host) -> None:
         host.host.write(runfile.STORE + "/.fetched", "half of it")
         installed(host, OLD)
