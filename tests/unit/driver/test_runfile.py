@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import pytest
 from apt_machine import NAMES, Machine
@@ -87,6 +89,24 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
             for version in (OLD, NEW)}
         monkeypatch.setattr(observing, "read_kernels", lambda *_words: made.built)
         yield made
+
+
+def cut(host: Host, number: int) -> None:
+    """Power is cut in an installation of OLD, after its file of that number: nothing of ours runs any more."""
+    host.host.write("/cut", str(number))
+    plan = host.run_of(OLD)
+    child = os.fork()
+    if child == 0:
+        try:
+            host.apply(plan)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    host.host.remove("/cut")
+
+
+def listed(host: Host, number: int) -> List[str]:
+    return re.findall(r"(?m)^%d: (/.*)$" % number, host.host.read(runfile.LIST) or "")
 
 
 def installed(host: Host, version: str, **changes: Any) -> None:
@@ -259,6 +279,7 @@ class TestIsStopped:
         with pytest.raises(GpuOpsError) as failed:
             host.apply(host.run_of(OLD))
         assert failed.value.code == "driver.runfile_not_installed" and host.host.exists(runfile.HALF)
+        assert not host.host.exists(runfile.WORK)
         host.host.remove("/stop")
         # Of others: under such a name from before, or not in that moment
         theirs = ("/usr/local/nvidia-smi", "/usr/local/libcuda.so." + OLD)
@@ -274,6 +295,95 @@ class TestIsStopped:
         host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
         assert host.tree().difference(("usr/local", *(path[1:] for path in theirs))) == before
         assert all(map(host.host.exists, theirs))
+
+    @pytest.mark.parametrize("number", range(1, 7))
+    def test_by_a_power_cut(self, host: Host, number: int) -> None:
+        before = host.tree()
+        cut(host, number)
+        assert host.host.exists(runfile.WORK)
+        host.apply(host.run_of(OLD))
+        host.reads(OLD)
+        assert not any(map(host.host.exists, (runfile.HALF, runfile.COPY, runfile.WORK)))
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.tree() == before
+
+    @pytest.mark.parametrize("length", [0, 5])
+    def test_by_a_power_cut_that_tears_files(self, host: Host, length: int) -> None:
+        """Listed ones and the one that is not; the installer's own program among them."""
+        before = host.tree()
+        cut(host, 5)
+        for path in host.tree() - before:
+            if path.startswith("usr/") and host.host.is_file("/" + path):
+                os.truncate(host.host.path("/" + path), length)
+        host.apply(host.run_of(OLD))
+        assert not re.search(r"(?m)^1\d\d: ", host.host.read(runfile.LIST) or "")
+        host.reads(OLD)
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.tree() == before
+
+    def test_by_a_power_cut_that_leaves_nulls(self, host: Host) -> None:
+        before = host.tree()
+        cut(host, 5)
+        path = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so." + OLD
+        size = os.path.getsize(host.host.path(path))
+        os.truncate(host.host.path(path), 3)
+        os.truncate(host.host.path(path), size)
+        assert path not in listed(host, 1)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
+
+    @pytest.mark.parametrize("lost", ["", "list", "end"])
+    @pytest.mark.parametrize("state", ["present", "absent"])
+    def test_by_a_power_cut_that_tears_its_list(self, host: Host, lost: str, state: str) -> None:
+        if lost == "end":
+            host.host.write("/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD, "theirs")
+        before = host.tree()
+        cut(host, 4)
+        text = host.host.read(runfile.LIST) or ""
+        os.truncate(host.host.path(runfile.LIST), {"": 0, "list": text.index("(") + 3, "end": len(text) - 3}[lost])
+        if state == "present":
+            host.apply(host.run_of(OLD))
+            host.reads(OLD)
+            assert len(listed(host, 1)) == 6
+            host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        else:
+            host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
+        assert lost != "end" or host.host.read("/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD) == "theirs"
+
+    def test_what_it_moved_aside_is_named_where_no_list_tells_whence(self, host: Host) -> None:
+        theirs = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
+        host.host.write(theirs, "theirs")
+        cut(host, 2)
+        os.truncate(host.host.path(runfile.LIST), 0)
+        with pytest.raises(GpuOpsError) as failed:
+            host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert failed.value.code == "driver.runfile_not_removed" and "/var/lib/nvidia/100" in failed.value.found
+        assert "move it back" in failed.value.remedy
+        host.host.rename("/var/lib/nvidia/100", theirs)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.host.read(theirs) == "theirs" and not host.host.exists("/var/lib/nvidia")
+
+    def test_files_of_others_with_its_names_stay(self, host: Host) -> None:
+        """Written in the same moment: elsewhere, or of another content, longer or shorter."""
+        cut(host, 2)
+        theirs = {"/usr/local/lib/python3/nvidia-smi": "#!/bin/sh\n", "/usr/lib/x/nvidia-modprobe": "#!/bin/sh\necho\n",
+                  "/usr/lib/y/libcuda.so." + OLD: "theirs"}
+        for path, text in theirs.items():
+            host.host.write(path, text)
+        os.symlink("theirs", host.host.path("/usr/lib/y/libcuda.so.1"))
+        host.apply(host.run_of(OLD))
+        assert {path: host.host.read(path) for path in theirs} == theirs
+        assert host.host.link("/usr/lib/y/libcuda.so.1") == "theirs"
+
+    def test_in_its_removal_links_go_whose_files_went_before(self, host: Host) -> None:
+        before = host.tree()
+        installed(host, OLD)
+        host.host.write_bytes(runfile.COPY, host.host.read_bytes(runfile.UNINSTALLER) or b"", 0o700)
+        for path in listed(host, 1):
+            host.host.remove(path)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
 
     def test_and_can_be_uninstalled(self, host: Host) -> None:
         before = host.tree()
