@@ -50,9 +50,9 @@ class Installer:
     """What there is of NVIDIA's installer beside the driver that it has brought.
 
     cached:     {SHA-256: version} of the files that were fetched.
-    is_stored:  whether there is a place for them, also one with nothing but what a stopped run has left.
+    has_store:  whether their directory is there: a stopped run may have left that alone, or what is none of them.
     is_half:    whether an installation of ours was stopped.
-    is_work:    whether what it has unpacked is there: it goes before anything is unpacked again.
+    has_work:   whether what it had unpacked is there: that goes before a file is unpacked again.
     sources:    {version: open or proprietary} of the modules' sources that DKMS can build; '' of those of others.
     ours:       the driver that came by us, '' for none.
     file:       the file that it came from: 'sha256', and the 'flavour' that was installed of it; {} where unknown.
@@ -62,9 +62,9 @@ class Installer:
     """
 
     cached: Mapping[str, str] = field(default_factory=dict)
-    is_stored: bool = False
+    has_store: bool = False
     is_half: bool = False
-    is_work: bool = False
+    has_work: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
     ours: str = ""
     file: Mapping[str, str] = field(default_factory=dict)

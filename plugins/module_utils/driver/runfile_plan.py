@@ -127,9 +127,11 @@ def _is_ours(observation: Observation) -> bool:
 
 
 def _room(observation: Observation, target: Target) -> Simulation:
-    """What it takes, as a transaction: what it replaces goes only in its course, and counts as if it stayed."""
-    fetched = 0 if _has(observation, target) else _FILE
-    return Simulation({}, (), download=fetched + _UNPACKED, unpacked=_INSTALLED)
+    """What it takes, as a transaction: what it replaces goes only in its course, and counts as if it stayed; what a
+    stopped run has unpacked goes before, but not before a file that is fetched was unpacked beside it."""
+    if not _has(observation, target):
+        return Simulation({}, (), download=_FILE + _UNPACKED, unpacked=_INSTALLED)
+    return Simulation({}, (), download=0 if observation.installer.has_work else _UNPACKED, unpacked=_INSTALLED)
 
 
 def refuse_tools(versions: Mapping[str, Sequence[str]], target: Target, where: str) -> List[Refusal]:

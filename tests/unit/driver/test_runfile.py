@@ -26,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile, runfile_removal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.runfile_executors import machine_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.runfile import MEMORY
@@ -248,6 +248,17 @@ class TestRefuses:
         monkeypatch.setattr(type(host.host), "free", lambda *_words: 1 << 20)
         codes = {refusal.code for refusal in host.run_of(OLD).refusals}
         assert codes == {"packages.no_space"}
+
+    def test_what_a_stopped_run_has_unpacked_counts_as_the_space_for_it(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cut(host, 3)
+        monkeypatch.setattr(type(host.host), "free", lambda *_words: 1536 << 20)
+        assert not host.run_of(OLD).refusals
+        (refusal,) = host.run_of(NEW).refusals
+        assert refusal.code == "packages.no_space"
+        runfile_removal.remove_tree(host.host, runfile.WORK)
+        assert host.run_of(OLD).refusals
 
     def test_a_driver_without_anything_that_could_remove_it(self, host: Host) -> None:
         host.host.write("/usr/bin/nvidia-smi", "")
