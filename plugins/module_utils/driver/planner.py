@@ -207,7 +207,7 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
 
 def _can_go(observation: Observation) -> bool:
     """Whether what NVIDIA's installer brought can be removed: it would tear gaps into packages of a driver."""
-    return bool(observation.runfile) and not catalogue.family(observation.there)
+    return bool(observation.to_uninstall) and not catalogue.family(observation.there)
 
 
 def _goes(observation: Observation, policy: Policy) -> bool:
@@ -452,7 +452,7 @@ def _removal(
         return runfile_plan.removal_steps(observation, facts, target)
     if packages is None or not _goes(observation, policy):
         return []
-    return runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded))
+    return runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded))
 
 
 def _fetch_steps(
@@ -572,7 +572,7 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     if refusals:
         return Plan(refusals=tuple(refusals))
     packages = _packages_step(observation, facts, target)
-    of_installer = runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded))
+    of_installer = runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded))
     steps = rollback.before_transaction(observation, record, facts)
     offered: List[Step] = []
     if packages:

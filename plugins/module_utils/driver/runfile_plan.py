@@ -161,8 +161,8 @@ def removal_steps(observation: Observation, facts: HostFacts, target: Target) ->
     """The driver that an installer has brought before, or half of one."""
     if not installer_runs(observation, target):
         return []
-    there = observation.runfile or ("unknown" if observation.installer.is_half else "")
-    return runfile.removal(there, observation.leftovers, bool(facts.driver_loaded), _why_it_goes(observation, target))
+    return runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded),
+                           _why_it_goes(observation, target))
 
 
 def _why_it_goes(observation: Observation, target: Target) -> str:
@@ -204,7 +204,7 @@ def packages_words(target: Target) -> Tuple[str, str]:
 def absent_steps(observation: Observation, facts: HostFacts) -> List[Step]:
     """What came by us goes; the driver goes while DKMS is there."""
     there = observation.installer
-    steps = runfile.removal(observation.runfile or "unknown", observation.leftovers, bool(facts.driver_loaded),
+    steps = runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded),
                             "It came by us") if there.is_half or (observation.runfile and _is_ours(observation)) else []
     return steps + forget_steps(observation, steps)
 

@@ -414,6 +414,26 @@ class TestIsStopped:
         installed(host, OLD)
         assert runfile.version(host.host) == OLD
 
+    def test_before_its_program_was_kept_and_packages_come_back(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        host.root.install(*("%s=%s-1" % (name, OLD) for name in NAMES))
+        plan = host.run_of(NEW, in_use(OLD), migrate=True)
+        write = type(host.host).write_bytes
+
+        def stopped(self: Any, name: str, *rest: Any, **more: Any) -> None:
+            if name == runfile.COPY:
+                raise KeyboardInterrupt
+            write(self, name, *rest, **more)
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(type(host.host), "write_bytes", stopped)
+            host.apply(plan)
+        assert host.host.exists(runfile.HALF) and runfile.version(host.host) == ""
+        host.apply(host.plan(BARE.but(driver_loaded=OLD), source="runfile", state="rolled_back", migrate=True))
+        assert host.driver() == dict.fromkeys(NAMES, OLD + "-1")
+        assert host.host.list(runfile.STORE) == [runfile.cached_path(NEW, host.files[NEW]).rpartition("/")[2]]
+
     def test_while_it_is_fetched(self, host: Host) -> None:
         host.host.write(runfile.STORE + "/.fetched", "half of it")
         installed(host, OLD)
