@@ -82,7 +82,8 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     if not policy.comes_from.installs:
         return facts
     if policy.state == "absent":
-        removed = any(step.action in (PACKAGES_REMOVE, runfile.REMOVE) for step in planned.steps)
+        removed = any(step.action in (PACKAGES_REMOVE, runfile.REMOVE) or runfile_plan.forgets_modules(step)
+                      for step in planned.steps)
         facts = peers.facts_without(observation, facts)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="",
                          key_pending="") if removed else facts

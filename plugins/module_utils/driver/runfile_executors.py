@@ -35,7 +35,7 @@ from .record import MEMORY as RECORD
 from .record import of_dict
 from .runfile import BESIDE, COPY, HALF, JUDGED, MARK, STORE, WORK, cached, cached_path, source_directory
 from .runfile_plan import ARCHITECTURES, FETCH, FORGET, INSTALL
-from .runfile_removal import clear_source, remove_tree, remove_unlisted
+from .runfile_removal import clear_source, remove_source, remove_tree, remove_unlisted
 
 _FETCHED = STORE + "/.fetched"
 _DIRECTORIES = {OPEN: "kernel-open", PROPRIETARY: "kernel"}
@@ -273,13 +273,14 @@ def _prune(host: Host, journal: Journal, *stays: str) -> None:
 
 
 def forget(host: Host, journal: Journal, step: Step) -> None:
-    for each, version in cached(host).items():
-        host.remove(cached_path(version, each))
-    host.remove(_FETCHED)
-    for tree in (WORK, JUDGED):
+    """The memory, by which the next run would do it once more, goes last."""
+    for version in step.parameters["sources"]:
+        remove_source(host, version)
+    for tree in (BESIDE, STORE):
         remove_tree(host, tree)
-    for directory in (STORE, os.path.dirname(STORE)):
-        host.remove_empty_dir(directory)
+    host.remove_empty_dir(os.path.dirname(STORE))
+    if "driver" in step.change["before"]:
+        journal.remember(MEMORY, {})
 
 
 def secret_executors(policy: Policy) -> Dict[str, Executor]:

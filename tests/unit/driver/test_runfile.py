@@ -434,6 +434,32 @@ class TestIsStopped:
         assert host.driver() == dict.fromkeys(NAMES, OLD + "-1")
         assert host.host.list(runfile.STORE) == [runfile.cached_path(NEW, host.files[NEW]).rpartition("/")[2]]
 
+    @pytest.mark.parametrize("left", [".fetched", ".gpuops-half", ""])
+    def test_in_the_fetch_and_nothing_of_it_stays(self, host: Host, left: str) -> None:
+        before = host.tree()
+        host.host.make_directory(runfile.STORE, 0o700)
+        if left:
+            host.host.write(os.path.join(runfile.STORE, left), "half of it")
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before and not host.plan(BARE, source="runfile", state="absent").steps
+
+    def test_while_the_source_of_its_module_is_removed(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        """rm has no order: the file that tells whose it is may be the first."""
+        before = host.tree()
+        installed(host, OLD)
+
+        def stopped(there: Any, path: str) -> None:
+            if there.exists(path + "/" + runfile.MARK):
+                there.remove(path + "/" + runfile.MARK)
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(runfile_removal, "remove_tree", stopped)
+            host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        host.built = (Kernel(BARE.kernel, headers=True),)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
+
     def test_while_it_is_fetched(self, host: Host) -> None:
         host.host.write(runfile.STORE + "/.fetched", "half of it")
         installed(host, OLD)
@@ -552,6 +578,22 @@ class TestChanges:
             step.action for step in host.plan(in_use(OLD), source="runfile", state="absent").steps]
         assert host.tree() == before
         assert not host.run_of(NEW, in_use(OLD), migrate=True).refusals
+
+    def test_what_somebody_has_uninstalled_himself_goes_with_the_rest(self, host: Host) -> None:
+        before = host.tree()
+        installed(host, OLD)
+        host.host.run([host.host.path(runfile.UNINSTALLER), "--silent", "--skip-module-unload"])
+        host.built = (Kernel(BARE.kernel, headers=True),)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before and not host.journal.recall(MEMORY)
+        assert not host.plan(BARE, source="runfile", state="absent").steps
+
+    def test_a_source_that_has_become_that_of_a_package_stays(self, host: Host) -> None:
+        installed(host, OLD)
+        host.host.run([host.host.path(runfile.UNINSTALLER), "--silent", "--skip-module-unload"])
+        host.root.install(*("%s=%s-1" % (name, OLD) for name in NAMES))
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.host.exists("/usr/src/nvidia-%s/dkms.conf" % OLD) and not host.journal.recall(MEMORY)
 
     def test_uninstalled_the_host_is_as_it_was(self, host: Host) -> None:
         before = host.tree()
