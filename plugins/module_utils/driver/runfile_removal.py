@@ -60,6 +60,7 @@ class _Span:
 
 def remove(host: Host, journal: Journal, step: Step) -> None:
     """By a copy, which a removal that is stopped leaves; what counts is that the files are gone."""
+    _refuse_strays(host)
     # The program of half an installation may be torn, and its copy is ours
     if host.is_executable(UNINSTALLER) and not (host.exists(HALF) and host.is_executable(COPY)):
         host.write_bytes(COPY, host.read_bytes(UNINSTALLER) or b"", mode=0o700)
@@ -67,15 +68,14 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
     done = host.run([host.path(COPY), "--silent", "--skip-module-unload"], check=False, timeout=_SECONDS)
     if not host.exists(LIST):
         _remove_directories(host)
-    left = [path for path in (LIST, *step.parameters["files"], *host.glob(_ASIDE)) if host.exists(path)]
+    left = [path for path in (LIST, *step.parameters["files"]) if host.exists(path)]
     if left:
         raise GpuOpsError(
             "driver.runfile_not_removed",
             found="nvidia-uninstall has left %s: %s" % (
                 ", ".join(left), " | ".join((done.stderr or done.stdout).splitlines()[-3:]) or "it says nothing"),
             wanted="none of the files that NVIDIA's installer brought",
-            remedy="see /var/log/nvidia-uninstall.log; remove these files by hand, and run this again. One with a "
-                   "number in %s is of somebody else, and was moved out of the way: move it back" % _KEPT,
+            remedy="see /var/log/nvidia-uninstall.log; remove these files by hand, and run this again",
             cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr)
     for each, kind in runfile.sources(host).items():
         if kind:
@@ -86,6 +86,19 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
     host.remove_empty_dir(STORE)
     host.remove(COPY)
     journal.remember(MEMORY, {})
+
+
+def _refuse_strays(host: Host) -> None:
+    """A file is moved aside before the list has it, and nvidia-uninstall removes what it finds beside the list."""
+    numbers = {str(number) for number, _path, _told in _entries(host.read(LIST) or "")[0]}
+    strays = [path for path in host.glob(_ASIDE) if os.path.basename(path) not in numbers]
+    if strays and host.exists(HALF):
+        raise GpuOpsError(
+            "driver.runfile_moved_aside",
+            found="files of somebody else that NVIDIA's installer has moved out of its way, and no list that tells "
+                  "from where: %s" % ", ".join(strays),
+            wanted="none that nvidia-uninstall would remove",
+            remedy="move each to where it was, or elsewhere (`file` tells what it is), and run this again")
 
 
 def remove_unlisted(host: Host) -> None:
@@ -99,7 +112,7 @@ def remove_unlisted(host: Host) -> None:
         ["find", *(top + each for each in _PLACES if host.is_dir(each) and not host.link(each)), "-xdev",
          *skipped, "(", "-type", "f", "-o", "-type", "l", ")", "-newer", host.path(HALF),
          "!", "-newermt", "@%d" % span.end, "-print"], check=False, timeout=_SECONDS)
-    listed = {path for _number, path, _told in _entries(host.read(LIST) or "")[0]}
+    listed = {path for number, path, _told in _entries(host.read(LIST) or "")[0] if number in (_LINK, _FILE)}
     unpacked = _unpacked(host)
     for path in (line[len(top):] for line in found.stdout.splitlines()):
         name, target = os.path.basename(path), host.link(path)

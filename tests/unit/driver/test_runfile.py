@@ -362,18 +362,30 @@ class TestIsStopped:
         assert host.tree() == before
         assert lost != "end" or host.host.read("/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD) == "theirs"
 
-    def test_what_it_moved_aside_is_named_where_no_list_tells_whence(self, host: Host) -> None:
+    @pytest.mark.parametrize("lines", [0, 2])
+    def test_what_it_moved_aside_is_named_where_no_list_tells_whence(self, host: Host, lines: int) -> None:
+        """lines: of the list that the power cut has left."""
         theirs = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
         host.host.write(theirs, "theirs")
         cut(host, 2)
-        os.truncate(host.host.path(runfile.LIST), 0)
+        text = (host.host.read(runfile.LIST) or "").splitlines(True)
+        os.truncate(host.host.path(runfile.LIST), len("".join(text[:lines])))
         with pytest.raises(GpuOpsError) as failed:
             host.apply(host.plan(BARE, source="runfile", state="absent"))
-        assert failed.value.code == "driver.runfile_not_removed" and "/var/lib/nvidia/100" in failed.value.found
-        assert "move it back" in failed.value.remedy
+        assert failed.value.code == "driver.runfile_moved_aside" and "/var/lib/nvidia/100" in failed.value.found
         host.host.rename("/var/lib/nvidia/100", theirs)
         host.apply(host.plan(BARE, source="runfile", state="absent"))
         assert host.host.read(theirs) == "theirs" and not host.host.exists("/var/lib/nvidia")
+
+    def test_what_lies_where_it_moved_something_aside_goes(self, host: Host) -> None:
+        """Not listed yet; and what was moved aside cannot come back."""
+        path = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
+        host.host.write(path, "theirs")
+        cut(host, 6)
+        assert path not in listed(host, 1)
+        host.host.write("/var/lib/nvidia/100", "torn")
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert not host.host.exists(path)
 
     def test_files_of_others_with_its_names_stay(self, host: Host) -> None:
         """Written in the same moment: elsewhere, or of another content, longer or shorter."""
