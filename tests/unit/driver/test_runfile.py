@@ -446,8 +446,8 @@ class TestIsStopped:
         assert host.driver() == dict.fromkeys(NAMES, OLD + "-1")
         assert host.host.list(runfile.STORE) == [runfile.cached_path(NEW, host.files[NEW]).rpartition("/")[2]]
 
-    @pytest.mark.parametrize("left", [".fetched", ".gpuops-half", ""])
-    def test_in_the_fetch_and_nothing_of_it_stays(self, host: Host, left: str) -> None:
+    @pytest.mark.parametrize("left", [".fetched", "work/nvidia-installer", "judged/.manifest", ".gpuops-half", ""])
+    def test_while_it_is_fetched_and_uninstalled(self, host: Host, left: str) -> None:
         before = host.tree()
         host.host.make_directory(runfile.STORE, 0o700)
         if left:
