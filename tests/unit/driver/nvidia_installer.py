@@ -13,8 +13,9 @@ with 0 whatever comes of an uninstallation. The archive unpacks with -x into a d
 driver containers have it do. Its dkms.conf has the tokens of files.c.
 
 Tests steer it by files in the host's root: 'stop' has the number of the file that it is killed after, before the list
-has it; 'cut' has that of one after which who has called it is killed too; 'fails' has it end with 1 after its second
-file. What it was called with is in 'called', and 'unloaded' is there where it would have unloaded a driver.
+has it; 'cut' has that of one after which who has called it is killed too, any other for its end; 'fails' has it end
+with 1 after its second file. What it was called with is in 'called', and 'unloaded' is there where it would have
+unloaded a driver.
 """
 from __future__ import annotations
 
@@ -179,6 +180,7 @@ install() {
         ln -s "${rest##* }" "$root$path"
         printf '0: %%s\\n%%s\\n' "$path" "${rest##* }" >> "$kept/log"
     done
+    test ! -e "$root/cut" || kill -9 $PPID $$
     test -n "$root" || ldconfig
 }
 
