@@ -202,6 +202,12 @@ class Observation:
         return {**{name: version for name, version in self.unfinished.items() if version}, **self.installed}
 
     @property
+    def to_uninstall(self) -> str:
+        """Version of the driver of NVIDIA's installer that is to be taken away where another comes, 'unknown' of half
+        of one; '' for none."""
+        return self.runfile or ("unknown" if self.installer.is_half else "")
+
+    @property
     def prebuilt(self) -> Prebuilt:
         return Prebuilt(self.kernels, frozenset(self.installed_by_us),
                         self.offer.modules if self.offer and not self.offer.error else None, tuple(self.unfinished))

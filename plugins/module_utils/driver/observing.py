@@ -153,9 +153,8 @@ def _installer(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -
     record = read(journal) if policy.state == "rolled_back" else None
     is_written = by_installer or (record is not None and bool(record.runfile))
     return runfile.Installer(
-        cached=runfile.cached(host), is_half=host.exists(runfile.HALF),
-        is_begun=host.exists(runfile.FETCHED) or host.exists(runfile.WORK), sources=runfile.sources(host),
-        ours=told.get("version", ""),
+        cached=runfile.cached(host), has_store=host.exists(runfile.STORE), is_half=host.exists(runfile.HALF),
+        has_work=host.exists(runfile.WORK), sources=runfile.sources(host), ours=told.get("version", ""),
         file={name: told[name] for name in ("sha256", "flavour")} if told else {},
         user_space=facts.driver_userspace, is_there=not where.startswith("/") or host.is_file(where),
         space=space.observe(host, runfile.CACHE) if is_written else None)

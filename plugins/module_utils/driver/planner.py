@@ -82,7 +82,8 @@ def facts_after(observation: Observation, policy: Policy, facts: HostFacts, plan
     if not policy.comes_from.installs:
         return facts
     if policy.state == "absent":
-        removed = any(step.action in (PACKAGES_REMOVE, runfile.REMOVE) for step in planned.steps)
+        removed = any(step.action in (PACKAGES_REMOVE, runfile.REMOVE) or runfile_plan.forgets_modules(step)
+                      for step in planned.steps)
         facts = peers.facts_without(observation, facts)
         return facts.but(driver_installed="", driver_boots="", driver_userspace="", module_installed="",
                          key_pending="") if removed else facts
@@ -207,7 +208,7 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
 
 def _can_go(observation: Observation) -> bool:
     """Whether what NVIDIA's installer brought can be removed: it would tear gaps into packages of a driver."""
-    return bool(observation.runfile) and not catalogue.family(observation.there)
+    return bool(observation.to_uninstall) and not catalogue.family(observation.there)
 
 
 def _goes(observation: Observation, policy: Policy) -> bool:
@@ -457,7 +458,7 @@ def _removal(
         return runfile_plan.removal_steps(observation, facts, target)
     if packages is None or not _goes(observation, policy):
         return []
-    return runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded))
+    return runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded))
 
 
 def _fetch_steps(
@@ -577,7 +578,7 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     if refusals:
         return Plan(refusals=tuple(refusals))
     packages = _packages_step(observation, facts, target)
-    of_installer = runfile.removal(observation.runfile, observation.leftovers, bool(facts.driver_loaded))
+    of_installer = runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded))
     steps = rollback.before_transaction(observation, record, facts)
     offered: List[Step] = []
     if packages:

@@ -29,13 +29,15 @@ from ..core.plan import Step
 from ..core.steps import Executor
 from ..hardware.runfile import MEMORY
 from ..packages.apt import index
-from . import runfile
+from . import runfile, runfile_removal
 from .policy import Policy
 from .record import MEMORY as RECORD
 from .record import of_dict
-from .runfile import BESIDE, COPY, FETCHED, HALF, MARK, STORE, WORK, cached, cached_path, remove_tree, source_directory
+from .runfile import BESIDE, COPY, HALF, JUDGED, MARK, STORE, WORK, cached, cached_path, source_directory
 from .runfile_plan import ARCHITECTURES, FETCH, FORGET, INSTALL
+from .runfile_removal import clear_source, remove_source, remove_tree, remove_unlisted
 
+_FETCHED = STORE + "/.fetched"
 _DIRECTORIES = {OPEN: "kernel-open", PROPRIETARY: "kernel"}
 # No modules: see runfile_plan.py. Its units are of suspend and resume, and reloading systemd for them takes GPUs from
 # running containers. Packages in the way, nouveau and hooks of the distribution are judged by the plan.
@@ -63,33 +65,33 @@ def fetcher(policy: Policy) -> Executor:
         place, wanted = step.parameters["place"], step.change["after"]["sha256"]
         host.make_directory(os.path.dirname(STORE), 0o755)
         host.make_directory(STORE, 0o700)
-        host.remove(FETCHED)
+        host.remove(_FETCHED)
         try:
             _bring(host, policy, place, step.parameters["timeout"])
-            found = sha256(host, FETCHED)
+            found = sha256(host, _FETCHED)
             if found != wanted:
                 raise GpuOpsError(
                     "driver.runfile_checksum_differs",
                     found="%s has sha256:%s" % (place, found), wanted="sha256:%s" % wanted,
                     remedy="see that `version` and `runfile_checksum` are of one file, and that it came whole: nothing "
                            "has been installed", option="runfile_checksum")
-            host.run(["chmod", "0600", host.path(FETCHED)])
+            host.run(["chmod", "0600", host.path(_FETCHED)])
             _judge(host, step)
             host.sync()
             _remove_names(host, wanted)
-            host.rename(FETCHED, cached_path(step.parameters["version"], wanted))
+            host.rename(_FETCHED, cached_path(step.parameters["version"], wanted))
         finally:
-            host.remove(FETCHED)
+            host.remove(_FETCHED)
 
     return fetch
 
 
 def _bring(host: Host, policy: Policy, place: str, timeout: float) -> None:
     if place.startswith("/"):
-        done = host.run(["cp", host.path(place), host.path(FETCHED)], check=False, timeout=timeout)
+        done = host.run(["cp", host.path(place), host.path(_FETCHED)], check=False, timeout=timeout)
     else:
-        done = index.download(host, place, host.path(FETCHED), policy.runfile_credentials, timeout)
-    if done.rc != 0 or not host.is_file(FETCHED):
+        done = index.download(host, place, host.path(_FETCHED), policy.runfile_credentials, timeout)
+    if done.rc != 0 or not host.is_file(_FETCHED):
         raise _not_fetched(place, done)
 
 
@@ -97,7 +99,7 @@ def _judge(host: Host, step: Step) -> None:
     """Whether it is the driver that is wanted, for this machine, in a form that is known. Of the other module that it
     has the source of, too: once it is in the store nobody asks again."""
     version, arch = step.parameters["version"], step.parameters["arch"]
-    with _unpacked(host, FETCHED, step, version, "nothing has been installed") as unpacked:
+    with _unpacked(host, _FETCHED, JUDGED, step, version, "nothing has been installed") as unpacked:
         machine = machine_of(host.read_bytes(unpacked + "/nvidia-installer") or b"")
         if machine not in (None, ARCHITECTURES[arch]):
             raise _NotUnderstood("it is for machines of number %d (e_machine), and %s has %d" % (
@@ -146,12 +148,18 @@ def install(host: Host, journal: Journal, step: Step) -> None:
             wanted="NVIDIA's installer %s" % version, remedy="run again: it is fetched anew")
     end = ("none of its files is there, and a driver whose place it was to take is gone (`state: rolled_back` brings "
            "back one that is recorded)")
-    with _unpacked(host, file, step, version, end) as unpacked:
+    with _unpacked(host, file, WORK, step, version, end) as unpacked:
         source = "%s/%s" % (unpacked, _DIRECTORIES[kind])
         names, modules = _manifest(host, unpacked, version)
         configuration = _configuration(host, source, version, modules)
         host.write(HALF, "".join(name + "\n" for name in names), 0o600)
-        _run_installer(host, unpacked, step, version)
+        try:
+            _run_installer(host, unpacked, step, version)
+        except BaseException:
+            # As long as there is what it was copied from
+            remove_unlisted(host)
+            host.sync()
+            raise
         _lay_source(host, source, version, kind, configuration)
         journal.remember(MEMORY, {
             "schema": runfile.SCHEMA, "version": version,
@@ -182,11 +190,11 @@ def _run_installer(host: Host, unpacked: str, step: Step, version: str) -> None:
 
 
 @contextmanager
-def _unpacked(host: Host, file: str, step: Step, version: str, end: str) -> Iterator[str]:
+def _unpacked(host: Host, file: str, place: str, step: Step, version: str, end: str) -> Iterator[str]:
     """The directory with what is in the file, as long as it is needed. end: how the host is where that is not what it
     was taken for."""
     try:
-        yield _unpack(host, file, step.parameters["timeout"])
+        yield _unpack(host, file, place, step.parameters["timeout"])
     except _NotUnderstood as why:
         raise GpuOpsError(
             "driver.runfile_not_understood", found="of NVIDIA's installer: %s" % why,
@@ -195,16 +203,16 @@ def _unpacked(host: Host, file: str, step: Step, version: str, end: str) -> Iter
             remedy="see that `version`, `runfile` and `runfile_checksum` are of one file; %s" % end,
             option="runfile") from None
     finally:
-        remove_tree(host, WORK)
+        remove_tree(host, place)
 
 
-def _unpack(host: Host, file: str, timeout: float) -> str:
+def _unpack(host: Host, file: str, place: str, timeout: float) -> str:
     """The directory with what is in the file."""
-    remove_tree(host, WORK)
-    host.make_directory(WORK, 0o700)
-    done = host.run(["sh", "-c", 'cd "$1" && exec sh "$2" -x', "sh", host.path(WORK), host.path(file)], check=False,
+    remove_tree(host, place)
+    host.make_directory(place, 0o700)
+    done = host.run(["sh", "-c", 'cd "$1" && exec sh "$2" -x', "sh", host.path(place), host.path(file)], check=False,
                     timeout=timeout)
-    found = [path.rpartition("/")[0] for path in host.glob(WORK + "/*/nvidia-installer")]
+    found = [path.rpartition("/")[0] for path in host.glob(place + "/*/nvidia-installer")]
     if done.rc != 0 or len(found) != 1:
         raise _NotUnderstood("it does not unpack: %s" % (
             " | ".join((done.stderr or done.stdout).splitlines()[-3:]) or "it ended with %d" % done.rc))
@@ -247,14 +255,12 @@ def configuration_text(template: str, version: str, modules: Sequence[str], jobs
 
 def _lay_source(host: Host, source: str, version: str, kind: str, configuration: str) -> None:
     """Where DKMS looks for it; under its name only once all of it is there."""
-    place = source_directory(version)
-    for path in (BESIDE, place):
-        remove_tree(host, path)
+    clear_source(host, version)
     host.run(["cp", "--recursive", "--no-preserve=ownership", host.path(source), host.path(BESIDE)], timeout=600)
     host.write(BESIDE + "/dkms.conf", configuration)
     host.write("%s/%s" % (BESIDE, MARK), kind + "\n")
     host.sync()
-    host.rename(BESIDE, place)
+    host.rename(BESIDE, source_directory(version))
 
 
 def _prune(host: Host, journal: Journal, *stays: str) -> None:
@@ -267,16 +273,18 @@ def _prune(host: Host, journal: Journal, *stays: str) -> None:
 
 
 def forget(host: Host, journal: Journal, step: Step) -> None:
-    for each, version in cached(host).items():
-        host.remove(cached_path(version, each))
-    host.remove(FETCHED)
-    remove_tree(host, WORK)
-    for directory in (STORE, os.path.dirname(STORE)):
-        host.remove_empty_dir(directory)
+    """The memory, by which the next run would do it once more, goes last."""
+    for version in step.parameters["sources"]:
+        remove_source(host, version)
+    for tree in (BESIDE, STORE):
+        remove_tree(host, tree)
+    host.remove_empty_dir(os.path.dirname(STORE))
+    if "driver" in step.change["before"]:
+        journal.remember(MEMORY, {})
 
 
 def secret_executors(policy: Policy) -> Dict[str, Executor]:
     return {FETCH: fetcher(policy)}
 
 
-EXECUTORS: Dict[str, Executor] = {**runfile.EXECUTORS, INSTALL: install, FORGET: forget}
+EXECUTORS: Dict[str, Executor] = {**runfile_removal.EXECUTORS, INSTALL: install, FORGET: forget}

@@ -127,9 +127,11 @@ def _is_ours(observation: Observation) -> bool:
 
 
 def _room(observation: Observation, target: Target) -> Simulation:
-    """What it takes, as a transaction: what it replaces goes only in its course, and counts as if it stayed."""
-    fetched = 0 if _has(observation, target) else _FILE
-    return Simulation({}, (), download=fetched + _UNPACKED, unpacked=_INSTALLED)
+    """What it takes, as a transaction: what it replaces goes only in its course, and counts as if it stayed; what a
+    stopped run has unpacked goes before, but not before a file that is fetched was unpacked beside it."""
+    if not _has(observation, target):
+        return Simulation({}, (), download=_FILE + _UNPACKED, unpacked=_INSTALLED)
+    return Simulation({}, (), download=0 if observation.installer.has_work else _UNPACKED, unpacked=_INSTALLED)
 
 
 def refuse_tools(versions: Mapping[str, Sequence[str]], target: Target, where: str) -> List[Refusal]:
@@ -159,8 +161,8 @@ def removal_steps(observation: Observation, facts: HostFacts, target: Target) ->
     """The driver that an installer has brought before, or half of one."""
     if not installer_runs(observation, target):
         return []
-    there = observation.runfile or ("unknown" if observation.installer.is_half else "")
-    return runfile.removal(there, observation.leftovers, bool(facts.driver_loaded), _why_it_goes(observation, target))
+    return runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded),
+                           _why_it_goes(observation, target))
 
 
 def _why_it_goes(observation: Observation, target: Target) -> str:
@@ -200,17 +202,33 @@ def packages_words(target: Target) -> Tuple[str, str]:
 
 
 def absent_steps(observation: Observation, facts: HostFacts) -> List[Step]:
-    """What came by us goes; the driver goes while DKMS is there."""
+    """What came by us goes; the driver goes while DKMS is there. Where somebody has run nvidia-uninstall himself, the
+    source of our module has stayed, unless it has become that of a package."""
     there = observation.installer
-    steps = runfile.removal(observation.runfile or "unknown", observation.leftovers, bool(facts.driver_loaded),
+    steps = runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded),
                             "It came by us") if there.is_half or (observation.runfile and _is_ours(observation)) else []
-    return steps + forget_steps(observation, steps)
+    if observation.to_uninstall or catalogue.family(observation.there):
+        return steps + forget_steps(observation, steps)
+    sources = [version for version, kind in sorted(there.sources.items()) if kind]
+    return [replace(step, disruption=Disruption.driver_reload) if sources and facts.driver_loaded else step
+            for step in forget_steps(observation, (), sources)]
 
 
-def forget_steps(observation: Observation, removal: Sequence[Step]) -> List[Step]:
-    """No driver will come from the installer's files."""
-    cached = observation.installer.cached
+def forget_steps(observation: Observation, removal: Sequence[Step], sources: Sequence[str] = ()) -> List[Step]:
+    """No driver will come from the installer's files. sources: versions of the modules' sources that go too."""
+    there = observation.installer
+    if there.is_half and observation.runfile and not removal:
+        return []
+    before = {**there.cached, **{runfile.source_directory(version): there.sources[version] for version in sources}}
+    if there.ours and not observation.to_uninstall:
+        before["driver"] = there.ours
+    if there.has_store and not before:
+        before[runfile.STORE] = "of a stopped run"
     return [Step(
         NAME, FORGET, runfile.STORE, "No driver is installed from these files any more.",
-        change={"before": dict(cached), "after": dict.fromkeys(cached)}, reversible=False,
-        depends_on=tuple(step.id for step in removal))] if cached or observation.installer.is_begun else []
+        change={"before": before, "after": dict.fromkeys(before)}, parameters={"sources": list(sources)},
+        reversible=False, depends_on=tuple(step.id for step in removal))] if before else []
+
+
+def forgets_modules(step: Step) -> bool:
+    return step.action == FORGET and bool(step.parameters["sources"])

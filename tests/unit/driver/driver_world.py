@@ -598,7 +598,7 @@ class World(world.World):
         return Disruption.driver_reload if self.facts.driver_loaded else Disruption.none
 
     def runfile_forget(self, step: Step) -> None:
-        assert step.change["before"] == self.installer.cached
+        assert step.change["before"] == self.installer.cached and not step.parameters["sources"]
         self.installer = replace(self.installer, cached={})
 
     def dkms_build(self, step: Step) -> None:

@@ -7,13 +7,15 @@ After the source of nvidia-installer 590.48.01: which options there are, and tha
 (option_table.h, nvidia-installer.c); the list below /var/lib/nvidia, its modes, numbers and order, that a file is there
 before its entry is, and that files which lay there before are moved aside and come back (backup.c, command-list.c);
 that kernel modules which run are unloaded unless it is told to bring none, or by the uninstaller unless it is told not
-to (kernel.c, backup.c); that what was altered since stays (check_backup_log_entries()); that it ends with 0 whatever
-comes of an uninstallation. The archive unpacks with -x into a directory of its name, as NVIDIA's own driver containers
-have it do. Its dkms.conf has the tokens of files.c.
+to (kernel.c, backup.c); that what was altered since stays, a link also where its file is gone
+(check_backup_log_entries()), and that of a list that is torn nothing is removed (read_backup_log_file()); that it ends
+with 0 whatever comes of an uninstallation. The archive unpacks with -x into a directory of its name, as NVIDIA's own
+driver containers have it do. Its dkms.conf has the tokens of files.c.
 
 Tests steer it by files in the host's root: 'stop' has the number of the file that it is killed after, before the list
-has it; 'fails' has it end with 1 after its second file. What it was called with is in 'called', and 'unloaded' is there
-where it would have unloaded a driver.
+has it; 'cut' has that of one after which who has called it is killed too, any other for its end; 'fails' has it end
+with 1 after its second file. What it was called with is in 'called', and 'unloaded' is there where it would have
+unloaded a driver.
 """
 from __future__ import annotations
 
@@ -81,28 +83,40 @@ for word; do
 done
 
 uninstall() {
-    test -e "$kept/log" || { echo "There is no NVIDIA driver currently installed."; return; }
+    test "$(sed -n '$=' "$kept/log" 2> /dev/null || echo 0)" -ge 2 2> /dev/null || {
+        echo "There is no NVIDIA driver currently installed."
+        return
+    }
     if test "$(stat -c %%a "$kept") $(stat -c %%a "$kept/log")" != "700 600"; then
         echo "ERROR: The permissions of $kept have been changed" >&2
         return
     fi
+    # All entries are read and looked at before the first of them goes
+    : > "$kept/.goes"
+    sed 1,2d "$kept/log" | while read -r entry; do
+        number=${entry%%%%:*} path=${entry#*: }
+        read -r told || exit 1
+        case $number in
+        0) test -e "$root$path" && test "$(readlink "$root$path")" = "$told" ;;
+        1) test "$(cksum < "$root$path" 2> /dev/null | cut -d ' ' -f 1)" = "$told" ;;
+        *) test "$(cksum < "$kept/$number" 2> /dev/null | cut -d ' ' -f 1)" = "${told%%%% *}" ;;
+        esac || continue
+        printf '%%s %%s\\n' "$number" "$path" >> "$kept/.goes"
+    done || {
+        echo "ERROR: Error while parsing '$kept/log'." >&2
+        rm "$kept/.goes"
+        return
+    }
     there=$(sed -n '1s/.*(\\(.*\\))$/\\1/p' "$kept/log")
     if test -e "$root/var/lib/dkms/nvidia/$there"; then
         dkms remove -m nvidia -v "$there" --all > /dev/null
     fi
-    sed 1,2d "$kept/log" | while read -r entry; do
-        number=${entry%%%%:*} path=${entry#*: }
-        read -r told
-        case $number in
-        0) test "$(readlink "$root$path")" != "$told" || rm "$root$path" ;;
-        1) test "$(cksum < "$root$path" 2> /dev/null | cut -d ' ' -f 1)" != "$told" || rm "$root$path" ;;
-        esac
-    done
-    sed 1,2d "$kept/log" | while read -r entry; do
-        number=${entry%%%%:*} path=${entry#*: }
-        read -r told
+    while read -r number path; do
+        test "$number" -ge 2 || rm "$root$path"
+    done < "$kept/.goes"
+    while read -r number path; do
         test "$number" -lt 100 || mv "$kept/$number" "$root$path"
-    done
+    done < "$kept/.goes"
     sort -r "$kept/dirs" 2> /dev/null | while read -r made; do
         rmdir "$root$made" 2> /dev/null
     done
@@ -145,7 +159,7 @@ install() {
         number=$((number + 1))
     done
     count=0
-    sed 1,8d "$here/.manifest" | grep -v SYMLINK > "$kept/.files"
+    sed 1,8d "$here/.manifest" | grep -v SYMLINK > "$here/.files"
     while read -r name mode type _rest; do
         path=$(place "$type" "$name")
         test -n "$path" || continue
@@ -153,18 +167,20 @@ install() {
         cp "$here/$name" "$root$path" && chmod "$mode" "$root$path"
         count=$((count + 1))
         test ! -e "$root/stop" || test "$(cat "$root/stop")" != "$count" || kill -9 $$
+        test ! -e "$root/cut" || test "$(cat "$root/cut")" != "$count" || kill -9 $PPID $$
         printf '1: %%s\\n%%s\\n' "$path" "$(cksum < "$root$path" | cut -d ' ' -f 1)" >> "$kept/log"
         if test -e "$root/fails" && test "$count" -ge 2; then
             echo "ERROR: Installation has failed." >&2
             exit 1
         fi
-    done < "$kept/.files"
-    rm "$kept/.files"
+    done < "$here/.files"
+    rm "$here/.files"
     sed 1,8d "$here/.manifest" | grep SYMLINK | while read -r name _mode type rest; do
         path=$(place "$type" "$name")
         ln -s "${rest##* }" "$root$path"
         printf '0: %%s\\n%%s\\n' "$path" "${rest##* }" >> "$kept/log"
     done
+    test ! -e "$root/cut" || kill -9 $PPID $$
     test -n "$root" || ldconfig
 }
 

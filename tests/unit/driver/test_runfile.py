@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, Iterator, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import pytest
 from apt_machine import NAMES, Machine
@@ -24,7 +26,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Plan
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observing, runfile, runfile_removal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.runfile_executors import machine_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.runfile import MEMORY
@@ -87,6 +89,25 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
             for version in (OLD, NEW)}
         monkeypatch.setattr(observing, "read_kernels", lambda *_words: made.built)
         yield made
+
+
+def cut(host: Host, number: int) -> None:
+    """Power is cut in an installation of OLD, after its file of that number, 0 for its end: nothing of ours runs any
+    more."""
+    host.host.write("/cut", str(number))
+    plan = host.run_of(OLD)
+    child = os.fork()
+    if child == 0:
+        try:
+            host.apply(plan)
+        finally:
+            os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    host.host.remove("/cut")
+
+
+def listed(host: Host, number: int) -> List[str]:
+    return re.findall(r"(?m)^%d: (/.*)$" % number, host.host.read(runfile.LIST) or "")
 
 
 def installed(host: Host, version: str, **changes: Any) -> None:
@@ -229,6 +250,17 @@ class TestRefuses:
         codes = {refusal.code for refusal in host.run_of(OLD).refusals}
         assert codes == {"packages.no_space"}
 
+    def test_what_a_stopped_run_has_unpacked_counts_as_the_space_for_it(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cut(host, 3)
+        monkeypatch.setattr(type(host.host), "free", lambda *_words: 1536 << 20)
+        assert not host.run_of(OLD).refusals
+        (refusal,) = host.run_of(NEW).refusals
+        assert refusal.code == "packages.no_space"
+        runfile_removal.remove_tree(host.host, runfile.WORK)
+        assert host.run_of(OLD).refusals
+
     def test_a_driver_without_anything_that_could_remove_it(self, host: Host) -> None:
         host.host.write("/usr/bin/nvidia-smi", "")
         (refusal,) = host.run_of(OLD).refusals
@@ -259,6 +291,7 @@ class TestIsStopped:
         with pytest.raises(GpuOpsError) as failed:
             host.apply(host.run_of(OLD))
         assert failed.value.code == "driver.runfile_not_installed" and host.host.exists(runfile.HALF)
+        assert not host.host.exists(runfile.WORK)
         host.host.remove("/stop")
         # Of others: under such a name from before, or not in that moment
         theirs = ("/usr/local/nvidia-smi", "/usr/local/libcuda.so." + OLD)
@@ -274,6 +307,107 @@ class TestIsStopped:
         host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
         assert host.tree().difference(("usr/local", *(path[1:] for path in theirs))) == before
         assert all(map(host.host.exists, theirs))
+
+    @pytest.mark.parametrize("number", range(1, 7))
+    def test_by_a_power_cut(self, host: Host, number: int) -> None:
+        before = host.tree()
+        cut(host, number)
+        assert host.host.exists(runfile.WORK)
+        host.apply(host.run_of(OLD))
+        host.reads(OLD)
+        assert not any(map(host.host.exists, (runfile.HALF, runfile.COPY, runfile.WORK)))
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.tree() == before
+
+    @pytest.mark.parametrize("number, length", [(5, 0), (5, 5), (0, 0)])
+    def test_by_a_power_cut_that_tears_files(self, host: Host, number: int, length: int) -> None:
+        """Listed ones and the one that is not; the uninstaller's program among them."""
+        before = host.tree()
+        cut(host, number)
+        for path in host.tree() - before:
+            if path.startswith("usr/") and host.host.is_file("/" + path) and not host.host.link("/" + path):
+                os.truncate(host.host.path("/" + path), length)
+        host.apply(host.run_of(OLD))
+        assert not re.search(r"(?m)^1\d\d: ", host.host.read(runfile.LIST) or "")
+        host.reads(OLD)
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.tree() == before
+
+    def test_by_a_power_cut_that_leaves_nulls(self, host: Host) -> None:
+        before = host.tree()
+        cut(host, 5)
+        path = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so." + OLD
+        size = os.path.getsize(host.host.path(path))
+        os.truncate(host.host.path(path), 3)
+        os.truncate(host.host.path(path), size)
+        assert path not in listed(host, 1)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
+
+    @pytest.mark.parametrize("lost", ["", "list", "end"])
+    @pytest.mark.parametrize("state", ["present", "absent"])
+    def test_by_a_power_cut_that_tears_its_list(self, host: Host, lost: str, state: str) -> None:
+        if lost == "end":
+            host.host.write("/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD, "theirs")
+        before = host.tree()
+        cut(host, 4)
+        text = host.host.read(runfile.LIST) or ""
+        os.truncate(host.host.path(runfile.LIST), {"": 0, "list": text.index("(") + 3, "end": len(text) - 3}[lost])
+        if state == "present":
+            host.apply(host.run_of(OLD))
+            host.reads(OLD)
+            assert len(listed(host, 1)) == 6
+            host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        else:
+            host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
+        assert lost != "end" or host.host.read("/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD) == "theirs"
+
+    @pytest.mark.parametrize("lines", [0, 2])
+    def test_what_it_moved_aside_is_named_where_no_list_tells_whence(self, host: Host, lines: int) -> None:
+        """lines: of the list that the power cut has left."""
+        theirs = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
+        host.host.write(theirs, "theirs")
+        cut(host, 2)
+        text = (host.host.read(runfile.LIST) or "").splitlines(True)
+        os.truncate(host.host.path(runfile.LIST), len("".join(text[:lines])))
+        with pytest.raises(GpuOpsError) as failed:
+            host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert failed.value.code == "driver.runfile_moved_aside" and "/var/lib/nvidia/100" in failed.value.found
+        host.host.rename("/var/lib/nvidia/100", theirs)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.host.read(theirs) == "theirs" and not host.host.exists("/var/lib/nvidia")
+
+    def test_what_lies_where_it_moved_something_aside_goes(self, host: Host) -> None:
+        """Not listed yet; and what was moved aside cannot come back."""
+        path = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
+        host.host.write(path, "theirs")
+        cut(host, 6)
+        assert path not in listed(host, 1)
+        host.host.write("/var/lib/nvidia/100", "torn")
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert not host.host.exists(path)
+
+    def test_files_of_others_with_its_names_stay(self, host: Host) -> None:
+        """Written in the same moment: elsewhere, or of another content, longer or shorter."""
+        cut(host, 2)
+        theirs = {"/usr/local/lib/python3/nvidia-smi": "#!/bin/sh\n", "/usr/lib/x/nvidia-modprobe": "#!/bin/sh\necho\n",
+                  "/usr/lib/y/libcuda.so." + OLD: "theirs"}
+        for path, text in theirs.items():
+            host.host.write(path, text)
+        os.symlink("theirs", host.host.path("/usr/lib/y/libcuda.so.1"))
+        host.apply(host.run_of(OLD))
+        assert {path: host.host.read(path) for path in theirs} == theirs
+        assert host.host.link("/usr/lib/y/libcuda.so.1") == "theirs"
+
+    def test_in_its_removal_links_go_whose_files_went_before(self, host: Host) -> None:
+        before = host.tree()
+        installed(host, OLD)
+        host.host.write_bytes(runfile.COPY, host.host.read_bytes(runfile.UNINSTALLER) or b"", 0o700)
+        for path in listed(host, 1):
+            host.host.remove(path)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before
 
     def test_and_can_be_uninstalled(self, host: Host) -> None:
         before = host.tree()
@@ -293,13 +427,51 @@ class TestIsStopped:
         installed(host, OLD)
         assert runfile.version(host.host) == OLD
 
-    @pytest.mark.parametrize("left", ["/.fetched", "/work/nvidia-installer"])
+    def test_before_its_program_was_kept_and_packages_come_back(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        host.root.install(*("%s=%s-1" % (name, OLD) for name in NAMES))
+        plan = host.run_of(NEW, in_use(OLD), migrate=True)
+        write = type(host.host).write_bytes
+
+        def stopped(self: Any, name: str, *rest: Any, **more: Any) -> None:
+            if name == runfile.COPY:
+                raise KeyboardInterrupt
+            write(self, name, *rest, **more)
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(type(host.host), "write_bytes", stopped)
+            host.apply(plan)
+        assert host.host.exists(runfile.HALF) and runfile.version(host.host) == ""
+        host.apply(host.plan(BARE.but(driver_loaded=OLD), source="runfile", state="rolled_back", migrate=True))
+        assert host.driver() == dict.fromkeys(NAMES, OLD + "-1")
+        assert host.host.list(runfile.STORE) == [runfile.cached_path(NEW, host.files[NEW]).rpartition("/")[2]]
+
+    @pytest.mark.parametrize("left", [".fetched", "work/nvidia-installer", "judged/.manifest", ".gpuops-half", ""])
     def test_while_it_is_fetched_and_uninstalled(self, host: Host, left: str) -> None:
         before = host.tree()
-        host.host.write(runfile.STORE + left, "half of it")
+        host.host.make_directory(runfile.STORE, 0o700)
+        if left:
+            host.host.write(os.path.join(runfile.STORE, left), "half of it")
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before and not host.plan(BARE, source="runfile", state="absent").steps
+
+    def test_while_the_source_of_its_module_is_removed(self, host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+        """rm has no order: the file that tells whose it is may be the first."""
+        before = host.tree()
+        installed(host, OLD)
+
+        def stopped(there: Any, path: str) -> None:
+            if there.exists(path + "/" + runfile.MARK):
+                there.remove(path + "/" + runfile.MARK)
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(runfile_removal, "remove_tree", stopped)
+            host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        host.built = (Kernel(BARE.kernel, headers=True),)
         host.apply(host.plan(BARE, source="runfile", state="absent"))
         assert host.tree() == before
-        assert host.plan(BARE, source="runfile", state="absent").steps == ()
 
     def test_while_it_is_fetched(self, host: Host) -> None:
         host.host.write(runfile.STORE + "/.fetched", "half of it")
@@ -419,6 +591,22 @@ class TestChanges:
             step.action for step in host.plan(in_use(OLD), source="runfile", state="absent").steps]
         assert host.tree() == before
         assert not host.run_of(NEW, in_use(OLD), migrate=True).refusals
+
+    def test_what_somebody_has_uninstalled_himself_goes_with_the_rest(self, host: Host) -> None:
+        before = host.tree()
+        installed(host, OLD)
+        host.host.run([host.host.path(runfile.UNINSTALLER), "--silent", "--skip-module-unload"])
+        host.built = (Kernel(BARE.kernel, headers=True),)
+        host.apply(host.plan(BARE, source="runfile", state="absent"))
+        assert host.tree() == before and not host.journal.recall(MEMORY)
+        assert not host.plan(BARE, source="runfile", state="absent").steps
+
+    def test_a_source_that_has_become_that_of_a_package_stays(self, host: Host) -> None:
+        installed(host, OLD)
+        host.host.run([host.host.path(runfile.UNINSTALLER), "--silent", "--skip-module-unload"])
+        host.root.install(*("%s=%s-1" % (name, OLD) for name in NAMES))
+        host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
+        assert host.host.exists("/usr/src/nvidia-%s/dkms.conf" % OLD) and not host.journal.recall(MEMORY)
 
     def test_uninstalled_the_host_is_as_it_was(self, host: Host) -> None:
         before = host.tree()
