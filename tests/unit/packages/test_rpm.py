@@ -17,12 +17,17 @@ from scratch_apt import keyring as key_of
 from scratch_rpm import OPEN, V580, Root, built
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends import rpm_offers
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends.dnf import Dnf as Backend
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation, OfRpm
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.record import Record, is_archived
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import locks, transaction
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks, transaction
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import parse_artifact, simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository
@@ -88,6 +93,21 @@ def test_what_an_upgrade_has_not_erased_is_a_leftover(root: Root) -> None:
 def test_the_second_architecture_has_it_in_its_name() -> None:
     packages = database.named([("libdrm", "x86_64", "2-1"), ("libdrm", "i686", "2-1"), ("tzdata", "noarch", "1-1")])
     assert set(packages) == {"libdrm", "libdrm.i686", "tzdata"}
+
+
+@pytest.mark.parametrize("first, second", [("i686", "x86_64"), ("x86_64", "i686")])
+def test_of_two_architectures_each_package_has_its_own_file(tmp_path: Path, first: str, second: str) -> None:
+    """For the way back, for what is fetched, and for what a stopped transaction has left."""
+    name, version = "nvidia-driver-cuda-libs", "3:580.178.04-1.el9"
+    kept = tuple("%s-580.178.04-1.el9.%s.rpm" % (name, each) for each in (first, second))
+    both = dict.fromkeys((name, name + ".i686"), version)
+    there = rpm_offers.at_hand(Host(str(tmp_path)), Observation(kept=kept), Record("580.178.04", "open", "", both))
+    files = {each: path.rsplit(".", 2)[1] for each, path in there.items()}
+    assert files == {name: "x86_64", name + ".i686": "i686"}
+    left = history.Unfinished(doubtful=both)
+    finish, = Backend().finishing_steps(Observation(kept=kept, of_rpm=OfRpm(left=left)), HostFacts(), False, [])
+    assert {each: path.rsplit(".", 2)[1] for each, path in finish.parameters["files"].items()} == files
+    assert not is_archived(name + ".i686", version, [each for each in kept if "x86_64" in each])
 
 
 # keys

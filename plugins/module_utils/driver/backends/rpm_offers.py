@@ -90,7 +90,7 @@ def _read_at_hand(
                     offer.versions.get(name) == [] for name in header_packages(observation, policy, facts)):
                 return None
             files = {package: path for package, version in draft.installs.items() for name, path in there.items()
-                     if _is_file_of(name, package, version)}
+                     if is_archived(package, version, [name])}
             if not set(filter(catalogue.FAMILY.match, draft.installs)) <= set(files) or not all(
                     keyring.has_signed(host, path) for path in files.values()):
                 return None
@@ -108,13 +108,6 @@ def _read_at_hand(
                 unread=tuple(each for each in opened.unread if not each.startswith(REPOSITORY + ":")))
     except GpuOpsError:
         return None
-
-
-def _is_file_of(name: str, package: str, version: str) -> bool:
-    """Names of files of two architectures differ at their end alone."""
-    short = database.without_version(package, version)
-    return is_archived(package, version, [name]) and short == database.short_name(
-        database.bare_name(short), name.rsplit(".", 2)[1])
 
 
 def there_and_before(opened: Index, observation: Observation) -> Tuple[str, ...]:

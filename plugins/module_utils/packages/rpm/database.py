@@ -115,6 +115,12 @@ def archive_begins(name: str, version: str) -> str:
     return long_name(bare_name(without_version(name, version)), version) + "."
 
 
+def is_of_arch(archive: str, name: str, version: str) -> bool:
+    """Whether a package's file is of its architecture: files of two differ at the ends of their names alone."""
+    short = without_version(name, version)
+    return short == short_name(bare_name(short), archive.rsplit(".", 2)[1])
+
+
 def whole_files(host: Host, files: Mapping[str, str]) -> Dict[str, str]:
     """{package: path} of those package files that rpm can read to their end, as they are called on this system."""
     paths = {name: host.path(path) for name, path in files.items()}
