@@ -84,7 +84,7 @@ class PackageManager(Protocol):
 
     def installed(self, host: Host) -> Dict[str, Package]:
         """Every package in the database, by name. One that may be there in several versions (a kernel) has its version
-        in the name; so have those that an interrupted transaction left beside the newer."""
+        in the name; so have those that an interrupted transaction left beside what came."""
 
     def interrupted(self, host: Host) -> bool:
         """Whether a transaction was stopped in the middle, so that the manager, or we, must finish it first."""

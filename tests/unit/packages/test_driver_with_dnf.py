@@ -254,11 +254,40 @@ def test_what_was_killed_in_rpm_is_finished_though_somebody_has_installed_someth
 def killed_exchange(machine: Machine) -> None:
     machine.run()
     machine.loaded = V580
-    machine.root.write("/killed-here-libs", "")
-    told = machine.call(version=V595, run_id="test 2")
-    machine.root.module(DNF.builtin_options(told["awaiting"]) or {})
-    (machine.root.path / "killed-here-libs").unlink()
-    machine.call(version=V595, run_id="test 2", transaction_failed=True, resumed_step=told["awaiting"]["id"])
+    killed(machine, "libs", version=V595)
+
+
+def killed(machine: Machine, where: str, **options: Any) -> None:
+    """A run whose transaction is killed in the script of a package."""
+    machine.root.write("/killed-here-" + where, "")
+    step = machine.call(run_id="test 2", **options)["awaiting"]
+    machine.root.module(DNF.builtin_options(step) or {})
+    (machine.root.path / ("killed-here-" + where)).unlink()
+    machine.call(run_id="test 2", transaction_failed=True, resumed_step=step["id"], **options)
+
+
+def of_files(machine: Machine) -> Dict[str, str]:
+    """{package of the driver: the version that its file is of}."""
+    return {name: (machine.root.path / "usr/share" / name / "version").read_text().strip() for name in driver(machine)}
+
+
+@pytest.mark.parametrize("wish", [
+    {"version": V595}, pytest.param({"version": V595, "state": "rolled_back"}, marks=pytest.mark.variation)])
+def test_a_way_back_that_is_killed_in_rpm_is_finished_in_the_version_that_came(
+    machine: Machine, wish: Mapping[str, Any]
+) -> None:
+    """The older version is the one whose files are there, whatever is asked for next."""
+    machine.run()
+    machine.loaded = V580
+    machine.run(version=V595)
+    killed(machine, "libs", version=V595, state="rolled_back")
+    assert driver(machine)["nvidia-driver-cuda-libs"] == V580
+    _first, done = machine.run(**wish)
+    assert done[0].split("/")[1] == "dnf.finish"
+    wanted = V580 if "state" in wish else V595
+    assert set(driver(machine).values()) == set(of_files(machine).values()) == {wanted}
+    again, nothing = machine.run(**wish)
+    assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
 def test_an_exchange_is_taken_back_without_the_repository_and_what_it_brought_beside_goes(machine: Machine) -> None:

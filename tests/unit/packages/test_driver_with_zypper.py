@@ -222,6 +222,28 @@ def test_what_was_stopped_is_ended_and_the_driver_before_comes_back_without_the_
     assert (machine.root.installed(), machine.root.host.read(locks.PATH)) == (before, held)
 
 
+def killed(machine: Machine, **options: Any) -> None:
+    """A run whose transaction is killed in a script."""
+    machine.root.write("/killed-here-compute", "")
+    told = machine.call(**options)
+    (machine.root.path / "killed-here-compute").unlink()
+    assert told["code"] == "packages.zypper_failed", told["msg"]
+
+
+def test_a_way_back_that_is_killed_in_rpm_is_finished_in_the_version_that_came(machine: Machine) -> None:
+    """Within a generation, so that both versions of a package are there: the older one is the one whose files are."""
+    machine.run(version=OLDER_580)
+    machine.loaded = OLDER_580
+    machine.run(version=V580)
+    machine.loaded = V580
+    killed(machine, version=V580, state="rolled_back")
+    assert driver(machine)["nvidia-compute-G06"] == OLDER_580
+    done = change(machine, version=V580)
+    assert done[0] == "zypper.finish" and "packages.install" in done
+    assert set(driver(machine).values()) == {V580}
+    assert (machine.root.path / "usr/share/nvidia-compute/version").read_text().strip() == V580
+
+
 def test_a_transaction_that_outlasts_the_waiting_for_it_is_ours_once_it_has_ended(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

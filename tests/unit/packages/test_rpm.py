@@ -82,12 +82,23 @@ def test_every_kernel_is_told_and_none_is_a_leftover(root: Root) -> None:
     assert root.packages()["kernel-core-5.14.0-640.el9"].version == "5.14.0-640.el9"
 
 
-def test_what_an_upgrade_has_not_erased_is_a_leftover(root: Root) -> None:
-    put(root, TOOLS[0], TOOLS[2])
-    packages = root.packages()
-    assert database.leftovers(packages) == ("tool-1.0-1.el9",)
-    assert packages["tool-1.0-1.el9"].unfinished and packages["tool"].installed
+@pytest.mark.parametrize("before, came", [(TOOLS[0], TOOLS[2]), (TOOLS[2], TOOLS[0])])
+def test_what_a_stopped_upgrade_or_downgrade_has_not_erased_is_a_leftover(
+    root: Root, before: scratch_rpm.Made, came: scratch_rpm.Made
+) -> None:
+    """Of the one that came last are the files."""
+    put(root, before)
+    put(root, came)
+    packages, left = root.packages(), database.long_name("tool", before.evr)
+    assert database.leftovers(packages) == (left,)
+    assert packages[left].unfinished and packages["tool"].installed and packages["tool"].version == came.evr
     assert DNF.interrupted(root.host)
+
+
+def test_what_came_last_is_told_by_its_time_and_within_a_second_by_its_number() -> None:
+    """A database of EL 8 that was built anew has its records in another order."""
+    told = "".join("%s\t%s\ttool\tx86_64\t0\t%s\t1\n" % row for row in ((8, 10, "2"), (9, 2, "1"), (9, 10, "3")))
+    assert [version for _name, _arch, version in database.parse(told)] == ["2-1", "1-1", "3-1"]
 
 
 def test_the_second_architecture_has_it_in_its_name() -> None:

@@ -137,12 +137,14 @@ def whole_request(
 
 def without_leftovers(done: Simulation, observation: Observation, request: Mapping[str, str]) -> Simulation:
     """What a stopped transaction had not erased is there while the manager is asked, and gone when the transaction
-    begins."""
-    left = {database.without_version(name, version): version
+    begins: what the manager would keep of it comes again."""
+    left = {name: (database.without_version(name, version), version)
             for name, version in observation.of_rpm.left.leftovers.items()}
-    again = {name: version for name, version in left.items()
-             if request.get(name) == version and observation.installed.get(name) not in (None, version)}
+    again = {name: version for longer, (name, version) in left.items()
+             if observation.installed.get(name) not in (None, version) and (
+                 request.get(name) == version or name in done.removes and longer not in done.removes)}
     return replace(done, installs={**done.installs, **again},
+                   removes=tuple(name for name in done.removes if name not in again and name not in left),
                    before={**done.before, **{name: observation.installed[name] for name in again}})
 
 

@@ -8,8 +8,8 @@ not there when the step was opened, that nobody gave a command line, and that ma
 for. Of what else it changes that counts which the simulation named, in whatever version it came: repositories move on
 between a plan and its execution. The history says what was intended, the database what came of it: both count.
 
-Of a transaction without an end, rpm may have added a package and run none of its scripts, and may have left the older
-version beside it (rpm/database.py). So what came by it is installed once more when it is finished. A transaction that
+Of a transaction without an end, rpm may have added a package and run none of its scripts, and may have left the version
+before beside it (rpm/database.py). So what came by it is installed once more when it is finished. A transaction that
 comes later, of dnf-automatic say, finishes of it what it changes itself, and nothing else.
 """
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Entry:
 class Unfinished:
     """What a transaction that was stopped has left.
 
-    leftovers: {name: 'name-version'} of older packages beside the newer ones, see rpm/database.py.
+    leftovers: {name: 'name-version'} of packages beside those that came in their place, see rpm/database.py.
     doubtful:  {package: version} of what came, and of which nobody knows whether its scripts were run.
     """
 
@@ -190,7 +190,7 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     packages = database.installed(host)
     over = [name for name in database.leftovers(packages) if name in step.change["after"]]
     if over:
-        # By their whole names, so that the newer ones stay; those have the files by now
+        # By their whole names, so that what came stays; that has the files by now
         _run(host, ["rpm", *database.changing(host), "-e", "--nodeps", *over], "rpm -e --nodeps " + " ".join(over))
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}

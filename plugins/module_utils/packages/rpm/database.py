@@ -2,9 +2,10 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The one reader of rpm's database.
 
-rpm adds the new version of a package before it erases the old one (rpm(8), upgrade). Stopped in between, both are
-there: the older one is a leftover, whose files the newer one has in its place. A package that may be there in several
-versions, a kernel, says so by what it provides (dnf.conf(5), installonlypkgs), and is none.
+rpm adds the version that comes, a newer or an older one, before it erases the one before (rpm's psm.c, dbAdd()).
+Stopped in between, both are there: the one that came last has its files in the place of those of the other, which is a
+leftover. A package that may be there in several versions, a kernel, says so by what it provides (dnf.conf(5),
+installonlypkgs), and is none.
 """
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ _SEVERAL = ("kernel", "kernel-PAE", "installonlypkg(kernel)", "installonlypkg(ke
             "multiversion(kernel)")
 _SECOND = ("i386", "i486", "i586", "i686", "s390")
 _KEY = "gpg-pubkey"
-_FORMAT = "%{NAME}\\t%{ARCH}\\t%|EPOCH?{%{EPOCH}}:{0}|\\t%{VERSION}\\t%{RELEASE}\\n"
+# The number of a record grows within a second too, and may be another one once the database was rebuilt. rpm 4.14 of
+# EL 8 and SLES 15 has both (rpmtag.h)
+_CAME = "%|INSTALLTIME?{%{INSTALLTIME}}:{0}|\\t%{DBINSTANCE}"
+_FORMAT = _CAME + "\\t%{NAME}\\t%{ARCH}\\t%|EPOCH?{%{EPOCH}}:{0}|\\t%{VERSION}\\t%{RELEASE}\\n"
 Row = Tuple[str, str, str]
 
 
@@ -56,27 +60,30 @@ def installed(host: Host) -> Dict[str, Package]:
 
 
 def parse(listing: str) -> List[Row]:
-    """(name, architecture, version) of each line of rpm's answer."""
+    """(name, architecture, version) of each line of rpm's answer, what came last at the end."""
     rows = []
     for line in listing.splitlines():
-        name, arch, epoch, version, release = line.split("\t")
+        seconds, number, name, arch, epoch, version, release = line.split("\t")
         if name != _KEY:
-            rows.append((name, arch, joined(epoch, version, release)))
-    return rows
+            rows.append((int(seconds), int(number), (name, arch, joined(epoch, version, release))))
+    return [row for _seconds, _number, row in sorted(rows)]
 
 
 def named(rows: Iterable[Row], several: AbstractSet[str] = frozenset()) -> Dict[str, Package]:
-    """Packages by names that tell them apart; several: names of those that may be there in several versions."""
+    """Packages by names that tell them apart.
+
+    rows: what came last at the end; several: names of those that may be there in several versions.
+    """
     there: Dict[Tuple[str, str], List[str]] = {}
     for name, arch, version in rows:
         there.setdefault((name, arch), []).append(version)
     packages = {}
     for (name, arch), all_of_it in there.items():
         short = short_name(name, arch)
-        newest, *older = newest_first(all_of_it)
-        called = long_name(short, newest) if name in several else short
-        packages[called] = Package(called, arch, newest, "install", "installed")
-        for version in older:
+        first, *others = newest_first(all_of_it) if name in several else reversed(all_of_it)
+        called = long_name(short, first) if name in several else short
+        packages[called] = Package(called, arch, first, "install", "installed")
+        for version in others:
             longer = long_name(short, version)
             packages[longer] = Package(longer, arch, version, "install",
                                        "installed" if name in several else LEFTOVER)

@@ -7,8 +7,8 @@ with the word that the caller gave it (zypper(8), --userdata). A transaction of 
 that a transaction has ended, so what it was to bring is noted with us before it begins.
 
 Of a package that is there in the version that was coming, and of which no line says so, rpm may have run none of its
-scripts, and may have left the older version beside it (rpm/database.py). It is installed once more when the transaction
-is finished: by rpm, as zypper has it do it, since zypper itself would go on to the rest.
+scripts, and may have left the version before beside it (rpm/database.py). It is installed once more when the
+transaction is finished: by rpm, as zypper has it do it, since zypper itself would go on to the rest.
 
 rpm brings its database to the disk, nobody zypper's history: a power cut can leave the packages without a line. Where
 the host has booted since a transaction was noted and the history does not know it, what was coming and is there came by
@@ -62,7 +62,7 @@ class Line:
 class Unfinished:
     """What a transaction that was stopped has left.
 
-    leftovers: {name: 'version'} of older packages beside the newer ones, see rpm/database.py.
+    leftovers: {name: 'version'} of packages beside those that came in their place, see rpm/database.py.
     doubtful:  {package: version} of what came, and of which nobody knows whether its scripts were run.
     """
 
@@ -162,7 +162,7 @@ def end(host: Host, journal: Journal) -> None:
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
-    """What our last transaction has left, and what anybody's has left beside a newer version."""
+    """What our last transaction has left, and what anybody's has left beside what came."""
     left = {name: packages[name].version for name in database.leftovers(packages)}
     note = Journal(host).recall(MEMORY)
     if not note:
@@ -219,7 +219,7 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     packages = database.installed(host)
     over = [name for name in database.leftovers(packages) if name in step.change["after"]]
     if over:
-        # By their whole names, so that the newer ones stay; those have the files by now
+        # By their whole names, so that what came stays; that has the files by now
         _rpm(host, "-e", "--nodeps", *over)
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
