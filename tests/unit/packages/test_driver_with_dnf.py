@@ -27,6 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import others
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 
 
 class Machine(RpmMachine[Root]):
@@ -264,6 +265,27 @@ def killed(machine: Machine, where: str, **options: Any) -> None:
     machine.root.module(DNF.builtin_options(step) or {})
     (machine.root.path / ("killed-here-" + where)).unlink()
     machine.call(run_id="test 2", transaction_failed=True, resumed_step=step["id"], **options)
+
+
+@pytest.mark.parametrize("wish", [
+    {"version": V595}, pytest.param({"version": V595, "state": "rolled_back"}, marks=pytest.mark.variation)])
+def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(
+    machine: Machine, wish: Mapping[str, Any]
+) -> None:
+    """Each package that came is there twice by then, in the same version."""
+    killed_exchange(machine)
+    machine.root.write("/killed-here-libs", "")
+    assert machine.call(version=V595)["code"] == "packages.not_finished"
+    (machine.root.path / "killed-here-libs").unlink()
+    twice = database.twice(machine.root.packages())
+    assert "nvidia-driver-cuda-libs" in twice and database.leftovers(machine.root.packages()) == ()
+    (finish,) = [step for step in machine.call(check=True, **wish)["plan"]["steps"] if step["action"] == history.FINISH]
+    assert finish["change"]["after"] == twice
+    machine.run(**wish)
+    assert set(driver(machine).values()) == {V580 if "state" in wish else V595}
+    assert database.twice(machine.root.packages()) == {} and not DNF.interrupted(machine.root.host)
+    again, nothing = machine.run(**wish)
+    assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
 def of_files(machine: Machine) -> Dict[str, str]:

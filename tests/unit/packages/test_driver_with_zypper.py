@@ -222,12 +222,25 @@ def test_what_was_stopped_is_ended_and_the_driver_before_comes_back_without_the_
     assert (machine.root.installed(), machine.root.host.read(locks.PATH)) == (before, held)
 
 
-def killed(machine: Machine, **options: Any) -> None:
+def killed(machine: Machine, code: str = "packages.zypper_failed", **options: Any) -> None:
     """A run whose transaction is killed in a script."""
     machine.root.write("/killed-here-compute", "")
     told = machine.call(**options)
     (machine.root.path / "killed-here-compute").unlink()
-    assert told["code"] == "packages.zypper_failed", told["msg"]
+    assert told["code"] == code, told["msg"]
+
+
+def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(machine: Machine) -> None:
+    """The package is there twice by then, in the same version."""
+    machine.run()
+    machine.loaded = V580
+    killed(machine, version=V595)
+    killed(machine, "packages.zypper_not_finished", version=V595)
+    assert database.twice(machine.root.packages()) == {"nvidia-compute-G07": "3:%s-1.el9" % V595}
+    assert database.leftovers(machine.root.packages()) == ()
+    done = change(machine, version=V595)
+    assert done[0] == "zypper.finish" and not ZYPPER.interrupted(machine.root.host)
+    assert set(driver(machine).values()) == {V595}
 
 
 def test_a_way_back_that_is_killed_in_rpm_is_finished_in_the_version_that_came(machine: Machine) -> None:

@@ -95,6 +95,24 @@ def test_what_a_stopped_upgrade_or_downgrade_has_not_erased_is_a_leftover(
     assert DNF.interrupted(root.host)
 
 
+def test_what_is_there_twice_in_one_version_is_no_leftover_to_erase_and_goes_once_or_whole(root: Root) -> None:
+    version = TOOLS[2].evr
+    packages = database.named([("tool", "x86_64", each) for each in (version, TOOLS[0].evr, version)])
+    assert database.twice(packages) == {"tool": version} == dict(history.unfinished(root.host, packages).doubtful)
+    assert database.leftovers(packages) == ("tool-1.0-1.el9",)
+    assert database.labels(packages, database.leftovers(packages)) == ["tool-1.0-1.el9.x86_64"]
+    goes = ("goes", "tool", "x86_64", version, 0, 0, False)
+    assert simulation([goes], packages).removes == ("tool-2.0-1.el9",)
+    assert simulation([goes, goes], packages).removes == ("tool", "tool-2.0-1.el9")
+
+
+def test_a_leftover_is_erased_by_its_architecture() -> None:
+    """The other one may be there in that version, and is to stay."""
+    packages = database.named([("libdrm", arch, version) for version in ("1:1-1", "2-1")
+                               for arch in ("x86_64", "i686") if (arch, version) != ("x86_64", "2-1")])
+    assert database.labels(packages, database.leftovers(packages)) == ["libdrm-1-1.i686"]
+
+
 def test_what_came_last_is_told_by_its_time_and_within_a_second_by_its_number() -> None:
     """A database of EL 8 that was built anew has its records in another order."""
     told = "".join("%s\t%s\ttool\tx86_64\t0\t%s\t1\n" % row for row in ((8, 10, "2"), (9, 2, "1"), (9, 10, "3")))

@@ -143,8 +143,9 @@ def without_leftovers(done: Simulation, observation: Observation, request: Mappi
     again = {name: version for longer, (name, version) in left.items()
              if observation.installed.get(name) not in (None, version) and (
                  request.get(name) == version or name in done.removes and longer not in done.removes)}
+    twice = {database.long_name(*package) for package in observation.of_rpm.left.doubtful.items()}
     return replace(done, installs={**done.installs, **again},
-                   removes=tuple(name for name in done.removes if name not in again and name not in left),
+                   removes=tuple(name for name in done.removes if name not in {*again, *left, *twice}),
                    before={**done.before, **{name: observation.installed[name] for name in again}})
 
 

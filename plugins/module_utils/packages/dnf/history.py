@@ -143,7 +143,8 @@ def is_of(entry: Entry, step: Step) -> bool:
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
     """What the last transaction has left, if it has no end, and what is ours of those before it."""
     left = {name: packages[name].version for name in database.leftovers(packages)}
-    return Unfinished(left, doubtful(entries(host), packages, torn.coming(Journal(host))))
+    return Unfinished(left, {**doubtful(entries(host), packages, torn.coming(Journal(host))),
+                             **database.twice(packages)})
 
 
 def doubtful(told: Sequence[Entry], packages: Mapping[str, Package], ours: Container[str]) -> Dict[str, str]:
@@ -191,7 +192,8 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     over = [name for name in database.leftovers(packages) if name in step.change["after"]]
     if over:
         # By their whole names, so that what came stays; that has the files by now
-        _run(host, ["rpm", *database.changing(host), "-e", "--nodeps", *over], "rpm -e --nodeps " + " ".join(over))
+        words = database.labels(packages, over)
+        _run(host, ["rpm", *database.changing(host), "-e", "--nodeps", *words], "rpm -e --nodeps " + " ".join(words))
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:

@@ -4,12 +4,12 @@
 
 rpm adds the version that comes, a newer or an older one, before it erases the one before (rpm's psm.c, dbAdd()).
 Stopped in between, both are there: the one that came last has its files in the place of those of the other, which is a
-leftover. A package that may be there in several versions, a kernel, says so by what it provides (dnf.conf(5),
-installonlypkgs), and is none.
+leftover. One that was stopped while it installed a package once more leaves it there twice. A package that may be there
+in several versions, a kernel, says so by what it provides (dnf.conf(5), installonlypkgs), and is none.
 """
 from __future__ import annotations
 
-from typing import AbstractSet, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Container, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
 
 from ...core.host import CommandFailed, CommandResult, Host
 from ..model import Package
@@ -142,14 +142,42 @@ def several(packages: Mapping[str, Package]) -> FrozenSet[str]:
 
 
 def called(packages: Mapping[str, Package], short: str, version: str) -> str:
-    """What the database calls a package in this version, its short name where it has none such."""
+    """What the database calls a package in this version, its short name where it has none such, or has it twice."""
     longer = long_name(short, version)
-    return longer if longer in packages and packages[longer].version == version else short
+    return longer if longer in packages and packages[longer].version == version and not _is_second(
+        packages, longer) else short
+
+
+def going(packages: Mapping[str, Package], short: str, version: str, gone: Container[str]) -> str:
+    """What the database calls a package that leaves; gone: the names of those before it. Of one that is there twice the
+    leftover goes first."""
+    longer = long_name(short, version)
+    return longer if longer in packages and packages[longer].version == version and longer not in gone else short
 
 
 def leftovers(packages: Mapping[str, Package]) -> Tuple[str, ...]:
-    """Names of what an interrupted transaction has not erased."""
-    return tuple(sorted(name for name, package in packages.items() if package.state == LEFTOVER))
+    """Names of what an interrupted transaction has not erased, and what came has taken the place of."""
+    return tuple(sorted(name for name, package in packages.items()
+                        if package.state == LEFTOVER and not _is_second(packages, name)))
+
+
+def twice(packages: Mapping[str, Package]) -> Dict[str, str]:
+    """{package: version} of what is there twice. rpm cannot tell the two where one is to be erased, and erases both as
+    it installs the package once more (rpm's depends.c, addSelfErasures())."""
+    names = (without_version(name, packages[name].version) for name in packages if _is_second(packages, name))
+    return {name: packages[name].version for name in names}
+
+
+def _is_second(packages: Mapping[str, Package], name: str) -> bool:
+    """Whether it is a leftover that rpm takes for the package itself: it looks for names without epochs."""
+    short = without_version(name, packages[name].version)
+    return packages[name].state == LEFTOVER and short in packages and (
+        long_name(short, packages[short].version) == name)
+
+
+def labels(packages: Mapping[str, Package], names: Iterable[str]) -> List[str]:
+    """What rpm calls leftovers ('libdrm-2.4-1.i686'), so that it finds none of another version or architecture."""
+    return ["%s.%s" % (archive_begins(name, packages[name].version)[:-1], packages[name].arch) for name in names]
 
 
 def versions(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str, Optional[str]]:

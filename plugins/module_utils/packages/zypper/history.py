@@ -164,19 +164,24 @@ def end(host: Host, journal: Journal) -> None:
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
     """What our last transaction has left, and what anybody's has left beside what came."""
     left = {name: packages[name].version for name in database.leftovers(packages)}
+    return Unfinished(left, {**_doubtful(host, packages), **database.twice(packages)})
+
+
+def _doubtful(host: Host, packages: Mapping[str, Package]) -> Dict[str, str]:
+    """{package: version} of what was coming by our last transaction, is there, and has no line."""
     note = Journal(host).recall(MEMORY)
     if not note:
-        return Unfinished(left)
+        return {}
     told = lines(host)
     began = next((number for number, line in enumerate(told) if line.word == note["word"]), None)
     if began is None:
         if not _is_lost(host, note, told):
-            return Unfinished(left)
+            return {}
         began = note["lines"]
     # Whoever has installed it since has finished it
     came = {(line.name, line.version) for line in told[began:] if line.kind == "install"}
-    return Unfinished(left, {name: version for name, version in _coming(packages, note).items()
-                             if (database.without_version(name, version), version) not in came})
+    return {name: version for name, version in _coming(packages, note).items()
+            if (database.without_version(name, version), version) not in came}
 
 
 def _is_lost(host: Host, note: Mapping[str, Any], told: Sequence[Line]) -> bool:
@@ -220,7 +225,7 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     over = [name for name in database.leftovers(packages) if name in step.change["after"]]
     if over:
         # By their whole names, so that what came stays; that has the files by now
-        _rpm(host, "-e", "--nodeps", *over)
+        _rpm(host, "-e", "--nodeps", *database.labels(packages, over))
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:
