@@ -133,8 +133,9 @@ class PackageManager(Protocol):
         account: what our transactions have changed by now; is_fetched: whether this run has fetched the packages.
         """
 
-    def mend(self, host: Host, names: Collection[str]) -> None:
-        """Of these packages, what a power cut may have left of their files; the host has booted meanwhile."""
+    def mend(self, host: Host, step: Step, names: Collection[str]) -> None:
+        """Of these packages, what a power cut may have left of their files; the host has booted since the step was
+        opened."""
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """Have the manager's own lists name what is asked for. Raises GpuOpsError where they do not then."""

@@ -20,6 +20,8 @@ from rpm_machine import Quiet, RpmMachine, address, home, is_asked, running, sil
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
@@ -286,6 +288,34 @@ def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(
     assert database.twice(machine.root.packages()) == {} and not DNF.interrupted(machine.root.host)
     again, nothing = machine.run(**wish)
     assert (nothing, again["plan"]["steps"]) == ([], [])
+
+
+def test_files_that_a_power_cut_has_emptied_after_the_last_word_of_rpm_and_dnf_come_once_more(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has brought them to the disk; the database and the history are there, and say that all is well."""
+    step = machine.call()["awaiting"]
+    assert not machine.root.module(DNF.builtin_options(step) or {}).get("failed")
+    torn = machine.root.path / "usr/share/nvidia-driver-cuda-libs/version"
+    torn.write_text("")
+    assert not DNF.interrupted(machine.root.host), "the same boot"
+    monkeypatch.setattr(Host, "boot", lambda self: "another boot")
+    coming = {name: version for name, version in step["change"]["after"].items() if version is not None}
+    (finish,) = [each for each in machine.call(check=True)["plan"]["steps"] if each["action"] == history.FINISH]
+    assert finish["change"]["after"] == coming
+    with monkeypatch.context() as context:
+        # The module dies, or the repository does not answer; the step of the transaction is closed by then
+        context.setattr(history, "_reinstall", _fails)
+        assert machine.call()["code"] == "packages.not_finished"
+        assert step["id"] not in [each["step"]["id"] for each in Journal(machine.root.host).unfinished("driver")]
+    _first, done = machine.run()
+    assert done[0].split("/")[1] == "dnf.finish" and set(of_files(machine).values()) == {V580}
+    again, nothing = machine.run()
+    assert (nothing, again["plan"]["steps"]) == ([], [])
+
+
+def _fails(*_words: Any) -> None:
+    raise GpuOpsError("packages.not_finished", found="", wanted="", remedy="")
 
 
 def of_files(machine: Machine) -> Dict[str, str]:

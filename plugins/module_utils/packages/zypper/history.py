@@ -12,7 +12,7 @@ transaction is finished: by rpm, as zypper has it do it, since zypper itself wou
 
 rpm brings its database to the disk, nobody zypper's history: a power cut can leave the packages without a line. Where
 the host has booted since a transaction was noted and the history does not know it, what was coming and is there came by
-it, unless a later line says that it came by another, and all of it is in doubt.
+it, unless a later line says that it came by another. All of it is in doubt then (rpm/unsynced.py).
 """
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ...core.plan import Step
 from ...core.steps import Executor
 from ..apt import running
 from ..model import Package
-from ..rpm import database
+from ..rpm import database, unsynced
 from . import asking, configuration
 from .transaction import specs
 
@@ -150,7 +150,7 @@ def begin(host: Host, journal: Journal, step: Step, after: Mapping[str, Optional
     packages = database.installed(host)
     coming = {name: version for name, version in after.items()
               if version is not None and not _is_there(packages, name, version)}
-    journal.remember(MEMORY, {"word": word, "coming": coming, "boot": host.boot(), "lines": len(lines(host))})
+    journal.remember(MEMORY, {"word": word, "coming": coming, "boot": host.boot()})
     return word
 
 
@@ -162,9 +162,11 @@ def end(host: Host, journal: Journal) -> None:
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
-    """What our last transaction has left, and what anybody's has left beside what came."""
+    """What our last transaction has left, what of ours a power cut may have taken, and what anybody's has left beside
+    what came."""
     left = {name: packages[name].version for name in database.leftovers(packages)}
-    return Unfinished(left, {**_doubtful(host, packages), **database.twice(packages)})
+    return Unfinished(left, {**_doubtful(host, packages), **unsynced.doubtful(host, packages),
+                             **database.twice(packages)})
 
 
 def _doubtful(host: Host, packages: Mapping[str, Package]) -> Dict[str, str]:
@@ -175,9 +177,7 @@ def _doubtful(host: Host, packages: Mapping[str, Package]) -> Dict[str, str]:
     told = lines(host)
     began = next((number for number, line in enumerate(told) if line.word == note["word"]), None)
     if began is None:
-        if not _is_lost(host, note, told):
-            return {}
-        began = note["lines"]
+        return {}
     # Whoever has installed it since has finished it
     came = {(line.name, line.version) for line in told[began:] if line.kind == "install"}
     return {name: version for name, version in _coming(packages, note).items()
@@ -232,7 +232,8 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
         files = database.whole_files(host, {
             name: path for name, path in step.parameters.get("files", {}).items() if name in again})
         words = specs({name: version for name, version in again.items() if name not in files})
-        _rpm(host, "-U", "--replacepkgs", "--oldpackage", "--nodeps", *files.values(), *_fetched(host, words))
+        with unsynced.once_more(host, journal, again):
+            _rpm(host, "-U", "--replacepkgs", "--oldpackage", "--nodeps", *files.values(), *_fetched(host, words))
     journal.remember(MEMORY, {})
 
 
