@@ -25,6 +25,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ...core.errors import GpuOpsError
 from ...core.host import CommandResult, Host
 from ...core.journal import Journal, PackageChange
+from ...core.lock import package_manager_works
 from ...core.plan import Step
 from ...core.steps import Executor
 from ..apt import running
@@ -155,10 +156,17 @@ def begin(host: Host, journal: Journal, step: Step, after: Mapping[str, Optional
 
 
 def end(host: Host, journal: Journal) -> None:
-    """Forget it, unless something of it is left to finish; its lines are on the disk first."""
-    if not unfinished(host, database.installed(host)):
-        host.sync()
-        journal.remember(MEMORY, {})
+    """Forget a transaction that has ended, unless something of it is left to finish; its lines are on the disk first.
+
+    One that outlasts the waiting for it brings more. A package manager is at work then, and so is one of somebody else
+    that has begun since: all that was to come is there by then.
+    """
+    packages, note = database.installed(host), journal.recall(MEMORY)
+    if not note or unfinished(host, packages) or package_manager_works(host) and not all(
+            _is_there(packages, name, version) for name, version in note["coming"].items()):
+        return
+    host.sync()
+    journal.remember(MEMORY, {})
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
