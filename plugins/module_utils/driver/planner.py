@@ -39,7 +39,7 @@ from .kernels import Kernel
 from .observation import Observation, Offer, foreseen, kernels_in_use, recorded_target, settled
 from .origin import Origin, origin_of
 from .policy import Policy
-from .record import Record
+from .record import Record, is_archived
 from .target import Target, is_driven, target_of, versions_offered
 
 NAME = "driver"
@@ -476,15 +476,10 @@ def _download_steps(
         return []
     backend = backend_of(facts)
     step = backend.download_step(observation, target, packages)
-    if all(_fetched(backend.manager, name, version, observation.archives)
+    if all(is_archived(name, version, observation.archives)
            for name, version in step.change["after"].items() if observation.installed.get(name) != version):
         return []
     return [step]
-
-
-def _fetched(manager: PackageManager, name: str, version: str, archives: Sequence[str]) -> bool:
-    beginning = manager.archive_begins(name, version).lower()
-    return any(archive.lower().startswith(beginning) for archive in archives)
 
 
 def _packages_step(observation: Observation, facts: HostFacts, target: Target) -> Optional[Step]:

@@ -22,6 +22,7 @@ from ..core.errors import GpuOpsError
 from ..core.facts import HostFacts
 from ..core.journal import Journal
 from ..packages.managers import APT, DNF
+from ..packages.rpm import database as rpm_database
 
 MEMORY = "driver_record"
 SCHEMA = 2
@@ -115,8 +116,10 @@ def is_archived(name: str, version: str, archives: Iterable[str]) -> bool:
 
 
 def _is_of(archive: str, name: str, version: str) -> bool:
-    manager = DNF if archive.endswith(".rpm") else APT
-    return archive.lower().startswith(manager.archive_begins(name, version).lower())
+    is_rpm = archive.endswith(".rpm")
+    if is_rpm and not rpm_database.is_of_arch(archive, name, version):
+        return False
+    return archive.lower().startswith((DNF if is_rpm else APT).archive_begins(name, version).lower())
 
 
 def strangers(archives: Iterable[str], packages: Mapping[str, str]) -> List[str]:

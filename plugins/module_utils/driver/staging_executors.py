@@ -13,8 +13,9 @@ from ..core.plan import Step
 from ..core.steps import Executor
 from ..hardware.boot import installed_module
 from ..packages.apt import database
-from ..packages.managers import APT, manager_of_step
+from ..packages.managers import APT, ZYPPER, manager_of_step
 from ..packages.provenance import Provenance
+from ..packages.zypper import history as zypper_history
 from . import archive
 from .build_log import last_lines, last_log, refuse_hampered
 from .kernels import remember_failure
@@ -223,6 +224,9 @@ class Books(Provenance):
     def settle(self, host: Host, journal: Journal, step: Step, opened: Mapping[str, Any]) -> None:
         super().settle(host, journal, step, opened)
         discard_used(host)
+        if manager_of_step(step) is ZYPPER:
+            # A killed module has not
+            zypper_history.end(host, journal)
         if manager_of_step(step) is APT:
             there = APT.installed(host)
             lacks = {name: version for name, version in step.change["after"].items()

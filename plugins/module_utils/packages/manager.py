@@ -84,7 +84,7 @@ class PackageManager(Protocol):
 
     def installed(self, host: Host) -> Dict[str, Package]:
         """Every package in the database, by name. One that may be there in several versions (a kernel) has its version
-        in the name; so have those that an interrupted transaction left beside the newer."""
+        in the name; so have those that an interrupted transaction left beside what came."""
 
     def interrupted(self, host: Host) -> bool:
         """Whether a transaction was stopped in the middle, so that the manager, or we, must finish it first."""
@@ -133,8 +133,9 @@ class PackageManager(Protocol):
         account: what our transactions have changed by now; is_fetched: whether this run has fetched the packages.
         """
 
-    def mend(self, host: Host, names: Collection[str]) -> None:
-        """Of these packages, what a power cut may have left of their files; the host has booted meanwhile."""
+    def mend(self, host: Host, step: Step, names: Collection[str]) -> None:
+        """Of these packages, what a power cut may have left of their files; the host has booted since the step was
+        opened."""
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """Have the manager's own lists name what is asked for. Raises GpuOpsError where they do not then."""

@@ -87,7 +87,7 @@ class Provenance:
         # A removal names dependencies too, and what has gone may come again as one
         _remember(journal, MEMORY, step.capability, chosen.intersection(account))
         if opened["boot"] != host.boot():
-            manager.mend(host, account)
+            manager.mend(host, step, account)
 
     def executor(self, step: Step) -> Optional[Executor]:
         """Who carries a package step out here; None where ansible.builtin does, from the controller."""

@@ -20,6 +20,8 @@ from rpm_machine import Quiet, RpmMachine, address, home, is_asked, running, sil
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
@@ -27,6 +29,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import others
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 
 
 class Machine(RpmMachine[Root]):
@@ -254,11 +257,89 @@ def test_what_was_killed_in_rpm_is_finished_though_somebody_has_installed_someth
 def killed_exchange(machine: Machine) -> None:
     machine.run()
     machine.loaded = V580
+    killed(machine, "libs", version=V595)
+
+
+def killed(machine: Machine, where: str, **options: Any) -> None:
+    """A run whose transaction is killed in the script of a package."""
+    machine.root.write("/killed-here-" + where, "")
+    step = machine.call(run_id="test 2", **options)["awaiting"]
+    machine.root.module(DNF.builtin_options(step) or {})
+    (machine.root.path / ("killed-here-" + where)).unlink()
+    machine.call(run_id="test 2", transaction_failed=True, resumed_step=step["id"], **options)
+
+
+@pytest.mark.parametrize("wish", [
+    {"version": V595}, pytest.param({"version": V595, "state": "rolled_back"}, marks=pytest.mark.variation)])
+def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(
+    machine: Machine, wish: Mapping[str, Any]
+) -> None:
+    """Each package that came is there twice by then, in the same version."""
+    killed_exchange(machine)
     machine.root.write("/killed-here-libs", "")
-    told = machine.call(version=V595, run_id="test 2")
-    machine.root.module(DNF.builtin_options(told["awaiting"]) or {})
+    assert machine.call(version=V595)["code"] == "packages.not_finished"
     (machine.root.path / "killed-here-libs").unlink()
-    machine.call(version=V595, run_id="test 2", transaction_failed=True, resumed_step=told["awaiting"]["id"])
+    twice = database.twice(machine.root.packages())
+    assert "nvidia-driver-cuda-libs" in twice and database.leftovers(machine.root.packages()) == ()
+    (finish,) = [step for step in machine.call(check=True, **wish)["plan"]["steps"] if step["action"] == history.FINISH]
+    assert finish["change"]["after"] == twice
+    machine.run(**wish)
+    assert set(driver(machine).values()) == {V580 if "state" in wish else V595}
+    assert database.twice(machine.root.packages()) == {} and not DNF.interrupted(machine.root.host)
+    again, nothing = machine.run(**wish)
+    assert (nothing, again["plan"]["steps"]) == ([], [])
+
+
+def test_files_that_a_power_cut_has_emptied_after_the_last_word_of_rpm_and_dnf_come_once_more(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has brought them to the disk; the database and the history are there, and say that all is well."""
+    step = machine.call()["awaiting"]
+    assert not machine.root.module(DNF.builtin_options(step) or {}).get("failed")
+    torn = machine.root.path / "usr/share/nvidia-driver-cuda-libs/version"
+    torn.write_text("")
+    assert not DNF.interrupted(machine.root.host), "the same boot"
+    monkeypatch.setattr(Host, "boot", lambda self: "another boot")
+    coming = {name: version for name, version in step["change"]["after"].items() if version is not None}
+    (finish,) = [each for each in machine.call(check=True)["plan"]["steps"] if each["action"] == history.FINISH]
+    assert finish["change"]["after"] == coming
+    with monkeypatch.context() as context:
+        # The module dies, or the repository does not answer; the step of the transaction is closed by then
+        context.setattr(history, "_reinstall", _fails)
+        assert machine.call()["code"] == "packages.not_finished"
+        assert step["id"] not in [each["step"]["id"] for each in Journal(machine.root.host).unfinished("driver")]
+    _first, done = machine.run()
+    assert done[0].split("/")[1] == "dnf.finish" and set(of_files(machine).values()) == {V580}
+    again, nothing = machine.run()
+    assert (nothing, again["plan"]["steps"]) == ([], [])
+
+
+def _fails(*_words: Any) -> None:
+    raise GpuOpsError("packages.not_finished", found="", wanted="", remedy="")
+
+
+def of_files(machine: Machine) -> Dict[str, str]:
+    """{package of the driver: the version that its file is of}."""
+    return {name: (machine.root.path / "usr/share" / name / "version").read_text().strip() for name in driver(machine)}
+
+
+@pytest.mark.parametrize("wish", [
+    {"version": V595}, pytest.param({"version": V595, "state": "rolled_back"}, marks=pytest.mark.variation)])
+def test_a_way_back_that_is_killed_in_rpm_is_finished_in_the_version_that_came(
+    machine: Machine, wish: Mapping[str, Any]
+) -> None:
+    """The older version is the one whose files are there, whatever is asked for next."""
+    machine.run()
+    machine.loaded = V580
+    machine.run(version=V595)
+    killed(machine, "libs", version=V595, state="rolled_back")
+    assert driver(machine)["nvidia-driver-cuda-libs"] == V580
+    _first, done = machine.run(**wish)
+    assert done[0].split("/")[1] == "dnf.finish"
+    wanted = V580 if "state" in wish else V595
+    assert set(driver(machine).values()) == set(of_files(machine).values()) == {wanted}
+    again, nothing = machine.run(**wish)
+    assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
 def test_an_exchange_is_taken_back_without_the_repository_and_what_it_brought_beside_goes(machine: Machine) -> None:

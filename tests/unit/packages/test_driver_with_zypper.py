@@ -222,6 +222,84 @@ def test_what_was_stopped_is_ended_and_the_driver_before_comes_back_without_the_
     assert (machine.root.installed(), machine.root.host.read(locks.PATH)) == (before, held)
 
 
+def killed(machine: Machine, code: str = "packages.zypper_failed", **options: Any) -> None:
+    """A run whose transaction is killed in a script."""
+    machine.root.write("/killed-here-compute", "")
+    told = machine.call(**options)
+    (machine.root.path / "killed-here-compute").unlink()
+    assert told["code"] == code, told["msg"]
+
+
+def test_what_is_killed_in_rpm_while_it_is_finished_is_finished_by_the_next_run(machine: Machine) -> None:
+    """The package is there twice by then, in the same version."""
+    machine.run()
+    machine.loaded = V580
+    killed(machine, version=V595)
+    killed(machine, "packages.zypper_not_finished", version=V595)
+    assert database.twice(machine.root.packages()) == {"nvidia-compute-G07": "3:%s-1.el9" % V595}
+    assert database.leftovers(machine.root.packages()) == ()
+    done = change(machine, version=V595)
+    assert done[0] == "zypper.finish" and not ZYPPER.interrupted(machine.root.host)
+    assert set(driver(machine).values()) == {V595}
+
+
+def test_a_way_back_that_is_killed_in_rpm_is_finished_in_the_version_that_came(machine: Machine) -> None:
+    """Within a generation, so that both versions of a package are there: the older one is the one whose files are."""
+    machine.run(version=OLDER_580)
+    machine.loaded = OLDER_580
+    machine.run(version=V580)
+    machine.loaded = V580
+    killed(machine, version=V580, state="rolled_back")
+    assert driver(machine)["nvidia-compute-G06"] == OLDER_580
+    done = change(machine, version=V580)
+    assert done[0] == "zypper.finish" and "packages.install" in done
+    assert set(driver(machine).values()) == {V580}
+    assert (machine.root.path / "usr/share/nvidia-compute/version").read_text().strip() == V580
+
+
+def _killed(*_words: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("where", ["at work", "killed"])
+def test_the_note_of_a_transaction_goes_with_it_and_a_history_that_is_lost_later_says_nothing(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Somebody else's package manager begins as ours has ended; or the module is killed in that moment."""
+    with monkeypatch.context() as context:
+        if where == "at work":
+            context.setattr(history, "package_manager_works", lambda host: True)
+            machine.run()
+        else:
+            context.setattr(history, "end", _killed)
+            with pytest.raises(KeyboardInterrupt):
+                machine.call()
+            assert Journal(machine.root.host).recall(history.MEMORY)
+    machine.capsys.readouterr()
+    if where == "killed":
+        assert "zypper.finish" not in [step["action"] for step in machine.run()["plan"]["steps"]]
+    assert Journal(machine.root.host).recall(history.MEMORY) == {}
+    monkeypatch.setattr(Host, "boot", lambda self: "another boot")
+    machine.root.host.remove("/var/log/zypp/history")
+    assert machine.run()["plan"]["steps"] == [] and set(driver(machine).values()) == {V580}
+
+
+def test_files_that_a_power_cut_has_emptied_after_the_last_word_of_zypper_come_once_more(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(history, "end", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            machine.call()
+    machine.capsys.readouterr()
+    machine.root.host.write("/usr/share/libnvidia-ml/version", "")
+    monkeypatch.setattr(Host, "boot", lambda self: "another boot")
+    foretold = machine.call(check=True)["plan"]["steps"]
+    assert foretold[0]["action"] == "zypper.finish" and machine.run()["plan"]["steps"] == foretold
+    assert machine.run()["plan"]["steps"] == [] and Journal(machine.root.host).recall(history.MEMORY) == {}
+    assert machine.root.host.read("/usr/share/libnvidia-ml/version") == V580 + "\n"
+
+
 def test_a_transaction_that_outlasts_the_waiting_for_it_is_ours_once_it_has_ended(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,12 +17,17 @@ from scratch_apt import keyring as key_of
 from scratch_rpm import OPEN, V580, Root, built
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends import rpm_offers
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends.dnf import Dnf as Backend
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation, OfRpm
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.record import Record, is_archived
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import locks, transaction
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks, transaction
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import parse_artifact, simulation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Repository
@@ -77,17 +82,61 @@ def test_every_kernel_is_told_and_none_is_a_leftover(root: Root) -> None:
     assert root.packages()["kernel-core-5.14.0-640.el9"].version == "5.14.0-640.el9"
 
 
-def test_what_an_upgrade_has_not_erased_is_a_leftover(root: Root) -> None:
-    put(root, TOOLS[0], TOOLS[2])
-    packages = root.packages()
-    assert database.leftovers(packages) == ("tool-1.0-1.el9",)
-    assert packages["tool-1.0-1.el9"].unfinished and packages["tool"].installed
+@pytest.mark.parametrize("before, came", [(TOOLS[0], TOOLS[2]), (TOOLS[2], TOOLS[0])])
+def test_what_a_stopped_upgrade_or_downgrade_has_not_erased_is_a_leftover(
+    root: Root, before: scratch_rpm.Made, came: scratch_rpm.Made
+) -> None:
+    """Of the one that came last are the files."""
+    put(root, before)
+    put(root, came)
+    packages, left = root.packages(), database.long_name("tool", before.evr)
+    assert database.leftovers(packages) == (left,)
+    assert packages[left].unfinished and packages["tool"].installed and packages["tool"].version == came.evr
     assert DNF.interrupted(root.host)
+
+
+def test_what_is_there_twice_in_one_version_is_no_leftover_to_erase_and_goes_once_or_whole(root: Root) -> None:
+    version = TOOLS[2].evr
+    packages = database.named([("tool", "x86_64", each) for each in (version, TOOLS[0].evr, version)])
+    assert database.twice(packages) == {"tool": version} == dict(history.unfinished(root.host, packages).doubtful)
+    assert database.leftovers(packages) == ("tool-1.0-1.el9",)
+    assert database.labels(packages, database.leftovers(packages)) == ["tool-1.0-1.el9.x86_64"]
+    goes = ("goes", "tool", "x86_64", version, 0, 0, False)
+    assert simulation([goes], packages).removes == ("tool-2.0-1.el9",)
+    assert simulation([goes, goes], packages).removes == ("tool", "tool-2.0-1.el9")
+
+
+def test_a_leftover_is_erased_by_its_architecture() -> None:
+    """The other one may be there in that version, and is to stay."""
+    packages = database.named([("libdrm", arch, version) for version in ("1:1-1", "2-1")
+                               for arch in ("x86_64", "i686") if (arch, version) != ("x86_64", "2-1")])
+    assert database.labels(packages, database.leftovers(packages)) == ["libdrm-1-1.i686"]
+
+
+def test_what_came_last_is_told_by_its_time_and_within_a_second_by_its_number() -> None:
+    """A database of EL 8 that was built anew has its records in another order."""
+    told = "".join("%s\t%s\ttool\tx86_64\t0\t%s\t1\n" % row for row in ((8, 10, "2"), (9, 2, "1"), (9, 10, "3")))
+    assert [version for _name, _arch, version in database.parse(told)] == ["2-1", "1-1", "3-1"]
 
 
 def test_the_second_architecture_has_it_in_its_name() -> None:
     packages = database.named([("libdrm", "x86_64", "2-1"), ("libdrm", "i686", "2-1"), ("tzdata", "noarch", "1-1")])
     assert set(packages) == {"libdrm", "libdrm.i686", "tzdata"}
+
+
+@pytest.mark.parametrize("first, second", [("i686", "x86_64"), ("x86_64", "i686")])
+def test_of_two_architectures_each_package_has_its_own_file(tmp_path: Path, first: str, second: str) -> None:
+    """For the way back, for what is fetched, and for what a stopped transaction has left."""
+    name, version = "nvidia-driver-cuda-libs", "3:580.178.04-1.el9"
+    kept = tuple("%s-580.178.04-1.el9.%s.rpm" % (name, each) for each in (first, second))
+    both = dict.fromkeys((name, name + ".i686"), version)
+    there = rpm_offers.at_hand(Host(str(tmp_path)), Observation(kept=kept), Record("580.178.04", "open", "", both))
+    files = {each: path.rsplit(".", 2)[1] for each, path in there.items()}
+    assert files == {name: "x86_64", name + ".i686": "i686"}
+    left = history.Unfinished(doubtful=both)
+    finish, = Backend().finishing_steps(Observation(kept=kept, of_rpm=OfRpm(left=left)), HostFacts(), False, [])
+    assert {each: path.rsplit(".", 2)[1] for each, path in finish.parameters["files"].items()} == files
+    assert not is_archived(name + ".i686", version, [each for each in kept if "x86_64" in each])
 
 
 # keys

@@ -95,8 +95,8 @@ class Rpm:
             "packages that a transaction of %s has not finished: %s" % (
                 self.manager.name, ", ".join(observation.broken)),
             "a package database in order before packages are added",
-            "run `rpm --erase` of the older one where two versions of a package are there, and `%s` of these packages; "
-            "then run this again" % self.reinstalls)]
+            "run `rpm --erase` of what came first where two versions of a package are there, and `%s` of these "
+            "packages; then run this again" % self.reinstalls)]
 
     def enabled_first(self, policy: Policy, facts: HostFacts, target: Target) -> Tuple[str, ...]:
         resolved = catalogue.resolve(wanted_of(policy, facts, catalogue.branch_wanted(target.version), target.module))

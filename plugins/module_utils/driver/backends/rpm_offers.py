@@ -90,7 +90,7 @@ def _read_at_hand(
                     offer.versions.get(name) == [] for name in header_packages(observation, policy, facts)):
                 return None
             files = {package: path for package, version in draft.installs.items() for name, path in there.items()
-                     if _is_file_of(name, package, version)}
+                     if is_archived(package, version, [name])}
             if not set(filter(catalogue.FAMILY.match, draft.installs)) <= set(files) or not all(
                     keyring.has_signed(host, path) for path in files.values()):
                 return None
@@ -108,13 +108,6 @@ def _read_at_hand(
                 unread=tuple(each for each in opened.unread if not each.startswith(REPOSITORY + ":")))
     except GpuOpsError:
         return None
-
-
-def _is_file_of(name: str, package: str, version: str) -> bool:
-    """Names of files of two architectures differ at their end alone."""
-    short = database.without_version(package, version)
-    return is_archived(package, version, [name]) and short == database.short_name(
-        database.bare_name(short), name.rsplit(".", 2)[1])
 
 
 def there_and_before(opened: Index, observation: Observation) -> Tuple[str, ...]:
@@ -144,12 +137,15 @@ def whole_request(
 
 def without_leftovers(done: Simulation, observation: Observation, request: Mapping[str, str]) -> Simulation:
     """What a stopped transaction had not erased is there while the manager is asked, and gone when the transaction
-    begins."""
-    left = {database.without_version(name, version): version
+    begins: what the manager would keep of it comes again."""
+    left = {name: (database.without_version(name, version), version)
             for name, version in observation.of_rpm.left.leftovers.items()}
-    again = {name: version for name, version in left.items()
-             if request.get(name) == version and observation.installed.get(name) not in (None, version)}
+    again = {name: version for longer, (name, version) in left.items()
+             if observation.installed.get(name) not in (None, version) and (
+                 request.get(name) == version or name in done.removes and longer not in done.removes)}
+    twice = {database.long_name(*package) for package in observation.of_rpm.left.doubtful.items()}
     return replace(done, installs={**done.installs, **again},
+                   removes=tuple(name for name in done.removes if name not in {*again, *left, *twice}),
                    before={**done.before, **{name: observation.installed[name] for name in again}})
 
 

@@ -81,7 +81,7 @@ class Apt:
         conffiles.renew(host, {*account, *step.change["after"]})
         return {"newest": history.newest(host)}
 
-    def mend(self, host: Host, names: Collection[str]) -> None:
+    def mend(self, host: Host, step: Step, names: Collection[str]) -> None:
         conffiles.renew(host, names)
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:

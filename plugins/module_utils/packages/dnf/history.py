@@ -8,8 +8,8 @@ not there when the step was opened, that nobody gave a command line, and that ma
 for. Of what else it changes that counts which the simulation named, in whatever version it came: repositories move on
 between a plan and its execution. The history says what was intended, the database what came of it: both count.
 
-Of a transaction without an end, rpm may have added a package and run none of its scripts, and may have left the older
-version beside it (rpm/database.py). So what came by it is installed once more when it is finished. A transaction that
+Of a transaction without an end, rpm may have added a package and run none of its scripts, and may have left the version
+before beside it (rpm/database.py). So what came by it is installed once more when it is finished. A transaction that
 comes later, of dnf-automatic say, finishes of it what it changes itself, and nothing else.
 """
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...core.steps import PACKAGES_REMOVE, Executor
 from .. import torn
 from ..apt import running
 from ..model import Package
-from ..rpm import database
+from ..rpm import database, unsynced
 from .asking import ask, own
 from .program import AGAIN, COMES, GOES
 from .transaction import specs
@@ -55,7 +55,7 @@ class Entry:
 class Unfinished:
     """What a transaction that was stopped has left.
 
-    leftovers: {name: 'name-version'} of older packages beside the newer ones, see rpm/database.py.
+    leftovers: {name: 'name-version'} of packages beside those that came in their place, see rpm/database.py.
     doubtful:  {package: version} of what came, and of which nobody knows whether its scripts were run.
     """
 
@@ -141,9 +141,11 @@ def is_of(entry: Entry, step: Step) -> bool:
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
-    """What the last transaction has left, if it has no end, and what is ours of those before it."""
+    """What the last transaction has left, if it has no end, what is ours of those before it, and what of ours a power
+    cut may have taken."""
     left = {name: packages[name].version for name in database.leftovers(packages)}
-    return Unfinished(left, doubtful(entries(host), packages, torn.coming(Journal(host))))
+    return Unfinished(left, {**doubtful(entries(host), packages, torn.coming(Journal(host))),
+                             **unsynced.doubtful(host, packages), **database.twice(packages)})
 
 
 def doubtful(told: Sequence[Entry], packages: Mapping[str, Package], ours: Container[str]) -> Dict[str, str]:
@@ -190,28 +192,37 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     packages = database.installed(host)
     over = [name for name in database.leftovers(packages) if name in step.change["after"]]
     if over:
-        # By their whole names, so that the newer ones stay; those have the files by now
-        _run(host, ["rpm", *database.changing(host), "-e", "--nodeps", *over], "rpm -e --nodeps " + " ".join(over))
+        # By their whole names, so that what came stays; that has the files by now
+        words = database.labels(packages, over)
+        _run(host, ["rpm", *database.changing(host), "-e", "--nodeps", *words], "rpm -e --nodeps " + " ".join(words))
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:
-        before = known(host)
-        words = specs(again, database.whole_files(host, step.parameters.get("files", {})))
-        done = _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
-                    "dnf reinstall " + " ".join(words))
-        # It ends well as long as it finds one of them (dnf(8), reinstall)
-        finished = {name for entry in entries(host) if entry.number not in before and entry.ended
-                    for name in _named(entry, packages).after}
-        lacking = sorted(set(again).difference(finished))
-        if lacking:
-            raise GpuOpsError(
-                "packages.left_unfinished",
-                found="a stopped transaction brought %s, and dnf cannot install that once more" % ", ".join(
-                    specs({name: again[name] for name in lacking})),
-                wanted="packages whose scripts have been run",
-                remedy="have newer versions come (`dnf upgrade %s`), or name a repository that has these" % (
-                    " ".join(lacking)),
-                cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
+        with unsynced.once_more(host, journal, again):
+            _reinstall(host, again, packages, step.parameters.get("files", {}))
+
+
+def _reinstall(
+    host: Host, again: Mapping[str, str], packages: Mapping[str, Package], files: Mapping[str, str]
+) -> None:
+    """files: {package: path} of those that are on the host. Raises GpuOpsError that names what dnf has left out."""
+    before = known(host)
+    words = specs(again, database.whole_files(host, files))
+    done = _run(host, ["dnf", *own(host), "--assumeyes", "--setopt=*.skip_if_unavailable=1", "reinstall", *words],
+                "dnf reinstall " + " ".join(words))
+    # It ends well as long as it finds one of them (dnf(8), reinstall)
+    finished = {name for entry in entries(host) if entry.number not in before and entry.ended
+                for name in _named(entry, packages).after}
+    lacking = sorted(set(again).difference(finished))
+    if lacking:
+        raise GpuOpsError(
+            "packages.left_unfinished",
+            found="a stopped transaction brought %s, and dnf cannot install that once more" % ", ".join(
+                specs({name: again[name] for name in lacking})),
+            wanted="packages whose scripts have been run",
+            remedy="have newer versions come (`dnf upgrade %s`), or name a repository that has these" % (
+                " ".join(lacking)),
+            cmd=list(done.argv), rc=done.rc, stdout=done.stdout)
 
 
 def _run(host: Host, argv: Sequence[str], by_hand: str) -> CommandResult:

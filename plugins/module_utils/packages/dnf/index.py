@@ -187,7 +187,7 @@ def simulation(items: Iterable[Item], there: Mapping[str, Package]) -> Simulatio
         elif kind == MAKES_WAY:
             makes_way[short] = version
         elif kind == GOES:
-            goes[longer if longer in there and there[longer].version == version else short] = version
+            goes[database.going(there, short, version, goes)] = version
     return Simulation(installs, tuple(sorted(set(goes).difference(installs))), before={**goes, **makes_way},
                       download=download, unpacked=unpacked)
 

@@ -2,13 +2,14 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """The one reader of rpm's database.
 
-rpm adds the new version of a package before it erases the old one (rpm(8), upgrade). Stopped in between, both are
-there: the older one is a leftover, whose files the newer one has in its place. A package that may be there in several
-versions, a kernel, says so by what it provides (dnf.conf(5), installonlypkgs), and is none.
+rpm adds the version that comes, a newer or an older one, before it erases the one before (rpm's psm.c, dbAdd()).
+Stopped in between, both are there: the one that came last has its files in the place of those of the other, which is a
+leftover. One that was stopped while it installed a package once more leaves it there twice. A package that may be there
+in several versions, a kernel, says so by what it provides (dnf.conf(5), installonlypkgs), and is none.
 """
 from __future__ import annotations
 
-from typing import AbstractSet, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
+from typing import AbstractSet, Container, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
 
 from ...core.host import CommandFailed, CommandResult, Host
 from ..model import Package
@@ -23,7 +24,10 @@ _SEVERAL = ("kernel", "kernel-PAE", "installonlypkg(kernel)", "installonlypkg(ke
             "multiversion(kernel)")
 _SECOND = ("i386", "i486", "i586", "i686", "s390")
 _KEY = "gpg-pubkey"
-_FORMAT = "%{NAME}\\t%{ARCH}\\t%|EPOCH?{%{EPOCH}}:{0}|\\t%{VERSION}\\t%{RELEASE}\\n"
+# The number of a record grows within a second too, and may be another one once the database was rebuilt. rpm 4.14 of
+# EL 8 and SLES 15 has both (rpmtag.h)
+_CAME = "%|INSTALLTIME?{%{INSTALLTIME}}:{0}|\\t%{DBINSTANCE}"
+_FORMAT = _CAME + "\\t%{NAME}\\t%{ARCH}\\t%|EPOCH?{%{EPOCH}}:{0}|\\t%{VERSION}\\t%{RELEASE}\\n"
 Row = Tuple[str, str, str]
 
 
@@ -56,27 +60,30 @@ def installed(host: Host) -> Dict[str, Package]:
 
 
 def parse(listing: str) -> List[Row]:
-    """(name, architecture, version) of each line of rpm's answer."""
+    """(name, architecture, version) of each line of rpm's answer, what came last at the end."""
     rows = []
     for line in listing.splitlines():
-        name, arch, epoch, version, release = line.split("\t")
+        seconds, number, name, arch, epoch, version, release = line.split("\t")
         if name != _KEY:
-            rows.append((name, arch, joined(epoch, version, release)))
-    return rows
+            rows.append((int(seconds), int(number), (name, arch, joined(epoch, version, release))))
+    return [row for _seconds, _number, row in sorted(rows)]
 
 
 def named(rows: Iterable[Row], several: AbstractSet[str] = frozenset()) -> Dict[str, Package]:
-    """Packages by names that tell them apart; several: names of those that may be there in several versions."""
+    """Packages by names that tell them apart.
+
+    rows: what came last at the end; several: names of those that may be there in several versions.
+    """
     there: Dict[Tuple[str, str], List[str]] = {}
     for name, arch, version in rows:
         there.setdefault((name, arch), []).append(version)
     packages = {}
     for (name, arch), all_of_it in there.items():
         short = short_name(name, arch)
-        newest, *older = newest_first(all_of_it)
-        called = long_name(short, newest) if name in several else short
-        packages[called] = Package(called, arch, newest, "install", "installed")
-        for version in older:
+        first, *others = newest_first(all_of_it) if name in several else reversed(all_of_it)
+        called = long_name(short, first) if name in several else short
+        packages[called] = Package(called, arch, first, "install", "installed")
+        for version in others:
             longer = long_name(short, version)
             packages[longer] = Package(longer, arch, version, "install",
                                        "installed" if name in several else LEFTOVER)
@@ -115,6 +122,12 @@ def archive_begins(name: str, version: str) -> str:
     return long_name(bare_name(without_version(name, version)), version) + "."
 
 
+def is_of_arch(archive: str, name: str, version: str) -> bool:
+    """Whether a package's file is of its architecture: files of two differ at the ends of their names alone."""
+    short = without_version(name, version)
+    return short == short_name(bare_name(short), archive.rsplit(".", 2)[1])
+
+
 def whole_files(host: Host, files: Mapping[str, str]) -> Dict[str, str]:
     """{package: path} of those package files that rpm can read to their end, as they are called on this system."""
     paths = {name: host.path(path) for name, path in files.items()}
@@ -129,14 +142,42 @@ def several(packages: Mapping[str, Package]) -> FrozenSet[str]:
 
 
 def called(packages: Mapping[str, Package], short: str, version: str) -> str:
-    """What the database calls a package in this version, its short name where it has none such."""
+    """What the database calls a package in this version, its short name where it has none such, or has it twice."""
     longer = long_name(short, version)
-    return longer if longer in packages and packages[longer].version == version else short
+    return longer if longer in packages and packages[longer].version == version and not _is_second(
+        packages, longer) else short
+
+
+def going(packages: Mapping[str, Package], short: str, version: str, gone: Container[str]) -> str:
+    """What the database calls a package that leaves; gone: the names of those before it. Of one that is there twice the
+    leftover goes first."""
+    longer = long_name(short, version)
+    return longer if longer in packages and packages[longer].version == version and longer not in gone else short
 
 
 def leftovers(packages: Mapping[str, Package]) -> Tuple[str, ...]:
-    """Names of what an interrupted transaction has not erased."""
-    return tuple(sorted(name for name, package in packages.items() if package.state == LEFTOVER))
+    """Names of what an interrupted transaction has not erased, and what came has taken the place of."""
+    return tuple(sorted(name for name, package in packages.items()
+                        if package.state == LEFTOVER and not _is_second(packages, name)))
+
+
+def twice(packages: Mapping[str, Package]) -> Dict[str, str]:
+    """{package: version} of what is there twice. rpm cannot tell the two where one is to be erased, and erases both as
+    it installs the package once more (rpm's depends.c, addSelfErasures())."""
+    names = (without_version(name, packages[name].version) for name in packages if _is_second(packages, name))
+    return {name: packages[name].version for name in names}
+
+
+def _is_second(packages: Mapping[str, Package], name: str) -> bool:
+    """Whether it is a leftover that rpm takes for the package itself: it looks for names without epochs."""
+    short = without_version(name, packages[name].version)
+    return packages[name].state == LEFTOVER and short in packages and (
+        long_name(short, packages[short].version) == name)
+
+
+def labels(packages: Mapping[str, Package], names: Iterable[str]) -> List[str]:
+    """What rpm calls leftovers ('libdrm-2.4-1.i686'), so that it finds none of another version or architecture."""
+    return ["%s.%s" % (archive_begins(name, packages[name].version)[:-1], packages[name].arch) for name in names]
 
 
 def versions(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str, Optional[str]]:

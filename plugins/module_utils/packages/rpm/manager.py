@@ -13,7 +13,7 @@ from ...core.host import Host
 from ...core.plan import Step
 from ..manager import Index
 from ..model import Package, Repository
-from . import database, files, keyring, removal
+from . import database, files, keyring, removal, unsynced
 from .repositories import configured_in
 from .versions import compare
 
@@ -74,9 +74,9 @@ class RpmManager(abc.ABC):
     def archive_begins(self, name: str, version: str) -> str:
         return database.archive_begins(name, version)
 
-    def mend(self, host: Host, names: Collection[str]) -> None:
-        """Nothing: rpm brings what it writes to the disk before its database says so (rpm, fsm.c)."""
-        return
+    def mend(self, host: Host, step: Step, names: Collection[str]) -> None:
+        """It is installed once more before anything else is asked of the manager."""
+        unsynced.note(host, step, database.installed(host), names)
 
     def trusted(self, host: Host) -> Dict[str, Tuple[str, ...]]:
         return keyring.trusted(host)

@@ -12,7 +12,6 @@ from typing import Dict, List, Mapping, Sequence
 from ...core.errors import GpuOpsError
 from ...core.host import Host
 from ...core.journal import Journal
-from ...core.lock import package_manager_works
 from ...core.plan import Step
 from ...core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, Executor
 from ..apt import running
@@ -44,9 +43,7 @@ def carry_out(host: Host, journal: Journal, step: Step) -> None:
             done = asking.unlocked(host, lambda: running.configure(host, whole, _SECONDS))
             asking.complain(done, specs(step.parameters["request"]))
         finally:
-            # What goes on brings more: it is noted until the run that books it
-            if not package_manager_works(host):
-                history.end(host, journal)
+            history.end(host, journal)
 
 
 def fetch(host: Host, step: Step) -> None:

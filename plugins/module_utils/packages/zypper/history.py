@@ -7,12 +7,12 @@ with the word that the caller gave it (zypper(8), --userdata). A transaction of 
 that a transaction has ended, so what it was to bring is noted with us before it begins.
 
 Of a package that is there in the version that was coming, and of which no line says so, rpm may have run none of its
-scripts, and may have left the older version beside it (rpm/database.py). It is installed once more when the transaction
-is finished: by rpm, as zypper has it do it, since zypper itself would go on to the rest.
+scripts, and may have left the version before beside it (rpm/database.py). It is installed once more when the
+transaction is finished: by rpm, as zypper has it do it, since zypper itself would go on to the rest.
 
 rpm brings its database to the disk, nobody zypper's history: a power cut can leave the packages without a line. Where
 the host has booted since a transaction was noted and the history does not know it, what was coming and is there came by
-it, unless a later line says that it came by another, and all of it is in doubt.
+it, unless a later line says that it came by another. All of it is in doubt then (rpm/unsynced.py).
 """
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 from ...core.errors import GpuOpsError
 from ...core.host import CommandResult, Host
 from ...core.journal import Journal, PackageChange
+from ...core.lock import package_manager_works
 from ...core.plan import Step
 from ...core.steps import Executor
 from ..apt import running
 from ..model import Package
-from ..rpm import database
+from ..rpm import database, unsynced
 from . import asking, configuration
 from .transaction import specs
 
@@ -62,7 +63,7 @@ class Line:
 class Unfinished:
     """What a transaction that was stopped has left.
 
-    leftovers: {name: 'version'} of older packages beside the newer ones, see rpm/database.py.
+    leftovers: {name: 'version'} of packages beside those that came in their place, see rpm/database.py.
     doubtful:  {package: version} of what came, and of which nobody knows whether its scripts were run.
     """
 
@@ -150,33 +151,45 @@ def begin(host: Host, journal: Journal, step: Step, after: Mapping[str, Optional
     packages = database.installed(host)
     coming = {name: version for name, version in after.items()
               if version is not None and not _is_there(packages, name, version)}
-    journal.remember(MEMORY, {"word": word, "coming": coming, "boot": host.boot(), "lines": len(lines(host))})
+    journal.remember(MEMORY, {"word": word, "coming": coming, "boot": host.boot()})
     return word
 
 
 def end(host: Host, journal: Journal) -> None:
-    """Forget it, unless something of it is left to finish; its lines are on the disk first."""
-    if not unfinished(host, database.installed(host)):
-        host.sync()
-        journal.remember(MEMORY, {})
+    """Forget a transaction that has ended, unless something of it is left to finish; its lines are on the disk first.
+
+    One that outlasts the waiting for it brings more. A package manager is at work then, and so is one of somebody else
+    that has begun since: all that was to come is there by then.
+    """
+    packages, note = database.installed(host), journal.recall(MEMORY)
+    if not note or unfinished(host, packages) or package_manager_works(host) and not all(
+            _is_there(packages, name, version) for name, version in note["coming"].items()):
+        return
+    host.sync()
+    journal.remember(MEMORY, {})
 
 
 def unfinished(host: Host, packages: Mapping[str, Package]) -> Unfinished:
-    """What our last transaction has left, and what anybody's has left beside a newer version."""
+    """What our last transaction has left, what of ours a power cut may have taken, and what anybody's has left beside
+    what came."""
     left = {name: packages[name].version for name in database.leftovers(packages)}
+    return Unfinished(left, {**_doubtful(host, packages), **unsynced.doubtful(host, packages),
+                             **database.twice(packages)})
+
+
+def _doubtful(host: Host, packages: Mapping[str, Package]) -> Dict[str, str]:
+    """{package: version} of what was coming by our last transaction, is there, and has no line."""
     note = Journal(host).recall(MEMORY)
     if not note:
-        return Unfinished(left)
+        return {}
     told = lines(host)
     began = next((number for number, line in enumerate(told) if line.word == note["word"]), None)
     if began is None:
-        if not _is_lost(host, note, told):
-            return Unfinished(left)
-        began = note["lines"]
+        return {}
     # Whoever has installed it since has finished it
     came = {(line.name, line.version) for line in told[began:] if line.kind == "install"}
-    return Unfinished(left, {name: version for name, version in _coming(packages, note).items()
-                             if (database.without_version(name, version), version) not in came})
+    return {name: version for name, version in _coming(packages, note).items()
+            if (database.without_version(name, version), version) not in came}
 
 
 def _is_lost(host: Host, note: Mapping[str, Any], told: Sequence[Line]) -> bool:
@@ -219,15 +232,16 @@ def finish(host: Host, journal: Journal, step: Step) -> None:
     packages = database.installed(host)
     over = [name for name in database.leftovers(packages) if name in step.change["after"]]
     if over:
-        # By their whole names, so that the newer ones stay; those have the files by now
-        _rpm(host, "-e", "--nodeps", *over)
+        # By their whole names, so that what came stays; that has the files by now
+        _rpm(host, "-e", "--nodeps", *database.labels(packages, over))
     again = {name: version for name, version in step.change["after"].items() if version is not None
              and name in packages and packages[name].version == version}
     if again:
         files = database.whole_files(host, {
             name: path for name, path in step.parameters.get("files", {}).items() if name in again})
         words = specs({name: version for name, version in again.items() if name not in files})
-        _rpm(host, "-U", "--replacepkgs", "--oldpackage", "--nodeps", *files.values(), *_fetched(host, words))
+        with unsynced.once_more(host, journal, again):
+            _rpm(host, "-U", "--replacepkgs", "--oldpackage", "--nodeps", *files.values(), *_fetched(host, words))
     journal.remember(MEMORY, {})
 
 

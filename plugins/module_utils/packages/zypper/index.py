@@ -276,7 +276,7 @@ def simulation(
             if item.before:
                 makes_way[short] = item.before
         else:
-            goes[database.called(there, short, item.version)] = item.version
+            goes[database.going(there, short, item.version, goes)] = item.version
     return Simulation(installs, tuple(sorted(set(goes).difference(installs))), before={**goes, **makes_way})
 
 
