@@ -144,13 +144,14 @@ def whole_request(
 
 def without_leftovers(done: Simulation, observation: Observation, request: Mapping[str, str]) -> Simulation:
     """What a stopped transaction had not erased is there while the manager is asked, and gone when the transaction
-    begins."""
-    left = {database.without_version(name, version): version
-            for name, version in observation.of_rpm.left.leftovers.items()}
-    again = {name: version for name, version in left.items()
-             if request.get(name) == version and observation.installed.get(name) not in (None, version)}
+    begins: it comes again where it is asked for, by its short name or by that with its version."""
+    left = observation.of_rpm.left.leftovers
+    replaced = {short: version for name, version in left.items()
+                for short in (database.without_version(name, version),) if request.get(short) == version
+                and observation.installed.get(short) not in (None, version)}
+    again = {**replaced, **{name: version for name, version in left.items() if request.get(name) == version}}
     return replace(done, installs={**done.installs, **again},
-                   before={**done.before, **{name: observation.installed[name] for name in again}})
+                   before={**done.before, **{name: observation.installed[name] for name in replaced}})
 
 
 def way_back_with(
