@@ -40,8 +40,9 @@ from .signing import SigningKey
 from .staged_build import StagedBuild
 from .target import Target, anchors, chosen, is_driven, packages_settled, target_of
 
-KEPT_NAMES = re.compile(r"^(linux-(image|headers|modules)-(?!nvidia-)|kernel(-|$)|dkms$|%s)" % "|".join(
-    re.escape(name) + "$" for name in (*catalogue.OF_NVLINK5, *catalogue.PEER_PACKAGES)))
+KEPT_NAMES = re.compile(
+    r"^(linux-(image|headers|modules)-(?!nvidia-)|kernel(-|$)|dkms$|nv-prefer-signed-open-driver(-|$)|%s)" % "|".join(
+        re.escape(name) + "$" for name in (*catalogue.OF_NVLINK5, *catalogue.PEER_PACKAGES)))
 
 
 @dataclass(frozen=True)

@@ -307,7 +307,7 @@ def _refuse_transaction(
                         "%s would bring in %s" % (manager.name, _listed(others, done.installs)),
                         "all driver packages in version %s" % target.version,
                         "set `version` to one that is complete in the repository", option="version")]
-    lost = sorted(name for name in done.removes if not catalogue.FAMILY.match(name))
+    lost = sorted(name for name in done.removes if name not in done.leaves and not catalogue.FAMILY.match(name))
     if lost:
         return [removes_others(lost, manager.name)]
     return _refuse_tools(observation, manager) + no_space(offer.space, done, backend.make_room)
@@ -496,10 +496,13 @@ def _packages_step(observation: Observation, facts: HostFacts, target: Target) -
     if target.of_installer and driver:
         swapped = bool(target.leaves) and bool(facts.driver_loaded)
         subject, why = runfile_plan.packages_words(target)
+    # What a removal names goes, so that it does not name what is to stay
+    request = {**done.request, **dict.fromkeys(done.leaves)} if done.installs or target.of_installer else {
+        name: before[name] for name in done.leaves if name in after}
     step = packages_step(
         NAME, subject, before, after, why,
         Disruption.driver_reload if swapped else Disruption.none,
-        manager=backend_of(facts).manager.name, request={**done.request, **dict.fromkeys(done.leaves)},
+        manager=backend_of(facts).manager.name, request=request,
         automatic=list(done.named), update_cache=True, allow_downgrade=done.allow_downgrade,
         **_without(observation.offer))
     # Also where DKMS is there, and all that changes is that packages of a driver leave

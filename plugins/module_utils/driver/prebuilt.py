@@ -22,7 +22,7 @@ What is relied upon of Ubuntu's packages (source package linux-restricted-module
   built (updates/dkms), so that DKMS's package has to leave.
 
 Packages of rpm have the driver's version, and their names, as the database has them, the kernel's (tables/suse.py). One
-may serve several kernels; of those that were there before, none stays.
+may serve several kernels, and is the only one of its flavour; of those that were there before, none stays.
 """
 from __future__ import annotations
 
@@ -325,7 +325,8 @@ def _of_rpm(
     _policy: Policy, _facts: HostFacts, wanted: Wanted, named: PackageSet, there: Prebuilt,
     installed: Mapping[str, str], version: str, offered: Iterable[str]
 ) -> Choice:
-    """As few packages of modules as serve all kernels; what is there already before any other."""
+    """One package of modules for each flavour of kernels, as one replaces the other: that which serves the kernels in
+    use; of several that do, what is there already before any other."""
     known = {name: newest_rpm_first(versions)[0] for name, versions in (there.offered or {}).items() if versions}
     own = {name: each for name, each in {**known, **installed}.items()
            if catalogue.upstream(each) == version
@@ -336,9 +337,13 @@ def _of_rpm(
         newest.index(own[name])))
     fits: Dict[str, str] = {}
     lacking: Dict[str, str] = {}
-    for kernel in there.kernels:
-        first = next((name for name in ranked if catalogue.serves(name, kernel.release)), "")
+    taken: Dict[str, str] = {}
+    for kernel in sorted(there.kernels, key=lambda kernel: kernel.release not in wanted.kernels):
+        short = catalogue.modules_package(wanted, kernel.release)
+        first = next((name for name in ranked if catalogue.serves(name, kernel.release)
+                      and taken.get(short, name) == name), "")
         if first:
+            taken[short] = first
             fits[first] = own[first]
         elif kernel.release in wanted.kernels:
             lacking[kernel.release] = ", ".join(sorted(_made(there, kernel.release), key=version_key))

@@ -9,6 +9,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple
 from ..core.refusal import Refusal
 from . import space
 from .model import Simulation
+from .rpm import database
 from .space import Space
 
 
@@ -59,11 +60,13 @@ def removes_others(names: Sequence[str], manager: str = "apt") -> Refusal:
 def held_packages(
     versions: Mapping[str, str], wanted: str, otherwise: str = "", manager: str = "apt"
 ) -> Refusal:
-    """versions: {package: version} of what somebody holds; otherwise: what can be done instead of unholding it."""
+    """versions: {package: version} of what somebody holds; otherwise: what can be done instead of unholding it. Held is
+    a name, where it has its version in it the name without."""
+    names = dict.fromkeys(database.without_version(*item) for item in versions.items())
     return Refusal(
         "packages.held", "held packages (%s): %s" % (WORDS[manager].holds, ", ".join(
             ("%s %s" % item).strip() for item in versions.items())),
-        wanted, "run `%s`%s" % (WORDS[manager].unhold % " ".join(versions), otherwise))
+        wanted, "run `%s`%s" % (WORDS[manager].unhold % " ".join(names), otherwise))
 
 
 def no_bindings(manager: str = "apt") -> Refusal:

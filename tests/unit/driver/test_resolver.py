@@ -336,6 +336,10 @@ def test_beside_modules_of_suse_stay_no_others_built_here_or_there() -> None:
     assert catalogue.excluded(["nvidia-compute-utils-G06", newer], there) == ("nvidia-open-driver-G06", older)
     assert leaving(wanted("sles 15.7", 580), *there) == (older, newer)
     assert leaving(wanted("sles 15.7", 580, of_distribution=True), *there) == ()
+    prefers = ("nv-prefer-signed-open-driver", "nv-prefer-signed-open-driver-G07")
+    assert catalogue.excluded(["nvidia-compute-utils-G06", newer], prefers) == prefers[1:]
+    assert catalogue.excluded(["nvidia-compute-utils-G07", newer.replace("G06", "G07")], prefers) == prefers[:1]
+    assert leaving(wanted("sles 15.7", 580), *prefers) == prefers and leaving(wanted("rocky 9.6", 595), *prefers) == ()
 
 
 @pytest.mark.parametrize("built_for, kernel, serves", [

@@ -20,7 +20,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence
 
 import scratch_rpm
 from scratch_apt import keyring
-from scratch_rpm import DRIVERS, OLDER_580, V595, V610, Made
+from scratch_rpm import DRIVERS, OLDER_580, V580, V595, V610, Made
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 
@@ -73,17 +73,28 @@ def driver(version: str) -> List[Made]:
     return made
 
 
-def signed(version: str, kernel: str = "", build: str = "150700.3.1", flavour: str = "default") -> Made:
-    """Modules that SUSE has signed, as nvidia-open-driver-G07-signed.spec and its preamble have them. They may be there
-    beside those of another driver, whose files they have too."""
+def signed(version: str, kernel: str = "", build: str = "150700.3.1", several: bool = False) -> Made:
+    """Modules that SUSE has signed, as nvidia-open-driver-G07-signed.spec and its preamble have them.
+
+    several: whether they may be there beside those of another driver, whose files they have too, as those before
+             580.82.07 may.
+    """
     end, flavours = generation(version), "nvidia-open-driver-%s-signed-cuda-kmp"
     return Signed(
-        "%s-%s" % (flavours % end, flavour), "%s_k6.4.0_%s" % (version, kernel or BUILT_FOR), build, relations=(
-            "Provides: multiversion(kernel)", "Provides: nvidia-open-driver-%s = %s" % (end, version),
-            "Provides: %s-%s = %s" % (flavours % end, flavour, version),
+        "%s-default" % flavours % end, "%s_k6.4.0_%s" % (version, kernel or BUILT_FOR), build, relations=(
+            *(("Provides: multiversion(kernel)",) if several else ()),
+            "Provides: nvidia-open-driver-%s = %s" % (end, version),
+            "Provides: %s = %s" % (flavours % end, version), "Provides: %s-default = %s" % (flavours % end, version),
             "Provides: nvidia-open-signed-kmp = " + version, "Provides: nvidia-open-signed-kmp(cuda)",
             "Conflicts: nvidia-open-signed-kmp(gfx)", "Conflicts: nvidia-driver-G06-kmp",
             "Obsoletes: nvidia-open-driver-%s = %s" % (end, version)))
+
+
+def prefers_signed(version: str) -> Made:
+    """The empty package with which SUSE has signed modules installed; that of G06 has no generation in its name."""
+    end = generation(version)
+    return Made("nv-prefer-signed-open-driver" + ("" if end == "G06" else "-" + end), version, "150700.3.1", relations=(
+        "Requires: nvidia-open-driver-%s-signed-cuda-kmp" % end,))
 
 
 class Signed(Made):
@@ -97,15 +108,20 @@ class Signed(Made):
 OF_NVIDIA = [Made("dkms", "3.3.0"), *(package for version in DRIVERS for package in driver(version))]
 # Numbers of builds follow the release that uname prints
 OF_SYSTEM = [
-    # SUSE's lag behind NVIDIA's
-    signed(OLDER_580), signed(OLDER_580, build="150700.3.4"), signed(V595), signed(V610, "150600.21"),
-    signed("580.95.05"),
+    prefers_signed(OLDER_580), prefers_signed(V595),
     Made("tool", "1.0"), Made("app", "1.0", relations=("Requires: libnvidia-ml",)),
     *(Made(name, "6.4.0", number + ".1", relations=(
         "Provides: multiversion(kernel)", "Provides: %s = 6.4.0-%s" % (name, number),
         *(("Requires: kernel-devel = 6.4.0-" + number,) if name.endswith("default-devel") else ())))
       for number in KERNELS for name in ("kernel-default", "kernel-default-devel", "kernel-devel")),
 ]
+
+
+def all_signed(several: bool) -> List[Made]:
+    """SUSE's lag behind NVIDIA's."""
+    return [signed(OLDER_580, several=several), signed(OLDER_580, build="150700.3.4", several=several),
+            signed(V595, several=several), signed(V610, "150600.21", several=several),
+            signed("580.95.05", several=several)]
 
 
 @lru_cache(maxsize=None)
@@ -123,9 +139,17 @@ def without_epochs() -> Path:
 
 
 @lru_cache(maxsize=None)
-def system() -> Path:
-    """The distribution's own repository."""
-    return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), OF_SYSTEM, key="two")
+def system(several: bool = False) -> Path:
+    """The distribution's own repository. several: see signed()."""
+    return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), [*OF_SYSTEM, *all_signed(several)],
+                               key="two")
+
+
+@lru_cache(maxsize=None)
+def updates(several: bool = False) -> Path:
+    """That of its updates, where SUSE has caught up."""
+    return scratch_rpm.publish(Path(tempfile.mkdtemp(prefix="gpuops-test-zypper-")), [signed(V580, several=several)],
+                               key="two")
 
 
 @lru_cache(maxsize=None)

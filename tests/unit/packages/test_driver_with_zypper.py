@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm.versions import newest_first
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import (
     asking,
     carrying_out,
@@ -50,7 +51,8 @@ class Machine(RpmMachine[Root]):
         signed = [version for name, version in there.items() if catalogue.serves(name, self.release)]
         if not signed:
             return super().kernels()
-        (module,) = map(catalogue.upstream, signed)
+        # In the same place, so that the last one counts
+        module = catalogue.upstream(newest_first(signed)[0])
         return (Kernel(self.release, self.headers in there, module, "Dual MIT/GPL"),)
 
     def verify(self, host: Host, journal: Journal, step: Step) -> None:
@@ -64,13 +66,16 @@ class Machine(RpmMachine[Root]):
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Machine]:
+def machine(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> Iterator[Machine]:
+    """By its parameter, where it has one, with modules of SUSE's that may be there in several versions."""
     home(tmp_path, monkeypatch)
     root = Root(tmp_path / "root")
     # As SUSE's own file has it: kernels and their headers stay beside those that come
     root.write("/etc/zypp/zypp.conf", "[main]\nmultiversion = provides:multiversion(kernel)\n")
     (root.path / "etc/zypp/repos.d/baseos.repo").unlink(missing_ok=True)
-    root.configure("suse", scratch_zypper.system(), "two")
+    root.configure("suse", scratch_zypper.system(getattr(request, "param", False)), "two")
     root.zypper("install", "kernel-default=6.4.0-%s.1" % KERNELS[0])
     with running(Machine, root, scratch_zypper.nvidia(), capsys, monkeypatch) as made:
         executors: Any = CAPABILITY.executors
@@ -85,16 +90,23 @@ def transactions(machine: Machine, since: int) -> List[Dict[str, Optional[str]]]
         if line.kind == "command":
             found.append({})
         elif line.after is not None or line.name not in found[-1]:
-            has_several = line.name.startswith("kernel-") or "-kmp-" in line.name
-            name = database.long_name(line.name, line.version) if has_several else line.name
+            has_version = line.name.startswith("kernel-") or "-kmp-" in line.name
+            name = database.long_name(line.name, line.version) if has_version else line.name
             found[-1][name] = line.after
-    return found
+    return [told_of(each) for each in found]
+
+
+def told_of(change: Mapping[str, Optional[str]]) -> Dict[str, Optional[str]]:
+    """Without what gives way to modules of SUSE's that replace it: rpm takes it away, and the history does not tell."""
+    coming = {name.split("-signed-")[0] for name, version in change.items() if "-kmp-" in name and version is not None}
+    return {name: version for name, version in change.items()
+            if version is not None or name.split("-signed-")[0] not in coming}
 
 
 def planned(answer: Mapping[str, Any]) -> List[Mapping[str, Any]]:
     """As the database has them then: of what comes along zypper does not tell what may be there in several versions."""
-    return [{"%s-%s" % (name, version) if name == "kernel-devel" else name: version
-             for name, version in step["change"]["after"].items()} for step in answer["plan"]["steps"]
+    return [told_of({"%s-%s" % (name, version) if name == "kernel-devel" else name: version
+                     for name, version in step["change"]["after"].items()}) for step in answer["plan"]["steps"]
             if step["action"] in ("packages.install", "packages.remove")]
 
 
@@ -327,6 +339,8 @@ def test_a_transaction_that_outlasts_the_waiting_for_it_is_ours_once_it_has_ende
 
 
 SIGNED = "nvidia-open-driver-%s-signed-cuda-kmp-default"
+# With modules of SUSE's as they are, and as they were (scratch_zypper.signed())
+IN_BOTH_FORMS = pytest.mark.parametrize("machine", [False, True], indirect=True, ids=["replaced", "several"])
 
 
 def signed(machine: Machine) -> List[str]:
@@ -334,6 +348,7 @@ def signed(machine: Machine) -> List[str]:
     return sorted(name for name in machine.root.installed() if "-kmp-" in name)
 
 
+@IN_BOTH_FORMS
 def test_modules_that_suse_has_signed_set_the_version_and_are_exchanged_in_one_transaction(machine: Machine) -> None:
     wanted: Dict[str, Any] = {"build": "precompiled"}
     before = machine.root.installed()
@@ -386,6 +401,57 @@ def test_a_driver_that_suse_has_not_signed_is_refused_with_those_that_it_has(mac
             and not name.startswith(("run/gpuops/", "var/lib/gpuops/"))} == set()
 
 
+@pytest.mark.parametrize("machine, several, returns", [
+    (False, False, True), (True, False, True), (False, True, True), (True, True, False)], indirect=["machine"])
+def test_modules_of_suse_give_way_to_those_of_the_next_driver_and_come_back(
+    machine: Machine, several: bool, returns: bool
+) -> None:
+    """Of the same generation, so that both have one name; some are from before SUSE had the newer replace the older.
+    Of two such zypper takes none from a file in the place of the other: their files conflict for it."""
+    wanted: Dict[str, Any] = {"build": "precompiled"}
+    before = machine.root.installed()
+    change(machine, version="580", **wanted)
+    (older,) = signed(machine)
+    machine.root.configure("updates", scratch_zypper.updates(several), "two")
+    machine.loaded = OLDER_580
+    assert machine.run(version="580", **wanted)["plan"]["steps"] == [], "it is of the branch"
+    there = machine.root.installed()
+    change(machine, version=V580, **wanted)
+    assert set(driver(machine).values()) == {V580}
+    (newer,) = signed(machine)
+    assert newer != older and set(Journal(machine.root.host).packages("driver")) == {
+        *there, newer}.difference(before, {older}), "every one of them came by us"
+    assert (machine.root.host.read(locks.PATH) or "").count("solvable_name: " + SIGNED % "G06") == 1
+    machine.root.zypper("update")
+    assert signed(machine) == [newer]
+    machine.loaded = V580
+    if not returns:
+        return
+    assert change(machine, version=V580, state="rolled_back", **wanted)[-1] == "module.verify"
+    assert {name: version for name, version in machine.root.installed().items() if KERNELS[1] not in name} == there
+    machine.loaded = ""
+    change(machine, version="580", state="absent", **wanted)
+    assert {name for name in machine.root.installed() if KERNELS[1] not in name} == set(before)
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_what_has_not_been_erased_of_modules_of_suse_is_a_leftover_unless_it_may_be_there(
+    machine: Machine, several: bool
+) -> None:
+    machine.run(version="580", build="precompiled")
+    older = scratch_zypper.signed("580.95.05", several=several)
+    machine.root.rpm("-i", "--force", "--nodeps", "--justdb", str(scratch_rpm.built(older)))
+    assert database.leftovers(machine.root.packages()) == (
+        () if several else (database.long_name(older.name, older.evr),))
+    told = machine.call(version="580", build="precompiled")
+    if several:
+        assert not told.get("failed"), told["msg"]
+        assert len(signed(machine)) == 1
+    else:
+        assert told["code"] == "driver.transaction_unfinished" and older.name in told["msg"]
+
+
+@IN_BOTH_FORMS
 def test_what_an_administrator_has_of_suse_s_modules_is_taken_over(machine: Machine) -> None:
     older = scratch_zypper.signed("580.95.05")
     machine.root.zypper("install", "%s=%s" % (older.name, older.evr))
@@ -407,3 +473,22 @@ def test_an_update_takes_no_modules_of_suse_for_those_that_are_built_here(machin
     change(machine, build="dkms", **wanted)
     machine.root.zypper("update")
     assert driver(machine) == there
+
+
+@pytest.mark.parametrize("there, wanted, stays", [
+    (OLDER_580, {"version": V580, "build": "dkms"}, False),
+    (OLDER_580, {"version": "580", "build": "precompiled"}, True),
+    (OLDER_580, {"version": V595, "build": "precompiled"}, False), (V595, {"version": OLDER_580}, False),
+    (V595, {"version": V595, "build": "precompiled"}, True),
+])
+def test_what_prefers_modules_of_suse_stays_and_leaves_with_them(
+    machine: Machine, there: str, wanted: Mapping[str, Any], stays: bool
+) -> None:
+    """As SUSE's documentation has its modules installed: by an empty package that requires them."""
+    prefers, modules = scratch_zypper.prefers_signed(there).name, scratch_zypper.signed(there)
+    machine.root.zypper("install", prefers, "%s=%s" % (modules.name, modules.evr))
+    before = machine.root.installed()
+    change(machine, **wanted)
+    assert (prefers in machine.root.installed()) is stays
+    change(machine, state="absent", **wanted)
+    assert (prefers in machine.root.installed()) is stays and set(machine.root.installed()) <= set(before)

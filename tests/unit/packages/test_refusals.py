@@ -37,6 +37,11 @@ def test_held_packages_are_named_with_their_versions_where_they_have_one() -> No
                                   "held").remedy == "run `apt-mark unhold a`, or ask for the version that is held"
 
 
+def test_what_is_held_has_no_version_in_its_name_for_who_unholds_it() -> None:
+    kept = {"a-kmp-default-1_k6.4.0_9-1": "1_k6.4.0_9-1", "a-kmp-default-2_k6.4.0_9-1": "2_k6.4.0_9-1", "b": "3:4-1"}
+    assert refusals.held_packages(kept, "another", manager="zypper").remedy == "run `zypper removelock a-kmp-default b`"
+
+
 def test_a_file_system_without_room_is_named_with_what_makes_room_there() -> None:
     room = Space({SYSTEM: 1, ARCHIVES: 1, BOOT: 2}, {SYSTEM: 3 * MIB, ARCHIVES: 3 * MIB, BOOT: MIB}, initramfs=20 * MIB)
     done = Simulation({"nvidia-dkms": "1"}, (), download=2 * MIB, unpacked=4 * MIB + 1)

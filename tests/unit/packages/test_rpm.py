@@ -139,6 +139,16 @@ def test_of_two_architectures_each_package_has_its_own_file(tmp_path: Path, firs
     assert not is_archived(name + ".i686", version, [each for each in kept if "x86_64" in each])
 
 
+def test_modules_of_suse_have_their_version_in_their_name_and_are_leftovers_unless_they_may_be_there() -> None:
+    name = "nvidia-open-driver-G06-signed-cuda-kmp-default"
+    rows = [(name, "x86_64", "580.%s_k6.4.0_150700.51-1.1" % number) for number in ("95.05", "126.09")]
+    older, newer = ("%s-%s" % (name, version) for _name, _arch, version in rows)
+    for several, state in ((set(), database.LEFTOVER), ({rows[0]}, "installed"), (set(rows), "installed")):
+        packages = database.named(rows, several)
+        assert {each: package.state for each, package in packages.items()} == {newer: "installed", older: state}
+    assert set(database.named([(name + "-devel", "x86_64", "580.126.09-1.1")])) == {name + "-devel"}
+
+
 # keys
 
 
@@ -313,7 +323,8 @@ def test_an_artifact_of_a_module_is_a_package_in_a_version() -> None:
 
 
 def test_the_oldest_kernel_makes_room_and_the_others_stay() -> None:
-    there = database.named([("kernel-core", "x86_64", "5-%d" % number) for number in (1, 2, 3)], {"kernel-core"})
+    rows = [("kernel-core", "x86_64", "5-%d" % number) for number in (1, 2, 3)]
+    there = database.named(rows, set(rows))
     items = [("comes", "kernel-core", "x86_64", "5-4", 10, 20, True),
              ("goes", "kernel-core", "x86_64", "5-1", 0, 9, True)]
     done = simulation(items, there)

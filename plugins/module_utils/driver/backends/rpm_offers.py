@@ -137,14 +137,16 @@ def whole_request(
 
 def without_leftovers(done: Simulation, observation: Observation, request: Mapping[str, str]) -> Simulation:
     """What a stopped transaction had not erased is there while the manager is asked, and gone when the transaction
-    begins: what the manager would keep of it comes again."""
+    begins: what the manager would keep of it comes again, and so does what is asked for by its name with its version.
+    """
     left = {name: (database.without_version(name, version), version)
             for name, version in observation.of_rpm.left.leftovers.items()}
     again = {name: version for longer, (name, version) in left.items()
              if observation.installed.get(name) not in (None, version) and (
                  request.get(name) == version or name in done.removes and longer not in done.removes)}
+    asked = {longer: version for longer, (_name, version) in left.items() if request.get(longer) == version}
     twice = {database.long_name(*package) for package in observation.of_rpm.left.doubtful.items()}
-    return replace(done, installs={**done.installs, **again},
+    return replace(done, installs={**done.installs, **again, **asked},
                    removes=tuple(name for name in done.removes if name not in {*again, *left, *twice}),
                    before={**done.before, **{name: observation.installed[name] for name in again}})
 

@@ -34,10 +34,10 @@ ONLY_AT_NVIDIA = re.compile(r"^(nvidia-driver-cuda|nvidia-kernel-open-dkms|nvidi
                             r"|nvidia-dkms-\d+(-open)?)$")
 
 # Of rpm packages: modules of Red Hat, of AlmaLinux and of RPM Fusion, and those that NVIDIA compiles for one kernel; on
-# SUSE's systems those that SUSE or NVIDIA compile, what prefers them, and generations before G06
+# SUSE's systems those that SUSE or NVIDIA compile for displays, and generations before G06
 FOREIGN_RPM = re.compile(
     r"^(kmod-nvidia(-open(-\d.*)?|-\d.*)?|akmod-nvidia.*|nvidia-open-kmod|xorg-x11-drv-nvidia.*"
-    r"|nvidia-(open-)?(driver-G\d+-(?!signed-cuda-kmp-).*kmp.*|gfxG\d+-.*)|nv-prefer-signed-open-driver-G\d+|nvidia-(compute|gl)G\d+"
+    r"|nvidia-(open-)?(driver-G\d+-(?!signed-cuda-kmp-).*kmp.*|gfxG\d+-.*)|nvidia-(compute|gl)G\d+"
     r"|x11-video-nvidiaG\d+)$")
 
 

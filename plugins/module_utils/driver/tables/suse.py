@@ -8,12 +8,18 @@ and do not say so; SUSE has people remove all of one before they install the oth
 Modules that SUSE signs (nvidia-open-driver-GENERATION-signed-cuda-kmp-FLAVOUR) are for NVIDIA's user space, and lag
 behind it. Their version is the driver's with the kernel's that they were built with ('580.126.09_k6.4.0_150700.51'):
 they serve every later kernel of that service pack, which finds them through weak-updates, as SUSE keeps the symbols of
-its kernels. They may be there in several versions, as kernels may (multiversion(kernel)), and have the same files then.
+its kernels. All versions of one name have the same files. Those before 580.82.07 may be there beside each other all the
+same, as kernels may (multiversion(kernel)); since then the newer one replaces the older one. rpm's database has them
+under their names with their versions, whichever they are (packages/rpm/database.py).
+
+An empty package requires such modules: nv-prefer-signed-open-driver those of G06, nv-prefer-signed-open-driver-G07 the
+others. With it SUSE's documentation has them installed. It cannot be there without them.
 
 Sources: NVIDIA Driver Installation Guide; SUSE's documentation of the open driver, of the modules that SUSE signs, of
 kernel module packages and of the change from G06 to G07; nvidia-open-driver-G07-signed.spec and its preamble (versions,
-conflicts); SUSE/BCI-dockerfile-generator, NvidiaDriverBCI (what of NVIDIA's repository each branch is: built by DKMS
-since 575, either kernel module in either generation); kernel-binary.spec of SUSE's kernels (release and version).
+conflicts); nvidia-open-driver-G06-signed.spec and its changes (since when one replaces another; the empty package);
+SUSE/BCI-dockerfile-generator, NvidiaDriverBCI (what of NVIDIA's repository each branch is: built by DKMS since 575,
+either kernel module in either generation); kernel-binary.spec of SUSE's kernels (release and version).
 """
 from __future__ import annotations
 
@@ -33,6 +39,7 @@ SOURCE = re.compile(r"^nvidia-(open-)?driver-G\d+$")
 _OPEN = re.compile(r"^nvidia-open-driver-G\d+$")
 # 'nvidia-open-driver-G06-signed-cuda-kmp-default', and as rpm's database calls it where it is installed, with a version
 SIGNED = re.compile(r"^nvidia-open-driver-G\d+-signed-cuda-kmp-([a-z0-9]+)(?:-[\d.]+_k([\d.]+)_([\d.]+)-.+)?$")
+_PREFERS_SIGNED = re.compile(r"^nv-prefer-signed-open-driver(?:-(G\d+))?$")
 
 
 def builds(wanted: Wanted) -> Tuple[str, ...]:
@@ -86,12 +93,20 @@ def instead_of(names: Iterable[str], kernels: Iterable[str]) -> Tuple[str, ...]:
 
 
 def excluded(names: Iterable[str], installed: Iterable[str]) -> Tuple[str, ...]:
-    """Installed packages that cannot be there beside those of a driver: of the other generation, and other kernel
-    modules, built here or signed by SUSE. () where names are of no generation."""
+    """Installed packages that cannot be there beside those of a driver: of the other generation, other kernel modules,
+    built here or signed by SUSE, and what requires those. () where names are of no generation."""
     own = frozenset(names)
     ends = {generation_of(name) for name in own} - {""}
+    signed = {generation_of(name) for name in own if SIGNED.match(name)}
     return tuple(sorted(name for name in installed if ends and (
-        generation_of(name) not in ("", *ends) or ((SOURCE.match(name) or SIGNED.match(name)) and name not in own))))
+        generation_of(name) not in ("", *ends) or ((SOURCE.match(name) or SIGNED.match(name)) and name not in own)
+        or _required_generation(name) not in ("", *signed))))
+
+
+def _required_generation(name: str) -> str:
+    """The generation of signed modules that the package which prefers them requires, '' of any other package."""
+    match = _PREFERS_SIGNED.match(name)
+    return (match.group(1) or "G06") if match else ""
 
 
 def generation_of(name: str) -> str:

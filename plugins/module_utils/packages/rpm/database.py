@@ -6,9 +6,14 @@ rpm adds the version that comes, a newer or an older one, before it erases the o
 Stopped in between, both are there: the one that came last has its files in the place of those of the other, which is a
 leftover. One that was stopped while it installed a package once more leaves it there twice. A package that may be there
 in several versions, a kernel, says so by what it provides (dnf.conf(5), installonlypkgs), and is none.
+
+What SUSE's packages of kernel modules are for, their version alone tells, as it has the kernel's in it (Kernel Module
+Packages Manual). So their names have it, whether they may be there in several versions or not: of one name, the same
+source has had some that say so and, later, some that do not.
 """
 from __future__ import annotations
 
+import re
 from typing import AbstractSet, Container, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
 
 from ...core.host import CommandFailed, CommandResult, Host
@@ -22,6 +27,8 @@ LEFTOVER = "duplicate"
 # dnf.conf(5), installonlypkgs; zypp.conf, multiversion
 _SEVERAL = ("kernel", "kernel-PAE", "installonlypkg(kernel)", "installonlypkg(kernel-module)", "installonlypkg(vm)",
             "multiversion(kernel)")
+# 'app-kmp-default-1.0_k6.4.0_150700.51-1.1'
+_OF_KERNEL = re.compile(r"-kmp-[^-]+-[^-]+_k\d[^-]*-[^-]+$")
 _SECOND = ("i386", "i486", "i586", "i686", "s390")
 _KEY = "gpg-pubkey"
 # The number of a record grows within a second too, and may be another one once the database was rebuilt. rpm 4.14 of
@@ -50,8 +57,8 @@ def installed(host: Host) -> Dict[str, Package]:
     """Every package of the database by name, keys left out; empty where there is no database.
 
     One of a second architecture has it in its name ('libdrm.i686'), one that may be there in several versions has its
-    version there ('kernel-core-5.14.0-611.el9'), and so has a leftover; dnf takes both. Raises CommandFailed when rpm
-    cannot tell: a database that cannot be read is not one without packages.
+    version there ('kernel-core-5.14.0-611.el9'), and so have SUSE's kernel modules and a leftover; dnf takes both.
+    Raises CommandFailed when rpm cannot tell: a database that cannot be read is not one without packages.
     """
     if not directory(host):
         return {}
@@ -69,10 +76,10 @@ def parse(listing: str) -> List[Row]:
     return [row for _seconds, _number, row in sorted(rows)]
 
 
-def named(rows: Iterable[Row], several: AbstractSet[str] = frozenset()) -> Dict[str, Package]:
+def named(rows: Iterable[Row], several: AbstractSet[Row] = frozenset()) -> Dict[str, Package]:
     """Packages by names that tell them apart.
 
-    rows: what came last at the end; several: names of those that may be there in several versions.
+    rows: what came last at the end; several: those of them that may be there beside others.
     """
     there: Dict[Tuple[str, str], List[str]] = {}
     for name, arch, version in rows:
@@ -80,14 +87,22 @@ def named(rows: Iterable[Row], several: AbstractSet[str] = frozenset()) -> Dict[
     packages = {}
     for (name, arch), all_of_it in there.items():
         short = short_name(name, arch)
-        first, *others = newest_first(all_of_it) if name in several else reversed(all_of_it)
-        called = long_name(short, first) if name in several else short
+        together = all((name, arch, version) in several for version in all_of_it)
+        first, *others = newest_first(all_of_it) if together else reversed(all_of_it)
+        longer = long_name(short, first)
+        has_version = (name, arch, first) in several or (has_kernel(longer) and first not in others)
+        called = longer if has_version else short
         packages[called] = Package(called, arch, first, "install", "installed")
         for version in others:
             longer = long_name(short, version)
             packages[longer] = Package(longer, arch, version, "install",
-                                       "installed" if name in several else LEFTOVER)
+                                       "installed" if (name, arch, version) in several else LEFTOVER)
     return packages
+
+
+def has_kernel(longer: str) -> bool:
+    """Whether a package is one of SUSE's of kernel modules, by its name with its version."""
+    return _OF_KERNEL.search(longer) is not None
 
 
 def short_name(name: str, arch: str) -> str:
@@ -136,7 +151,7 @@ def whole_files(host: Host, files: Mapping[str, str]) -> Dict[str, str]:
 
 
 def several(packages: Mapping[str, Package]) -> FrozenSet[str]:
-    """Short names of those packages of a database that may be there in several versions."""
+    """Short names of those packages of a database whose names have their version."""
     return frozenset(without_version(name, package.version) for name, package in packages.items()
                      if package.state != LEFTOVER and without_version(name, package.version) != name)
 
@@ -186,11 +201,11 @@ def versions(packages: Mapping[str, Package], names: Iterable[str]) -> Dict[str,
             for name in sorted(set(names))}
 
 
-def _several(host: Host) -> FrozenSet[str]:
-    """Names of packages that may be installed in several versions."""
-    # It ends with 1 where one of these is provided by nothing
-    told = host.run(["rpm", *own(host), "-q", "--qf", "%{NAME}\\n", "--whatprovides", *_SEVERAL], check=False).stdout
-    return frozenset(line for line in told.splitlines() if " " not in line)
+def _several(host: Host) -> FrozenSet[Row]:
+    """Those packages that may be there in several versions."""
+    # It ends with 1 where one of these is provided by nothing, and says so in a line of its own
+    told = host.run(["rpm", *own(host), "-q", "--qf", _FORMAT, "--whatprovides", *_SEVERAL], check=False).stdout
+    return frozenset(parse("".join(line for line in told.splitlines(True) if "\t" in line)))
 
 
 def _query(host: Host, *words: str) -> CommandResult:

@@ -263,7 +263,8 @@ def simulation(
     items: Iterable[Item], there: Mapping[str, Package], request: Mapping[str, Optional[str]] = _NONE
 ) -> Simulation:
     """Pure: what becomes of packages, by the names that the database has them under, or that they were asked for by:
-    which may be there in several versions zypper does not tell."""
+    which may be there in several versions zypper does not tell. Of those whose names have their version, one that gives
+    way to a newer one goes."""
     installs: Dict[str, str] = {}
     goes: Dict[str, str] = {}
     makes_way: Dict[str, str] = {}
@@ -272,9 +273,12 @@ def simulation(
         short = database.short_name(item.name, item.arch)
         longer = database.long_name(short, item.version)
         if item.kind == COMES:
-            installs[longer if short in several or longer in request else short] = item.version
-            if item.before:
+            name = longer if short in several or longer in request or database.has_kernel(longer) else short
+            installs[name] = item.version
+            if item.before and name == short:
                 makes_way[short] = item.before
+            elif item.before:
+                goes[database.called(there, short, item.before)] = item.before
         else:
             goes[database.going(there, short, item.version, goes)] = item.version
     return Simulation(installs, tuple(sorted(set(goes).difference(installs))), before={**goes, **makes_way})
