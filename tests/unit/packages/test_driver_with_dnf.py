@@ -371,9 +371,7 @@ def test_files_that_are_damaged_do_not_count_and_the_repository_has_them(machine
     machine.run(version=V595)
     for path in machine.root.path.glob("var/cache/gpuops/driver/*%s*" % V580):
         path.write_bytes(path.read_bytes()[:-100])
-    told = machine.call(state="rolled_back", run_id="test 3")
-    assert told["failed"] and told["code"] == "driver.archive_lost"
-    change(machine, state="rolled_back")
+    machine.run(state="rolled_back", version=V595)
     assert set(driver(machine).values()) == {V580}
 
 
