@@ -440,7 +440,10 @@ def test_what_has_not_been_erased_of_modules_of_suse_is_a_leftover_unless_it_may
 ) -> None:
     machine.run(version="580", build="precompiled")
     older = scratch_zypper.signed("580.95.05", several=several)
-    machine.root.rpm("-i", "--force", "--nodeps", "--justdb", str(scratch_rpm.built(older)))
+    newer = scratch_zypper.signed(OLDER_580, build="150700.3.4")
+    machine.root.rpm("-e", "--nodeps", "--justdb", database.long_name(newer.name, newer.evr))
+    for each in (older, newer):
+        machine.root.rpm("-i", "--force", "--nodeps", "--justdb", str(scratch_rpm.built(each)))
     assert database.leftovers(machine.root.packages()) == (
         () if several else (database.long_name(older.name, older.evr),))
     told = machine.call(version="580", build="precompiled")
