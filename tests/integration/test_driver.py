@@ -363,14 +363,15 @@ AWAY: List[Mapping[str, Any]] = [
     {"gpuops.nvidia.nouveau": {"state": "absent"}}]
 
 
-def as_delivered(play: Play, delivered: Mapping[str, str]) -> bool:
-    return [path for path in different(delivered, play.contents()) if not path.startswith(OWN_LEFTOVERS)] == []
+def other_than(play: Play, delivered: Mapping[str, str]) -> List[str]:
+    """Paths of what is not as it was delivered."""
+    return [path for path in different(delivered, play.contents()) if not path.startswith(OWN_LEFTOVERS)]
 
 
 def test_everything_goes_and_the_host_is_as_it_was(play: Play, delivered: Dict[str, str]) -> None:
     assert changed(play.tasks(AWAY)) == [True] * 4
     assert changed(play.tasks(AWAY)) == [False] * 4
-    assert as_delivered(play, delivered)
+    assert other_than(play, delivered) == []
     assert "nvidia" not in play.say("ls", "/var/lib/apt/lists")
 
 
@@ -384,7 +385,7 @@ def test_a_driver_that_does_not_build_is_named_and_can_go(play: Play, delivered:
     (away,) = play.tasks([{"gpuops.nvidia.gpu_driver": {"state": "absent", "repository_url": BROKEN}}])
     assert away["changed"] and not away.get("failed"), away
     assert play.say("dpkg", "--audit") == ""
-    assert as_delivered(play, delivered)
+    assert other_than(play, delivered) == []
 
 
 @pytest.mark.variation
@@ -419,4 +420,4 @@ def test_a_guest_gets_its_driver_and_its_license(lab: Lab, tmp_path: Path) -> No
     guest.tasks([{"gpuops.nvidia.vgpu_license": {"state": "absent"}}, *AWAY[1:2], {"gpuops.nvidia.gpu_driver": {
         "state": "absent", "source": "local_repository", "repository_url": GRID,
         "repository_key": GRID + "/gpulab.pub"}}, AWAY[3]])
-    assert as_delivered(guest, before)
+    assert other_than(guest, before) == []

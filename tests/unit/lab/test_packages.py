@@ -198,3 +198,10 @@ def test_apt_accepts_the_repository_and_only_with_its_key(tmp_path: Path, layout
 
     assert "Candidate: 2.0-1" in offered(key.out / aptrepo.PUBLIC_KEY)
     assert offered(strangers_key.out / aptrepo.PUBLIC_KEY) == ""
+
+
+def test_of_a_script_every_word_is_filled_in(silicon: Path) -> None:
+    guest = _driver(silicon).guest()
+    assert "dkms remove -m nvidia -v 595.91.07 --all" in guest.scripts["prerm"]
+    with pytest.raises(ValueError, match="nobody fills in @NAME@, @VERSION@ in the scripts of dkms"):
+        packages.scripts("dkms", "postinst prerm")

@@ -37,6 +37,7 @@ GRID_FLAT = Path("repos/grid/x86_64")
 # Programs that compare their own version with the loaded module's carry this word in a field of fixed size.
 STAMP = b"GPUSIM_VERSION="
 STAMP_SIZE = 64
+_WORD = re.compile(r"@[A-Z]+@")
 
 NVIDIA_RELEASE = {"Origin": "NVIDIA", "Label": "NVIDIA CUDA", "Architectures": "amd64"}
 
@@ -59,8 +60,12 @@ def stamped(program: bytes, version: str) -> bytes:
 
 
 def scripts(base: str, kinds: str, **words: str) -> Dict[str, str]:
-    """Maintainer scripts ``scripts/<base>.<kind>`` with ``@WORD@`` filled in."""
-    return {kind: fill(template("scripts/%s.%s" % (base, kind)), **words) for kind in kinds.split()}
+    """Maintainer scripts ``scripts/<base>.<kind>`` with every ``@WORD@`` filled in."""
+    filled = {kind: fill(template("scripts/%s.%s" % (base, kind)), **words) for kind in kinds.split()}
+    left = sorted(set(_WORD.findall("".join(filled.values()))))
+    if left:
+        raise ValueError("nobody fills in %s in the scripts of %s" % (", ".join(left), base))
+    return filled
 
 
 def fill(text: str, **words: str) -> str:
@@ -227,7 +232,8 @@ class Driver:
                      files={**files, "/usr/bin/nvidia-gridd": self.program("nvidia-gridd"),
                             **unit_file("driver", unit)},
                      links={path: target for each in parts for path, target in each.links.items()},
-                     scripts=scripts("dkms", "postinst prerm", VERSION=self.version)), version=self.version)
+                     scripts=scripts("dkms", "postinst prerm", NAME="nvidia", VERSION=self.version)),
+            version=self.version)
 
     def metapackages(self) -> Iterator[Deb]:
         """Each depends on "at least", as NVIDIA's do: without a pin they roll on to the newest branch."""
