@@ -21,7 +21,7 @@ from workspace import REPOSITORY
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Connection
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
-from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import state_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.validation.on_cluster import Probe, state_of
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils import many_hosts
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.clusters import PlayCluster
 from ansible_collections.gpuops.nvidia.plugins.plugin_utils.many_hosts import AT_ONCE, NO_ANSWER, Clients
@@ -172,9 +172,9 @@ def test_what_a_pod_has_proved_is_not_proved_again(
     controller: Controller, api: Api, trusted_for: int, changes: Dict[str, Any], probed: List[str]
 ) -> None:
     api.state.nodes = [node("host-1", **offers(2))]
-    state = state_of(api.state.nodes[0], [], {
-        "expected": {"nvidia.com/gpu": 2}, "divided": False, "image": "docker.io/library/busybox:1.37.0",
-        "namespace": "default", "tolerations": [], "runtime_class": "nvidia"}, None)
+    state = state_of(api.state.nodes[0], [], Probe(
+        expected={"nvidia.com/gpu": 2}, divided=False, image="docker.io/library/busybox:1.37.0", namespace="default",
+        tolerations=[], runtime_class="nvidia"), None)
     proof = {"of": state, "at": int(time.time()) - 60, "evidence": "a pod got /dev/nvidia0", **changes}
     [[result]] = controller.tasks(
         [{VALIDATION: {**EVERY, "scope": ["cluster"], "timeout": 0, "pod_trusted_for": trusted_for}, "run_once": True}],
