@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -201,6 +202,9 @@ def _handler(state: State) -> type:
                 self.page(request, "Node", state.nodes)
             elif request.path == "/api/v1/pods":
                 self.page(request, "Pod", state.pods)
+            elif re.fullmatch("/api/v1/namespaces/[^/]+/pods", request.path):
+                namespace = request.path.split("/")[-2]
+                self.page(request, "Pod", [pod for pod in state.pods if pod["metadata"]["namespace"] == namespace])
             else:
                 found = self.one(request.path)
                 self.answer(200, found) if found else self.fail(404, "%s not found" % request.path)

@@ -230,12 +230,12 @@ class TestOverview:
             "spec": {"selector": {"matchLabels": {"app": "plugin"}}},
         }
         broken = pod("plugin-x", owner="DaemonSet")
-        broken["metadata"]["labels"] = {"app": "plugin"}
+        broken["metadata"].update(labels={"app": "plugin"}, namespace="gpuops")
         broken["status"]["containerStatuses"] = [{
             "state": {"waiting": {"reason": "CrashLoopBackOff"}},
             "lastState": {"terminated": {"reason": "StartError", "exitCode": 128, "message": "no such hook"}},
         }]
-        api.state.objects["/api/v1/namespaces/gpuops/pods"] = {"items": [broken]}
+        api.state.pods = [broken]
         with pytest.raises(GpuOpsError, match="DaemonSet/plugin") as refused:
             wait_for_rollout(cluster, "gpuops", ["DaemonSet/plugin"], 10, time.clock, time.sleep)
         assert "pod plugin-x on node gpu-1: StartError, exit code 128, no such hook" in refused.value.found
