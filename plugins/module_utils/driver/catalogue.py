@@ -30,7 +30,9 @@ from .tables.architectures import (
 )
 from .tables.branches import FIRST_COHERENT_MODE, FIRST_OPEN_ONLY, LONG_TERM_BRANCH, notes_on
 from .tables.companions import OF_NVLINK5
-from .tables.enterprise import STREAM
+from .tables.enterprise import MODULES as EL_MODULES
+from .tables.enterprise import SIGNER as SIGNER_OF_NVIDIA
+from .tables.enterprise import STREAM, is_of_red_hat
 from .tables.enterprise import stream as stream_of
 from .tables.guests import is_guest
 from .tables.guests import module as module_of_guest
@@ -39,13 +41,13 @@ from .tables.names import (
     FAMILY,
     FAMILY_EXPRESSIONS,
     FAMILY_GLOBS,
-    FOREIGN_RPM,
     ONLY_AT_NVIDIA,
     ONLY_IN_DISTRIBUTION,
     PREBUILT_MODULES,
     branch_wanted,
     family,
     is_driver_version,
+    is_foreign_rpm,
     is_of_driver,
     matches,
     newest,
@@ -53,19 +55,29 @@ from .tables.names import (
 )
 from .tables.peers import PACKAGES as PEER_PACKAGES
 from .tables.repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
-from .tables.resolver import Resolution, leaving, modules_package, package_set, refuse_way, resolve, serves, ways
+from .tables.resolver import (
+    Resolution,
+    lags,
+    leaving,
+    modules_package,
+    package_set,
+    refuse_way,
+    resolve,
+    serves,
+    ways,
+)
 from .tables.sets import DKMS, PRECOMPILED, PackageSet, Wanted
 from .tables.suse import excluded, generation_of, instead_of, is_of_kernel
 from .tables.systems import System, is_driven, system_of
 
 __all__ = (
-    "DKMS", "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
-    "FOREIGN_RPM", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH", "ModuleChoice",
-    "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PREBUILT_MODULES", "PRECOMPILED",
-    "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM", "System",
-    "Wanted", "architecture_of", "branch_wanted", "brings_headers", "choose_module", "default_key",
-    "default_repository", "excluded", "family", "generation_of", "header_packages", "headers_of", "instead_of",
-    "is_driven", "is_driver_version", "is_guest", "is_of_driver", "is_of_kernel", "kernel_packages", "leaving",
-    "matches", "module_of_guest", "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve",
-    "serves", "stream_of", "system_of", "upstream", "ways",
+    "DKMS", "EITHER", "EL_MODULES", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE",
+    "FIRST_OPEN_ONLY", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH",
+    "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PREBUILT_MODULES",
+    "PRECOMPILED", "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution",
+    "SIGNER_OF_NVIDIA", "STREAM", "System", "Wanted", "architecture_of", "branch_wanted", "brings_headers",
+    "choose_module", "default_key", "default_repository", "excluded", "family", "generation_of", "header_packages",
+    "headers_of", "instead_of", "is_driven", "is_driver_version", "is_foreign_rpm", "is_guest", "is_of_red_hat", "is_of_driver",
+    "is_of_kernel", "kernel_packages", "lags", "leaving", "matches", "module_of_guest", "modules_package", "newest",
+    "notes_on", "package_set", "refuse_way", "resolve", "serves", "stream_of", "system_of", "upstream", "ways",
 )

@@ -96,6 +96,7 @@ class OfRpm:
     left:        what a transaction that was stopped has left.
     objections:  why dnf or zypper would not heed our locks.
     unsupported: the file by which modprobe of SLES loads no module that SUSE does not support, '' for none.
+    signers:     names of the keys whose signatures the kernel takes; None where nothing tells, or nobody has to sign.
     """
 
     trusted: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
@@ -103,6 +104,7 @@ class OfRpm:
     left: Union[dnf_history.Unfinished, zypper_history.Unfinished] = dnf_history.Unfinished()
     objections: Tuple[Refusal, ...] = ()
     unsupported: str = ""
+    signers: Optional[Tuple[str, ...]] = None
 
 
 @dataclass(frozen=True)
@@ -302,7 +304,7 @@ def _modules_offered(
 ) -> Optional[Dict[str, Dict[str, str]]]:
     """{package of modules: {version: what it depends on}} of what the sources have; None where there are none such."""
     wanted = chosen(policy, facts, observation.installed, versions)
-    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in prebuilt.ways(wanted):
+    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(wanted):
         return None
     names = prebuilt.names(wanted, observation.kernels, observation.installed)
     offered = opened.versions(names)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import replace
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 from urllib.parse import unquote_to_bytes
 
 from ..core.errors import GpuOpsError
@@ -32,7 +32,7 @@ from .backends import dnf_offers, zypper_offers
 from .boot_arguments import read_arguments
 from .build_log import last_log
 from .files import KEPT_SOURCES_FILE, places_of
-from .kernels import read_kernels
+from .kernels import known_keys, read_kernels
 from .observation import (
     KEPT_NAMES,
     Observation,
@@ -48,6 +48,7 @@ from .peer_builds import read_peers
 from .policy import Policy
 from .preinstalled_parts import Parts, image_of_driver, read_parts
 from .record import read
+from .signing import asked_for
 from .signing_key import read_signing_key
 from .staged_build import lacking_tools, read_staged
 from .target import is_driven
@@ -67,6 +68,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     packages, of_rpm = manager.installed(host), OfRpm()
     if manager is not APT:
         packages, of_rpm = _of_rpm(host, journal, packages, manager)
+        of_rpm = replace(of_rpm, signers=_signers(host) if asked_for(policy, facts) else None)
     watched = [name for name in packages if catalogue.FAMILY.match(name) or KEPT_NAMES.match(name)
                or name in policy.extra_packages]
     if policy.kernel_hold:
@@ -179,6 +181,11 @@ def _of_rpm(
     trusted = manager.trusted(host)
     return packages, OfRpm(trusted, keyring.ours(journal, "driver", trusted), left, tuple(manager.hold_refusals(host)),
                            _refuses_unsupported(host) if manager is ZYPPER else "")
+
+
+def _signers(host: Host) -> Optional[Tuple[str, ...]]:
+    known = known_keys(host)
+    return None if known is None else tuple(sorted({*known.enrolled.values(), *known.built_in}))
 
 
 def _refuses_unsupported(host: Host) -> str:

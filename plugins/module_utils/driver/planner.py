@@ -234,6 +234,8 @@ def _refuse_target(observation: Observation, policy: Policy, facts: HostFacts, t
 
 
 def _refuse_unsigned(observation: Observation, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
+    if target.is_precompiled:
+        return precompiled.refuse_signer(observation.kernels, observation.of_rpm.signers, policy, facts, target)
     dkms = {**observation.there, **_coming(observation.offer)}.get("dkms", "")
     return signing.refuse_unsigned(observation.kernels, observation.signing_key, policy, facts, target, dkms)
 
@@ -374,7 +376,12 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
                            peers.outdated(observation, policy, facts, target),
                            frozenset(peers.with_peer_memory(observation, policy, facts, target)))
     builds = runfile_plan.after(builds, install)
-    steps += builds + peers.steps(observation, policy, facts, target, packages, builds)
+    others = rollback.superfluous_steps(
+        observation, facts, packages, "other kernel modules of NVIDIA's",
+        "They are of another driver or were made otherwise, and lie where those of driver %s are." % target.version)
+    # Which modules are loaded is known once the others have gone
+    builds = [replace(step, depends_on=(*step.depends_on, *(each.id for each in others))) for step in builds]
+    steps += others + builds + peers.steps(observation, policy, facts, target, packages, builds)
     steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
@@ -532,10 +539,11 @@ def _why(observation: Observation, target: Target, driver: Mapping[str, str]) ->
     if target.replaces:
         return "Driver %s %s; packages of another source leave for it." % (target.version, module)
     kind = prebuilt.kind_there(target.leaves)
-    of_same = any(building.SOURCE.match(name) or catalogue.generation_of(name) for name in target.leaves)
+    of_same = any(building.SOURCE.match(name) or catalogue.generation_of(name) or catalogue.EL_MODULES.match(name)
+                  for name in target.leaves)
     if target.leaves and (kind not in ("", target.build) or not of_same):
         return "Driver %s %s, %s." % (
-            target.version, module, "built and signed by the distribution: what DKMS builds leaves"
+            target.version, module, "which comes built and signed: what DKMS builds leaves"
             if target.is_precompiled else "built here by DKMS: modules that came built leave")
     if not present:
         return "Driver %s %s, one exact version for every package." % (target.version, module)

@@ -21,8 +21,9 @@ What is relied upon of Ubuntu's packages (source package linux-restricted-module
   the same with nvidia-dkms-BRANCH-server[-open]. Both kinds of modules do not conflict: depmod prefers what DKMS has
   built (updates/dkms), so that DKMS's package has to leave.
 
-Packages of rpm have the driver's version, and their names, as the database has them, the kernel's (tables/suse.py). One
-may serve several kernels, and is the only one of its flavour; of those that were there before, none stays.
+Packages of rpm have the driver's version, and their names, as the database has them, the kernel's. One of SUSE's may
+serve several kernels, and is the only one of its flavour (tables/suse.py); one of NVIDIA's or Red Hat's for EL serves
+one kernel (tables/enterprise.py). Of those that were there before, none stays.
 """
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ from . import catalogue
 from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted
 from .kernels import Kernel
 from .policy import AUTO, IGNORE, Policy
-from .tables.systems import APT, ZYPPER
+from .tables.systems import APT
 
 # Not linux-modules-nvidia-fs-RELEASE: with Ubuntu's kernels for NVIDIA's systems comes GPUDirect Storage
 _MODULES = re.compile(r"^linux-(modules|objects|signatures)-nvidia-(?!fs-)")
-_KINDS = ((DKMS, re.compile(r"^nvidia-(dkms-|(open-)?driver-G\d+$)")),
+_KINDS = ((DKMS, re.compile(r"^(nvidia-(dkms-|(open-)?driver-G\d+$)|kmod-nvidia-(open|latest)-dkms$)")),
           (PRECOMPILED, catalogue.PREBUILT_MODULES))
 _BUILT_HERE = re.compile(r"^nvidia-(dkms-|(headless|driver)-\d)")
 _OF_SERIES = re.compile(r"^linux-(?:modules|objects)-nvidia-(\d+(?:-server)?(?:-open)?)-(?!server|open)")
@@ -94,16 +95,6 @@ class Choice:
     others: Tuple[str, ...] = ()
 
 
-def ways(wanted: Wanted) -> Tuple[str, ...]:
-    """How modules are made that come by us; with dnf, those that come built are installed by hand."""
-    return tuple(way for way in catalogue.ways(wanted) if way == DKMS or comes_by_us(wanted.system))
-
-
-def comes_by_us(system: catalogue.System) -> bool:
-    """Whether modules that come built are installed there by us."""
-    return system.manager in (APT, ZYPPER)
-
-
 def kernels_in_use(kernels: Iterable[Kernel], facts: HostFacts) -> Tuple[Kernel, ...]:
     """Those that must have the module: the kernel that runs, where its modules are not gone, and the one after it."""
     return tuple(kernel for kernel in kernels if kernel.release in (facts.kernel, facts.boot_kernel))
@@ -115,7 +106,8 @@ def follows(installed: Iterable[str]) -> Tuple[str, ...]:
 
 
 def names(wanted: Wanted, kernels: Iterable[Kernel], installed: Iterable[str]) -> Tuple[str, ...]:
-    """Packages of modules whose offer tells which driver they are made for."""
+    """Packages of modules whose offer tells which driver they are made for. wanted: with the driver's version, where
+    that is part of the name."""
     ends = (*(kernel.release for kernel in kernels), *follows(installed))
     return tuple(dict.fromkeys(catalogue.modules_package(wanted, end) for end in ends))
 
@@ -154,18 +146,18 @@ def build_of(
 
     'auto' leaves the kind that is there, as long as it serves: an exchange would bring nothing. Where modules have to
     be signed it takes those that the distribution has signed, which need no key of the host's own; but a key that the
-    policy names is there to be used.
+    policy names is there to be used. Those that lag behind come where they are asked for.
     """
     if policy.build != AUTO:
         return policy.build
-    if ways(wanted) == (PRECOMPILED,):
+    if catalogue.ways(wanted) == (PRECOMPILED,):
         return PRECOMPILED
-    if PRECOMPILED not in ways(wanted) or policy.signing_key:
+    if PRECOMPILED not in catalogue.ways(wanted) or policy.signing_key:
         return DKMS
     used = kernels_in_use(there.kernels, facts)
     is_signed = facts.secure_boot and policy.secure_boot != IGNORE
     kind = kind_there((*installed, *there.half))
-    if kind != PRECOMPILED and (not is_signed or (
+    if kind != PRECOMPILED and (not is_signed or catalogue.lags(wanted) or (
             kind == DKMS and all(kernel.module and kernel.trusted for kernel in used))):
         return DKMS
     return PRECOMPILED if is_whole or there.offered is None else DKMS
@@ -185,7 +177,7 @@ def leaving(
     What others have installed and does no harm stays, unless the policy names the kind. built: modules that come.
     What excludes another by its files is the catalogue's to say (catalogue.leaving()).
     """
-    if PRECOMPILED not in ways(wanted) or wanted.system.manager != APT:
+    if PRECOMPILED not in catalogue.ways(wanted) or wanted.system.manager != APT:
         return ()
     names = sorted({*installed, *there.half})
     if wanted.build == DKMS:
@@ -211,7 +203,7 @@ def _metapackages_after(installed: Mapping[str, str], built: Optional[Choice]) -
 def unbrought(wanted: Wanted, there: Prebuilt, installed: Iterable[str], leaves: Iterable[str]) -> Tuple[str, ...]:
     """DKMS's package, where what needs it would not bring it: it has to be asked for by its name."""
     stays = {*installed, *there.half}.difference(leaves)
-    if PRECOMPILED not in ways(wanted) or wanted.system.manager != APT or kind_there(stays) == DKMS or not any(
+    if PRECOMPILED not in catalogue.ways(wanted) or wanted.system.manager != APT or kind_there(stays) == DKMS or not any(
             _stands_for_dkms(name, wanted) for name in stays):
         return ()
     return ("nvidia-dkms-" + _series_of(wanted),)
@@ -256,7 +248,9 @@ def choice(
     found: List[Choice] = []
     of_version = _of_apt if wanted.system.manager == APT else _of_rpm
     for version in _versions(policy, present, whole[named.anchor]):
-        found.append(of_version(policy, facts, wanted, named, there, installed, version, whole[named.anchor]))
+        exact = replace(wanted, version=version)
+        found.append(of_version(policy, facts, exact, catalogue.package_set(exact), there, installed, version,
+                                whole[named.anchor]))
         if not found[-1].lacking:
             return found[-1]
     if found:
@@ -325,8 +319,8 @@ def _of_rpm(
     _policy: Policy, _facts: HostFacts, wanted: Wanted, named: PackageSet, there: Prebuilt,
     installed: Mapping[str, str], version: str, offered: Iterable[str]
 ) -> Choice:
-    """One package of modules for each flavour of kernels, as one replaces the other: that which serves the kernels in
-    use; of several that do, what is there already before any other."""
+    """One package of modules for each name that the sources have it under, as one replaces the other: that which serves
+    the kernels in use; of several that do, what is there already before any other."""
     known = {name: newest_rpm_first(versions)[0] for name, versions in (there.offered or {}).items() if versions}
     own = {name: each for name, each in {**known, **installed}.items()
            if catalogue.upstream(each) == version
@@ -386,9 +380,9 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice) -> Optional[Refusa
     others = [version for version in chosen.others if version != chosen.version]
     return Refusal(
         "driver.no_precompiled_module", "the sources of %s %s: %s" % (facts.os_id, facts.os_version, there),
-        "modules of driver %s that the distribution has signed, for the kernels that run and boot next" % (
+        "modules of driver %s that come built and signed, for the kernels that run and boot next" % (
             chosen.version or "branch %d" % wanted.branch),
         "%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`%s" % (
             "set `version` to %s, or " % " or ".join(others) if others else "",
-            "" if DKMS in ways(wanted) else " with a branch that is built on the host"),
+            "" if DKMS in catalogue.ways(wanted) else " with a branch that is built on the host"),
         option="build")

@@ -33,6 +33,27 @@ def has_module(kernel: Kernel, target: Target) -> bool:
     return any(catalogue.serves(name, kernel.release) for name in target.packages.names)
 
 
+def refuse_signer(
+    kernels: Sequence[Kernel], signers: Optional[Sequence[str]], policy: Policy, facts: HostFacts, target: Target
+) -> List[Refusal]:
+    """Refuse modules whose signature the kernel would not take. signers: see OfRpm; those of a distribution have a key
+    that its kernels know."""
+    of_nvidia = any(catalogue.EL_MODULES.match(name) and not catalogue.is_of_red_hat(name)
+                    for name in target.packages.names)
+    if not of_nvidia or not asked_for(policy, facts) or signers is None or catalogue.SIGNER_OF_NVIDIA in signers:
+        return []
+    if all(_is_right(kernel, policy, facts, target) for kernel in kernels if essential(kernel, facts)):
+        return []
+    return [Refusal(
+        "driver.precompiled_signer_unknown",
+        "Secure Boot is on, and no key called %s is enrolled: it signs NVIDIA's own modules" % (
+            catalogue.SIGNER_OF_NVIDIA),
+        "kernel modules that the kernel will load",
+        "fetch the certificate beside the packages (NVIDIA2019-public_key.der or a later one), `mokutil --import` it, "
+        "and confirm it at the console of the next boot; or set `build` to `dkms`, or `source` to `distribution` where "
+        "it signs modules", option="build")]
+
+
 def refuse_way_back(kernels: Sequence[Kernel], facts: HostFacts, target: Target) -> List[Refusal]:
     """Refuse to return to modules of other kernels than those that run and boot next."""
     lacking = [kernel.release for kernel in kernels if essential(kernel, facts) and not has_module(kernel, target)]

@@ -83,6 +83,11 @@ def exchanges(step: Optional[Step]) -> bool:
         version is not None and catalogue.FAMILY.match(name) for name, version in step.change["before"].items()))
 
 
+def _leaving(observation: Observation) -> Dict[str, None]:
+    """What an exchange leaves to the step after it (superfluous_steps())."""
+    return dict.fromkeys(observation.offer.superfluous) if observation.offer else {}
+
+
 def record_steps(
     observation: Observation, facts: HostFacts, packages: Optional[Step], floating: Iterable[str] = ()
 ) -> List[Step]:
@@ -90,7 +95,7 @@ def record_steps(
 
     Where it is recorded already, its change may have begun, and files of the new one may be there.
     """
-    if packages is None or not exchanges(packages):
+    if packages is None or not (exchanges(packages) or _leaving(observation)):
         return []
     record, before = there_now(observation, facts, floating), observation.record
     if record is None:
@@ -120,12 +125,13 @@ def returns_to(
             return {}
         way = _way_back(observation, observation.record, observation.record.changed(observation.installed), ())
         return {rest[0].id: way} if way["how"] != NONE else {}
-    if packages is None or not exchanges(packages):
+    leaving = _leaving(observation)
+    if packages is None or not (exchanges(packages) or leaving):
         return {}
     record = there_now(observation, facts, floating) or observation.record
     if record is None:
         return no_way_back([packages], "the driver that is there is not the one in use, and none before it is recorded")
-    needed = record.changed(observation.installed, packages.change["after"])
+    needed = record.changed(observation.installed, {**packages.change["after"], **leaving})
     offered = observation.offer.returnable if observation.offer else ()
     return {packages.id: _way_back(observation, record, needed, offered)}
 
@@ -246,14 +252,17 @@ def after_transaction(
     return file_steps(observation, record, places_of(facts).after, (packages.id,) if packages else ())
 
 
-def superfluous_steps(observation: Observation, facts: HostFacts, packages: Optional[Step]) -> List[Step]:
-    """What only the newer driver brought goes, after the exchange."""
+def superfluous_steps(
+    observation: Observation, facts: HostFacts, packages: Optional[Step], subject: str = "what came with the driver",
+    why: str = "These packages came with the newer driver alone."
+) -> List[Step]:
+    """What the exchange does not take away itself goes after it: on the way back, what only the newer driver brought.
+    """
     gone = dict(observation.offer.superfluous) if observation.offer else {}
     if not gone:
         return []
     of_driver = bool(facts.driver_loaded) and any(map(catalogue.FAMILY.match, gone))
     return [packages_step(
-        NAME, "what came with the driver", gone, dict.fromkeys(gone),
-        "These packages came with the newer driver alone.",
+        NAME, subject, gone, dict.fromkeys(gone), why,
         Disruption.driver_reload if of_driver else Disruption.none, (packages.id,) if packages else (),
         manager=(manager_of(facts) or APT).name, request=gone, purge=True)]

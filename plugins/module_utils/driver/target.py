@@ -77,15 +77,15 @@ class Target:
 
 
 def is_driven(policy: Policy, facts: HostFacts) -> bool:
-    """Whether this driver is installed here by us: on the systems of rpm not from the distribution's own source, which
-    packages of its own name, with dnf not with modules that come built, not by NVIDIA's installer, and not as a guest
-    of vGPU."""
+    """Whether this driver is installed here by us: on the systems of rpm not by NVIDIA's installer, not as a guest of
+    vGPU, and not from the distribution's own source, which packages of its own name, but for RHEL's: that its modules
+    are for a kernel stands in their names."""
     system = system_of(facts.os_id, facts.os_version, facts.arch)
     if system is None:
         return facts.os_id in _ALWAYS
     return catalogue.is_driven(system) and (facts.os_id in _ALWAYS or not (
-        policy.comes_from.of_distribution or policy.comes_from.is_installer or facts.vgpu_manager
-        or (policy.build == PRECOMPILED and not prebuilt.comes_by_us(system))))
+        (policy.comes_from.of_distribution and system.os_id != "rhel") or policy.comes_from.is_installer
+        or facts.vgpu_manager))
 
 
 def target_of(
@@ -103,7 +103,7 @@ def target_of(
         leaves = replaced(policy, facts, installed)
         return Target(policy.version, wanted.module, TOOLS, leaves=leaves, replaces=leaves,
                       file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
-    ways = prebuilt.ways(wanted)
+    ways = catalogue.ways(wanted)
     if policy.build not in ("auto", *ways) and ways:
         return catalogue.refuse_way(wanted, policy.build)
     built = prebuilt.choice(policy, facts, wanted, there, installed, versions) if PRECOMPILED in ways else None
@@ -194,7 +194,7 @@ def anchors(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
     for branch in sorted(branches):
         for module in (OPEN, PROPRIETARY):
             wanted = wanted_of(policy, facts, branch, module)
-            for build in {DKMS: None, **dict.fromkeys(prebuilt.ways(wanted))}:
+            for build in {DKMS: None, **dict.fromkeys(catalogue.ways(wanted))}:
                 names[catalogue.package_set(replace(wanted, build=build)).anchor] = None
     return tuple(names)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Dict, List, Mapping, Optional, Tuple
+from typing import Any, ClassVar, Dict, Iterable, List, Mapping, Optional, Tuple
 
 import world
 
@@ -144,6 +144,7 @@ class World(world.World):
     migrates:      whether a driver of others was to be replaced.
     locked:        packages that somebody keeps as they are, by locks of zypper.
     unsupported:   the file by which modprobe refuses modules that SUSE does not support.
+    signers:       names of the keys whose signatures the kernel takes; None where nothing tells.
     installer:     what there is of NVIDIA's installer beside the driver that it brought.
     tools_offered: whether the host's sources have DKMS.
     dkms:          its version there, with apt.
@@ -183,6 +184,7 @@ class World(world.World):
     migrates: bool = False
     locked: Tuple[str, ...] = ()
     unsupported: str = ""
+    signers: Optional[Tuple[str, ...]] = None
     installer: Installer = Installer()
     tools_offered: bool = True
     dkms: str = "3.0.10-8"
@@ -193,7 +195,8 @@ class World(world.World):
             files=self.state(places_of(there).all), originals=dict(self.originals),
             removable=tuple(self.installed_by_us) if wanted.state == "absent" else (),
             record=self.record, kept=self.kept, offered=self.offered, signing_key=self._signing_key(wanted),
-            of_rpm=OfRpm(dict(self.trusted), self.our_keys, unsupported=self.unsupported), staged=self.staged,
+            of_rpm=OfRpm(dict(self.trusted), self.our_keys, unsupported=self.unsupported, signers=self.signers),
+            staged=self.staged,
             peers=self._peers(wanted), boot=self.boot_state, arguments=self._arguments(wanted),
             installer=replace(self.installer, user_space=there.driver_userspace))
         seen = replace(seen, held={name: self.installed[name] for name in self.locked})
@@ -308,11 +311,13 @@ class World(world.World):
         self, seen: Observation, wanted: Policy, there: HostFacts, versions: Mapping[str, List[str]]
     ) -> Optional[Dict[str, Dict[str, str]]]:
         meant = chosen(wanted, there, seen.installed, versions)
-        if isinstance(meant, Refusal) or catalogue.PRECOMPILED not in prebuilt.ways(meant):
+        if isinstance(meant, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(meant):
             return None
         asked = prebuilt.names(meant, self.kernels, self.installed)
-        if manager_of(there) in HISTORIES:
+        if manager_of(there) is ZYPPER:
             return {name: known for name, known in self.modules.items() if name.startswith(asked)}
+        if manager_of(there) is DNF:
+            return dict(self.modules)
         return {name: self.modules.get(name, {}) for name in asked}
 
     @staticmethod
@@ -327,29 +332,40 @@ class World(world.World):
         """NVIDIA's rpm packages have an epoch, those of the fabric have none."""
         key = origin_of(wanted, there).key_text
         offered = sorted(self.versions, reverse=True)
-        versions = {name: ["3:%s-1.el9" % each for each in offered] for name in anchors(wanted, there)}
-        target = target_of(wanted, there, seen.installed, versions)
+        epoch = "" if wanted.comes_from.of_distribution else "3:"
+        versions = {name: ["%s%s-1.el9" % (epoch, each) for each in offered] for name in anchors(wanted, there)}
+        modules = self._modules_offered(seen, wanted, there, versions)
+        target = target_of(wanted, there, seen.installed, versions, replace(seen.prebuilt, offered=modules))
         if not isinstance(target, Target):
-            return Offer(versions=versions, key=key)
+            return Offer(versions=versions, key=key, modules=modules)
         for name in target.packages.required + target.packages.optional:
-            epoch = "" if name in ("nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq") else "3:"
-            versions[name] = ["%s%s-1.el9" % (epoch, each) for each in offered]
-        headers = header_packages(seen, wanted, there)
+            its = "" if name in ("nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq") else epoch
+            versions[name] = ["%s%s-1.el9" % (its, each) for each in offered]
+        headers = {} if target.is_precompiled else header_packages(seen, wanted, there)
         versions.update({name: [version] if self.headers_offered else [] for name, version in headers.items()})
         streams = streams_wanted(wanted, there, target)
         request = requested(target, seen, versions, tuple(headers))
         if not request:
-            return Offer(versions=versions, key=key, streams=streams)
+            return Offer(versions=versions, key=key, streams=streams, modules=modules)
         installs = dict(request)
         if target.packages.anchor in request:
-            installs.update({"nvidia-driver-cuda-libs": request[target.packages.anchor], "dkms": "3.2.2-1.el9"})
+            installs.update({"nvidia-driver-cuda-libs": request[target.packages.anchor],
+                             **({} if target.is_precompiled else {"dkms": "3.2.2-1.el9"})})
         installs = {name: version for name, version in installs.items() if self.installed.get(name) != version}
-        removes = tuple(name for name in self.installed if building.loses([name]) and name not in installs) \
-            if building.loses(installs) else ()
+        removes = tuple(name for name in self.installed if name not in installs and self._excludes(name, installs))
         before = {name: self.installed[name] for name in (*installs, *removes) if name in self.installed}
-        return Offer(versions=versions, key=key, streams=streams, transaction=Simulation(
-            installs, removes, before=before, request=request,
-            allow_downgrade=goes_down(self.installed, installs, DNF.compare)))
+        return Offer(versions=versions, key=key, streams=streams, modules=modules, superfluous={
+            name: self.installed[name] for name in target.leaves if name not in removes}, transaction=Simulation(
+                installs, removes, before=before, request=request,
+                allow_downgrade=goes_down(self.installed, installs, DNF.compare)) if installs else None)
+
+    @staticmethod
+    def _excludes(name: str, coming: Iterable[str]) -> bool:
+        """Whether NVIDIA's packages that come say that they exclude one: DKMS's each other, and those that come built
+        the proprietary one."""
+        closed, built = "kmod-nvidia-latest-dkms", any(map(catalogue.EL_MODULES.match, coming))
+        return (building.loses([name]) and building.loses(coming)) or (name == closed and built) or (
+            closed in coming and bool(catalogue.EL_MODULES.match(name)))
 
     def _offer_of_zypper(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
         """What NVIDIA has for SUSE: names of a generation, and headers with the number of their build."""
@@ -537,8 +553,8 @@ class World(world.World):
         return Disruption.driver_reload if exchanged else Disruption.none
 
     def _take_modules(self) -> None:
-        """Those that came built lie where DKMS's are looked for first."""
-        if any(name.startswith("nvidia-dkms-") for name in self.installed):
+        """Those that came built lie where DKMS's are looked for first; of several drivers the last one's are there."""
+        if prebuilt.kind_there(self.installed) == catalogue.DKMS:
             return
         for name in self.installed:
             for kernel in self.kernels:
@@ -557,12 +573,18 @@ class World(world.World):
     def packages_remove(self, step: Step) -> Disruption:
         for name in step.change["after"]:
             assert step.change["before"][name] == self.installed.pop(name)
-            self.installed_by_us.pop(name)
+            assert self.installed_by_us.pop(name, "") or catalogue.EL_MODULES.match(name) or building.loses([name])
         if peers.is_transaction(step):
             gone = {peer.module for peer in PEERS for names in peer.packages.values()
                     if names[0] in step.change["after"]}
             self.peers_built = {kernel: tuple(name for name in names if name not in gone)
                                 for kernel, names in self.peers_built.items()}
+            return Disruption.none
+        if "nvidia-driver-cuda" in self.installed:
+            if prebuilt.kind_there(self.installed) != catalogue.DKMS:
+                self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+            self._take_modules()
+            self._tell()
             return Disruption.none
         self.peers_built = {}
         self.kernels = tuple(replace(kernel, **NO_MODULE, headers=False) for kernel in self.kernels)
@@ -766,6 +788,16 @@ class World(world.World):
             "G07" if int(driver.split(".")[0]) >= 590 else "G06", kernel.rpartition("-")[2])
         version = "%s_k%s-150700.3.1" % (driver, kernel.rpartition("-")[0].replace("-", "_"))
         self.modules["%s-%s" % (short, version)] = {version: ""}
+
+    def say_kmod(self, driver: str, kernel: str, *kind: str) -> None:
+        """There are modules of a driver for this kernel of EL: NVIDIA's, or 'open', Red Hat's."""
+        bare = kernel.partition(".el")[0]
+        name = "kmod%s-nvidia%s-%s-%s" % ("-64k" if kernel.endswith("+64k") else "", "-open" if kind else "", driver, bare)
+        self.modules[name] = {("" if kind else "3:") + "%s-3.el9" % driver: ""}
+
+    def say_signers(self, *names: str) -> None:
+        """The kernel takes signatures of these keys alone."""
+        self.signers = names
 
     def say_staged(self, release: str, version: str, *state: str) -> None:
         """A module was built ahead for a kernel; 'torn', 'proprietary' (another package's), or why it could not be.

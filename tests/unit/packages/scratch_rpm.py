@@ -88,7 +88,42 @@ def driver(version: str) -> List[Made]:
     return made
 
 
-OF_NVIDIA = [package for version in DRIVERS for package in driver(version)]
+class Kmod(Made):
+    """Modules that come built for one kernel. Its script puts them where those of every other driver are, as NVIDIA's do
+    (dnf-kmod-nvidia.spec): they are no content of the package, and go with the last one that names them."""
+
+    @property
+    def spec(self) -> str:
+        return super().spec + "%%ghost %s\n" % self.module
+
+    @property
+    def module(self) -> str:
+        return module_of("%s.el9.x86_64" % "-".join(self.name.rsplit("-", 2)[1:]))
+
+
+def module_of(kernel: str) -> str:
+    """Where modules of a kernel lie that come built."""
+    return "/lib/modules/%s/extra/drivers/video/nvidia/nvidia.ko" % kernel
+
+
+def kmod(version: str, kernel: int, begins: str = "kmod-nvidia") -> Made:
+    """Modules of a driver for a kernel of OF_SYSTEM, by its number."""
+    name = "%s-%s-5.14.0-%d" % (begins, version, kernel)
+    path = module_of("5.14.0-%d.el9.x86_64" % kernel)
+    parts = path.split("/")
+    made = " ".join('posix.mkdir("%s");' % "/".join(parts[:end]) for end in range(2, len(parts)))
+    of_nvidia = begins == "kmod-nvidia"
+    return Kmod(name, version, "3.el9", epoch=3 if of_nvidia else 0, relations=(
+        "Provides: nvidia-kmod = %s%s" % ("3:" if of_nvidia else "", version),
+        "Requires: (kernel-core = 5.14.0-%d.el9 if kernel-core)" % kernel,
+        *(("Conflicts: " + CLOSED,) if of_nvidia else ())), script="\n".join((
+            made, 'local file = io.open("%s", "w"); file:write("%s"); file:close()' % (path, version),
+            KILLS % "kmod")))
+
+
+# Kernels have them of some drivers
+KMODS = [kmod(OLDER_580, 570), kmod(OLDER_580, 611), kmod(V580, 611), kmod(V595, 570), kmod(V595, 611)]
+OF_NVIDIA = [*(package for version in DRIVERS for package in driver(version)), *KMODS]
 OF_SYSTEM = [
     Made("dkms", "3.2.2"),
     Made("app", "1.0", relations=("Requires: nvidia-driver-cuda-libs",)),
@@ -109,10 +144,11 @@ def streams() -> Dict[str, List[Made]]:
     found: Dict[str, List[Made]] = {}
     for package in OF_NVIDIA:
         branch = package.version.split(".")[0]
-        for flavour, other in (("open", CLOSED), ("dkms", OPEN)):
-            if package.name != other:
-                found.setdefault("%s-%s" % (branch, flavour), []).append(package)
-                found.setdefault("open-dkms" if flavour == "open" else "latest-dkms", []).append(package)
+        for flavour, every, others in (("-open", "open-dkms", (CLOSED,)), ("-dkms", "latest-dkms", (OPEN,)),
+                                       ("", "latest", (OPEN, CLOSED))):
+            if package.name not in others and (not flavour or not isinstance(package, Kmod)):
+                found.setdefault(branch + flavour, []).append(package)
+                found.setdefault(every, []).append(package)
     return found
 
 

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
@@ -18,14 +19,16 @@ import pytest
 import scratch_rpm
 from rpm_machine import Quiet, RpmMachine, address, home, is_asked, running, silent
 from scratch_apt import keyring
-from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root
+from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root, module_of
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PASSWORD_FILE, REPO_FILE
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import others
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
@@ -43,6 +46,17 @@ class Machine(RpmMachine[Root]):
         """dnf waits for seconds where it would wait for minutes (dnf.conf(5), timeout, retries)."""
         with (self.root.path / "etc/dnf/dnf.conf").open("a") as file:
             file.write("timeout=1\nminrate=1\nretries=1\n")
+
+    def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
+        """With the modules that came built for it, unless DKMS has built those of the source that is there."""
+        (kernel,) = super().kernels()
+        there = self.root.host.read(module_of(self.release))
+        open_ones = any(map(catalogue.is_of_red_hat, self.root.installed()))
+        return (replace(kernel, module=there, license="Dual MIT/GPL" if open_ones else "NVIDIA"),) \
+            if there and not kernel.module else (kernel,)
+
+    def verify(self, host: Host, journal: Journal, step: Step) -> None:
+        assert [kernel.module for kernel in self.kernels()] == [step.change["after"]["nvidia"]]
 
     def run(self, **options: Any) -> Tuple[Dict[str, Any], List[str]]:
         """(the first call's answer, ids of all steps that were done)."""
@@ -66,6 +80,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Ite
     root.write(locks.LIST, "")
     root.dnf("install", "kernel-core-5.14.0-570.el9")
     with running(Machine, root, scratch_rpm.nvidia(), capsys, monkeypatch) as made:
+        executors: Any = CAPABILITY.executors
+        monkeypatch.setitem(executors, "module.verify", made.verify)
         yield made
 
 
@@ -110,7 +126,8 @@ def change(machine: Machine, **options: Any) -> List[str]:
     first, done = machine.run(**options)
     assert first["plan"]["steps"] == foretold["plan"]["steps"]
     assert transactions(machine, since) == planned(first)
-    assert done == [step["id"] for step in first["plan"]["steps"]]
+    assert done == [step["id"] for step in first["plan"]["steps"] if step["action"] != "module.verify"], (
+        "the module looks again after a transaction, and finds the modules that came built")
     again, nothing = machine.run(**options)
     assert (again["changed"], nothing, again["plan"]["steps"]) == (False, [], [])
     return done
@@ -524,3 +541,89 @@ def test_a_host_whose_list_of_locks_is_gone_is_told_how_dnf_works_again(machine:
         assert told["failed"] and told["code"] == "packages.no_versionlock_list"
     machine.root.write(locks.LIST, "")
     change(machine, version=V595)
+
+
+BUILT: Mapping[str, Any] = {"build": "precompiled", "kernel_module": "proprietary"}
+
+
+def kmods(machine: Machine) -> List[str]:
+    """Modules that are there and came built."""
+    return sorted(filter(catalogue.EL_MODULES.match, machine.root.installed()))
+
+
+def actions(done: List[str]) -> List[str]:
+    return [each.split("/")[1] for each in done]
+
+
+def test_modules_that_nvidia_has_built_for_a_kernel_set_the_version_and_go_with_their_driver(machine: Machine) -> None:
+    before = machine.root.installed()
+    planned_ones = [step["action"] for step in machine.call(check=True, version="580", **BUILT)["plan"]["steps"]]
+    assert planned_ones[-2:] == ["packages.install", "module.verify"]
+    done = change(machine, version="580", **BUILT)
+    assert actions(done) == ["file.write", "rpm.import_key", "file.write", "packages.download", "file.write",
+                             "file.write", "packages.install"]
+    assert kmods(machine) == ["kmod-nvidia-%s-5.14.0-570" % OLDER_580], "of the newer one there is none for this kernel"
+    assert set(driver(machine).values()) == {OLDER_580}
+    assert not {"dkms", machine.headers}.intersection(machine.root.installed())
+    assert "stream=580\n" in (machine.root.host.read("/etc/dnf/modules.d/nvidia-driver.module") or "")
+    there = driver(machine)
+    machine.root.dnf("update")
+    assert driver(machine) == there
+    assert machine.run(version="580", kernel_module="proprietary")[0]["plan"]["steps"] == [], "'auto' leaves its kind"
+    machine.loaded = OLDER_580
+    done = change(machine, version=V595, **BUILT)
+    assert actions(done)[-2:] == ["packages.install", "packages.remove"]
+    assert kmods(machine) == ["kmod-nvidia-%s-5.14.0-570" % V595]
+    assert "kmod-nvidia-%s" % OLDER_580 not in (machine.root.host.read(locks.LIST) or "")
+    machine.loaded, there = V595, machine.root.installed()
+    done = change(machine, version=V595, state="rolled_back")
+    assert actions(done)[-2:] == ["packages.install", "packages.remove"]
+    assert kmods(machine) == ["kmod-nvidia-%s-5.14.0-570" % OLDER_580]
+    machine.loaded = OLDER_580
+    change(machine, version="580", state="absent", **BUILT)
+    assert {name for name in machine.root.installed() if not name.startswith("kernel-core")} == {
+        name for name in before if not name.startswith("kernel-core")}
+
+
+@pytest.mark.parametrize("module, own", [("open", OPEN), ("proprietary", CLOSED)])
+def test_modules_that_came_built_and_those_of_dkms_give_way_to_each_other(
+    machine: Machine, module: str, own: str
+) -> None:
+    """One of the two kinds says itself that it excludes them."""
+    wanted: Dict[str, Any] = {"version": V595, "build": "dkms", "kernel_module": module}
+    change(machine, version=V595, **BUILT)
+    assert "dkms.build" in actions(change(machine, **wanted))
+    assert (kmods(machine), own in machine.root.installed()) == ([], True)
+    change(machine, version=V595, **BUILT)
+    assert (len(kmods(machine)), own in machine.root.installed()) == (1, False)
+    assert actions(change(machine, version=V595, state="rolled_back"))[-1] in ("dkms.build", "packages.remove")
+    assert (kmods(machine), own in machine.root.installed()) == ([], True)
+
+
+def test_a_kernel_for_which_nobody_has_built_them_is_refused_with_the_drivers_that_there_are(machine: Machine) -> None:
+    before = machine.root.tree()
+    told = machine.call(version=V580, **BUILT)
+    assert [each["code"] for each in told["refusals"]] == ["driver.no_precompiled_module"]
+    assert "is of driver %s, %s for kernel %s" % (OLDER_580, V595, machine.release) in told["msg"]
+    assert "set `version` to %s" % OLDER_580 in told["msg"]
+    told = machine.call(version=V580, build="precompiled")
+    assert [each["code"] for each in told["refusals"]] == ["driver.build_not_offered"]
+    after = machine.root.tree()
+    assert {name for name in {*before, *after} if before.get(name) != after.get(name)
+            and not name.startswith(("run/gpuops/", "var/lib/gpuops/"))} == set()
+
+
+def test_modules_of_the_driver_before_go_with_the_next_run_where_one_was_stopped_before_that(machine: Machine) -> None:
+    machine.run(version=OLDER_580, **BUILT)
+    told = machine.call(version=V595, **BUILT)
+    while told["awaiting"]["action"] != "packages.install":
+        carried = machine.root.module(DNF.builtin_options(told["awaiting"]) or {})
+        assert carried.get("failed") is not True
+        told = machine.call(version=V595, **BUILT, resumed_step=told["awaiting"]["id"])
+    machine.root.module(DNF.builtin_options(told["awaiting"]) or {})
+    assert len(kmods(machine)) == 2
+    first, done = machine.run(version=V595, run_id="test 2", **BUILT)
+    assert actions(done)[-1] == "packages.remove"
+    assert kmods(machine) == ["kmod-nvidia-%s-5.14.0-570" % V595]
+    assert machine.root.host.read(module_of(machine.release)) == V595
+    assert machine.run(version=V595, **BUILT)[0]["plan"]["steps"] == []

@@ -7,6 +7,7 @@ that changes the version, and deferred with it. dnf-automatic is dnf with its pl
 """
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, ClassVar, Dict, List, Mapping, Optional
 
 from ...core.facts import HostFacts
@@ -67,6 +68,13 @@ class Dnf(Rpm):
                 *super().steps_before(observation, policy, facts, target, packages)]
 
 
+    def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
+        if not any(map(catalogue.EL_MODULES.match, coming)):
+            return []
+        return ["An update of the kernel brings no module of this driver: run this again before that kernel boots, or "
+                "keep it off (`dnf versionlock add kernel kernel-core`)."]
+
+
 def _stream_steps(
     observation: Observation, policy: Policy, facts: HostFacts, target: Target, disruption: Disruption
 ) -> List[Step]:
@@ -83,7 +91,8 @@ def _stream_steps(
 
 def streams_wanted(policy: Policy, facts: HostFacts, target: Target) -> Dict[str, str]:
     """{module: stream} of a driver, {} on a system that has no streams."""
-    stream = catalogue.stream_of(wanted_of(policy, facts, catalogue.branch_wanted(target.version), target.module))
+    stream = catalogue.stream_of(replace(wanted_of(
+        policy, facts, catalogue.branch_wanted(target.version), target.module), build=target.build))
     module, _colon, name = stream.partition(":")
     return {module: name} if stream else {}
 

@@ -3,10 +3,12 @@
 """What dnf would do, read from the indexes of repositories and of the host's own."""
 from __future__ import annotations
 
-from typing import Dict, List, Mapping
+from dataclasses import replace
+from typing import Dict, List, Mapping, Optional
 
 from ...core.facts import HostFacts
 from ...core.host import Host
+from ...core.refusal import Refusal
 from ...packages import space
 from ...packages.dnf import locks
 from ...packages.dnf.index import Index, index
@@ -14,7 +16,7 @@ from ...packages.dnf.manager import DNF
 from ...packages.dnf.transaction import specs
 from ...packages.model import Repository, Simulation
 from ...packages.rpm import database
-from .. import catalogue
+from .. import catalogue, prebuilt
 from ..files import REPOSITORY, RPM_KEY_FILE, STREAM_FILE
 from ..observation import (
     Observation,
@@ -28,7 +30,7 @@ from ..origin import Origin
 from ..policy import Policy
 from ..record import Record
 from ..rollback import recorded_text
-from ..target import Target, anchors, target_of
+from ..target import Target, anchors, chosen, target_of, versions_offered
 from .backend import NAME
 from .dnf import streams_wanted
 from .rpm_offers import (
@@ -49,26 +51,57 @@ def read_offer(host: Host, observation: Observation, policy: Policy, facts: Host
 
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
-    target = target_of(policy, facts, observation.installed, versions)
+    modules = _modules_offered(opened, observation, policy, facts, origin, versions)
+    target = target_of(policy, facts, observation.installed, versions, replace(observation.prebuilt, offered=modules))
     if not isinstance(target, Target):
-        return Offer(versions=versions)
+        return Offer(versions=versions, modules=modules)
     family = catalogue.family(observation.installed, target.packages.floating)
     others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
     versions.update(opened.versions(others, origin.url))
     for name in target.packages.floating:
         # They may come from the distribution's own repositories
         versions.update(opened.versions([name]))
-    versions.update(_header_versions(opened, header_packages(observation, policy, facts)))
+    headers = {} if target.is_precompiled else header_packages(observation, policy, facts)
+    versions.update(_header_versions(opened, headers))
     if not all(target.package_version(name, versions) for name in target.packages.required):
-        return Offer(versions=versions)
+        return Offer(versions=versions, modules=modules)
     streams = streams_wanted(policy, facts, target)
     # Files tell of none, and where one was chosen before the repository has them
     are_known = not origin.url and STREAM_FILE in observation.originals
     streams = {module: stream for module, stream in streams.items() if are_known or opened.streams(module)}
-    request = requested(target, observation, versions, tuple(header_packages(observation, policy, facts)))
+    request = requested(target, observation, versions, tuple(headers))
     transaction = _simulated(opened, observation, target, request, versions, streams) if request else None
-    return Offer(versions=versions, transaction=transaction, streams=streams, returnable=there_and_before(
-        opened, observation))
+    return Offer(versions=versions, transaction=transaction, streams=streams, modules=modules,
+                 superfluous=_leaving(opened, observation, target, transaction),
+                 returnable=there_and_before(opened, observation))
+
+
+def _modules_offered(
+    opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin,
+    versions: Mapping[str, List[str]]
+) -> Optional[Dict[str, Dict[str, str]]]:
+    """See Offer.modules. They are named by driver and kernel."""
+    wanted = chosen(policy, facts, observation.installed, versions)
+    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(wanted):
+        return None
+    named = [name for driver in versions_offered(policy, facts, versions) for name in prebuilt.names(
+        replace(wanted, version=driver), observation.kernels, observation.installed)]
+    return {name: dict.fromkeys(found, "") for name, found in opened.versions(named, origin.url).items() if found}
+
+
+def _leaving(
+    opened: Index, observation: Observation, target: Target, transaction: Optional[Simulation]
+) -> Dict[str, str]:
+    """{package: version} of what is to leave and dnf does not take away with the transaction: it goes after it, where
+    nothing else would go with it."""
+    gone = transaction.removes if transaction else ()
+    names = {name: observation.installed[name] for name in target.leaves
+             if name in observation.installed and name not in gone}
+    if not names or (transaction and transaction.problem):
+        return {}
+    both = opened.simulate(transaction.request if transaction else {}, bool(transaction and transaction.allow_downgrade),
+                           leaves=specs(names))
+    return names if not both.problem and set(both.removes) <= {*names, *gone} else {}
 
 
 def _header_versions(opened: Index, headers: Mapping[str, str]) -> Dict[str, List[str]]:

@@ -51,7 +51,8 @@ class Rpm:
     replaces_foreign = False
 
     def foreign(self, policy: Policy, installed: Mapping[str, str]) -> List[str]:
-        return sorted(name for name in installed if catalogue.FOREIGN_RPM.match(name))
+        return sorted(name for name in installed
+                      if catalogue.is_foreign_rpm(name, policy.comes_from.of_distribution))
 
     def purging(self, names: Sequence[str]) -> str:
         return "%s remove %s" % (self.manager.name, " ".join(names))
@@ -99,11 +100,14 @@ class Rpm:
             "packages; then run this again" % self.reinstalls)]
 
     def enabled_first(self, policy: Policy, facts: HostFacts, target: Target) -> Tuple[str, ...]:
-        resolved = catalogue.resolve(wanted_of(policy, facts, catalogue.branch_wanted(target.version), target.module))
+        resolved = catalogue.resolve(wanted_of(policy, facts, catalogue.branch_wanted(target.version), target.module),
+                                     build=target.build)
         return () if isinstance(resolved, Refusal) else resolved.enabled_first
 
     def repository_steps(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
         origin, places = origin_of(policy, facts), places_of(facts)
+        if not policy.from_repository:
+            return self.login_steps(observation, origin)
         key = origin.key_text or (observation.offer.key if observation.offer else "")
         login = self.login_steps(observation, origin)
         steps: List[Step] = login if origin.credentials else []
@@ -211,4 +215,5 @@ def _family_after(observation: Observation, target: Target, packages: Optional[S
             after.pop(name, None)
         else:
             after[name] = version
-    return catalogue.family(after, target.packages.floating)
+    return catalogue.family({name: version for name, version in after.items() if name not in target.leaves},
+                            target.packages.floating)

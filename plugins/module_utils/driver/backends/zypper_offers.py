@@ -76,7 +76,7 @@ def _modules_offered(
     """See Offer.modules. SUSE has them in its own repositories, of each driver and kernel one that may be there beside
     the others: by the name that the database will have it under."""
     wanted = chosen(policy, facts, observation.installed, versions)
-    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in prebuilt.ways(wanted):
+    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(wanted):
         return None
     offered = opened.versions(prebuilt.names(wanted, observation.kernels, observation.installed))
     return {database.long_name(name, version): {version: ""} for name, found in offered.items() for version in found}

@@ -2,15 +2,27 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """What the driver's packages are called on RHEL and its rebuilds, and on Fedora.
 
+Modules that come built are in packages of one driver and one kernel, both in the name: NVIDIA's of the usual kernel of
+RHEL, kmod-nvidia-DRIVER-KERNEL, with the proprietary module, signed by a key that no kernel knows; Red Hat's
+kmod-nvidia-open-DRIVER-KERNEL, and kmod-64k-nvidia-open-... of the kernel with larger pages, signed by a key that
+RHEL's kernels know. Those of several kernels are there beside each other, and so are those of several drivers, of which
+the last one has its modules in the place of the others': NVIDIA's are put together by their scripts, in one place
+for all drivers, and exclude the proprietary module of DKMS alone. So what is of another driver, or built here, is
+removed once the new one is there. User space needs any package that provides nvidia-kmod in the driver's version.
+
+AlmaLinux' kmod-nvidia-open names no kernel: by the checksums of symbols that it requires, a build fits some kernels of a
+minor release and not others.
+
 Sources: NVIDIA Driver Installation Guide (names, module streams, and that EL 10 and Fedora have none);
-NVIDIA/yum-packaging-precompiled-kmod (kernels that its modules are for, their names, the key that signs them); Red
-Hat's and AlmaLinux' documentation of the signed modules that they ship; kernel.spec of CentOS Stream and
-kernel-uek.spec of Oracle (kinds of kernels).
+NVIDIA/yum-packaging-precompiled-kmod, dnf-kmod-nvidia.spec and UEFI.md (kernels that its modules are for, their names,
+what they exclude, the key that signs them), issue 67 there (that key's name); mizdebsk/radii, Red Hat's tool that
+installs drivers (names of its modules, of its packages and repositories); AlmaLinux' documentation of the modules that
+it ships; kernel.spec of CentOS Stream and kernel-uek.spec of Oracle (kinds of kernels).
 """
 from __future__ import annotations
 
 import re
-from typing import Sequence, Tuple
+from typing import Iterable, Sequence, Tuple
 
 from ...core.versions import version_key
 from .sets import ANY_VERSION, DKMS, FULL, PRECOMPILED, PackageSet, Wanted
@@ -26,6 +38,11 @@ _ORACLES = "-uek"
 _FIRST_SIGNED = (10, 1)
 # '.el9_6.x86_64' of '5.14.0-570.12.1.el9_6.x86_64'
 _OF_RELEASE = re.compile(r"\.el\d.*$")
+# (kind of kernel, '-open' of Red Hat's, driver, kernel). RPM Fusion's have the kernel first
+MODULES = re.compile(r"^kmod(-[a-z0-9]+)?-nvidia(-open)?-(\d{3}(?:\.\d+){1,2})-(\d+\.\d+\.\d+-[\d.]+)$")
+_BUILT_HERE = re.compile(r"^kmod-nvidia-(open|latest)-dkms$")
+# As the certificate calls itself whose key signs NVIDIA's modules
+SIGNER = "NVIDIA"
 
 
 def builds(wanted: Wanted) -> Tuple[str, ...]:
@@ -46,17 +63,51 @@ def builds(wanted: Wanted) -> Tuple[str, ...]:
 
 def packages(wanted: Wanted) -> PackageSet:
     display = ("nvidia-driver",) if wanted.flavour == FULL else ()
-    if wanted.of_distribution:
-        if wanted.system.os_id == "rhel":
-            # Its own tool chooses the rest of the set
-            return PackageSet("kmod-nvidia-open", ("kmod-nvidia-open", "nvidia-driver-cuda", *display))
+    if wanted.of_distribution and wanted.system.os_id != "rhel":
         return PackageSet("nvidia-open-kmod", ("nvidia-open-kmod", "nvidia-driver", "nvidia-driver-cuda"))
-    modules: Tuple[str, ...] = ("kmod-nvidia-open-dkms" if wanted.open else "kmod-nvidia-latest-dkms",)
-    if wanted.build == PRECOMPILED:
-        modules = tuple("kmod-nvidia-%s-%s" % (wanted.version or ANY_VERSION, _OF_RELEASE.sub("", kernel))
-                        for kernel in dict.fromkeys((wanted.kernel, *wanted.kernels)))
-    return PackageSet(modules[0], (*modules, "nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", *display),
-                      firmware=_FIRMWARE)
+    user_space = ("nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", *display)
+    if wanted.of_distribution or wanted.build == PRECOMPILED:
+        # A kernel has them of some drivers: which ones there are, user space tells
+        modules = tuple(modules_package(wanted, kernel) for kernel in dict.fromkeys((wanted.kernel, *wanted.kernels)))
+        return PackageSet(user_space[0], (*modules, *user_space), firmware=_FIRMWARE, bounded=frozenset(modules))
+    anchor = "kmod-nvidia-open-dkms" if wanted.open else "kmod-nvidia-latest-dkms"
+    return PackageSet(anchor, (anchor, *user_space), firmware=_FIRMWARE)
+
+
+def modules_package(wanted: Wanted, kernel: str) -> str:
+    """The modules of a driver that come built for a kernel."""
+    return "kmod%s-nvidia%s-%s-%s" % (_kind_of(kernel), "-open" if wanted.of_distribution else "",
+                                      wanted.version or ANY_VERSION, _OF_RELEASE.sub("", kernel))
+
+
+def serves(package: str, kernel: str) -> bool:
+    """Whether modules that come built are for a kernel."""
+    match = MODULES.match(package)
+    return match is not None and (match.group(1) or "", match.group(4)) == (
+        _kind_of(kernel), _OF_RELEASE.sub("", kernel))
+
+
+def excluded(names: Iterable[str], installed: Iterable[str]) -> Tuple[str, ...]:
+    """Installed packages whose modules are in the place of those of a driver: beside modules that come built those
+    of other drivers, and what is built here; beside what is built here all that come built."""
+    drivers = {match.group(3) for match in map(MODULES.match, names) if match}
+    found = []
+    for name in installed:
+        match = MODULES.match(name)
+        if (match is not None and match.group(3) not in drivers) or (drivers and is_built_here(name)):
+            found.append(name)
+    return tuple(sorted(found))
+
+
+def is_built_here(package: str) -> bool:
+    """Whether it is the module's source, which DKMS builds."""
+    return bool(_BUILT_HERE.match(package))
+
+
+def is_of_red_hat(package: str) -> bool:
+    """Whether modules that come built are Red Hat's, not NVIDIA's."""
+    match = MODULES.match(package)
+    return match is not None and bool(match.group(2))
 
 
 def stream(wanted: Wanted) -> str:

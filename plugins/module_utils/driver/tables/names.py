@@ -7,11 +7,12 @@ import re
 from typing import Dict, Iterable, Mapping
 
 from ...core.versions import branch_of, version_key
+from . import enterprise
 
 FAMILY = re.compile(
     r"^(nvidia-(?!container|docker|ctk|fs(-|$))|libnvidia-(?!container)|libcuda1$|libcudadebugger|libnvcuvid|libnvoptix"
     r"|libnvsdm|firmware-nvidia|cuda-drivers|linux-(modules|objects|signatures)-nvidia-(?!fs-)"
-    r"|xserver-xorg-video-nvidia|lib(gl|glx|egl|gles)\d?-nvidia|a?kmod-nvidia|xorg-x11-(drv-)?nvidia)"
+    r"|xserver-xorg-video-nvidia|lib(gl|glx|egl|gles)\d?-nvidia|(a?kmod|kmod-64k)-nvidia|xorg-x11-(drv-)?nvidia)"
 )
 # What apt's preferences and unattended-upgrades understand of the same family.
 FAMILY_GLOBS = (
@@ -24,7 +25,8 @@ FAMILY_EXPRESSIONS = (
     "linux-signatures-nvidia-", "xserver-xorg-video-nvidia", "lib(gl|glx|egl|gles)[0-9]?-nvidia",
 )
 # Packages of the driver's modules that somebody else has built, of each system
-PREBUILT_MODULES = re.compile(r"^(linux-modules-nvidia-\d|nvidia-open-driver-G\d+-signed-cuda-kmp-)")
+PREBUILT_MODULES = re.compile(r"^linux-modules-nvidia-\d|^nvidia-open-driver-G\d+-signed-cuda-kmp-|%s" % (
+    enterprise.MODULES.pattern))
 _DRIVER_VERSION = re.compile(r"^\d{3}(\.\d+){1,2}$")
 
 # Names that only one of the two sources has: their presence tells where an installed driver came from.
@@ -33,12 +35,19 @@ ONLY_IN_DISTRIBUTION = re.compile(
 ONLY_AT_NVIDIA = re.compile(r"^(nvidia-driver-cuda|nvidia-kernel-open-dkms|nvidia-dkms-open|libnvidia-compute"
                             r"|nvidia-dkms-\d+(-open)?)$")
 
-# Of rpm packages: modules of Red Hat, of AlmaLinux and of RPM Fusion, and those that NVIDIA compiles for one kernel; on
-# SUSE's systems those that SUSE or NVIDIA compile for displays, and generations before G06
-FOREIGN_RPM = re.compile(
-    r"^(kmod-nvidia(-open(-\d.*)?|-\d.*)?|akmod-nvidia.*|nvidia-open-kmod|xorg-x11-drv-nvidia.*"
+# Of rpm packages: modules of Red Hat, of AlmaLinux and of RPM Fusion; on SUSE's systems those that SUSE or NVIDIA
+# compile for displays, and generations before G06
+_FOREIGN_RPM = re.compile(
+    r"^(kmod(-64k)?-nvidia(-open(-\d.*)?|-\d.*)?|akmod-nvidia.*|nvidia-open-kmod|xorg-x11-drv-nvidia.*"
     r"|nvidia-(open-)?(driver-G\d+-(?!signed-cuda-kmp-).*kmp.*|gfxG\d+-.*)|nvidia-(compute|gl)G\d+"
     r"|x11-video-nvidiaG\d+)$")
+
+
+def is_foreign_rpm(name: str, of_distribution: bool) -> bool:
+    """Whether an rpm package is of another source than NVIDIA's repository, or than the distribution."""
+    if enterprise.MODULES.match(name):
+        return enterprise.is_of_red_hat(name) is not of_distribution
+    return bool(_FOREIGN_RPM.match(name)) or (of_distribution and enterprise.is_built_here(name))
 
 
 def upstream(version: str) -> str:

@@ -99,13 +99,14 @@ def way(wanted: Wanted, build: str, secure_boot: bool) -> str:
     offered = ways(wanted)
     if build != "auto":
         return build if build in offered else ""
-    if secure_boot and PRECOMPILED in offered and not _lags(wanted):
+    if secure_boot and PRECOMPILED in offered and not lags(wanted):
         return PRECOMPILED
     return offered[0] if offered else ""
 
 
-def _lags(wanted: Wanted) -> bool:
-    """NVIDIA's own precompiled modules for EL were left behind by its kernels."""
+def lags(wanted: Wanted) -> bool:
+    """Whether modules that come built are for those who ask for them: NVIDIA's own for EL were left behind by its
+    kernels, which do not know the key that signs them either."""
     return wanted.system.manager == DNF and not wanted.of_distribution
 
 
@@ -120,6 +121,8 @@ def package_set(wanted: Wanted) -> PackageSet:
 
 def leaving(wanted: Wanted, packages: PackageSet, installed: Iterable[str]) -> Tuple[str, ...]:
     """Installed packages that leave when a set comes, and do not say so themselves."""
+    if wanted.system.family == ENTERPRISE:
+        return enterprise.excluded(packages.names, installed)
     if wanted.system.family == SUSE and not wanted.of_distribution:
         return suse.excluded(packages.names, installed)
     if wanted.system.family == DEBIAN and wanted.of_distribution:
@@ -129,13 +132,14 @@ def leaving(wanted: Wanted, packages: PackageSet, installed: Iterable[str]) -> T
 
 def modules_package(wanted: Wanted, kernel: str) -> str:
     """What modules that come built for a kernel are called in the sources."""
-    named: Dict[str, Callable[[Wanted, str], str]] = {UBUNTU: ubuntu.modules_package, SUSE: suse.modules_package}
+    named: Dict[str, Callable[[Wanted, str], str]] = {
+        UBUNTU: ubuntu.modules_package, SUSE: suse.modules_package, ENTERPRISE: enterprise.modules_package}
     return named[wanted.system.family](wanted, kernel)
 
 
 def serves(package: str, kernel: str) -> bool:
     """Whether modules that come built are for a kernel. package: as the database calls it once it is installed."""
-    return ubuntu.serves(package, kernel) or suse.serves(package, kernel)
+    return any(family.serves(package, kernel) for family in (ubuntu, suse, enterprise))
 
 
 def resolve(
