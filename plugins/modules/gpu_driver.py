@@ -71,6 +71,9 @@ options:
       - Ubuntu has them in a package for each kernel and one that follows kernel updates, O(source) is V(distribution).
         SUSE has them, of the open kernel module, in one package for all kernels of a service pack; user space is
         NVIDIA's, and O(source) that of its repository. The driver is the newest that both have.
+        On EL they are of one kernel each. NVIDIA's, of the proprietary kernel module, come from its repository and
+        are signed by a key that has to be enrolled under Secure Boot; Red Hat's, of the open one, from RHEL 10.1 on
+        with O(source) V(distribution), which has no others there.
       - V(auto) leaves the kind that is installed, as long as it serves, and builds by DKMS where none is. Where the
         kernel loads signed modules alone it takes the distribution's if there are such for the kernels that run and
         boot next, unless O(signing_key) is given.

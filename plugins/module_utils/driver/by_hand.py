@@ -38,9 +38,7 @@ def refusal(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Refusal
     if isinstance(resolved, Refusal):
         return resolved
     return Refusal(
-        "driver.install_by_hand", "%s, where %s not driven yet" % (
-            found, "modules that come built are" if policy.build == catalogue.PRECOMPILED and policy.from_repository
-            else "source %s is" % policy.source), wanted,
+        "driver.install_by_hand", "%s, where source %s is not driven yet" % (found, policy.source), wanted,
         "%s; then set `source` to `preinstalled`" % "; ".join(
             "(%d) %s" % numbered for numbered in enumerate(instructions(resolved, policy, facts), 1)), option="source")
 
@@ -65,7 +63,7 @@ def instructions(resolved: Resolution, policy: Policy, facts: HostFacts) -> List
     manager = resolved.wanted.system.manager
     if resolved.stream:
         told.append("`dnf module reset nvidia-driver`, then `dnf module enable %s`" % resolved.stream)
-    if not policy.exact and not resolved.tool:
+    if not policy.exact:
         told.append("choose one version of %s for all packages, in the place of %s below (`%s`)" % (
             "branch %s" % policy.version if policy.version else "the driver", resolved.version,
             _LISTING[manager] % resolved.packages.anchor))
@@ -78,7 +76,7 @@ def instructions(resolved: Resolution, policy: Policy, facts: HostFacts) -> List
                     "that key")
     if policy.kernel_headers and resolved.headers + resolved.compiler:
         told.append("`%s`" % shlex.join([manager, "install", *resolved.compiler, *resolved.headers]))
-    told.append("`%s`" % shlex.join(resolved.tool or (manager, "install", *resolved.requests())))
+    told.append("`%s`" % shlex.join([manager, "install", *resolved.requests()]))
     if policy.hold:
         told.append("`%s`" % shlex.join(resolved.lock()))
     if policy.kernel_hold:

@@ -261,12 +261,14 @@ def _refuse_offer(
                 or _refuse_transaction(observation, offer, policy, facts, target)
                 or runfile_plan.refuse_headless(observation, _coming(offer), policy, facts, target))
     offered = versions_offered(policy, facts, offer.versions)
+    enabled = () if origin.url else backend_of(facts).enabled_first(policy, facts, target)
     if not target.version or not target.package_version(target.packages.anchor, offer.versions):
         return [Refusal(
             "driver.version_not_offered",
             "%s has %s" % (where, "drivers " + ", ".join(offered) if offered else "no driver"),
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
-            "set `version` to one of these, or choose another repository", option="version")]
+            "set `version` to one of these, or choose another repository" if offered or not enabled else
+            "enable the repositories that have it (%s)" % ", ".join(enabled), option="version")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, policy, facts, target)
             or building.refuse_headless(_kernels(observation, target), _coming(offer), policy, facts, target)
             or peers.refuse_offer(observation, offer, policy, facts, where)

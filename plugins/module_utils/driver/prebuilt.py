@@ -319,8 +319,8 @@ def _of_rpm(
     _policy: Policy, _facts: HostFacts, wanted: Wanted, named: PackageSet, there: Prebuilt,
     installed: Mapping[str, str], version: str, offered: Iterable[str]
 ) -> Choice:
-    """One package of modules for each name that the sources have it under, as one replaces the other: that which serves
-    the kernels in use; of several that do, what is there already before any other."""
+    """One package of modules for each name that the sources have, as one replaces the other: that which serves the
+    kernels in use; of several that do, what is there already before any other."""
     known = {name: newest_rpm_first(versions)[0] for name, versions in (there.offered or {}).items() if versions}
     own = {name: each for name, each in {**known, **installed}.items()
            if catalogue.upstream(each) == version

@@ -145,8 +145,8 @@ def chosen(
             "driver.not_in_sources",
             found="no driver in the sources of %s %s" % (facts.os_id, facts.os_version),
             wanted="a driver from source %s" % policy.source,
-            remedy="enable the component that carries it (Debian: non-free and contrib), or set `source` to "
-                   "`nvidia_repository`",
+            remedy="enable what carries it (Debian: non-free and contrib; RHEL: the repositories Extensions and "
+                   "Supplementary), or set `source` to `nvidia_repository`",
             option="source",
         )
     module = catalogue.module_of_guest(facts.gpus) if facts.vgpu_manager else ""

@@ -792,7 +792,8 @@ class World(world.World):
     def say_kmod(self, driver: str, kernel: str, *kind: str) -> None:
         """There are modules of a driver for this kernel of EL: NVIDIA's, or 'open', Red Hat's."""
         bare = kernel.partition(".el")[0]
-        name = "kmod%s-nvidia%s-%s-%s" % ("-64k" if kernel.endswith("+64k") else "", "-open" if kind else "", driver, bare)
+        name = "kmod%s-nvidia%s-%s-%s" % (
+            "-64k" if kernel.endswith("+64k") else "", "-open" if kind else "", driver, bare)
         self.modules[name] = {("" if kind else "3:") + "%s-3.el9" % driver: ""}
 
     def say_signers(self, *names: str) -> None:

@@ -87,7 +87,7 @@ EL_SETS = ("nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe")
     ("rhel 9.6", 580, "proprietary", False, "precompiled", ("kmod-nvidia-580.178.04-5.14.0-570", *EL_SETS)),
     ("rhel 10.1", 595, "open", False, "dkms", ("kmod-nvidia-open-dkms", *EL_SETS)),
     ("fedora 44", 580, "proprietary", False, "dkms", ("kmod-nvidia-latest-dkms", *EL_SETS)),
-    ("rhel 10.1", 595, "open", True, "precompiled", ("kmod-nvidia-open", "nvidia-driver-cuda")),
+    ("rhel 10.1", 595, "open", True, "precompiled", ("kmod-nvidia-open-595.91.07-5.14.0-570", *EL_SETS)),
     ("almalinux 9.6", 615, "open", True, "precompiled", ("nvidia-open-kmod", "nvidia-driver", "nvidia-driver-cuda")),
     ("sles 15.7", 595, "open", False, "dkms",
      ("nvidia-open-driver-G07", "nvidia-compute-utils-G07", "nvidia-persistenced")),

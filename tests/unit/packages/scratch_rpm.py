@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
@@ -89,8 +89,8 @@ def driver(version: str) -> List[Made]:
 
 
 class Kmod(Made):
-    """Modules that come built for one kernel. Its script puts them where those of every other driver are, as NVIDIA's do
-    (dnf-kmod-nvidia.spec): they are no content of the package, and go with the last one that names them."""
+    """Modules that come built for one kernel. Its script puts them where those of every other driver are, as NVIDIA's
+    do (dnf-kmod-nvidia.spec): they are no content of the package, and go with the last one that names them."""
 
     @property
     def spec(self) -> str:
@@ -225,6 +225,16 @@ def publish(directory: Path, packages: Sequence[Made], modules: bool = False, ke
 def nvidia(modules: bool = True) -> Path:
     """NVIDIA's repository; without modules as that of EL 10 and Fedora."""
     return publish(Path(tempfile.mkdtemp(prefix="gpuops-test-rpm-")), OF_NVIDIA, modules)
+
+
+@lru_cache(maxsize=None)
+def extensions() -> Path:
+    """RHEL's repositories Extensions and Supplementary: without epochs, with Red Hat's modules of some kernels."""
+    made = [replace(each, epoch=0, relations=tuple(relation.replace("= 3:", "= ") for relation in each.relations))
+            for version in (OLDER_580, V580, V595) for each in driver(version) if each.name not in (OPEN, CLOSED)]
+    return publish(Path(tempfile.mkdtemp(prefix="gpuops-test-rpm-")), [
+        *made, *(kmod(version, 570, "kmod-nvidia-open") for version in (OLDER_580, V595)),
+        kmod(V580, 611, "kmod-nvidia-open"), kmod(V580, 570, "kmod-64k-nvidia-open")], key="two")
 
 
 @lru_cache(maxsize=None)

@@ -85,6 +85,24 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Ite
         yield made
 
 
+class OfRhel(Machine):
+    """A host of RHEL with a driver of its own."""
+
+    os_id, os_version = "rhel", "10.1"
+
+
+@pytest.fixture
+def rhel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[OfRhel]:
+    home(tmp_path, monkeypatch)
+    root = Root(tmp_path / "root")
+    root.write(locks.LIST, "")
+    root.dnf("install", "kernel-core-5.14.0-570.el9")
+    with running(OfRhel, root, scratch_rpm.nvidia(), capsys, monkeypatch) as made:
+        executors: Any = CAPABILITY.executors
+        monkeypatch.setitem(executors, "module.verify", made.verify)
+        yield made
+
+
 class _Closed(Quiet):
     """Lets one user in."""
 
@@ -592,6 +610,7 @@ def test_modules_that_came_built_and_those_of_dkms_give_way_to_each_other(
     """One of the two kinds says itself that it excludes them."""
     wanted: Dict[str, Any] = {"version": V595, "build": "dkms", "kernel_module": module}
     change(machine, version=V595, **BUILT)
+    machine.loaded = V595
     assert "dkms.build" in actions(change(machine, **wanted))
     assert (kmods(machine), own in machine.root.installed()) == ([], True)
     change(machine, version=V595, **BUILT)
@@ -627,3 +646,33 @@ def test_modules_of_the_driver_before_go_with_the_next_run_where_one_was_stopped
     assert kmods(machine) == ["kmod-nvidia-%s-5.14.0-570" % V595]
     assert machine.root.host.read(module_of(machine.release)) == V595
     assert machine.run(version=V595, **BUILT)[0]["plan"]["steps"] == []
+
+
+OF_RED_HAT: Mapping[str, Any] = {"source": "distribution", "repository_url": "", "repository_key": ""}
+
+
+def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_source_has_brought_is_refused(
+    rhel: OfRhel
+) -> None:
+    before = rhel.root.installed()
+    told = rhel.call(version="580", **OF_RED_HAT)
+    assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
+    assert "rhel-10-for-x86_64-extensions-rpms, rhel-10-for-x86_64-supplementary-rpms" in told["msg"]
+    rhel.root.configure("extensions", scratch_rpm.extensions(), "two")
+    done = change(rhel, version="580", **OF_RED_HAT)
+    assert actions(done) == ["packages.download", "file.write", "packages.install"], "it has no repository of ours"
+    assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]
+    rhel.root.dnf("update")
+    assert set(driver(rhel).values()) == {OLDER_580}
+    rhel.loaded = OLDER_580
+    told = rhel.call(version=OLDER_580)
+    assert [each["code"] for each in told["refusals"]] == ["driver.packages_of_another_source"]
+    change(rhel, version="595", **OF_RED_HAT)
+    assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % V595]
+    rhel.loaded = V595
+    change(rhel, version="595", state="rolled_back", **OF_RED_HAT)
+    assert set(driver(rhel).values()) == {OLDER_580}
+    rhel.loaded = ""
+    change(rhel, version="580", state="absent", **OF_RED_HAT)
+    assert {name for name in rhel.root.installed() if not name.startswith("kernel-core")} == {
+        name for name in before if not name.startswith("kernel-core")}

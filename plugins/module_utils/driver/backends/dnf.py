@@ -67,7 +67,6 @@ class Dnf(Rpm):
         return [*_stream_steps(observation, policy, facts, target, disruption),
                 *super().steps_before(observation, policy, facts, target, packages)]
 
-
     def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
         if not any(map(catalogue.EL_MODULES.match, coming)):
             return []

@@ -99,8 +99,8 @@ def _leaving(
              if name in observation.installed and name not in gone}
     if not names or (transaction and transaction.problem):
         return {}
-    both = opened.simulate(transaction.request if transaction else {}, bool(transaction and transaction.allow_downgrade),
-                           leaves=specs(names))
+    request, goes_down_too = (transaction.request, transaction.allow_downgrade) if transaction else ({}, False)
+    both = opened.simulate(request, goes_down_too, leaves=specs(names))
     return names if not both.problem and set(both.removes) <= {*names, *gone} else {}
 
 

@@ -10,8 +10,8 @@ the last one has its modules in the place of the others': NVIDIA's are put toget
 for all drivers, and exclude the proprietary module of DKMS alone. So what is of another driver, or built here, is
 removed once the new one is there. User space needs any package that provides nvidia-kmod in the driver's version.
 
-AlmaLinux' kmod-nvidia-open names no kernel: by the checksums of symbols that it requires, a build fits some kernels of a
-minor release and not others.
+AlmaLinux' kmod-nvidia-open names no kernel: by the checksums of symbols that it requires, a build fits some kernels of
+a minor release and not others.
 
 Sources: NVIDIA Driver Installation Guide (names, module streams, and that EL 10 and Fedora have none);
 NVIDIA/yum-packaging-precompiled-kmod, dnf-kmod-nvidia.spec and UEFI.md (kernels that its modules are for, their names,
@@ -143,14 +143,7 @@ def _builder(system: System) -> str:
 
 def brought_first(wanted: Wanted) -> Tuple[str, ...]:
     """Packages that name the distribution's own source."""
-    if not wanted.of_distribution:
-        return ()
-    return ("rhel-drivers",) if wanted.system.os_id == "rhel" else ("almalinux-release-nvidia-driver",)
-
-
-def tool(wanted: Wanted) -> Tuple[str, ...]:
-    """Red Hat's command, which chooses module and user space that it has signed together."""
-    return ("rhel-drivers", "install", "nvidia") if wanted.of_distribution and wanted.system.os_id == "rhel" else ()
+    return ("almalinux-release-nvidia-driver",) if wanted.of_distribution and wanted.system.os_id == "almalinux" else ()
 
 
 def headers(system: System, kernels: Sequence[str]) -> Tuple[str, ...]:

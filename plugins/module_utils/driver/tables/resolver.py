@@ -33,7 +33,6 @@ class Resolution:
     stream:        of a dnf module, '' where there is none.
     headers:       of the kernels that its module is built for; () for a precompiled one.
     compiler:      what builds it and does not come along by itself.
-    tool:          the distribution's own command that installs the set, () where its package manager does.
     """
 
     wanted: Wanted
@@ -44,7 +43,6 @@ class Resolution:
     stream: str = ""
     headers: Tuple[str, ...] = ()
     compiler: Tuple[str, ...] = ()
-    tool: Tuple[str, ...] = ()
 
     @property
     def version(self) -> str:
@@ -164,7 +162,7 @@ def resolve(
         _brought_first(wanted), enterprise.enabled_first(wanted) if wanted.system.manager == DNF else (),
         enterprise.stream(wanted) if wanted.system.manager == DNF else "",
         header_packages(wanted.system, kernels) if built else (),
-        _compiler(wanted.system) if built else (), enterprise.tool(wanted))
+        _compiler(wanted.system) if built else ())
 
 
 def refuse_way(wanted: Wanted, build: str) -> Refusal:
