@@ -203,8 +203,9 @@ def _metapackages_after(installed: Mapping[str, str], built: Optional[Choice]) -
 def unbrought(wanted: Wanted, there: Prebuilt, installed: Iterable[str], leaves: Iterable[str]) -> Tuple[str, ...]:
     """DKMS's package, where what needs it would not bring it: it has to be asked for by its name."""
     stays = {*installed, *there.half}.difference(leaves)
-    if PRECOMPILED not in catalogue.ways(wanted) or wanted.system.manager != APT or kind_there(stays) == DKMS or not any(
-            _stands_for_dkms(name, wanted) for name in stays):
+    if PRECOMPILED not in catalogue.ways(wanted) or wanted.system.manager != APT or kind_there(stays) == DKMS:
+        return ()
+    if not any(_stands_for_dkms(name, wanted) for name in stays):
         return ()
     return ("nvidia-dkms-" + _series_of(wanted),)
 
