@@ -210,7 +210,7 @@ class Weak(Modules):
 
 class TestVerified:
     def test_what_weak_updates_has_linked_is_the_module_of_a_kernel(self, tmp_path: Path) -> None:
-        host = Weak(str(tmp_path), OPEN + "signer: SUSE Linux Enterprise Secure Boot Signkey\n")
+        host = Weak(str(tmp_path), OPEN + "signer: SUSE Linux Enterprise Secure Boot CA\n")
         host.verify(signed=True)
         host.told = OPEN
         with pytest.raises(GpuOpsError, match="weak-updates/updates/nvidia.ko is signed by nobody"):
