@@ -14,6 +14,7 @@ from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor
 from ..hardware.boot import installed_module, kind_of, read_module
+from ..packages.rpm import database
 from . import catalogue
 from .building import essential, runs_already
 from .kernels import Kernel, is_trusted, known_keys
@@ -25,6 +26,8 @@ from .target import Target
 NAME = "driver"
 VERIFY = "module.verify"
 _BEGINS = "linux-modules-nvidia-"
+# Of suse-module-tools
+_LINKS = "/usr/lib/module-init-tools/weak-modules2"
 _IMAGE = re.compile(r"^linux-image-(?:unsigned-)?(\d.*)$")
 
 
@@ -100,12 +103,25 @@ def _follower(kind: str, names: Iterable[str]) -> bool:
     return any(re.fullmatch(_BEGINS + r"\d+-server(-open)?-" + re.escape(kind), name) for name in names)
 
 
+def _index(host: Host, release: str) -> None:
+    """Renew what modprobe goes by: links to SUSE's modules, and the index.
+
+    The scripts of SUSE's packages leave a kernel without links where a package is installed once more, unless they are
+    of 2026 (suse-module-tools, kmp-script), and where a module of DKMS was still there as it came (weak-modules2).
+    """
+    if host.exists(_LINKS):
+        for name in sorted(database.installed(host)):
+            if catalogue.serves(name, release):
+                host.run([_LINKS, "--add-kmp", name], check=False, timeout=600)
+    host.run(["depmod", release], check=False, timeout=600)
+
+
 def verify_module(host: Host, journal: Journal, step: Step) -> None:
-    """The file that modprobe would load for this kernel; an index that is older than it is renewed first."""
+    """The file that modprobe would load for this kernel; links and an index that lag behind are renewed first."""
     version = step.change["after"]["nvidia"]
     module = installed_module(host, step.subject)
     if module.version != version:
-        host.run(["depmod", step.subject], check=False, timeout=600)
+        _index(host, step.subject)
         module = installed_module(host, step.subject)
     if module.version != version or module.kind not in ("", step.parameters["module"]):
         raise GpuOpsError(

@@ -13,8 +13,8 @@ import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables import enterprise, resolver, suse
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.sets import PRECOMPILED, Wanted
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.systems import system_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 from gpulab import aptrepo, rpmrepo
 from gpulab.aptrepo import File
 from gpulab.cache import Job
@@ -130,8 +130,9 @@ def test_what_the_collection_asks_of_modules_that_suse_has_signed_is_there(
 
 
 def test_modules_that_suse_has_signed_are_of_one_kernel_and_serve_later_ones(signed: Dict[str, Rpm]) -> None:
-    serving = {version: suse.serves(database.long_name(rpm.name, "%s-%s" % (rpm.version, rpm.release)),
-                                    sles15_rpms.KERNEL) for version, rpm in signed.items()}
+    installed = {version: database.long_name(rpm.name, "%s-%s" % (rpm.version, rpm.release))
+                 for version, rpm in signed.items()}
+    serving = {version: suse.serves(name, sles15_rpms.KERNEL) for version, name in installed.items()}
     assert serving == {"580.126.09": True, "580.178.04": True, "595.91.07": True, "610.57.04": False}
     older, newer = signed["580.126.09"], signed["580.178.04"]
     assert (older.name, set(older.files)) == (newer.name, set(newer.files))
@@ -146,7 +147,7 @@ def test_what_every_kernel_module_needs_is_content_with_that_of_suse(silicon: Pa
 
 
 class Weak:
-    """SUSE's weak-modules2 as the root of SLES 15 has it, on a host below a directory whose rpm says what it is told."""
+    """weak-modules2 of the root of SLES 15 on a host below a directory, whose rpm says what it is told."""
 
     BUILT_FOR, KERNEL = "6.4.0-150700.51-default", "6.4.0-150700.53.3-default"
     NAME = "nvidia-open-driver-G06-signed-cuda-kmp-default"
