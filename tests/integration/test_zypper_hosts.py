@@ -265,5 +265,12 @@ def test_what_suse_has_signed_gives_way_to_dkms_and_comes_back(
     assert_driver(fleet, NEW, "G07")
     change(fleet, version=NEW, state="rolled_back")
     assert_signed(fleet, NEW, "G07")
+    (short,) = (name for name in of_driver(fleet) if "-kmp-" in name)
+    fleet.lab.ssh(HOST, ["zypper", "--non-interactive", "install", "--force", short])
+    assert fleet.say(HOST, "modinfo", "-F", "version", "nvidia") == "", "SUSE's scripts have taken the links away"
+    played = succeeded(fleet.tasks(HOST, [driver(version=NEW), driver(version=NEW)]))
+    mended, again = played.results(HOST, "gpu_driver")
+    assert [step["action"] for step in mended["plan"]["steps"]] == ["module.verify"] and not again["changed"]
+    assert_signed(fleet, NEW, "G07")
     remove(fleet)
     assert left(fleet) == delivered

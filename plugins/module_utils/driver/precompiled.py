@@ -58,15 +58,17 @@ def _is_right(kernel: Kernel, policy: Policy, facts: HostFacts, target: Target) 
 
 
 def verify_steps(
-    kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+    kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step],
+    again: Iterable[str] = ()
 ) -> List[Step]:
     """What the packages bring is looked at as what DKMS builds is: version, kernel module and signer of each kernel's.
 
     The packages' own scripts put modules together and index them; once they have, the step is not needed any more.
+    again: packages that are installed once more as a transaction that was stopped is ended.
     """
     coming: Mapping[str, Any] = packages.change["after"] if packages else {}
     exchanged = any(version is None or catalogue.PREBUILT_MODULES.match(name) for name, version in coming.items()
-                    if catalogue.FAMILY.match(name))
+                    if catalogue.FAMILY.match(name)) or any(map(catalogue.PREBUILT_MODULES.match, again))
     return [Step(
         NAME, VERIFY, kernel.release,
         "Its module comes with a package, signed by who built it; it has to be the one of driver %s." % target.version,
