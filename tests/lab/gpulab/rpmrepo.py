@@ -64,7 +64,8 @@ class Rpm:
     def header(self) -> List[str]:
         relations = (("Requires", self.requires), ("Recommends", self.recommends), ("Provides", self.provides),
                      ("Conflicts", self.conflicts), ("Obsoletes", self.obsoletes))
-        return ["Version: " + self.version, "Release: " + self.release, "Epoch: %d" % self.epoch,
+        return ["Version: " + self.version, "Release: " + self.release,
+                *(["Epoch: %d" % self.epoch] if self.epoch else []),
                 "Summary: " + self.summary, "License: GPL-3.0-or-later", "AutoReqProv: no",
                 *("%s: %s" % (title, word) for title, words in relations for word in words)]
 
