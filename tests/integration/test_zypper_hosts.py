@@ -13,11 +13,11 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 import pytest
 from laboratory import Fleet, new_lab, rpm_packages, succeeded
 
-from gpulab.parts.sles15_rpms import KERNEL
+from gpulab.parts.sles15_rpms import KERNEL, SIGNED, SIGNED_RELEASE
 
 HOST = "suse"
 REPOSITORY = "http://packages.gpulab:8480/cuda-sles15/repos/sles15/x86_64"
-OLD, NEW, NEWEST = "580.178.04", "595.91.07", "610.57.04"
+OLDER, OLD, NEW, NEWEST = "580.126.09", "580.178.04", "595.91.07", "610.57.04"
 DRIVER = {"version": OLD, "repository_url": REPOSITORY, "repository_key": REPOSITORY + "/gpulab.pub"}
 ACTIVATION: Dict[str, Any] = {"gpuops.nvidia.gpu_driver_activation": {}}
 HISTORY, LOCKS = "/var/log/zypp/history", "/etc/zypp/locks"
@@ -65,7 +65,9 @@ def planned(answer: Mapping[str, Any]) -> List[Dict[str, Optional[str]]]:
 
     changes = [step["change"] for step in answer["plan"]["steps"]
                if step["action"] in ("packages.install", "packages.remove")]
-    return [{bare(change, name): version for name, version in change["after"].items()} for change in changes]
+    # Where one comes in another version, the one that goes has its name and is first
+    return [{bare(change, name): version for name, version in sorted(
+        change["after"].items(), key=lambda item: item[1] is not None)} for change in changes]
 
 
 def change(fleet: Fleet, **options: Any) -> Dict[str, Any]:
@@ -92,6 +94,40 @@ def assert_driver(fleet: Fleet, version: str, generation: str) -> None:
     assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == version
     assert len(fleet.say(HOST, "nvidia-smi", "-L").splitlines()) == 2
     assert fleet.say(HOST, "rpm", "-V", *there) == ""
+
+
+def assert_signed(fleet: Fleet, version: str, generation: str) -> None:
+    """The modules that run are SUSE's, of this driver, and user space is NVIDIA's of the same version."""
+    there, short = of_driver(fleet), "nvidia-open-driver-%s-signed-cuda-kmp-default" % generation
+    assert there.pop(short) == "%s_k6.4.0_%s-%s" % (version, SIGNED[version], SIGNED_RELEASE)
+    assert set(there.values()) == {"3:%s-1" % version}
+    assert {name.rpartition("-")[2] for name in there if "-G0" in name} == {generation}
+    assert [name for name in there if "nvidia-open-driver" in name] == []
+    told = fleet.say(HOST, "modinfo", "nvidia").splitlines()
+    fields = {name: value.strip() for name, _colon, value in (line.partition(":") for line in reversed(told))}
+    assert [fields[name] for name in ("filename", "version", "license", "signer")] == [
+        "/lib/modules/%s/weak-updates/updates/nvidia.ko.zst" % KERNEL, version, "Dual MIT/GPL",
+        "SUSE Linux Enterprise Secure Boot CA"]
+    assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == version
+    assert len(fleet.say(HOST, "nvidia-smi", "-L").splitlines()) == 2
+    assert fleet.say(HOST, "rpm", "-V", short, *there) == ""
+
+
+def remove(fleet: Fleet) -> None:
+    """All that gpuops.nvidia has on the host goes, in one transaction, and again nothing is to be done."""
+    played = succeeded(fleet.tasks(HOST, [
+        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
+        {"gpuops.nvidia.nouveau": {"state": "absent"}}, driver(state="absent")]))
+    removed, again = played.results(HOST, "gpu_driver")
+    assert transactions(history(fleet))[-1:] == planned(removed) and not again["changed"]
+
+
+def left(fleet: Fleet) -> Dict[str, Any]:
+    """What there is of a driver on a host without one, but for packages and locks nothing."""
+    files = ("ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/updates/* /etc/*/*/*gpuops* "
+             "/etc/zypp/*/*gpuops*; find /lib/modules/*/weak-updates -not -type d; ls /lib/modules")
+    assert fleet.say(HOST, "sh", "-c", files) == KERNEL
+    return {"packages": rpm_packages(fleet, HOST), "locks": fleet.say(HOST, "cat", LOCKS)}
 
 
 @pytest.fixture(scope="module")
@@ -196,11 +232,45 @@ def test_a_downgrade_over_generations_is_one_transaction(fleet: Fleet, with_driv
 
 def test_removal_leaves_the_host_as_it_was_delivered(
         fleet: Fleet, delivered: Dict[str, Any], with_driver: Dict[str, Any]) -> None:
-    played = succeeded(fleet.tasks(HOST, [
-        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
-        {"gpuops.nvidia.nouveau": {"state": "absent"}}, driver(state="absent")]))
-    removed, again = played.results(HOST, "gpu_driver")
-    assert transactions(history(fleet))[-1:] == planned(removed) and not again["changed"]
-    assert {"packages": rpm_packages(fleet, HOST), "locks": fleet.say(HOST, "cat", LOCKS)} == delivered
-    left = "ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/updates/* /etc/*/*/*gpuops* /etc/zypp/*/*gpuops*"
-    assert fleet.say(HOST, "sh", "-c", left) == ""
+    remove(fleet)
+    assert left(fleet) == delivered
+
+
+@pytest.fixture(scope="module")
+def with_signed(fleet: Fleet, delivered: Dict[str, Any]) -> None:
+    """A bare host gets a driver whose modules SUSE has signed."""
+    succeeded(fleet.tasks(HOST, [{"gpuops.nvidia.nouveau": {}}]))
+    before = rpm_packages(fleet, HOST)
+    refused = succeeded(fleet.tasks(HOST, [dict(driver(version=NEWEST, build="precompiled"), ignore_errors=True)]))
+    told = refused.result(HOST, "gpu_driver")
+    assert (told["failed"], told["code"]) == (True, "driver.no_precompiled_module")
+    assert "is of driver %s for kernel %s" % (NEW, KERNEL) in told["msg"], "that of 610 is for a later kernel"
+    assert rpm_packages(fleet, HOST) == before
+    change(fleet, version=OLDER, build="precompiled")
+
+
+def test_modules_that_suse_has_signed_are_installed_and_exchanged_over_generations(
+        fleet: Fleet, with_signed: None) -> None:
+    assert_signed(fleet, OLDER, "G06")
+    assert "dkms" not in rpm_packages(fleet, HOST)
+    change(fleet, version=OLD, build="precompiled")
+    assert_signed(fleet, OLD, "G06")
+    change(fleet, version=NEW, build="precompiled")
+    assert_signed(fleet, NEW, "G07")
+
+
+def test_what_suse_has_signed_gives_way_to_dkms_and_comes_back(
+        fleet: Fleet, delivered: Dict[str, Any], with_signed: None) -> None:
+    change(fleet, version=NEW, build="dkms")
+    assert_driver(fleet, NEW, "G07")
+    change(fleet, version=NEW, state="rolled_back")
+    assert_signed(fleet, NEW, "G07")
+    (short,) = (name for name in of_driver(fleet) if "-kmp-" in name)
+    fleet.lab.ssh(HOST, ["zypper", "--non-interactive", "install", "--force", short])
+    assert fleet.say(HOST, "modinfo", "-F", "version", "nvidia") == "", "SUSE's scripts have taken the links away"
+    played = succeeded(fleet.tasks(HOST, [driver(version=NEW), driver(version=NEW)]))
+    mended, again = played.results(HOST, "gpu_driver")
+    assert [step["action"] for step in mended["plan"]["steps"]] == ["module.verify"] and not again["changed"]
+    assert_signed(fleet, NEW, "G07")
+    remove(fleet)
+    assert left(fleet) == delivered

@@ -20,6 +20,13 @@ from ..hardware.secure_boot import firmware_keys
 NOTE = "unbuilt"
 # The kernel puts an organization before the name where the name does not begin with it (Linux: x509_fabricate_name())
 _KEYRING = re.compile(r"\basymmetri (?:.+: )??((?:(?!: ).)+): [0-9a-f]+: ")
+# What modinfo calls a signer is who issued the certificate, and on the keyring is whose it is. Where a distribution's
+# kernels are not built with a certificate of its own issue: {issuer: certificate} (SUSE's and openSUSE's, as their
+# kernels load them and their shim has the issuers in its list)
+_ISSUED: Mapping[str, str] = {
+    "SUSE Linux Enterprise Secure Boot CA": "SUSE Linux Enterprise Secure Boot Signkey",
+    "openSUSE Secure Boot CA": "openSUSE Secure Boot Signkey",
+}
 
 
 @dataclass(frozen=True)
@@ -104,8 +111,8 @@ def is_trusted(module: Module, known: Optional[KnownKeys]) -> bool:
     """
     if not module.signer or known is None:
         return bool(module.signer)
-    return module.key in known.enrolled or (
-        module.signer in known.built_in and module.signer not in known.enrolled.values())
+    name = _ISSUED.get(module.signer, module.signer)
+    return module.key in known.enrolled or (name in known.built_in and name not in known.enrolled.values())
 
 
 # DKMS

@@ -413,7 +413,8 @@ def _module_steps(
 ) -> List[Step]:
     """Of modules that DKMS builds, or that come built."""
     if target.is_precompiled:
-        return precompiled.verify_steps(observation.kernels, policy, facts, target, packages)
+        return precompiled.verify_steps(
+            observation.kernels, policy, facts, target, packages, observation.of_rpm.left.doubtful)
     return building.build_steps(
         observation.kernels, observation.signing_key, policy, facts, target, packages, built_ahead, outdated,
         peer_memory, observation.of_rpm.left.doubtful)

@@ -14,6 +14,7 @@ from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor
 from ..hardware.boot import installed_module, kind_of, read_module
+from ..packages.rpm import database
 from . import catalogue
 from .building import essential, runs_already
 from .kernels import Kernel, is_trusted, known_keys
@@ -25,6 +26,8 @@ from .target import Target
 NAME = "driver"
 VERIFY = "module.verify"
 _BEGINS = "linux-modules-nvidia-"
+# Of suse-module-tools
+_LINKS = "/usr/lib/module-init-tools/weak-modules2"
 _IMAGE = re.compile(r"^linux-image-(?:unsigned-)?(\d.*)$")
 
 
@@ -76,15 +79,17 @@ def _is_right(kernel: Kernel, policy: Policy, facts: HostFacts, target: Target) 
 
 
 def verify_steps(
-    kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step]
+    kernels: Sequence[Kernel], policy: Policy, facts: HostFacts, target: Target, packages: Optional[Step],
+    again: Iterable[str] = ()
 ) -> List[Step]:
     """What the packages bring is looked at as what DKMS builds is: version, kernel module and signer of each kernel's.
 
     The packages' own scripts put modules together and index them; once they have, the step is not needed any more.
+    again: packages that are installed once more as a transaction that was stopped is ended.
     """
     coming: Mapping[str, Any] = packages.change["after"] if packages else {}
     exchanged = any(version is None or catalogue.PREBUILT_MODULES.match(name) for name, version in coming.items()
-                    if catalogue.FAMILY.match(name))
+                    if catalogue.FAMILY.match(name)) or any(map(catalogue.PREBUILT_MODULES.match, again))
     return [Step(
         NAME, VERIFY, kernel.release,
         "Its module comes with a package, signed by who built it; it has to be the one of driver %s." % target.version,
@@ -121,12 +126,25 @@ def _follower(kind: str, names: Iterable[str]) -> bool:
     return any(re.fullmatch(_BEGINS + r"\d+-server(-open)?-" + re.escape(kind), name) for name in names)
 
 
+def _index(host: Host, release: str) -> None:
+    """Renew what modprobe goes by: links to SUSE's modules, and the index.
+
+    The scripts of SUSE's packages leave a kernel without links where a package is installed once more, unless they are
+    of 2026 (suse-module-tools, kmp-script), and where a module of DKMS was still there as it came (weak-modules2).
+    """
+    if host.exists(_LINKS):
+        for name in sorted(database.installed(host)):
+            if catalogue.serves(name, release):
+                host.run([_LINKS, "--add-kmp", name], check=False, timeout=600)
+    host.run(["depmod", release], check=False, timeout=600)
+
+
 def verify_module(host: Host, journal: Journal, step: Step) -> None:
-    """The file that modprobe would load for this kernel; an index that is older than it is renewed first."""
+    """The file that modprobe would load for this kernel; links and an index that lag behind are renewed first."""
     version = step.change["after"]["nvidia"]
     module = installed_module(host, step.subject)
     if module.version != version:
-        host.run(["depmod", step.subject], check=False, timeout=600)
+        _index(host, step.subject)
         module = installed_module(host, step.subject)
     if module.version != version or module.kind not in ("", step.parameters["module"]):
         raise GpuOpsError(

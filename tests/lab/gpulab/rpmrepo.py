@@ -46,6 +46,7 @@ class Rpm:
     recommends: Tuple[str, ...] = ()
     provides: Tuple[str, ...] = ()
     conflicts: Tuple[str, ...] = ()
+    obsoletes: Tuple[str, ...] = ()
     files: Mapping[str, File] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     directories: Tuple[str, ...] = ()
@@ -62,8 +63,9 @@ class Rpm:
 
     def header(self) -> List[str]:
         relations = (("Requires", self.requires), ("Recommends", self.recommends), ("Provides", self.provides),
-                     ("Conflicts", self.conflicts))
-        return ["Version: " + self.version, "Release: " + self.release, "Epoch: %d" % self.epoch,
+                     ("Conflicts", self.conflicts), ("Obsoletes", self.obsoletes))
+        return ["Version: " + self.version, "Release: " + self.release,
+                *(["Epoch: %d" % self.epoch] if self.epoch else []),
                 "Summary: " + self.summary, "License: GPL-3.0-or-later", "AutoReqProv: no",
                 *("%s: %s" % (title, word) for title, words in relations for word in words)]
 

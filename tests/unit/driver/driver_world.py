@@ -566,6 +566,9 @@ class World(world.World):
                     self.kernels = tuple(made if each is kernel else each for each in self.kernels)
 
     def module_verify(self, step: Step) -> None:
+        """Links that are lacking are made."""
+        self._take_modules()
+        self._tell()
         (kernel,) = [kernel for kernel in self.kernels if kernel.release == step.subject]
         assert kernel.module == step.change["after"]["nvidia"] and kernel.trusted, kernel
         assert kind_of(kernel.license) == step.parameters["module"]
@@ -885,10 +888,11 @@ class World(world.World):
                      "of_rpm": OfRpm(dict(self.trusted), self.our_keys, left)}
 
     def dnf_finish(self, step: Step) -> None:
-        """What is installed once more runs the script of the one that goes last."""
+        """What is installed once more runs the script of the one that goes last: it takes a module that it has built,
+        and links to modules that came built."""
         for name, version in step.change["after"].items():
             assert self.installed[name] == version
-        if building.loses(step.change["after"]):
+        if building.loses(step.change["after"]) or any(name in self.modules for name in step.change["after"]):
             self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
             self._tell()
         self.more = {each: value for each, value in self.more.items()

@@ -152,14 +152,20 @@ class TestSignature:
         world.kernels = tuple(replace(kernel, trusted=True) for kernel in world.kernels)
         assert made(world, policy(), self.there) == Plan()
 
-    ENROLLED = {"ed54a1d5af8748948d9f8932ee9c7c34": "Debian Secure Boot CA", "a1b2c3d": "DKMS module signing key"}
-    KEYRING = ["Debian Secure Boot CA", "DKMS module signing key", "Canonical Ltd. Kernel Module Signing"]
+    ENROLLED = {"ed54a1d5af8748948d9f8932ee9c7c34": "Debian Secure Boot CA", "a1b2c3d": "DKMS module signing key",
+                "1": "SUSE Linux Enterprise Secure Boot CA"}
+    # That of shim's list is there too, and has not signed a module itself
+    KEYRING = ["Debian Secure Boot CA", "DKMS module signing key", "Canonical Ltd. Kernel Module Signing",
+               "SUSE Linux Enterprise Secure Boot CA", "SUSE Linux Enterprise Secure Boot Signkey"]
 
     @pytest.mark.parametrize("signer, key, taken", [
         ("DKMS module signing key", "a1b2c3d", True),
         # made anew after the enrolment: the same name, another key
         ("DKMS module signing key", "77", False),
         ("Canonical Ltd. Kernel Module Signing", "c1", True),
+        # modinfo names who issued SUSE's certificate, and the keyring whose it is
+        ("SUSE Linux Enterprise Secure Boot CA", "c2", True),
+        ("openSUSE Secure Boot CA", "c2", False),
         ("somebody", "c1", False),
         ("", "", False),
     ])

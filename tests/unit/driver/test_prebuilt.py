@@ -187,8 +187,10 @@ class Modules(Host):
         self.write("/lib/modules/%s/modules.dep" % KERNEL, "kernel/nvidia-580-server-open/nvidia.ko:\n")
         return CommandResult(argv, 0, "", "")
 
+    RELEASE = KERNEL
+
     def verify(self, signed: bool = False) -> None:
-        step = Step("driver", "module.verify", KERNEL, "", parameters={"module": "open", "signed": signed},
+        step = Step("driver", "module.verify", self.RELEASE, "", parameters={"module": "open", "signed": signed},
                     change={"before": {"nvidia": None}, "after": {"nvidia": VERSION}})
         EXECUTORS[step.action](self, Journal(self), step)
 
@@ -199,22 +201,46 @@ OPEN = "version: %s\nlicense: Dual MIT/GPL\n" % VERSION
 class Weak(Modules):
     """A kernel of SLES to which weak-updates has linked the modules of the kernel that they were built for."""
 
-    WHERE = "weak-updates/updates/nvidia.ko"
+    WHERE, TOOL = "weak-updates/updates/nvidia.ko", "/usr/lib/module-init-tools/weak-modules2"
+    RELEASE = "6.4.0-150700.53.3-default"
+    PACKAGE, PACKAGED = "nvidia-open-driver-G06-signed-cuda-kmp-default", VERSION + "_k6.4.0_150700.51"
 
-    def __init__(self, root: str, told: str) -> None:
+    def __init__(self, root: str, told: str, linked: bool = True) -> None:
         super().__init__(root, told)
-        directory = "/lib/modules/%s/" % KERNEL
-        self.write(directory + self.WHERE, "")
-        self.write(directory + "modules.dep", self.WHERE + ":\n")
+        self.write(self.TOOL, "")
+        self.write("/var/lib/rpm/rpmdb.sqlite", "")
+        self.link(linked)
+
+    def link(self, linked: bool) -> None:
+        self.write("/lib/modules/%s/modules.dep" % self.RELEASE, self.WHERE + ":\n" if linked else "")
+        if linked:
+            self.write("/lib/modules/%s/%s" % (self.RELEASE, self.WHERE), "")
+
+    def run(self, argv: Any, *_words: Any, **_options: Any) -> CommandResult:
+        if argv[0] == "modinfo":
+            return CommandResult(argv, 0, self.told, "")
+        if argv[0] == "rpm":
+            rows = ("%s\tx86_64\t0\t%s\t1" % (self.PACKAGE, self.PACKAGED),
+                    "kernel-default\tx86_64\t0\t6.4.0\t150700.53.3.1")
+            return CommandResult(argv, 0, "".join("1\t1\t%s\n" % row for row in rows if "-qa" in argv), "")
+        self.said.append(" ".join(argv))
+        self.link(self.said[0] == "%s --add-kmp %s-%s-1" % (self.TOOL, self.PACKAGE, self.PACKAGED))
+        return CommandResult(argv, 0, "", "")
 
 
 class TestVerified:
     def test_what_weak_updates_has_linked_is_the_module_of_a_kernel(self, tmp_path: Path) -> None:
-        host = Weak(str(tmp_path), OPEN + "signer: SUSE Linux Enterprise Secure Boot Signkey\n")
+        host = Weak(str(tmp_path), OPEN + "signer: SUSE Linux Enterprise Secure Boot CA\n")
         host.verify(signed=True)
         host.told = OPEN
         with pytest.raises(GpuOpsError, match="weak-updates/updates/nvidia.ko is signed by nobody"):
             host.verify(signed=True)
+
+    def test_links_that_the_scripts_of_suse_s_package_have_not_made_are_made(self, tmp_path: Path) -> None:
+        host = Weak(str(tmp_path), OPEN, linked=False)
+        host.verify()
+        assert host.said == [
+            "%s --add-kmp %s-%s-1" % (host.TOOL, host.PACKAGE, host.PACKAGED), "depmod " + host.RELEASE]
 
     def test_a_module_of_the_right_version_and_kind_is_enough_without_secure_boot(self, tmp_path: Path) -> None:
         host = Modules(str(tmp_path), OPEN)

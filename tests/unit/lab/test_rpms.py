@@ -11,14 +11,15 @@ from typing import Dict, List, Type
 
 import pytest
 
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables import enterprise, resolver
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.sets import Wanted
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables import enterprise, resolver, suse
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.sets import PRECOMPILED, Wanted
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.systems import system_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.rpm import database
 from gpulab import aptrepo, rpmrepo
 from gpulab.aptrepo import File
 from gpulab.cache import Job
 from gpulab.lab import REPOSITORIES, REPOSITORIES_OF, parts_of
-from gpulab.parts import el9_rpms, packages, rpms, sles15_rpms
+from gpulab.parts import el9_rpms, packages, rpm_root, rpms, sles15_modules, sles15_rpms
 from gpulab.parts.el9_rpms import CLOSED, OPEN, Driver
 from gpulab.rpmrepo import Rpm
 from gpulab.topology import load
@@ -64,8 +65,9 @@ def test_every_exact_dependency_is_in_the_same_set(kind: Type[rpms.Driver], sili
     found = _by_name(_made(kind, silicon))
     provided = {"%s = %d:%s" % (rpm.name, rpm.epoch, rpm.version) for rpm in found.values()}
     provided |= {word for rpm in found.values() for word in rpm.provides}
-    exact = [word for rpm in found.values() for word in rpm.requires if " = " in word]
-    assert len(exact) > 10 and set(exact) <= provided
+    exact = [set(re.findall(r"[^ ()]+ = [^ ()]+", word)) for rpm in found.values() for word in rpm.requires
+             if " = " in word]
+    assert len(exact) > 10 and [words for words in exact if not words & provided] == []
 
 
 @everywhere
@@ -107,6 +109,112 @@ def test_what_the_collection_asks_for_on_sles_15_is_there(silicon: Path, version
     assert set(asked.names) <= set(_by_name(_made(sles15_rpms.Driver, silicon, version)))
 
 
+@pytest.fixture(name="signed")
+def _signed(tmp_path: Path) -> Dict[str, Rpm]:
+    """{driver: its modules that SUSE has signed}."""
+    for version in sles15_rpms.SIGNED:
+        (tmp_path / version).mkdir()
+        for name in sles15_modules.MODULES:
+            (tmp_path / version / (name + ".ko.zst")).touch()
+    return {version: sles15_rpms.signed_modules(version, tmp_path / version) for version in sles15_rpms.SIGNED}
+
+
+def test_what_the_collection_asks_of_modules_that_suse_has_signed_is_there(
+        silicon: Path, signed: Dict[str, Rpm]) -> None:
+    system = system_of("sles", "15.7", "x86_64")
+    assert system
+    for version, rpm in signed.items():
+        asked = resolver.package_set(Wanted(system, False, int(version[:3]), "open", build=PRECOMPILED,
+                                            version=version, kernel=sles15_rpms.KERNEL))
+        assert set(asked.names) <= {rpm.name, *_by_name(_made(sles15_rpms.Driver, silicon, version))}
+
+
+def test_modules_that_suse_has_signed_are_of_one_kernel_and_serve_later_ones(signed: Dict[str, Rpm]) -> None:
+    installed = {version: database.long_name(rpm.name, "%s-%s" % (rpm.version, rpm.release))
+                 for version, rpm in signed.items()}
+    serving = {version: suse.serves(name, sles15_rpms.KERNEL) for version, name in installed.items()}
+    assert serving == {"580.126.09": True, "580.178.04": True, "595.91.07": True, "610.57.04": False}
+    older, newer = signed["580.126.09"], signed["580.178.04"]
+    assert (older.name, set(older.files)) == (newer.name, set(newer.files))
+    assert "/lib/modules/6.4.0-150700.51-default/updates/nvidia.ko.zst" in older.files
+
+
+def test_what_every_kernel_module_needs_is_content_with_that_of_suse(silicon: Path, signed: Dict[str, Rpm]) -> None:
+    for version, rpm in signed.items():
+        (needed,) = (word for word in _by_name(_made(sles15_rpms.Driver, silicon, version))[
+            "nvidia-common-" + sles15_rpms.generation(version)].requires if "nvidia-kmod" in word)
+        assert "or %s)" % next(word for word in rpm.provides if word.startswith("nvidia-open-signed-kmp =")) in needed
+
+
+class Weak:
+    """weak-modules2 of the root of SLES 15 on a host below a directory, whose rpm says what it is told."""
+
+    BUILT_FOR, KERNEL = "6.4.0-150700.51-default", "6.4.0-150700.53.3-default"
+    NAME = "nvidia-open-driver-G06-signed-cuda-kmp-default"
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.packages = path, path / "packages"
+        self.modules = path / "lib/modules"
+        for directory in (path / "boot", path / "bin", self.packages, self.modules / self.KERNEL):
+            directory.mkdir(parents=True)
+        (path / "boot" / ("System.map-" + self.KERNEL)).touch()
+        tool = rpm_root.HOST / "sles15/files/usr/lib/module-init-tools/weak-modules2"
+        self._program("weak-modules2", re.sub(r"(?<![\w.])/(lib/modules|boot)/", r"%s/\1/" % path, tool.read_text()))
+        self._program("rpm", "#!/bin/sh\ncd %s\ncase $1 in -qa) ls ;; *) cat $2* ;; esac\n" % self.packages)
+        self._program("depmod", "#!/bin/sh\n")
+
+    def _program(self, name: str, text: str) -> None:
+        (self.path / "bin" / name).write_text(text)
+        (self.path / "bin" / name).chmod(0o755)
+
+    def call(self, action: str, version: str, modules: str = "") -> str:
+        done = subprocess.run([str(self.path / "bin/weak-modules2"), action, "%s-%s-1" % (self.NAME, version)],
+                              input=modules, capture_output=True, text=True, check=True,
+                              env={"PATH": "%s/bin:/usr/bin:/bin:/usr/sbin:/sbin" % self.path})
+        return done.stderr
+
+    def install(self, version: str) -> str:
+        (self.packages / ("%s-%s-1" % (self.NAME, version))).write_text(self.files)
+        return self.call("--add-kmp", version)
+
+    def erase(self, version: str) -> None:
+        """As after a newer one came: its package is in the database no more, and its files are the newer one's."""
+        (self.packages / ("%s-%s-1" % (self.NAME, version))).unlink()
+        self.call("--remove-kmp", version, self.files)
+
+    @property
+    def files(self) -> str:
+        return "%s/%s/updates/nvidia.ko.zst\n" % (self.modules, self.BUILT_FOR)
+
+    @property
+    def links(self) -> Dict[str, str]:
+        top = self.modules / self.KERNEL / "weak-updates"
+        return {str(path.relative_to(top)): str(path.readlink()) for path in top.rglob("*") if path.is_symlink()}
+
+
+class TestWeakModules:
+    def test_a_later_kernel_gets_links_and_the_next_version_leaves_them(self, tmp_path: Path) -> None:
+        host = Weak(tmp_path)
+        assert host.install("1") == "" and host.links == {"updates/nvidia.ko.zst": host.files.strip()}
+        host.install("2")
+        host.erase("1")
+        assert host.links == {"updates/nvidia.ko.zst": host.files.strip()}
+        host.erase("2")
+        assert host.links == {}
+
+    def test_a_kernel_with_a_module_that_was_built_here_gets_none(self, tmp_path: Path) -> None:
+        host = Weak(tmp_path)
+        (tmp_path / "lib/modules" / host.KERNEL / "updates").mkdir()
+        (tmp_path / "lib/modules" / host.KERNEL / "updates/nvidia.ko").touch()
+        assert "FAILED to add" in host.install("1") and host.links == {}
+
+    def test_what_is_installed_once_more_loses_its_links(self, tmp_path: Path) -> None:
+        host = Weak(tmp_path)
+        host.install("1")
+        host.call("--remove-kmp", "1", host.files)
+        assert host.links == {}
+
+
 def test_generations_have_the_same_files_under_other_names(silicon: Path) -> None:
     old, new = (_made(sles15_rpms.Driver, silicon, version) for version in ("580.178.04", "595.91.07"))
     found = {driver.version: {path.replace(driver.version, "V"): rpm.name for rpm in driver.groups()[0]
@@ -136,8 +244,9 @@ def test_the_files_are_those_of_the_debian_packages(kind: Type[rpms.Driver], sil
 
 
 @everywhere
-def test_scriptlets_are_shell(kind: Type[rpms.Driver], silicon: Path) -> None:
-    found = [script for rpm in _by_name(_made(kind, silicon)).values() for script in rpm.scripts.values()]
+def test_scriptlets_are_shell(kind: Type[rpms.Driver], silicon: Path, signed: Dict[str, Rpm]) -> None:
+    found = [script for rpm in (*_by_name(_made(kind, silicon)).values(), *signed.values())
+             for script in rpm.scripts.values()]
     assert len(found) > 10 and not [text for text in found if re.search(r"@[A-Z]+@", text)]
     for script in found:
         subprocess.run(["sh", "-n"], input=script, text=True, check=True)

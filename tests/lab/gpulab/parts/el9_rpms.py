@@ -60,7 +60,7 @@ class Driver(rpms.Driver):
             "nvidia-driver-libs", self.common))
         yield self.modprobe()
         yield self.persistenced("libnvidia-ml")
-        yield self.kernel_common("nvidia-kmod", "nvidia-modprobe")
+        yield self.kernel_common(*self.same("nvidia-kmod", "nvidia-modprobe"))
         yield self.rpm("nvidia-open", "NVIDIA driver with the open kernel modules", requires=(
             *self.same(OPEN, "nvidia-driver", "nvidia-driver-cuda"),))
         yield self.rpm("cuda-drivers", "NVIDIA driver with the proprietary kernel modules", epoch=0, requires=(

@@ -88,7 +88,7 @@ def _add_debs(job: Job, image: Image, target: Path, kernel: str) -> None:
         archive.rename(target / archive.name)
     mirror.pool.rmdir()
     there = {path.name.split("_")[0] for path in target.iterdir()}
-    for archive in _of_suite(job.part("apt-debian")):
+    for archive in of_suite(job.part("apt-debian")):
         name = archive.name.split("_")[0]
         if name not in there and name not in LEFT_OUT:
             shutil.copy(archive, target)
@@ -97,7 +97,7 @@ def _add_debs(job: Job, image: Image, target: Path, kernel: str) -> None:
                          "apt-debian anew" % kernel)
 
 
-def _of_suite(mirror: Path) -> List[Path]:
+def of_suite(mirror: Path) -> List[Path]:
     """Packages of the suite that every host has, without those of the kernel that tests add."""
     index = mirror / "dists" / SUITE / "main/binary-amd64/Packages"
     return [mirror / line.split(" ", 1)[1] for line in index.read_text().splitlines() if line.startswith("Filename:")]

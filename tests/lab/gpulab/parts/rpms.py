@@ -90,9 +90,9 @@ class Driver:
                                File("enable %s\n" % unit)},
                         scripts=script("persistenced", UNIT=unit))
 
-    def kernel_common(self, *needs: str) -> Rpm:
+    def kernel_common(self, *requires: str) -> Rpm:
         return self.rpm(self.common, "Common file for NVIDIA's kernel modules",
-                        ("firmware-nvidia-gsp", "nvidia-kernel-support"), requires=self.same(*needs),
+                        ("firmware-nvidia-gsp", "nvidia-kernel-support"), requires=requires,
                         directories=("/usr/lib/firmware/nvidia/" + self.version,),
                         files={"/usr/lib/dracut/dracut.conf.d/99-nvidia.conf":
                                File((TEMPLATES / "dracut.conf").read_text())})
