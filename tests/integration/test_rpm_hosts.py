@@ -2,20 +2,25 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A host of EL 9: dnf, rpm, module streams and scriptlets are real, and so are DKMS and the modules that it builds.
 
-One host in this order: as it was delivered, with a driver that its administrator has installed, without it again.
+One host in this order: as it was delivered, with a driver that its administrator has installed, without it again, with
+one driver of ours after the other, without any. What gpu_driver has planned is held against what dnf's own history shows.
 """
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, List
+import re
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import pytest
 from laboratory import Fleet, new_lab, rpm_packages, succeeded
 
-from gpulab.parts.el9_rpms import KERNEL
+from gpulab.parts.el9_rpms import BUILT, KERNEL, KERNEL_RELEASE, built_name
 
 HOST = "rocky"
 REPOSITORY = "http://packages.gpulab:8480/cuda-rpm/repos/rhel9/x86_64"
-OLD, NEW = "580.178.04", "595.91.07"
+OLDER, OLD, NEW = "580.126.09", "580.178.04", "595.91.07"
+DRIVER = {"version": OLD, "repository_url": REPOSITORY, "repository_key": REPOSITORY + "/gpulab.pub"}
+CLOSED_AND_BUILT = {"build": "precompiled", "kernel_module": "proprietary"}
+_ITEM = re.compile(r"^ +(Install|Upgrade|Downgrade|Removed) +(\S+)-((?:\d+:)?[^-\s]+-[^-\s]+)\.(?:x86_64|noarch) ", re.M)
 SET = ("kmod-nvidia-open-dkms", "nvidia-driver-cuda", "nvidia-modprobe", "nvidia-persistenced")
 
 
@@ -125,3 +130,96 @@ def test_removal_takes_packages_and_modules_away(fleet: Fleet, with_driver: Dict
     assert rpm_packages(fleet, HOST) == with_driver
     assert fleet.say(HOST, "sh", "-c", "ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/extra/*") == ""
     assert module(fleet, "gpu_info")["observation"]["host"]["driver_installed"] == ""
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# by gpuops.nvidia
+
+
+def driver(check: bool = False, **options: Any) -> Dict[str, Any]:
+    return {"gpuops.nvidia.gpu_driver": {**DRIVER, **options}, "check_mode": check}
+
+
+def transactions(fleet: Fleet) -> List[str]:
+    """Numbers of dnf's transactions, oldest first."""
+    lines = fleet.say(HOST, "dnf", "history", "list").splitlines()
+    return [line.split("|")[0].strip() for line in reversed(lines) if line.split("|")[0].strip().isdigit()]
+
+
+def shown(fleet: Fleet, number: str) -> Dict[str, Optional[str]]:
+    """{package: version, None where it went} of one of them."""
+    items = _ITEM.findall(fleet.say(HOST, "dnf", "history", "info", number) + " ")
+    return {name: None if kind == "Removed" else version for kind, name, version in items}
+
+
+def planned(answer: Mapping[str, Any]) -> List[Dict[str, Optional[str]]]:
+    """What shown() has of a plan, in which headers have their version in their name."""
+    return [{name.replace("-5.14.0-" + KERNEL_RELEASE, ""): version for name, version in step["change"]["after"].items()}
+            for step in answer["plan"]["steps"] if step["action"] in ("packages.install", "packages.remove")]
+
+
+def change(fleet: Fleet, **options: Any) -> Dict[str, Any]:
+    """What gpu_driver answers: check mode says the same before, the history shows it, and again nothing is to be done.
+    Then the driver is loaded."""
+    before = transactions(fleet)
+    played = succeeded(fleet.tasks(HOST, [
+        driver(True, **options), driver(**options), driver(**options), {"gpuops.nvidia.gpu_driver_activation": {}}]))
+    foretold, told, again = played.results(HOST, "gpu_driver")
+    assert told["plan"]["steps"] == foretold["plan"]["steps"]
+    assert [shown(fleet, each) for each in transactions(fleet) if each not in before] == planned(told)
+    assert (again["changed"], again["plan"]["steps"]) == (False, [])
+    return told
+
+
+def assert_driver(fleet: Fleet, version: str, module: str, signer: str = "") -> None:
+    """The whole set is of this version, with this package of modules, and it is what runs."""
+    there = {name: each for name, each in rpm_packages(fleet, HOST).items() if "nvidia" in name}
+    assert {each.rpartition("-")[0] for each in there.values()} == {"3:%s" % version}
+    assert [name for name in there if name.startswith("kmod-")] == [module]
+    told = fleet.say(HOST, "modinfo", "nvidia").splitlines()
+    fields = {name: value.strip() for name, _colon, value in (line.partition(":") for line in reversed(told))}
+    assert fields["version"] == version and fields["license"] == ("Dual MIT/GPL" if "open" in module else "NVIDIA")
+    assert not signer or fields["signer"] == signer
+    assert fleet.say(HOST, "cat", "/sys/module/nvidia/version") == version
+    assert len(fleet.say(HOST, "nvidia-smi", "-L").splitlines()) == 2
+
+
+@pytest.fixture(scope="module")
+def ours(fleet: Fleet) -> Dict[str, str]:
+    """The host with a driver of ours, of branch 580; the answer is what was installed before."""
+    succeeded(fleet.tasks(HOST, [{"gpuops.nvidia.nouveau": {}}]))
+    before = rpm_packages(fleet, HOST)
+    change(fleet)
+    return before
+
+
+def test_a_bare_host_gets_the_driver_that_was_planned(fleet: Fleet, ours: Dict[str, str]) -> None:
+    assert_driver(fleet, OLD, "kmod-nvidia-open-dkms")
+    assert {"dkms", "kernel-devel", "kernel-devel-matched"} <= set(rpm_packages(fleet, HOST))
+
+
+def test_modules_that_nvidia_has_built_set_the_version_and_those_of_the_driver_before_go(
+        fleet: Fleet, ours: Dict[str, str]) -> None:
+    assert BUILT == (OLDER, NEW)
+    refused = fleet.tasks(HOST, [driver(**CLOSED_AND_BUILT)]).result(HOST, "gpu_driver")
+    assert (refused["failed"], refused["code"]) == (True, "driver.no_precompiled_module")
+    assert "is of driver %s, %s for kernel %s" % (OLDER, NEW, KERNEL) in refused["msg"]
+    change(fleet, version="580", **CLOSED_AND_BUILT)
+    assert_driver(fleet, OLDER, built_name(OLDER), "NVIDIA")
+    assert change(fleet, version=NEW, **CLOSED_AND_BUILT)["returns_to"]["how"] == "archive"
+    assert_driver(fleet, NEW, built_name(NEW), "NVIDIA")
+    assert "/extra/drivers/video/nvidia/nvidia.ko" in fleet.say(HOST, "modinfo", "-F", "filename", "nvidia")
+    change(fleet, version=NEW, state="rolled_back")
+    assert_driver(fleet, OLDER, built_name(OLDER), "NVIDIA")
+
+
+def test_what_dkms_builds_takes_their_place_and_an_uninstallation_leaves_the_host_as_it_was(
+        fleet: Fleet, ours: Dict[str, str]) -> None:
+    change(fleet, version=NEW, build="dkms")
+    assert_driver(fleet, NEW, "kmod-nvidia-open-dkms")
+    succeeded(fleet.tasks(HOST, [
+        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
+        {"gpuops.nvidia.nouveau": {"state": "absent"}}]))
+    assert rpm_packages(fleet, HOST) == ours
+    left = "ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/extra/* /etc/*/*/*gpuops* /etc/*/*gpuops*"
+    assert fleet.say(HOST, "sh", "-c", left) == ""

@@ -257,8 +257,8 @@ def choice(
     if found:
         offered = {catalogue.upstream(each) for each in whole[named.anchor]}
         return replace(found[0], others=tuple(each for each in _for_all(there, used) if each in offered))
-    return Choice(policy.version if policy.exact else "", named, {},
-                  {} if there.offered is None else dict.fromkeys(used, ""))
+    has_looked = there.offered is not None and any(versions.values())
+    return Choice(policy.version if policy.exact else "", named, {}, dict.fromkeys(used, "") if has_looked else {})
 
 
 def _for_all(there: Prebuilt, releases: Sequence[str]) -> Tuple[str, ...]:
@@ -383,7 +383,15 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice) -> Optional[Refusa
         "driver.no_precompiled_module", "the sources of %s %s: %s" % (facts.os_id, facts.os_version, there),
         "modules of driver %s that come built and signed, for the kernels that run and boot next" % (
             chosen.version or "branch %d" % wanted.branch),
-        "%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`%s" % (
-            "set `version` to %s, or " % " or ".join(others) if others else "",
-            "" if DKMS in catalogue.ways(wanted) else " with a branch that is built on the host"),
+        "%supdate the kernel and reboot into it, or set %s" % (
+            "set `version` to %s, or " % " or ".join(others) if others else "", _built_here(wanted)),
         option="build")
+
+
+def _built_here(wanted: Wanted) -> str:
+    """What to set so that modules are built on the host."""
+    if DKMS in catalogue.ways(wanted):
+        return "`build` to `auto` or `dkms`"
+    if wanted.of_distribution:
+        return "`source` to `nvidia_repository`, whose modules are built on the host"
+    return "`build` to `auto` or `dkms` with a branch that is built on the host"

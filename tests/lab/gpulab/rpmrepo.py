@@ -33,6 +33,7 @@ class Rpm:
     """What one binary package is; relations are written as in a spec.
 
     directories: those that are its own and go with it.
+    ghosts:      files that its scripts make and that go with it.
     scripts:     {'post', 'preun', 'postun' ...: text for /bin/sh}
     """
 
@@ -50,6 +51,7 @@ class Rpm:
     files: Mapping[str, File] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)
     directories: Tuple[str, ...] = ()
+    ghosts: Tuple[str, ...] = ()
     scripts: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -78,7 +80,8 @@ class Rpm:
         for path, item in sorted(self.files.items()):
             kind = "%config(noreplace) " if path.startswith("/etc/") else ""
             lines.append("%s%%attr(%04o, root, root) %s" % (kind, item.mode, path))
-        return [*lines, *("%dir " + path for path in self.directories), *sorted(self.links)]
+        return [*lines, *("%dir " + path for path in self.directories), *("%ghost " + path for path in self.ghosts),
+                *sorted(self.links)]
 
 
 def spec(packages: Sequence[Rpm], tree: Path) -> str:

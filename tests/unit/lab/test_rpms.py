@@ -19,7 +19,7 @@ from gpulab import aptrepo, rpmrepo
 from gpulab.aptrepo import File
 from gpulab.cache import Job
 from gpulab.lab import REPOSITORIES, REPOSITORIES_OF, parts_of
-from gpulab.parts import el9_rpms, packages, rpm_root, rpms, sles15_modules, sles15_rpms
+from gpulab.parts import el9_rpms, packages, rpm_root, rpms, built_modules, sles15_rpms
 from gpulab.parts.el9_rpms import CLOSED, OPEN, Driver
 from gpulab.rpmrepo import Rpm
 from gpulab.topology import load
@@ -99,6 +99,20 @@ def test_flavours_exclude_each_other_and_have_streams_of_their_own(driver: Drive
         assert CLOSED in streams[name] and OPEN not in streams[name]
 
 
+def test_what_the_collection_asks_of_modules_that_nvidia_has_built_is_there(driver: Driver, tmp_path: Path) -> None:
+    (tmp_path / "built").mkdir()
+    (tmp_path / "built/nvidia.ko").touch()
+    system = system_of("rocky", "9.7", "x86_64")
+    assert system and driver.version in el9_rpms.BUILT
+    made = el9_rpms.built_modules(driver.version, tmp_path / "built")
+    wanted = Wanted(system, False, 595, "proprietary", build=PRECOMPILED, version=driver.version, kernel=el9_rpms.KERNEL)
+    asked = resolver.package_set(wanted)
+    assert {*asked.names, asked.firmware} <= {made.name, *_by_name(driver)}
+    assert enterprise.serves(made.name, el9_rpms.KERNEL) and made.ghosts[-1].endswith("/nvidia.ko")
+    members = el9_rpms.streams([driver], [made])[enterprise.stream(wanted).partition(":")[2]]
+    assert made in members and not {OPEN, CLOSED}.intersection(rpm.name for rpm in members)
+
+
 @pytest.mark.parametrize("module", ["open", "proprietary"])
 @pytest.mark.parametrize("version", ["580.178.04", "595.91.07"])
 def test_what_the_collection_asks_for_on_sles_15_is_there(silicon: Path, version: str, module: str) -> None:
@@ -114,7 +128,7 @@ def _signed(tmp_path: Path) -> Dict[str, Rpm]:
     """{driver: its modules that SUSE has signed}."""
     for version in sles15_rpms.SIGNED:
         (tmp_path / version).mkdir()
-        for name in sles15_modules.MODULES:
+        for name in built_modules.MODULES:
             (tmp_path / version / (name + ".ko.zst")).touch()
     return {version: sles15_rpms.signed_modules(version, tmp_path / version) for version in sles15_rpms.SIGNED}
 

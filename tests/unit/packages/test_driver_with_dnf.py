@@ -48,7 +48,10 @@ class Machine(RpmMachine[Root]):
             file.write("timeout=1\nminrate=1\nretries=1\n")
 
     def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
-        """With the modules that came built for it, unless DKMS has built those of the source that is there."""
+        """With the modules that came built for it, unless DKMS has built those of the source that is there; what it has
+        built goes with its source."""
+        if not self.source():
+            self.built.clear()
         (kernel,) = super().kernels()
         there = self.root.host.read(module_of(self.release))
         open_ones = any(map(catalogue.is_of_red_hat, self.root.installed()))

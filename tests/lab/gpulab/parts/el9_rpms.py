@@ -3,15 +3,16 @@
 """The RPM repositories that laboratory hosts of EL 9 install from.
 
 ``rpm-nvidia``  laid out like NVIDIA's CUDA repository for RHEL 9: the drivers under the names, epochs, relations and
-                module streams that they have there.
+                module streams that they have there, with the modules that NVIDIA has built (built_modules.py).
 ``rpm-el9``     the distribution: what a root of EL 9 claims to have, the headers of its kernel, and DKMS as in EPEL.
 """
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, Tuple
+from typing import Dict, Iterable, Iterator, List, Mapping, Tuple
 
 from gpulab import aptrepo, rpmrepo
+from gpulab.aptrepo import File
 from gpulab.cache import Job, Part
 from gpulab.parts import packages, rpms
 from gpulab.rpmrepo import Rpm
@@ -27,6 +28,9 @@ RELEASE = "1.el9"
 # architecture.
 KERNEL_VERSION, KERNEL_RELEASE = "5.14.0", "611.41.1.el9_7"
 KERNEL = "%s-%s.%s" % (KERNEL_VERSION, KERNEL_RELEASE, rpmrepo.ARCH)
+# Drivers whose modules NVIDIA has built for the root's kernel
+BUILT: Tuple[str, ...] = ("580.126.09", "595.91.07")
+BUILT_RELEASE = "3.el9_7"
 # What the root has from its first day, and claims to have; the versions are of no importance but for the release's
 _BASE: Mapping[str, str] = {
     "glibc": "2.34", "bash": "5.1.8", "systemd": "252", "python3": "3.9.21", "rpm": "4.16.1.3", "dnf": "4.14.0",
@@ -72,16 +76,38 @@ class Driver(rpms.Driver):
                 [self.kernel_source(CLOSED, "nvidia-kernel-dkms", OPEN)]]
 
 
-def streams(drivers: List[Driver]) -> Dict[str, List[Rpm]]:
-    """{stream: what it has}: of each branch and of all branches, with the open and with the proprietary module."""
+def built_modules(version: str, directory: Path) -> Rpm:
+    """The modules of a driver that NVIDIA has built for the root's kernel. Its script puts them where those of every
+    other driver are: they are no content of the package. directory: has their files."""
+    kept, place = "/usr/lib64/nvidia/%s/%s" % (version, KERNEL), "/lib/modules/%s/extra/drivers/video/nvidia" % KERNEL
+    files = sorted(directory.iterdir())
+    return Rpm(
+        built_name(version), version, "NVIDIA graphics driver", release=BUILT_RELEASE, epoch=rpms.DRIVER_EPOCH,
+        requires=("(kernel = %s-%s if kernel)" % (KERNEL_VERSION, KERNEL_RELEASE),),
+        provides=("nvidia-kmod = %d:%s" % (rpms.DRIVER_EPOCH, version), "kernel-modules = %s" % KERNEL),
+        conflicts=(CLOSED,), files={"%s/%s" % (kept, path.name): File(path) for path in files}, directories=(kept,),
+        ghosts=(place, *("%s/%s" % (place, path.name) for path in files)),
+        scripts=rpms.script("kmod", KEPT=kept, PLACE=place, KERNEL=KERNEL))
+
+
+def built_name(version: str) -> str:
+    return "kmod-nvidia-%s-%s-%s" % (version, KERNEL_VERSION, KERNEL_RELEASE.rpartition(".")[0])
+
+
+def streams(drivers: List[Driver], built: Iterable[Rpm] = ()) -> Dict[str, List[Rpm]]:
+    """{stream: what it has}: of each branch and of all branches, with the open and with the proprietary module, which
+    DKMS builds, and with those that are built."""
     found: Dict[str, List[Rpm]] = {}
+    open_ones, closed_ones = (OPEN, "nvidia-open"), (CLOSED, "cuda-drivers")
     for driver in drivers:
-        for package in (each for group in driver.groups() for each in group):
-            for kind, other, every in (("open", (CLOSED, "cuda-drivers"), "open-dkms"),
-                                       ("dkms", (OPEN, "nvidia-open"), "latest-dkms")):
-                if package.name not in other:
-                    found.setdefault("%s-%s" % (driver.branch, kind), []).append(package)
-                    found.setdefault(every, []).append(package)
+        modules = [each for each in built if each.version == driver.version]
+        for kind, others, every in (("-open", closed_ones, "open-dkms"), ("-dkms", open_ones, "latest-dkms"),
+                                    ("", (*open_ones, *closed_ones), "latest")):
+            members = [each for group in driver.groups() for each in group if each.name not in others]
+            members += [] if kind else modules
+            if kind or modules:
+                found.setdefault(driver.branch + kind, []).extend(members)
+                found.setdefault(every, []).extend(members)
     return found
 
 
@@ -94,7 +120,11 @@ def build_nvidia(job: Job) -> None:
         for driver in members:
             for group in driver.groups():
                 rpmrepo.pack(job, group, job.out / flat)
-        modules = rpmrepo.modulemd(MODULE, streams(members), "open-dkms", ("nvidia-open",), PLATFORM)
+        built = [built_modules(driver.version, job.part("el9-modules") / driver.version)
+                 for driver in members if driver.version in BUILT]
+        for each in built:
+            rpmrepo.pack(job, [each], job.out / flat)
+        modules = rpmrepo.modulemd(MODULE, streams(members, built), "open-dkms", ("nvidia-open",), PLATFORM)
         rpms.publish(job, job.out / flat, modules)
     empty.unlink()
 
@@ -136,7 +166,7 @@ def build_distribution(job: Job) -> None:
 
 PARTS: Tuple[Part, ...] = (
     Part(name="rpm-nvidia", title="driver repository of EL 9: branches 580, 595 and 610", build=build_nvidia,
-         inputs=rpms.DRIVER_INPUTS, needs=(aptrepo.KEY_PART.name, "silicon")),
+         inputs=rpms.DRIVER_INPUTS, needs=(aptrepo.KEY_PART.name, "silicon", "el9-modules")),
     Part(name="rpm-el9", title="repositories of EL 9: what its root claims to have, headers, DKMS",
          build=build_distribution, inputs=rpms.INPUTS, needs=(aptrepo.KEY_PART.name, "apt-debian")),
 )

@@ -5,7 +5,7 @@
 ``rpm-nvidia-sles15``  laid out like NVIDIA's CUDA repository for SLES 15: the drivers under the names of their
                        generation, G06 or G07, with the epochs and relations that they have there; and DKMS.
 ``rpm-sles15``         the distribution: what a root of SLES 15 claims to have, the headers of its kernel, and the
-                       modules of drivers that SUSE has built and signed (sles15_modules.py).
+                       modules of drivers that SUSE has built and signed (built_modules.py).
 """
 from __future__ import annotations
 
