@@ -3,7 +3,7 @@
 """A host of EL 9: dnf, rpm, module streams and scriptlets are real, and so are DKMS and the modules that it builds.
 
 One host in this order: as it was delivered, with a driver that its administrator has installed, without it again, with
-one driver of ours after the other, without any. What gpu_driver has planned is held against what dnf's own history shows.
+one driver of ours after the other, without any. What gpu_driver has planned is held against what dnf's history shows.
 """
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ REPOSITORY = "http://packages.gpulab:8480/cuda-rpm/repos/rhel9/x86_64"
 OLDER, OLD, NEW = "580.126.09", "580.178.04", "595.91.07"
 DRIVER = {"version": OLD, "repository_url": REPOSITORY, "repository_key": REPOSITORY + "/gpulab.pub"}
 CLOSED_AND_BUILT = {"build": "precompiled", "kernel_module": "proprietary"}
-_ITEM = re.compile(r"^ +(Install|Upgrade|Downgrade|Removed) +(\S+)-((?:\d+:)?[^-\s]+-[^-\s]+)\.(?:x86_64|noarch) ", re.M)
+_ITEM = re.compile(
+    r"(?m)^ +(Install|Upgrade|Downgrade|Removed) +(\S+)-((?:\d+:)?[^-\s]+-[^-\s]+)\.(?:x86_64|noarch) ")
 SET = ("kmod-nvidia-open-dkms", "nvidia-driver-cuda", "nvidia-modprobe", "nvidia-persistenced")
 
 
@@ -154,8 +155,10 @@ def shown(fleet: Fleet, number: str) -> Dict[str, Optional[str]]:
 
 def planned(answer: Mapping[str, Any]) -> List[Dict[str, Optional[str]]]:
     """What shown() has of a plan, in which headers have their version in their name."""
-    return [{name.replace("-5.14.0-" + KERNEL_RELEASE, ""): version for name, version in step["change"]["after"].items()}
-            for step in answer["plan"]["steps"] if step["action"] in ("packages.install", "packages.remove")]
+    changes = [step["change"]["after"] for step in answer["plan"]["steps"]
+               if step["action"] in ("packages.install", "packages.remove")]
+    return [{name.replace("-5.14.0-" + KERNEL_RELEASE, ""): version for name, version in after.items()}
+            for after in changes]
 
 
 def change(fleet: Fleet, **options: Any) -> Dict[str, Any]:

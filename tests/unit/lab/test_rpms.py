@@ -19,7 +19,7 @@ from gpulab import aptrepo, rpmrepo
 from gpulab.aptrepo import File
 from gpulab.cache import Job
 from gpulab.lab import REPOSITORIES, REPOSITORIES_OF, parts_of
-from gpulab.parts import el9_rpms, packages, rpm_root, rpms, built_modules, sles15_rpms
+from gpulab.parts import built_modules, el9_rpms, packages, rpm_root, rpms, sles15_rpms
 from gpulab.parts.el9_rpms import CLOSED, OPEN, Driver
 from gpulab.rpmrepo import Rpm
 from gpulab.topology import load
@@ -105,7 +105,8 @@ def test_what_the_collection_asks_of_modules_that_nvidia_has_built_is_there(driv
     system = system_of("rocky", "9.7", "x86_64")
     assert system and driver.version in el9_rpms.BUILT
     made = el9_rpms.built_modules(driver.version, tmp_path / "built")
-    wanted = Wanted(system, False, 595, "proprietary", build=PRECOMPILED, version=driver.version, kernel=el9_rpms.KERNEL)
+    wanted = Wanted(system, False, 595, "proprietary", build=PRECOMPILED, version=driver.version,
+                    kernel=el9_rpms.KERNEL)
     asked = resolver.package_set(wanted)
     assert {*asked.names, asked.firmware} <= {made.name, *_by_name(driver)}
     assert enterprise.serves(made.name, el9_rpms.KERNEL) and made.ghosts[-1].endswith("/nvidia.ko")
