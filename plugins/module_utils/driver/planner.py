@@ -605,13 +605,16 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     steps += rollback.after_transaction(observation, record, facts, packages)
     builds = _module_steps(observation, policy, facts, target, packages)
     superfluous = rollback.superfluous_steps(observation, facts, packages)
-    if target.is_precompiled:
-        # What DKMS has built is loaded before what came built: that is looked at once the other is gone
+    goes_first = target.is_precompiled or any(
+        catalogue.EL_MODULES.match(name) for step in superfluous for name in step.change["after"])
+    if goes_first:
+        # What DKMS has built is loaded before what came built, and on EL either lies in the place of the other: what
+        # there is then is looked at once the other is gone
         gone = tuple(step.id for step in superfluous)
         builds = [replace(step, depends_on=step.depends_on + gone) for step in builds]
         steps += superfluous
     steps += builds + peers.build_steps(observation, policy, facts, target, packages, builds)
-    steps += [] if target.is_precompiled else superfluous
+    steps += [] if goes_first else superfluous
     steps += rollback.withdraw_steps(observation, any(step.action == rollback.OFFER for step in offered),
                                      (packages.id,) if packages else ())
     steps += staging.withdraw_steps(observation, target.version, packages)
