@@ -68,7 +68,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     if manager is not APT:
         packages, of_rpm = _of_rpm(host, journal, packages, manager)
     watched = [name for name in packages if catalogue.FAMILY.match(name) or KEPT_NAMES.match(name)
-               or name in policy.extra_packages]
+               or name in policy.extra_packages or (policy.comes_from.is_installer and name in catalogue.BUILDERS)]
     if policy.kernel_hold:
         watched += [name for kind in prebuilt.follows(watched) for name in ["linux-" + kind] if name in packages]
     installed = {name: packages[name].version for name in watched if packages[name].installed}

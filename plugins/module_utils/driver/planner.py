@@ -255,7 +255,7 @@ def _refuse_offer(
                         "check `repository_url` and `repository_key`, and this host's network and proxy",
                         option="repository_url")]
     if target.of_installer:
-        return (runfile_plan.refuse_tools(offer.versions, target, where)
+        return (runfile_plan.refuse_tools(offer, policy, facts, target, where)
                 or _refuse_transaction(observation, offer, policy, facts, target)
                 or runfile_plan.refuse_headless(observation, _coming(offer), policy, facts, target))
     offered = versions_offered(policy, facts, offer.versions)
@@ -550,7 +550,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
     notes += parameters.notes(observation, policy, facts, target)
     notes += peers.notes(observation, policy, facts, target)
     notes += boot_arguments.notes(observation.arguments, policy, observation.boot)
-    notes += backend_of(facts).notes(observation, coming)
+    notes += backend_of(facts).notes(observation, coming, target)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each

@@ -19,7 +19,8 @@ from ..core.refusal import Refusal
 from ..packages import refusals, space
 from ..packages.model import Simulation
 from . import building, catalogue, runfile
-from .observation import Observation, foreseen, installer_runs
+from .backends.chosen import backend_of
+from .observation import Observation, Offer, foreseen, installer_runs
 from .policy import Policy
 from .record import Record
 from .target import Target
@@ -64,8 +65,7 @@ def refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> L
                 ", ".join(observation.leftovers)),
             "a driver that something can take away, or none", "remove those files, or set `source` to `preinstalled`",
             option="source"))
-    elif observation.leftovers and observation.installed and any(
-            policy.comes_from.foreign.match(name) for name in observation.installed):
+    elif observation.leftovers and backend_of(facts).foreign(policy, observation.installed):
         found.append(Refusal(
             "driver.runfile_over_packages", "files of NVIDIA's installer beside packages of a driver: %s" % (
                 ", ".join(observation.leftovers)),
@@ -89,8 +89,9 @@ def refuse_target(observation: Observation, policy: Policy, facts: HostFacts, ta
             "NVIDIA's installer %s for %s" % (target.version, facts.arch),
             "put it there, or correct `runfile`: a path is one on the host", option="runfile")]
     refused = [] if observation.offer is not None else refuse_headless(observation, {}, policy, facts, target)
+    cleared = backend_of(facts).make_room[space.SYSTEM]
     return refused or refusals.no_space(observation.installer.space, _room(observation, target), {
-        runfile.CACHE: " (`apt-get clean`)", space.SYSTEM: " (`apt-get clean`)"})
+        runfile.CACHE: cleared, space.SYSTEM: cleared})
 
 
 def refuse_headless(
@@ -106,7 +107,7 @@ def refuse_way_back(observation: Observation, record: Record, target: Target) ->
 
 def refuse_once_gone(observation: Observation, record: Record) -> List[Refusal]:
     """What would keep the recorded driver of an installer from being installed again, had it gone."""
-    packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
+    packages = sorted(name for name, version in observation.installed.items() if catalogue.is_of_driver(name, version))
     lacks = "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
         "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
     found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
@@ -134,13 +135,20 @@ def _room(observation: Observation, target: Target) -> Simulation:
     return Simulation({}, (), download=0 if observation.installer.has_work else _UNPACKED, unpacked=_INSTALLED)
 
 
-def refuse_tools(versions: Mapping[str, Sequence[str]], target: Target, where: str) -> List[Refusal]:
+def refuse_tools(offer: Offer, policy: Policy, facts: HostFacts, target: Target, where: str) -> List[Refusal]:
     """Of what builds the module the sources of the host have to bring what is not there."""
-    lacking = [name for name in target.packages.required if not target.package_version(name, versions)]
-    return [] if not lacking else [Refusal(
-        "driver.no_tools", "%s has no %s" % (where, ", ".join(lacking)),
+    lacking = [name for name in target.packages.required if not target.package_version(name, offer.versions)]
+    if not lacking:
+        return []
+    backend = backend_of(facts)
+    first = backend.enabled_first(policy, facts, target)
+    reach = "let this host reach its own sources (`%s`)" % refusals.WORDS[backend.manager.name].update
+    return [Refusal(
+        "driver.no_tools", " | ".join(("%s has no %s" % (where, ", ".join(lacking)), *offer.unread)),
         "DKMS, and the compiler and make that it depends on: they build the kernel module",
-        "let this host reach its own sources (`apt-get update`), or install %s" % ", ".join(lacking))]
+        "%s, or install %s" % (
+            "enable the repositories %s, and %s" % (" and ".join(first), reach) if first else reach,
+            ", ".join(lacking)))]
 
 
 # steps
@@ -154,7 +162,7 @@ def fetch_steps(observation: Observation, policy: Policy, facts: HostFacts, targ
         "The file is on the host, and is the one that is wanted, before anything on it changes.",
         change={"before": {"sha256": None}, "after": {"sha256": target.file["sha256"]}},
         parameters={"place": place(policy, facts), "version": target.version, "module": target.module,
-                    "arch": facts.arch, "timeout": 3600})]
+                    "arch": facts.arch, "manager": backend_of(facts).manager.name, "timeout": 3600})]
 
 
 def removal_steps(observation: Observation, facts: HostFacts, target: Target) -> List[Step]:

@@ -82,7 +82,9 @@ def _stream_steps(
 
 
 def streams_wanted(policy: Policy, facts: HostFacts, target: Target) -> Dict[str, str]:
-    """{module: stream} of a driver, {} on a system that has no streams."""
+    """{module: stream} of a driver, {} on a system that has no streams, and of a driver that is in no package."""
+    if target.of_installer:
+        return {}
     stream = catalogue.stream_of(wanted_of(policy, facts, catalogue.branch_wanted(target.version), target.module))
     module, _colon, name = stream.partition(":")
     return {module: name} if stream else {}

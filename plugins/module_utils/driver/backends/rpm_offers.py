@@ -58,7 +58,8 @@ def read_with(
     except GpuOpsError as error:
         return Offer(error=error.found)
     try:
-        with index(host, [repository_of(origin, key)], beside_system=True) as opened:
+        ours = [repository_of(origin, key)] if origin.url else []
+        with index(host, ours, beside_system=True) as opened:
             offer = offer_of(opened, origin)
             room = space.observe(host, archives) if offer.transaction else None
             return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
@@ -80,7 +81,7 @@ def _read_at_hand(
     beside_system: what the driver needs beside its own packages may come from the host's own repositories.
     """
     there, places = archive.at_hand(host), places_of(facts)
-    if not there or observation.files.get(places.sources) != places.sources_text(origin):
+    if not there or not origin.url or observation.files.get(places.sources) != places.sources_text(origin):
         return None
     try:
         with index(host, [], beside_system, list(there.values())) as opened:

@@ -76,8 +76,11 @@ def enabled_first(wanted: Wanted) -> Tuple[str, ...]:
     if wanted.of_distribution:
         return ("rhel-%d-for-%s-extensions-rpms" % (system.major, system.arch),
                 "rhel-%d-for-%s-supplementary-rpms" % (system.major, system.arch)) if system.os_id == "rhel" else ()
-    if system.family != ENTERPRISE or wanted.build == PRECOMPILED:
-        return ()
+    return () if system.family != ENTERPRISE or wanted.build == PRECOMPILED else builders_first(system)
+
+
+def builders_first(system: System) -> Tuple[str, ...]:
+    """Where dkms is, and what it needs."""
     return ("epel", _builder(system))
 
 
