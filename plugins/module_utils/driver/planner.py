@@ -170,7 +170,8 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
     backend, places = backend_of(facts), places_of(facts)
     names = backend.foreign(policy, observation.installed)
     if names and not (policy.migrate and backend.replaces_foreign):
-        by_itself = "set `migrate` to true to have them replaced, " if backend.replaces_foreign else ""
+        by_itself = "set `migrate` to true to have them replaced, " if backend.replaces_foreign else \
+            "as `migrate` replaces packages with apt alone, " if policy.migrate else ""
         refusals.append(Refusal(
             "driver.packages_of_another_source",
             "driver packages of another source: %s" % _listed(names, observation.installed),

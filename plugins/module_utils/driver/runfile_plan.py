@@ -17,6 +17,7 @@ from ..core.facts import HostFacts
 from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
 from ..packages import refusals, space
+from ..packages.managers import ZYPPER
 from ..packages.model import Simulation
 from . import building, catalogue, runfile
 from .backends.chosen import backend_of
@@ -30,6 +31,7 @@ FETCH, INSTALL, FORGET = "runfile.fetch", "runfile.install", "runfile.forget"
 # With the numbers that programs for them have (elf.h, EM_X86_64 and EM_AARCH64)
 ARCHITECTURES: Mapping[str, int] = {"x86_64": 62, "aarch64": 183}
 _NVIDIAS = "https://us.download.nvidia.com/tesla/%s/"
+_HOW_TO_ENABLE: Mapping[str, str] = {ZYPPER.name: " (`SUSEConnect --product`, each)"}
 # Of 590.48.01 for x86_64, with room to spare: the file, what it unpacks to, and what it installs
 _FILE, _UNPACKED, _INSTALLED = 600 * space.MIB, 1600 * space.MIB, 1200 * space.MIB
 
@@ -142,13 +144,12 @@ def refuse_tools(offer: Offer, policy: Policy, facts: HostFacts, target: Target,
         return []
     backend = backend_of(facts)
     first = backend.enabled_first(policy, facts, target)
-    reach = "let this host reach its own sources (`%s`)" % refusals.WORDS[backend.manager.name].update
     return [Refusal(
-        "driver.no_tools", " | ".join(("%s has no %s" % (where, ", ".join(lacking)), *offer.unread)),
+        "driver.no_tools", " | ".join(("%s have no %s" % (where, ", ".join(lacking)), *offer.unread)),
         "DKMS, and the compiler and make that it depends on: they build the kernel module",
-        "%s, or install %s" % (
-            "enable the repositories %s, and %s" % (" and ".join(first), reach) if first else reach,
-            ", ".join(lacking)))]
+        "%slet this host reach its own sources (`%s`), or install %s" % (
+            "enable %s%s, and " % (" and ".join(first), _HOW_TO_ENABLE.get(backend.manager.name, "")) if first else "",
+            refusals.WORDS[backend.manager.name].update, ", ".join(lacking)))]
 
 
 # steps
