@@ -149,11 +149,9 @@ class Rpm:
         return [self.history.finish_step(NAME, left, requires, files)] if left else []
 
     def download_step(self, observation: Observation, target: Target, packages: Step) -> Step:
-        """The plan counts on what is of our repository: of what another one has on this host no copy is kept. NVIDIA's
-        installer has none, and all that comes is of others."""
+        """The plan counts on what is of our repository: of what another one has on this host no copy is kept."""
         coming = {name: version for name, version in packages.change["after"].items() if version is not None}
-        ours = {name: version for name, version in coming.items()
-                if target.of_installer or catalogue.FAMILY.match(name)}
+        ours = {name: version for name, version in coming.items() if catalogue.FAMILY.match(name)}
         return Step(
             NAME, PACKAGES_DOWNLOAD, "driver %s" % target.version,
             "The packages are on the host before anything on it changes.",
