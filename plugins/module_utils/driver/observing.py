@@ -157,6 +157,7 @@ def _installer(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -
         has_work=host.exists(runfile.WORK), sources=runfile.sources(host), ours=told.get("version", ""),
         file={name: told[name] for name in ("sha256", "flavour")} if told else {},
         user_space=facts.driver_userspace, is_there=not where.startswith("/") or host.is_file(where),
+        unpacks=manager_of(facts) in (None, APT) or host.which("tar") is not None,
         space=space.observe(host, runfile.CACHE) if is_written else None)
 
 

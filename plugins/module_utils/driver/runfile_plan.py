@@ -90,6 +90,10 @@ def refuse_target(observation: Observation, policy: Policy, facts: HostFacts, ta
             "driver.runfile_not_there", "no file %s on this host" % place(policy, facts),
             "NVIDIA's installer %s for %s" % (target.version, facts.arch),
             "put it there, or correct `runfile`: a path is one on the host", option="runfile")]
+    if not observation.installer.unpacks:
+        return [Refusal(
+            "driver.runfile_without_tar", "no `tar` on this host", "what NVIDIA's installer unpacks itself with",
+            "run `%s install tar`" % backend_of(facts).manager.name)]
     refused = [] if observation.offer is not None else refuse_headless(observation, {}, policy, facts, target)
     cleared = backend_of(facts).make_room[space.SYSTEM]
     return refused or refusals.no_space(observation.installer.space, _room(observation, target), {

@@ -769,6 +769,10 @@ class World(world.World):
         """The file that the policy names is not on the host."""
         self.installer = replace(self.installer, is_there=False)
 
+    def say_untarred(self) -> None:
+        """The host has no tar."""
+        self.installer = replace(self.installer, unpacks=False)
+
     def say_uncached(self) -> None:
         """Somebody removes what was fetched of it."""
         self.installer = replace(self.installer, cached={})

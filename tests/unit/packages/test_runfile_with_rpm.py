@@ -114,6 +114,7 @@ def machine(
     root, kind = request.param(tmp_path)
     for name in ("usr/src", "usr/bin", "usr/lib64", "var/cache"):
         (root.path / name).mkdir(parents=True, exist_ok=True)
+    root.host.write("/usr/bin/tar", "", 0o755)
     served = tmp_path / "served"
     served.mkdir()
     sums = {version: installer(served / ("NVIDIA-Linux-x86_64-%s.run" % version), version, str(root.path),
@@ -236,6 +237,14 @@ def test_stopped_in_the_installer_the_next_run_ends_it(able: Installed) -> None:
     assert library_version(able.root.host) == V580
     able.actions(**able.of(V580, state="absent"))
     assert able.tree() == before and able.root.installed() == packages
+
+
+def test_without_tar_nothing_is_touched(able: Installed) -> None:
+    able.root.host.remove("/usr/bin/tar")
+    before = able.tree()
+    told = able.call(**able.of(V580))
+    assert told["code"] == "driver.runfile_without_tar" and "install tar" in told["msg"]
+    assert able.tree() == before
 
 
 def test_packages_of_a_driver_are_in_its_way_and_firmware_of_the_distribution_is_not(able: Installed) -> None:
