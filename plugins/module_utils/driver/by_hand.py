@@ -23,12 +23,12 @@ _LISTING = {"dnf": "dnf list --showduplicates %s", "zypper": "zypper search --de
 
 def refusal(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Refusal:
     """Why nothing is installed here, and what would be. kernels: releases that can be booted."""
-    systems = "Debian, Ubuntu, EL 9 and 10, or SLES and Leap 15 and 16"
-    wanted = "packages of source %s on %s" % (policy.source, systems)
+    wanted = "packages of source %s on Debian, Ubuntu, EL 9 and 10, or SLES and Leap 15 and 16" % policy.source
     found = "%s %s" % (facts.os_id or "an unknown system", facts.os_version)
     if policy.comes_from.is_installer:
         return Refusal(
-            "driver.runfile_by_hand", found, "%s, where NVIDIA's installer is run by us" % systems,
+            "driver.runfile_by_hand", found,
+            "Debian, Ubuntu, EL 9 and 10, or SLES and Leap 15 and 16, where NVIDIA's installer is run by us",
             "run the installer yourself, with `--silent` and `--dkms`, and set `source` to `preinstalled`",
             option="source")
     resolved = resolution(policy, facts, kernels)

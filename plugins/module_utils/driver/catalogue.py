@@ -71,13 +71,13 @@ from .tables.suse import excluded, generation_of, instead_of, is_of_kernel
 from .tables.systems import System, is_driven, system_of
 
 __all__ = (
-    "BUILDERS", "DKMS", "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY",
-    "FOREIGN_RPM", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH", "ModuleChoice",
-    "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PREBUILT_MODULES", "PRECOMPILED",
-    "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM", "System",
-    "Wanted", "architecture_of", "branch_wanted", "brings_headers", "builders", "builders_first", "choose_module",
-    "default_key", "default_repository", "excluded", "family", "generation_of", "header_packages", "headers_of", "instead_of",
-    "is_driven", "is_driver_version", "is_guest", "is_of_driver", "is_of_kernel", "kernel_packages", "leaving",
-    "matches", "module_of_guest", "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve",
-    "serves", "stream_of", "system_of", "upstream", "ways",
+    "BUILDERS", "DKMS", "EITHER", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE",
+    "FIRST_OPEN_ONLY", "FOREIGN_RPM", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH",
+    "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PREBUILT_MODULES",
+    "PRECOMPILED", "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution", "STREAM",
+    "System", "Wanted", "architecture_of", "branch_wanted", "brings_headers", "builders", "builders_first",
+    "choose_module", "default_key", "default_repository", "excluded", "family", "generation_of", "header_packages",
+    "headers_of", "instead_of", "is_driven", "is_driver_version", "is_guest", "is_of_driver", "is_of_kernel",
+    "kernel_packages", "leaving", "matches", "module_of_guest", "modules_package", "newest", "notes_on", "package_set",
+    "refuse_way", "resolve", "serves", "stream_of", "system_of", "upstream", "ways",
 )

@@ -149,7 +149,8 @@ def refuse_tools(offer: Offer, policy: Policy, facts: HostFacts, target: Target,
     backend = backend_of(facts)
     first = backend.enabled_first(policy, facts, target)
     return [Refusal(
-        "driver.no_tools", " | ".join(("%s have no %s" % (where, ", ".join(lacking)), *offer.unread)),
+        "driver.no_tools", "%s have no %s%s" % (
+            where, ", ".join(lacking), "".join(" | " + each for each in offer.unread)),
         "DKMS, and the compiler and make that it depends on: they build the kernel module",
         "%slet this host reach its own sources (`%s`), or install %s" % (
             "enable %s%s, and " % (" and ".join(first), _HOW_TO_ENABLE.get(backend.manager.name, "")) if first else "",

@@ -98,8 +98,8 @@ def target_of(
         return wanted
     if policy.comes_from.is_installer:
         leaves = replaced(policy, facts, installed)
-        return Target(policy.version, wanted.module, _builders(wanted, () if leaves else installed), leaves=leaves, replaces=leaves,
-                      file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
+        return Target(policy.version, wanted.module, _builders(wanted, () if leaves else installed), leaves=leaves,
+                      replaces=leaves, file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
     ways = prebuilt.ways(wanted)
     if policy.build not in ("auto", *ways) and ways:
         return catalogue.refuse_way(wanted, policy.build)

@@ -5,7 +5,6 @@ installer (driver/nvidia_installer.py)."""
 from __future__ import annotations
 
 import base64
-import os
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple

@@ -164,10 +164,11 @@ class Rpm:
     ) -> List[Step]:
         versions = {**(_family_after(observation, target, packages) if policy.hold else {}),
                     **self.kept_away(observation, target)}
-        return _initramfs_steps(observation, target) + self._lock_steps(observation, versions, packages.disruption if packages else Disruption.none, (
+        locks = self._lock_steps(observation, versions, packages.disruption if packages else Disruption.none, (
             "This version is left to choose from, for everybody." if policy.hold
             else "What DKMS builds gives way to no other build of its version." if versions
             else "The policy does not hold the version."))
+        return _initramfs_steps(observation, target) + locks
 
     def kept_away(self, observation: Observation, target: Target) -> Mapping[str, str]:
         """{package: its one version that is left to choose from} of what would come in the place of what is asked for.
@@ -203,7 +204,8 @@ class Rpm:
                 steps.append(restore_step(NAME, path, there, observation.originals[path]))
             else:
                 steps += self._lock_steps(observation, {}, Disruption.none, "Our locks go; those of others stay.")
-        paths = (PARAMETERS_FILE, self.stream_file, FRAMEWORK_FILE, PEERS_FILE, DRACUT_FILE, places_of(facts).sources)
+        paths = (PARAMETERS_FILE, self.stream_file, FRAMEWORK_FILE, PEERS_FILE, DRACUT_FILE,
+                 places_of(facts).sources)
         steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
                   for path in paths if path in observation.originals]
         steps += self.logout_steps(observation)
