@@ -38,11 +38,12 @@ options:
       - V(preinstalled) changes nothing, and refuses a host whose driver is not the one that is wanted, whole and of one
         version. That is its kernel module for every kernel that can be booted, C(libnvidia-ml), C(libcuda), firmware,
         C(nvidia-modprobe), and the daemons that the board needs.
-      - V(runfile) is NVIDIA's installer, on Debian and Ubuntu. It brings user space and firmware; DKMS, which comes
-        with headers and a compiler from the distribution's sources, builds the kernel module for every kernel out of
-        the same file. No module is loaded or unloaded. O(runfile_checksum) and an exact O(version) are required. Boards
-        that need the fabric manager or IMEX are refused, as it has neither; so is what needs packages of the driver's
-        repository (O(gds), O(gdrcopy), O(extra_packages)). Nothing has to be held, and O(hold) says nothing of it.
+      - V(runfile) is NVIDIA's installer. It brings user space and firmware; DKMS, which comes with headers and a
+        compiler from the sources that the host has (on EL from EPEL, on SLES from SUSE Package Hub), builds the kernel
+        module for every kernel out of the same file. No module is loaded or unloaded by it. O(runfile_checksum) and an
+        exact O(version) are required. Boards that need the fabric manager or IMEX are refused, as it has neither; so is
+        what needs packages of the driver's repository (O(gds), O(gdrcopy), O(extra_packages)). Nothing has to be held,
+        and O(hold) says nothing of it.
     type: str
     choices: [distribution, nvidia_repository, local_repository, preinstalled, runfile]
     default: nvidia_repository
@@ -213,8 +214,8 @@ options:
         the same.
       - What NVIDIA's installer (the runfile) has put there is removed by C(nvidia-uninstall) once the packages are
         fetched, as the last thing before they are installed. There is no way back to it.
-      - For V(runfile) of O(source) packages of a driver leave before the installer runs, and V(rolled_back) returns to
-        them; another version that others have installed by the installer goes too.
+      - For V(runfile) of O(source) packages of a driver leave before the installer runs, with C(apt), and
+        V(rolled_back) returns to them; another version that others have installed by the installer goes too.
       - What a driver container of the GPU Operator has loaded goes once its pod is gone; until then packages are
         fetched with V(staged), and V(present) is refused. There is no way back to it. What the container has left on
         the host M(gpuops.nvidia.gpu_driver_activation) takes away. See C(docs/driver.md).

@@ -27,9 +27,10 @@ def refusal(policy: Policy, facts: HostFacts, kernels: Sequence[str]) -> Refusal
     found = "%s %s" % (facts.os_id or "an unknown system", facts.os_version)
     if policy.comes_from.is_installer:
         return Refusal(
-            "driver.runfile_by_hand", found, "Debian or Ubuntu, where NVIDIA's installer is run by us",
-            "set `source` to `nvidia_repository` or `local_repository`; or run the installer yourself, with `--silent` "
-            "and `--dkms`, and set `source` to `preinstalled`", option="source")
+            "driver.runfile_by_hand", found,
+            "Debian, Ubuntu, EL 9 and 10, or SLES and Leap 15 and 16, where NVIDIA's installer is run by us",
+            "run the installer yourself, with `--silent` and `--dkms`, and set `source` to `preinstalled`",
+            option="source")
     resolved = resolution(policy, facts, kernels)
     if resolved is None:
         return Refusal(

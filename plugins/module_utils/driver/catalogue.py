@@ -34,6 +34,7 @@ from .tables.enterprise import MODULES as EL_MODULES
 from .tables.enterprise import SIGNER as SIGNER_OF_NVIDIA
 from .tables.enterprise import STREAM, is_of_red_hat
 from .tables.enterprise import stream as stream_of
+from .tables.enterprise import vendor as vendor_of
 from .tables.guests import is_guest
 from .tables.guests import module as module_of_guest
 from .tables.headers import KERNEL_METAPACKAGE, brings_headers, header_packages, headers_of, kernel_packages
@@ -56,7 +57,10 @@ from .tables.names import (
 from .tables.peers import PACKAGES as PEER_PACKAGES
 from .tables.repositories import REPOSITORY_DIRECTORIES, REPOSITORY_KEYS, RepositoryKey, default_key, default_repository
 from .tables.resolver import (
+    BUILDERS,
     Resolution,
+    builders,
+    builders_first,
     lags,
     leaving,
     modules_package,
@@ -71,14 +75,14 @@ from .tables.suse import excluded, generation_of, instead_of, is_of_kernel
 from .tables.systems import System, is_driven, system_of
 
 __all__ = (
-    "DKMS", "EITHER", "EL_MODULES", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS", "FIRST_COHERENT_MODE",
-    "FIRST_OPEN_ONLY", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE", "LONG_TERM_BRANCH",
-    "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES", "PREBUILT_MODULES",
-    "PRECOMPILED", "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey", "Resolution",
-    "SIGNER_OF_NVIDIA", "STREAM", "System", "Wanted", "architecture_of", "branch_wanted", "brings_headers",
-    "choose_module", "default_key", "default_repository", "excluded", "family", "generation_of", "header_packages",
-    "headers_of", "instead_of", "is_driven", "is_driver_version", "is_foreign_rpm", "is_guest", "is_of_driver",
-    "is_of_kernel", "is_of_red_hat", "kernel_packages", "lags", "leaving", "matches", "module_of_guest",
-    "modules_package", "newest", "notes_on", "package_set", "refuse_way", "resolve", "serves", "stream_of",
-    "system_of", "upstream", "ways",
+    "BUILDERS", "DKMS", "EITHER", "EL_MODULES", "FAMILY", "FAMILY_EXPRESSIONS", "FAMILY_GLOBS",
+    "FIRST_COHERENT_MODE", "FIRST_OPEN_ONLY", "GPU_ARCHITECTURES", "GpuArchitecture", "KERNEL_METAPACKAGE",
+    "LONG_TERM_BRANCH", "ModuleChoice", "OF_NVLINK5", "ONLY_AT_NVIDIA", "ONLY_IN_DISTRIBUTION", "PEER_PACKAGES",
+    "PREBUILT_MODULES", "PRECOMPILED", "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey",
+    "Resolution", "SIGNER_OF_NVIDIA", "STREAM", "System", "Wanted", "architecture_of", "branch_wanted",
+    "brings_headers", "builders", "builders_first", "choose_module", "default_key", "default_repository",
+    "excluded", "family", "generation_of", "header_packages", "headers_of", "instead_of", "is_driven",
+    "is_driver_version", "is_foreign_rpm", "is_guest", "is_of_driver", "is_of_kernel", "is_of_red_hat",
+    "kernel_packages", "lags", "leaving", "matches", "module_of_guest", "modules_package", "newest", "notes_on",
+    "package_set", "refuse_way", "resolve", "serves", "stream_of", "system_of", "upstream", "vendor_of", "ways",
 )

@@ -33,6 +33,9 @@ KEPT_SOURCES_FILE = "/etc/apt/sources.list.d/gpuops-nvidia-driver-kept.sources"
 AUTH_FILE = "/etc/apt/auth.conf.d/gpuops-nvidia-driver.conf"
 # Read after those that sort before it
 FRAMEWORK_FILE = "/etc/dkms/framework.conf.d/gpuops-nvidia-driver.conf"
+# DKMS of EPEL has every initramfs made anew as it installs a module; packages of a driver bring such a file themselves
+DRACUT_FILE = "/etc/dracut.conf.d/gpuops-nvidia-driver.conf"
+DRACUT_TEXT = managed('omit_drivers+=" nvidia nvidia_drm nvidia_modeset nvidia_peermem nvidia_uvm "\n')
 RECORDED_FILES = (KEY_FILE, SOURCES_FILE, PIN_FILE, UNATTENDED_FILE, PARAMETERS_FILE)
 OUR_FILES = (*RECORDED_FILES, FRAMEWORK_FILE, KERNEL_FILE, PEERS_FILE, GRUB_FILE)
 
@@ -45,10 +48,10 @@ PASSWORD_FILE = "%s/%s" % (credentials.DIRECTORY, PASSWORD_VARIABLE)
 RPM_KEY_FILE = "/etc/pki/rpm-gpg/" + REPOSITORY
 STREAM_FILE = "%s/%s.module" % (dnf_locks.MODULES, catalogue.STREAM)
 DNF_RECORDED_FILES = (RPM_KEY_FILE, REPO_FILE, STREAM_FILE, dnf_locks.LIST, PARAMETERS_FILE)
-DNF_FILES = (*DNF_RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE)
+DNF_FILES = (*DNF_RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE, DRACUT_FILE)
 ZYPPER_REPO_FILE = "/etc/zypp/repos.d/%s.repo" % REPOSITORY
 ZYPPER_RECORDED_FILES = (RPM_KEY_FILE, ZYPPER_REPO_FILE, zypper_locks.PATH, PARAMETERS_FILE)
-ZYPPER_FILES = (*ZYPPER_RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE)
+ZYPPER_FILES = (*ZYPPER_RECORDED_FILES, FRAMEWORK_FILE, PEERS_FILE, DRACUT_FILE)
 # Files in which others have their lines beside ours
 _SHARED = {dnf_locks.LIST: dnf_locks, zypper_locks.PATH: zypper_locks}
 

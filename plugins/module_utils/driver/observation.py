@@ -381,7 +381,8 @@ class RecordedTarget(Target):
 def superfluous(observation: Observation, record: Record) -> Dict[str, str]:
     """{package: version} of what is there because of us and was not then. Headers stay, and what builds modules."""
     return {name: version for name, version in observation.installed_by_us.items()
-            if name not in record.ours and name not in record.packages and not KEPT_NAMES.match(name)}
+            if name not in record.ours and name not in record.packages and not KEPT_NAMES.match(name)
+            and name not in catalogue.BUILDERS}
 
 
 def archives_at_hand(observation: Observation) -> Tuple[str, ...]:

@@ -70,7 +70,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
         packages, of_rpm = _of_rpm(host, journal, packages, manager)
         of_rpm = replace(of_rpm, signers=_signers(host) if asked_for(policy, facts) else None)
     watched = [name for name in packages if catalogue.FAMILY.match(name) or KEPT_NAMES.match(name)
-               or name in policy.extra_packages]
+               or name in policy.extra_packages or (policy.comes_from.is_installer and name in catalogue.BUILDERS)]
     if policy.kernel_hold:
         watched += [name for kind in prebuilt.follows(watched) for name in ["linux-" + kind] if name in packages]
     installed = {name: packages[name].version for name in watched if packages[name].installed}
@@ -159,6 +159,7 @@ def _installer(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -
         has_work=host.exists(runfile.WORK), sources=runfile.sources(host), ours=told.get("version", ""),
         file={name: told[name] for name in ("sha256", "flavour")} if told else {},
         user_space=facts.driver_userspace, is_there=not where.startswith("/") or host.is_file(where),
+        unpacks=manager_of(facts) in (None, APT) or host.which("tar") is not None,
         space=space.observe(host, runfile.CACHE) if is_written else None)
 
 

@@ -170,7 +170,8 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
     backend, places = backend_of(facts), places_of(facts)
     names = backend.foreign(policy, observation.installed)
     if names and not (policy.migrate and backend.replaces_foreign):
-        by_itself = "set `migrate` to true to have them replaced, " if backend.replaces_foreign else ""
+        by_itself = "set `migrate` to true to have them replaced, " if backend.replaces_foreign else \
+            "as `migrate` replaces packages with apt alone, " if policy.migrate else ""
         refusals.append(Refusal(
             "driver.packages_of_another_source",
             "driver packages of another source: %s" % _listed(names, observation.installed),
@@ -257,7 +258,7 @@ def _refuse_offer(
                         "check `repository_url` and `repository_key`, and this host's network and proxy",
                         option="repository_url")]
     if target.of_installer:
-        return (runfile_plan.refuse_tools(offer.versions, target, where)
+        return (runfile_plan.refuse_tools(offer, policy, facts, target, where)
                 or _refuse_transaction(observation, offer, policy, facts, target)
                 or runfile_plan.refuse_headless(observation, _coming(offer), policy, facts, target))
     offered = versions_offered(policy, facts, offer.versions)
@@ -298,6 +299,13 @@ def _refuse_transaction(
 ) -> List[Refusal]:
     done, backend = offer.transaction, backend_of(facts)
     manager = backend.manager
+    leave = {*offer.superfluous, *((*done.removes, *done.leaves) if done else ())}
+    stay = sorted(name for name in target.leaves if name in observation.installed and name not in leave)
+    if stay and not (done and done.problem):
+        return [Refusal("driver.modules_do_not_leave", "%s, which something else needs" % _listed(
+            stay, observation.installed), "no modules but those of driver %s with the %s kernel module" % (
+                target.version, target.module),
+            "see what needs them (`%s`), and remove it first" % backend.purging(stay))]
     if done is None:
         return []
     if done.problem:
@@ -561,7 +569,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
     notes += parameters.notes(observation, policy, facts, target)
     notes += peers.notes(observation, policy, facts, target)
     notes += boot_arguments.notes(observation.arguments, policy, observation.boot)
-    notes += backend_of(facts).notes(observation, coming)
+    notes += backend_of(facts).notes(observation, coming, target)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each

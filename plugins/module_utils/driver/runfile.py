@@ -58,6 +58,7 @@ class Installer:
     file:       the file that it came from: 'sha256', and the 'flavour' that was installed of it; {} where unknown.
     user_space: version of libnvidia-ml.so.1, '' without one.
     is_there:   whether the file that the policy names on this host is there; of one elsewhere nothing is known.
+    unpacks:    whether there is a tar to unpack it with: minimal systems of rpm may have none.
     space:      where it writes, None where it has nothing to write.
     """
 
@@ -70,6 +71,7 @@ class Installer:
     file: Mapping[str, str] = field(default_factory=dict)
     user_space: str = ""
     is_there: bool = True
+    unpacks: bool = True
     space: Optional[Space] = None
 
     def has(self, version: str, sha256: str) -> bool:

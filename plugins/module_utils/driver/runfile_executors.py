@@ -28,7 +28,7 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.steps import Executor
 from ..hardware.runfile import MEMORY
-from ..packages.apt import index
+from ..packages.managers import manager_of_step
 from . import runfile, runfile_removal
 from .policy import Policy
 from .record import MEMORY as RECORD
@@ -67,7 +67,7 @@ def fetcher(policy: Policy) -> Executor:
         host.make_directory(STORE, 0o700)
         host.remove(_FETCHED)
         try:
-            _bring(host, policy, place, step.parameters["timeout"])
+            _bring(host, policy, step)
             found = sha256(host, _FETCHED)
             if found != wanted:
                 raise GpuOpsError(
@@ -86,13 +86,14 @@ def fetcher(policy: Policy) -> Executor:
     return fetch
 
 
-def _bring(host: Host, policy: Policy, place: str, timeout: float) -> None:
+def _bring(host: Host, policy: Policy, step: Step) -> None:
+    place, timeout, manager = step.parameters["place"], step.parameters["timeout"], manager_of_step(step)
     if place.startswith("/"):
         done = host.run(["cp", host.path(place), host.path(_FETCHED)], check=False, timeout=timeout)
     else:
-        done = index.download(host, place, host.path(_FETCHED), policy.runfile_credentials, timeout)
+        done = manager.fetch(host, place, host.path(_FETCHED), policy.runfile_credentials, timeout)
     if done.rc != 0 or not host.is_file(_FETCHED):
-        raise _not_fetched(place, done)
+        raise _not_fetched(place, done, manager.name)
 
 
 def _judge(host: Host, step: Step) -> None:
@@ -125,12 +126,13 @@ def _remove_names(host: Host, sha256_of: str) -> None:
             host.remove("%s/%s" % (STORE, name))
 
 
-def _not_fetched(place: str, done: CommandResult) -> GpuOpsError:
+def _not_fetched(place: str, done: CommandResult, manager: str) -> GpuOpsError:
     told = " | ".join((done.stderr or done.stdout).splitlines()[-3:]) or "it ended with %d" % done.rc
     return GpuOpsError(
         "driver.runfile_not_fetched",
         found="%s cannot be fetched: %s" % (place, told), wanted="NVIDIA's installer",
-        remedy="check `runfile` and `version`, this host's network and proxy (apt's), and the space in %s" % STORE,
+        remedy="check `runfile` and `version`, this host's network and proxy (%s's), and the space in %s" % (
+            manager, STORE),
         cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr, option="runfile")
 
 

@@ -17,9 +17,11 @@ from ..core.facts import HostFacts
 from ..core.plan import Disruption, Step
 from ..core.refusal import Refusal
 from ..packages import refusals, space
+from ..packages.managers import ZYPPER
 from ..packages.model import Simulation
 from . import building, catalogue, runfile
-from .observation import Observation, foreseen, installer_runs
+from .backends.chosen import backend_of
+from .observation import Observation, Offer, foreseen, installer_runs
 from .policy import Policy
 from .record import Record
 from .target import Target
@@ -29,6 +31,7 @@ FETCH, INSTALL, FORGET = "runfile.fetch", "runfile.install", "runfile.forget"
 # With the numbers that programs for them have (elf.h, EM_X86_64 and EM_AARCH64)
 ARCHITECTURES: Mapping[str, int] = {"x86_64": 62, "aarch64": 183}
 _NVIDIAS = "https://us.download.nvidia.com/tesla/%s/"
+_HOW_TO_ENABLE: Mapping[str, str] = {ZYPPER.name: " (`SUSEConnect --product`, each)"}
 # Of 590.48.01 for x86_64, with room to spare: the file, what it unpacks to, and what it installs
 _FILE, _UNPACKED, _INSTALLED = 600 * space.MIB, 1600 * space.MIB, 1200 * space.MIB
 
@@ -64,8 +67,7 @@ def refuse_host(observation: Observation, policy: Policy, facts: HostFacts) -> L
                 ", ".join(observation.leftovers)),
             "a driver that something can take away, or none", "remove those files, or set `source` to `preinstalled`",
             option="source"))
-    elif observation.leftovers and observation.installed and any(
-            policy.comes_from.foreign.match(name) for name in observation.installed):
+    elif observation.leftovers and backend_of(facts).foreign(policy, observation.installed):
         found.append(Refusal(
             "driver.runfile_over_packages", "files of NVIDIA's installer beside packages of a driver: %s" % (
                 ", ".join(observation.leftovers)),
@@ -88,9 +90,14 @@ def refuse_target(observation: Observation, policy: Policy, facts: HostFacts, ta
             "driver.runfile_not_there", "no file %s on this host" % place(policy, facts),
             "NVIDIA's installer %s for %s" % (target.version, facts.arch),
             "put it there, or correct `runfile`: a path is one on the host", option="runfile")]
+    if not observation.installer.unpacks:
+        return [Refusal(
+            "driver.runfile_without_tar", "no `tar` on this host", "what NVIDIA's installer unpacks itself with",
+            "run `%s install tar`" % backend_of(facts).manager.name)]
     refused = [] if observation.offer is not None else refuse_headless(observation, {}, policy, facts, target)
+    cleared = backend_of(facts).make_room[space.SYSTEM]
     return refused or refusals.no_space(observation.installer.space, _room(observation, target), {
-        runfile.CACHE: " (`apt-get clean`)", space.SYSTEM: " (`apt-get clean`)"})
+        runfile.CACHE: cleared, space.SYSTEM: cleared})
 
 
 def refuse_headless(
@@ -106,7 +113,7 @@ def refuse_way_back(observation: Observation, record: Record, target: Target) ->
 
 def refuse_once_gone(observation: Observation, record: Record) -> List[Refusal]:
     """What would keep the recorded driver of an installer from being installed again, had it gone."""
-    packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
+    packages = sorted(name for name, version in observation.installed.items() if catalogue.is_of_driver(name, version))
     lacks = "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
         "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
     found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
@@ -134,13 +141,20 @@ def _room(observation: Observation, target: Target) -> Simulation:
     return Simulation({}, (), download=0 if observation.installer.has_work else _UNPACKED, unpacked=_INSTALLED)
 
 
-def refuse_tools(versions: Mapping[str, Sequence[str]], target: Target, where: str) -> List[Refusal]:
+def refuse_tools(offer: Offer, policy: Policy, facts: HostFacts, target: Target, where: str) -> List[Refusal]:
     """Of what builds the module the sources of the host have to bring what is not there."""
-    lacking = [name for name in target.packages.required if not target.package_version(name, versions)]
-    return [] if not lacking else [Refusal(
-        "driver.no_tools", "%s has no %s" % (where, ", ".join(lacking)),
+    lacking = [name for name in target.packages.required if not target.package_version(name, offer.versions)]
+    if not lacking:
+        return []
+    backend = backend_of(facts)
+    first = backend.enabled_first(policy, facts, target)
+    return [Refusal(
+        "driver.no_tools", "%s have no %s%s" % (
+            where, ", ".join(lacking), "".join(" | " + each for each in offer.unread)),
         "DKMS, and the compiler and make that it depends on: they build the kernel module",
-        "let this host reach its own sources (`apt-get update`), or install %s" % ", ".join(lacking))]
+        "%slet this host reach its own sources (`%s`), or install %s" % (
+            "enable %s%s, and " % (" and ".join(first), _HOW_TO_ENABLE.get(backend.manager.name, "")) if first else "",
+            refusals.WORDS[backend.manager.name].update, ", ".join(lacking)))]
 
 
 # steps
@@ -154,7 +168,7 @@ def fetch_steps(observation: Observation, policy: Policy, facts: HostFacts, targ
         "The file is on the host, and is the one that is wanted, before anything on it changes.",
         change={"before": {"sha256": None}, "after": {"sha256": target.file["sha256"]}},
         parameters={"place": place(policy, facts), "version": target.version, "module": target.module,
-                    "arch": facts.arch, "timeout": 3600})]
+                    "arch": facts.arch, "manager": backend_of(facts).manager.name, "timeout": 3600})]
 
 
 def removal_steps(observation: Observation, facts: HostFacts, target: Target) -> List[Step]:

@@ -15,8 +15,6 @@ from .catalogue import DKMS, PRECOMPILED, PackageSet, Wanted, system_of
 from .policy import Policy
 from .prebuilt import NOTHING, Prebuilt
 
-# What builds the module of NVIDIA's installer: DKMS depends on a compiler and on make
-TOOLS = PackageSet("", ("dkms",), floating=frozenset(("dkms",)))
 _ALWAYS = ("debian", "ubuntu")
 _ASKED_BRANCHES = (535, 550, 570, 580, 590, 595)
 
@@ -77,15 +75,15 @@ class Target:
 
 
 def is_driven(policy: Policy, facts: HostFacts) -> bool:
-    """Whether this driver is installed here by us: on the systems of rpm not by NVIDIA's installer, not as a guest of
-    vGPU, and not from the distribution's own source, which packages of its own name, but for RHEL's: that its modules
-    are for a kernel stands in their names."""
+    """Whether this driver is installed here by us: on the systems of rpm not as a guest of vGPU, and not from the
+    distribution's own source, which packages of its own name, but for RHEL's: that its modules are for a kernel stands
+    in their names."""
     system = system_of(facts.os_id, facts.os_version, facts.arch)
     if system is None:
         return facts.os_id in _ALWAYS
     return catalogue.is_driven(system) and (facts.os_id in _ALWAYS or not (
-        (policy.comes_from.of_distribution and system.os_id != "rhel") or policy.comes_from.is_installer
-        or facts.vgpu_manager))
+        (policy.comes_from.of_distribution and system.os_id != "rhel")
+        or (facts.vgpu_manager and not policy.comes_from.is_installer)))
 
 
 def target_of(
@@ -101,8 +99,8 @@ def target_of(
         return wanted
     if policy.comes_from.is_installer:
         leaves = replaced(policy, facts, installed)
-        return Target(policy.version, wanted.module, TOOLS, leaves=leaves, replaces=leaves,
-                      file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
+        return Target(policy.version, wanted.module, _builders(wanted, () if leaves else installed), leaves=leaves,
+                      replaces=leaves, file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
     ways = catalogue.ways(wanted)
     if policy.build not in ("auto", *ways) and ways:
         return catalogue.refuse_way(wanted, policy.build)
@@ -126,6 +124,13 @@ def target_of(
         version = present if present and not replaces and catalogue.matches(present, policy.version) else ""
     return Target(version or catalogue.newest(known, policy.version), wanted.module, packages, leaves=leaves,
                   replaces=replaces)
+
+
+def _builders(wanted: Wanted, there: Iterable[str]) -> PackageSet:
+    """What builds the module of NVIDIA's installer; what is there of it is good as it is. A transaction that packages
+    leave with names something that comes or stays."""
+    names = catalogue.builders(wanted.system)
+    return PackageSet("", tuple(name for name in names if name not in there), floating=frozenset(names))
 
 
 def replaced(policy: Policy, facts: HostFacts, installed: Iterable[str]) -> Tuple[str, ...]:

@@ -26,7 +26,7 @@ from typing import (
     Tuple,
 )
 
-from ..core.host import Host
+from ..core.host import CommandResult, Host
 from ..core.journal import PackageChange
 from ..core.plan import Step
 from ..core.refusal import Refusal
@@ -139,6 +139,12 @@ class PackageManager(Protocol):
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         """Have the manager's own lists name what is asked for. Raises GpuOpsError where they do not then."""
+
+    def fetch(
+        self, host: Host, url: str, target: str, told: Optional[Credentials], timeout: float
+    ) -> CommandResult:
+        """Bring a file into a real path, through the proxy that the manager goes through; its end tells whether it
+        came. told: who we are for that address."""
 
     def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
         """A repository's public key, armoured; key: a URL, a path on the host, or armoured text."""

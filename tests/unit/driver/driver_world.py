@@ -113,6 +113,10 @@ HISTORIES = {DNF: dnf_history, ZYPPER: zypper_history}
 NO_MODULE: Dict[str, Any] = {"module": "", "license": "", "signer": "", "key": "", "trusted": True}
 # What NVIDIA's repository has of GPUDirect Storage and GDRCopy
 PEER_VERSIONS = {"nvidia-fs-dkms": "2.29.4-1", "gdrdrv-dkms": "2.6-1", "libgdrapi": "2.6-1"}
+# What a distribution has of what builds a module, and what comes along
+BUILDERS = {DNF: {"gcc": "11.5.0-5.el9", "make": "1:4.3-8.el9", "dkms": "3.2.2-1.el9"},
+            ZYPPER: {"gcc": "7-3.9.1", "make": "4.2.1-7.3.2", "dkms": "3.0.13-bp157.1.1"}}
+ALONG = {DNF: {"glibc-devel": "2.34-168.el9"}, ZYPPER: {"gcc7": "7.5.0-1.2"}}
 # As modinfo tells it
 LICENSES = {True: "Dual MIT/GPL", False: "NVIDIA"}
 
@@ -338,6 +342,10 @@ class World(world.World):
         target = target_of(wanted, there, seen.installed, versions, replace(seen.prebuilt, offered=modules))
         if not isinstance(target, Target):
             return Offer(versions=versions, key=key, modules=modules)
+        if target.of_installer:
+            return self._offer_of_builders(seen, target, {
+                name: [version] if self.headers_offered else []
+                for name, version in header_packages(seen, wanted, there).items()})
         for name in target.packages.required + target.packages.optional:
             its = "" if name in ("nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq") else epoch
             versions[name] = ["%s%s-1.el9" % (its, each) for each in offered]
@@ -379,6 +387,8 @@ class World(world.World):
             versions[name] = self._of_generation(name)
         headers = {"%s.1" % name: ["%s.1" % version] for name, version in header_packages(seen, wanted, there).items()
                    if self.headers_offered and not target.is_precompiled}
+        if target.of_installer:
+            return self._offer_of_builders(seen, target, headers)
         versions.update(headers)
         request = requested(target, seen, versions, tuple(headers))
         if not request:
@@ -397,6 +407,18 @@ class World(world.World):
             {} if held else installs, () if held else target.leaves, before={} if held else before, request=request,
             allow_downgrade=goes_down(self.installed, installs, ZYPPER.compare), leaves=target.leaves, held=held,
             problem="nothing provides %s" % held[0] if held else ""))
+
+    def _offer_of_builders(self, seen: Observation, target: Target, headers: Dict[str, List[str]]) -> Offer:
+        """What builds the module of NVIDIA's installer, from the repositories of a host with rpm."""
+        manager = manager_of(self.facts)
+        assert manager is not None
+        versions = {**{name: [BUILDERS[manager][name]] for name in target.packages.floating}, **headers}
+        versions["dkms"] = versions["dkms"] if self.tools_offered else []
+        request = requested(target, seen, versions, tuple(headers))
+        if not request or not all(versions[name] for name in target.packages.required):
+            return Offer(versions=versions)
+        installs = {**request, **(ALONG[manager] if "gcc" in request else {})}
+        return Offer(versions=versions, transaction=Simulation(installs, (), before={}, request=request))
 
     def _of_generation(self, name: str) -> List[str]:
         """Versions of a package that the repository has, newest first."""
@@ -610,7 +632,7 @@ class World(world.World):
 
     def runfile_install(self, step: Step) -> Disruption:
         assert not self.more.get("runfile") and not self.installer.is_half, "another one is there"
-        assert not any(map(catalogue.FAMILY.match, self.installed)), "packages are there"
+        assert not any(catalogue.is_of_driver(*package) for package in self.installed.items()), "packages are there"
         version, sha256 = step.change["after"]["driver"], step.parameters["sha256"]
         assert self.installer.cached[sha256] == version
         self.more = {**self.more, "leftovers": ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi"), "runfile": version}
@@ -717,7 +739,8 @@ class World(world.World):
 
     def _module(self) -> str:
         """Which module the installed packages bring, or the installer has."""
-        if self.more.get("runfile") and not any(map(catalogue.FAMILY.match, self.installed)):
+        if self.more.get("runfile") and not any(
+                catalogue.is_of_driver(*package) for package in self.installed.items()):
             return self.installer.sources.get(self.more["runfile"]) or OPEN
         return OPEN if any("open" in name for name in self.installed if catalogue.FAMILY.match(name)) else PROPRIETARY
 
@@ -770,6 +793,10 @@ class World(world.World):
     def say_elsewhere(self) -> None:
         """The file that the policy names is not on the host."""
         self.installer = replace(self.installer, is_there=False)
+
+    def say_untarred(self) -> None:
+        """The host has no tar."""
+        self.installer = replace(self.installer, unpacks=False)
 
     def say_uncached(self) -> None:
         """Somebody removes what was fetched of it."""

@@ -128,8 +128,8 @@ place() { # type name
     case $1 in
     INSTALLER_BINARY | UTILITY_BINARY | NVIDIA_MODPROBE | UTILITY_BIN_SYMLINK) echo "/usr/bin/$2" ;;
     FIRMWARE) echo "/lib/firmware/nvidia/$version/$2" ;;
-    GLX_CLIENT_LIB) test -z "$opengl" || echo "/usr/lib/%(arch)s-linux-gnu/$2" ;;
-    CUDA_LIB | UTILITY_LIB | CUDA_SYMLINK | UTILITY_LIB_SYMLINK) echo "/usr/lib/%(arch)s-linux-gnu/$2" ;;
+    GLX_CLIENT_LIB) test -z "$opengl" || echo "%(libraries)s/$2" ;;
+    CUDA_LIB | UTILITY_LIB | CUDA_SYMLINK | UTILITY_LIB_SYMLINK) echo "%(libraries)s/$2" ;;
     esac
 }
 
@@ -219,10 +219,12 @@ __DKMS_MODULES
 """
 
 
-def installer(path: Path, version: str, root: str, arch: str = "x86_64", **changed: str) -> str:
-    """Write it, and tell its SHA-256. root: the host's, '' for '/'. changed: {name of a file in it, '/' as '__': text,
+def installer(path: Path, version: str, root: str, arch: str = "x86_64", libraries: str = "", **changed: str) -> str:
+    """Write it, and tell its SHA-256. root: the host's, '' for '/'. libraries: where the distribution has them, '' for
+    Debian's place. changed: {name of a file in it, '/' as '__': text,
     a character a byte}, '' where it is not in it."""
     words = {"version": version, "root": root, "arch": arch, "name": "NVIDIA-Linux-%s-%s" % (arch, version),
+             "libraries": libraries or "/usr/lib/%s-linux-gnu" % arch,
              "options": " ".join(OPTIONS.split()), "booleans": " ".join(BOOLEANS.split())}
     files: Dict[str, str] = {
         "nvidia-installer": _INSTALLER % words, ".manifest": _MANIFEST % words,

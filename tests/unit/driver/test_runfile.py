@@ -30,7 +30,8 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import observ
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.runfile_executors import machine_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.runfile import MEMORY
-from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import index, running
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import manager as apt
+from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import running
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Credentials
 
 pytestmark = pytest.mark.skipif(
@@ -271,7 +272,7 @@ def test_credentials_are_in_no_step_and_are_what_the_place_is_asked_with(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
-    monkeypatch.setattr(index, "download", lambda host, url, target, told, timeout: asked.append((url, told)) or
+    monkeypatch.setattr(apt, "download", lambda host, url, target, told, timeout: asked.append((url, told)) or
                         CommandResult((), 1, "", "401"))
     plan = host.run_of(OLD, runfile="https://somebody:s3cret@mirror.example.org/nvidia/")
     assert "s3cret" not in json.dumps(plan.to_dict())

@@ -232,9 +232,10 @@ def extensions() -> Path:
     """RHEL's repositories Extensions and Supplementary: without epochs, with Red Hat's modules of some kernels."""
     made = [replace(each, epoch=0, relations=tuple(relation.replace("= 3:", "= ") for relation in each.relations))
             for version in (OLDER_580, V580, V595) for each in driver(version) if each.name not in (OPEN, CLOSED)]
+    made += [*(kmod(version, 570, "kmod-nvidia-open") for version in (OLDER_580, V595)),
+             kmod(V580, 611, "kmod-nvidia-open"), kmod(V580, 570, "kmod-64k-nvidia-open")]
     return publish(Path(tempfile.mkdtemp(prefix="gpuops-test-rpm-")), [
-        *made, *(kmod(version, 570, "kmod-nvidia-open") for version in (OLDER_580, V595)),
-        kmod(V580, 611, "kmod-nvidia-open"), kmod(V580, 570, "kmod-64k-nvidia-open")], key="two")
+        replace(each, relations=(*each.relations, "Vendor: Red Hat, Inc.")) for each in made], key="two")
 
 
 @lru_cache(maxsize=None)

@@ -661,9 +661,14 @@ def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_sourc
     told = rhel.call(version="580", **OF_RED_HAT)
     assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
     assert "rhel-10-for-x86_64-extensions-rpms, rhel-10-for-x86_64-supplementary-rpms" in told["msg"]
+    # NVIDIA's own, for CUDA: its user space has the same names and a greater epoch
+    rhel.root.configure("cuda", scratch_rpm.nvidia())
+    told = rhel.call(version="580", **OF_RED_HAT)
+    assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
     rhel.root.configure("extensions", scratch_rpm.extensions(), "two")
     done = change(rhel, version="580", **OF_RED_HAT)
     assert actions(done) == ["packages.download", "file.write", "packages.install"], "it has no repository of ours"
+    assert not [version for name, version in rhel.root.installed().items() if "nvidia" in name and ":" in version]
     assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]
     rhel.root.dnf("update")
     assert set(driver(rhel).values()) == {OLDER_580}

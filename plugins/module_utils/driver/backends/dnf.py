@@ -67,7 +67,7 @@ class Dnf(Rpm):
         return [*_stream_steps(observation, policy, facts, target, disruption),
                 *super().steps_before(observation, policy, facts, target, packages)]
 
-    def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
+    def notes(self, observation: Observation, coming: Mapping[str, str], target: Target) -> List[str]:
         if not any(map(catalogue.EL_MODULES.match, coming)):
             return []
         return ["An update of the kernel brings no module of this driver: run this again before that kernel boots, or "
@@ -89,7 +89,9 @@ def _stream_steps(
 
 
 def streams_wanted(policy: Policy, facts: HostFacts, target: Target) -> Dict[str, str]:
-    """{module: stream} of a driver, {} on a system that has no streams."""
+    """{module: stream} of a driver, {} on a system that has no streams, and of a driver that is in no package."""
+    if target.of_installer:
+        return {}
     stream = catalogue.stream_of(replace(wanted_of(
         policy, facts, catalogue.branch_wanted(target.version), target.module), build=target.build))
     module, _colon, name = stream.partition(":")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Dict, List, Mapping, Optional
+from typing import Callable, Dict, Iterable, List, Mapping, Optional
 
 from ...core.facts import HostFacts
 from ...core.host import Host
@@ -50,14 +50,18 @@ def read_offer(host: Host, observation: Observation, policy: Policy, facts: Host
 
 
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
-    versions = opened.versions(anchors(policy, facts), origin.url)
-    modules = _modules_offered(opened, observation, policy, facts, origin, versions)
+    def offered(names: Iterable[str]) -> Dict[str, List[str]]:
+        return opened.versions(names, origin.url, vendor)
+
+    vendor = _vendor(policy, facts)
+    versions = offered(anchors(policy, facts))
+    modules = _modules_offered(offered, observation, policy, facts, versions)
     target = target_of(policy, facts, observation.installed, versions, replace(observation.prebuilt, offered=modules))
     if not isinstance(target, Target):
         return Offer(versions=versions, modules=modules)
     family = catalogue.family(observation.installed, target.packages.floating)
     others = {*target.packages.required, *target.packages.optional, *family}.difference(versions)
-    versions.update(opened.versions(others, origin.url))
+    versions.update(offered(others))
     for name in target.packages.floating:
         # They may come from the distribution's own repositories
         versions.update(opened.versions([name]))
@@ -76,9 +80,15 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
                  returnable=there_and_before(opened, observation))
 
 
+def _vendor(policy: Policy, facts: HostFacts) -> str:
+    """Whose packages count, where no repository of ours tells it."""
+    system = catalogue.system_of(facts.os_id, facts.os_version, facts.arch)
+    return catalogue.vendor_of(system, policy.comes_from.of_distribution) if system else ""
+
+
 def _modules_offered(
-    opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin,
-    versions: Mapping[str, List[str]]
+    offered: Callable[[Iterable[str]], Dict[str, List[str]]], observation: Observation, policy: Policy,
+    facts: HostFacts, versions: Mapping[str, List[str]]
 ) -> Optional[Dict[str, Dict[str, str]]]:
     """See Offer.modules. They are named by driver and kernel."""
     wanted = chosen(policy, facts, observation.installed, versions)
@@ -86,7 +96,7 @@ def _modules_offered(
         return None
     named = [name for driver in versions_offered(policy, facts, versions) for name in prebuilt.names(
         replace(wanted, version=driver), observation.kernels, observation.installed)]
-    return {name: dict.fromkeys(found, "") for name, found in opened.versions(named, origin.url).items() if found}
+    return {name: dict.fromkeys(found, "") for name, found in offered(named).items() if found}
 
 
 def _leaving(

@@ -20,7 +20,7 @@ from ...hardware.peer_modules import PEERS_FILE
 from ...packages.manager import PackageManager
 from .. import catalogue
 from ..archive import STORE
-from ..files import FRAMEWORK_FILE, RPM_KEY_FILE, places_of, repository_of
+from ..files import DRACUT_FILE, DRACUT_TEXT, FRAMEWORK_FILE, RPM_KEY_FILE, places_of, repository_of
 from ..observation import Observation
 from ..origin import Origin, origin_of
 from ..peer_builds import wanted_products
@@ -51,6 +51,9 @@ class Rpm:
     replaces_foreign = False
 
     def foreign(self, policy: Policy, installed: Mapping[str, str]) -> List[str]:
+        """Firmware of the distribution is called as a driver is (nvidia-gpu-firmware), and is none."""
+        if policy.comes_from.is_installer:
+            return sorted(name for name, version in installed.items() if catalogue.is_of_driver(name, version))
         return sorted(name for name in installed
                       if catalogue.is_foreign_rpm(name, policy.comes_from.of_distribution))
 
@@ -82,7 +85,9 @@ class Rpm:
         return found
 
     def refuse_target(self, policy: Policy, facts: HostFacts, target: Target) -> List[Refusal]:
-        """Of some branches there is no set."""
+        """Of some branches there is no set; NVIDIA's installer has both kernel modules."""
+        if target.of_installer:
+            return []
         resolved = catalogue.resolve(wanted_of(policy, facts, catalogue.branch_wanted(target.version or policy.version),
                                                target.module), build=target.build)
         return [resolved] if isinstance(resolved, Refusal) else []
@@ -100,14 +105,17 @@ class Rpm:
             "packages; then run this again" % self.reinstalls)]
 
     def enabled_first(self, policy: Policy, facts: HostFacts, target: Target) -> Tuple[str, ...]:
+        if target.of_installer:
+            return catalogue.builders_first(wanted_of(policy, facts, 0, target.module).system)
         resolved = catalogue.resolve(wanted_of(policy, facts, catalogue.branch_wanted(target.version), target.module),
                                      build=target.build)
         return () if isinstance(resolved, Refusal) else resolved.enabled_first
 
     def repository_steps(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
-        origin, places = origin_of(policy, facts), places_of(facts)
         if not policy.from_repository:
-            return self.login_steps(observation, origin)
+            # One that is there stays as it is, with who we are for it: without that dnf would end at it
+            return []
+        origin, places = origin_of(policy, facts), places_of(facts)
         key = origin.key_text or (observation.offer.key if observation.offer else "")
         login = self.login_steps(observation, origin)
         steps: List[Step] = login if origin.credentials else []
@@ -158,10 +166,11 @@ class Rpm:
     ) -> List[Step]:
         versions = {**(_family_after(observation, target, packages) if policy.hold else {}),
                     **self.kept_away(observation, target)}
-        return self._lock_steps(observation, versions, packages.disruption if packages else Disruption.none, (
+        locks = self._lock_steps(observation, versions, packages.disruption if packages else Disruption.none, (
             "This version is left to choose from, for everybody." if policy.hold
             else "What DKMS builds gives way to no other build of its version." if versions
             else "The policy does not hold the version."))
+        return _initramfs_steps(observation, target) + locks
 
     def kept_away(self, observation: Observation, target: Target) -> Mapping[str, str]:
         """{package: its one version that is left to choose from} of what would come in the place of what is asked for.
@@ -183,7 +192,7 @@ class Rpm:
     def finish_before_removal(self, observation: Observation, facts: HostFacts, removal_follows: bool) -> List[Step]:
         return self._finish(observation) if observation.ours_unfinished else []
 
-    def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
+    def notes(self, observation: Observation, coming: Mapping[str, str], target: Target) -> List[str]:
         return []
 
     def steps_back(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:
@@ -197,7 +206,8 @@ class Rpm:
                 steps.append(restore_step(NAME, path, there, observation.originals[path]))
             else:
                 steps += self._lock_steps(observation, {}, Disruption.none, "Our locks go; those of others stay.")
-        paths = (PARAMETERS_FILE, self.stream_file, FRAMEWORK_FILE, PEERS_FILE, places_of(facts).sources)
+        paths = (PARAMETERS_FILE, self.stream_file, FRAMEWORK_FILE, PEERS_FILE, DRACUT_FILE,
+                 places_of(facts).sources)
         steps += [restore_step(NAME, path, observation.files.get(path), observation.originals[path])
                   for path in paths if path in observation.originals]
         steps += self.logout_steps(observation)
@@ -205,6 +215,12 @@ class Rpm:
         return steps + [restore_step(NAME, RPM_KEY_FILE, observation.files.get(RPM_KEY_FILE),
                                      observation.originals[RPM_KEY_FILE])
                         for path in (RPM_KEY_FILE,) if path in observation.originals]
+
+
+def _initramfs_steps(observation: Observation, target: Target) -> List[Step]:
+    return own_file(
+        observation, DRACUT_FILE, DRACUT_TEXT, "An initramfs that has a driver's module would load that one, whichever "
+        "is installed by then.") if target.of_installer else []
 
 
 def _family_after(observation: Observation, target: Target, packages: Optional[Step]) -> Mapping[str, str]:

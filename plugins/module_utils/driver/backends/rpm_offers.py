@@ -81,7 +81,8 @@ def _read_at_hand(
     beside_system: what the driver needs beside its own packages may come from the host's own repositories.
     """
     there, places = archive.at_hand(host), places_of(facts)
-    if not there or not origin.url or observation.files.get(places.sources) != places.sources_text(origin):
+    if not there or policy.comes_from.is_installer or (
+            origin.url and observation.files.get(places.sources) != places.sources_text(origin)):
         return None
     try:
         with index(host, [], beside_system, list(there.values())) as opened:

@@ -17,7 +17,7 @@ from ...packages.zypper import history
 from ...packages.zypper.locks import NO_VERSION
 from ...packages.zypper.manager import ZYPPER
 from .. import building, catalogue
-from ..observation import Observation
+from ..observation import Observation, installer_runs
 from ..policy import Policy
 from ..target import Target
 from .backend import Backend
@@ -50,11 +50,11 @@ class Zypper(Rpm):
     def kept_away(self, observation: Observation, target: Target) -> Mapping[str, str]:
         return kept_away(observation, target)
 
-    def notes(self, observation: Observation, coming: Mapping[str, str]) -> List[str]:
+    def notes(self, observation: Observation, coming: Mapping[str, str], target: Target) -> List[str]:
         """Whether the packages allow it themselves, only they tell; of a driver that is there already, nobody is told.
         """
-        path = observation.of_rpm.unsupported
-        if not path or not building.loses(coming):
+        path, comes = observation.of_rpm.unsupported, target.of_installer and installer_runs(observation, target)
+        if not path or not (comes or building.loses(coming)):
             return []
         return ["modprobe loads no module here that SUSE does not support, as are those that DKMS builds "
                 "(allow_unsupported_modules 0 in %s). Where the driver does not load for that reason, allow it: "

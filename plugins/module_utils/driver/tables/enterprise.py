@@ -43,6 +43,8 @@ MODULES = re.compile(r"^kmod(-[a-z0-9]+)?-nvidia(-open)?-(\d{3}(?:\.\d+){1,2})-(
 _BUILT_HERE = re.compile(r"^kmod-nvidia-(open|latest)-dkms$")
 # As the certificate calls itself whose key signs NVIDIA's modules
 SIGNER = "NVIDIA"
+# Red Hat's packages of user space are called as NVIDIA's are, whose repository may be there for CUDA
+_VENDOR = "Red Hat, Inc."
 
 
 def builds(wanted: Wanted) -> Tuple[str, ...]:
@@ -87,6 +89,11 @@ def serves(package: str, kernel: str) -> bool:
         _kind_of(kernel), _OF_RELEASE.sub("", kernel))
 
 
+def vendor(system: System, of_distribution: bool) -> str:
+    """Whose packages a set is of, as they say it themselves; '' where their repository tells it."""
+    return _VENDOR if of_distribution and system.os_id == "rhel" else ""
+
+
 def excluded(names: Iterable[str], installed: Iterable[str]) -> Tuple[str, ...]:
     """Installed packages whose modules are in the place of those of a driver: beside modules that come built those
     of other drivers, and what is built here; beside what is built here all that come built."""
@@ -127,8 +134,11 @@ def enabled_first(wanted: Wanted) -> Tuple[str, ...]:
     if wanted.of_distribution:
         return ("rhel-%d-for-%s-extensions-rpms" % (system.major, system.arch),
                 "rhel-%d-for-%s-supplementary-rpms" % (system.major, system.arch)) if system.os_id == "rhel" else ()
-    if system.family != ENTERPRISE or wanted.build == PRECOMPILED:
-        return ()
+    return () if system.family != ENTERPRISE or wanted.build == PRECOMPILED else builders_first(system)
+
+
+def builders_first(system: System) -> Tuple[str, ...]:
+    """Where dkms is, and what it needs."""
     return ("epel", _builder(system))
 
 

@@ -17,6 +17,8 @@ from .repositories import Definition
 from .sets import ANY_VERSION, DKMS, EXACT, PRECOMPILED, PackageSet, Wanted
 from .systems import AMAZON, APT, DEBIAN, DNF, ENTERPRISE, FEDORA, SUSE, UBUNTU, ZYPPER, System
 
+# A compiler, make, and what calls them
+BUILDERS = ("gcc", "make", "dkms")
 # NVIDIA's rpm packages of the driver itself; those of the fabric, and of SUSE's systems, have none
 _EPOCH = 3
 
@@ -209,4 +211,16 @@ def header_packages(system: System, kernels: Sequence[str]) -> Tuple[str, ...]:
 
 def _compiler(system: System) -> Tuple[str, ...]:
     """What dkms of Debian and Ubuntu brings along by itself."""
-    return () if system.manager == APT else ("gcc", "make") if system.manager == ZYPPER else ("gcc", "make", "dkms")
+    return () if system.manager == APT else BUILDERS[:2] if system.manager == ZYPPER else BUILDERS
+
+
+def builders(system: System) -> Tuple[str, ...]:
+    """What builds a module whose source comes in no package."""
+    return tuple(dict.fromkeys((*_compiler(system), *BUILDERS[2:])))
+
+
+def builders_first(system: System) -> Tuple[str, ...]:
+    """Repositories, beside the system's first ones, that have it."""
+    if system.family == ENTERPRISE:
+        return enterprise.builders_first(system)
+    return suse.builders_first(system) if system.family == SUSE else ()

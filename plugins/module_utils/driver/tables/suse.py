@@ -19,7 +19,8 @@ Sources: NVIDIA Driver Installation Guide; SUSE's documentation of the open driv
 kernel module packages and of the change from G06 to G07; nvidia-open-driver-G07-signed.spec and its preamble (versions,
 conflicts); nvidia-open-driver-G06-signed.spec and its changes (since when one replaces another; the empty package);
 SUSE/BCI-dockerfile-generator, NvidiaDriverBCI (what of NVIDIA's repository each branch is: built by DKMS since 575,
-either kernel module in either generation); kernel-binary.spec of SUSE's kernels (release and version).
+either kernel module in either generation); kernel-binary.spec of SUSE's kernels (release and version); AMD's and
+NVIDIA's installation guides (that dkms for SLES is in SUSE Package Hub).
 """
 from __future__ import annotations
 
@@ -28,6 +29,7 @@ from typing import Iterable, Sequence, Tuple
 
 from ...core.versions import version_key
 from .sets import DKMS, FULL, PRECOMPILED, PackageSet, Wanted
+from .systems import System
 
 _FIRST_G07 = 590
 # What NVIDIA has of branches before it is built for one kernel
@@ -135,6 +137,14 @@ def is_of_kernel(version: str, release: str) -> bool:
 
 def headers(kernels: Sequence[str]) -> Tuple[str, ...]:
     return tuple(dict.fromkeys("kernel-%s-devel" % flavour_of(kernel) for kernel in kernels))
+
+
+def builders_first(system: System) -> Tuple[str, ...]:
+    """Where dkms and a compiler are, as SUSEConnect names them; Leap's own repository has both."""
+    if system.os_id != "sles":
+        return ()
+    names = ("sle-module-development-tools", "PackageHub") if system.major == 15 else ("PackageHub",)
+    return tuple("%s/%s/%s" % (name, system.version, system.arch) for name in names)
 
 
 def without_set(wanted: Wanted) -> str:

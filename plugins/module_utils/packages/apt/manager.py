@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Collection, ContextManager, Dict, FrozenSet, Iterable, List, Mapping, Optional, Sequence, Tuple
 
-from ...core.host import Host
+from ...core.host import CommandResult, Host
 from ...core.journal import PackageChange
 from ...core.plan import Step
 from ...core.refusal import Refusal
@@ -14,7 +14,7 @@ from .. import torn
 from ..manager import PackageManager
 from ..model import Credentials, Package, Repository
 from . import conffiles, database, history, running, sources, transaction, units
-from .index import Index, index, read_key
+from .index import Index, download, index, read_key
 from .versions import compare
 
 # ansible.builtin.apt asks for exact versions with priority 1001, and must win (apt_preferences(5))
@@ -86,6 +86,11 @@ class Apt:
 
     def refresh(self, host: Host, request: Mapping[str, str]) -> None:
         history.refresh(host, request)
+
+    def fetch(
+        self, host: Host, url: str, target: str, told: Optional[Credentials], timeout: float
+    ) -> CommandResult:
+        return download(host, url, target, told, timeout)
 
     def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
         return read_key(host, key, told)

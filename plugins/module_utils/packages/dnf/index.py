@@ -96,12 +96,16 @@ class Index:
         """Do without a repository of this id, as one that cannot be read."""
         self.without = tuple(sorted({*self.without, repository}))
 
-    def versions(self, packages: Iterable[str], uri: str = "") -> Dict[str, List[str]]:
-        """Versions on offer of each package, newest first, of every stream; none for a package that is not there."""
+    def versions(self, packages: Iterable[str], uri: str = "", vendor: str = "") -> Dict[str, List[str]]:
+        """Versions on offer of each package, newest first, of every stream; none for a package that is not there.
+
+        vendor: whose packages alone count, as they say it themselves.
+        """
         wanted = sorted(set(packages))
         offered: Dict[str, Set[str]] = {name: set() for name in wanted}
         if wanted:
-            found = self.ask("versions", packages=[database.bare_name(name) for name in wanted], uri=uri)["packages"]
+            found = self.ask("versions", packages=[database.bare_name(name) for name in wanted], uri=uri,
+                             vendor=vendor)["packages"]
             for name, arch, version in found:
                 offered.get(database.short_name(name, arch), set()).add(version)
         return {name: newest_first(found) for name, found in offered.items()}

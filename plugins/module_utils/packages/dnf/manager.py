@@ -21,7 +21,7 @@ from typing import (
 )
 
 from ...core.errors import GpuOpsError
-from ...core.host import Host
+from ...core.host import CommandResult, Host
 from ...core.journal import PackageChange
 from ...core.plan import Step
 from ...core.refusal import Refusal
@@ -98,12 +98,13 @@ class Dnf(RpmManager):
         if told["lacking"]:
             raise _incomplete(told)
 
+    def fetch(
+        self, host: Host, url: str, target: str, told: Optional[Credentials], timeout: float
+    ) -> CommandResult:
+        return fetching.download(host, url, target, told, timeout, *_proxy(host))
+
     def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
-        """Through the proxy that dnf.conf(5) names, as dnf itself goes; '_none_' is none."""
-        options = repository_files.parse(host.read("/etc/dnf/dnf.conf") or "").get("main", {})
-        proxy, user = (options.get(name, "").strip() for name in ("proxy", "proxy_username"))
-        return fetching.read_key(host, key, told, proxy if proxy.lower() != "_none_" else "", Credentials(
-            user, options.get("proxy_password", "").strip()) if user else None)
+        return fetching.read_key(host, key, told, *_proxy(host))
 
     def repository_files(self, repository: Repository) -> Dict[str, str]:
         key = {repository.keyring: repository.key} if repository.key else {}
@@ -152,6 +153,14 @@ class Dnf(RpmManager):
         self, host: Host, step: Step, opened: Mapping[str, Any], packages: Mapping[str, Package]
     ) -> Dict[str, PackageChange]:
         return history.evidence(host, step, opened, packages)
+
+
+def _proxy(host: Host) -> Tuple[str, Optional[Credentials]]:
+    """What dnf.conf(5) names, and who we are for it; '_none_' is none."""
+    options = repository_files.parse(host.read("/etc/dnf/dnf.conf") or "").get("main", {})
+    proxy, user = (options.get(name, "").strip() for name in ("proxy", "proxy_username"))
+    return proxy if proxy.lower() != "_none_" else "", Credentials(
+        user, options.get("proxy_password", "").strip()) if user else None
 
 
 def _incomplete(told: Mapping[str, Any]) -> GpuOpsError:

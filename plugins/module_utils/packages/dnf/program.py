@@ -134,7 +134,8 @@ def versions(asked):
     named += [repo.id for repo in base.repos.iter_enabled()
              if not wanted or wanted in [each.rstrip("/") for each in repo.baseurl]]
     found = base.sack.query(flags=hawkey.IGNORE_EXCLUDES).available().filter(name=asked["packages"])
-    return {"packages": [[package.name, package.arch, package.evr] for package in found if package.repoid in named]}
+    return {"packages": [[package.name, package.arch, package.evr] for package in found if package.repoid in named
+                         and asked["vendor"] in ("", package.vendor)]}
 
 
 def streams(asked):

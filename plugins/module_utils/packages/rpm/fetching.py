@@ -1,18 +1,18 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""A repository's key by its address, through curl, which every system with rpm has."""
+"""A repository's key, or any other file, by its address, through curl, which every system with rpm has."""
 from __future__ import annotations
 
 from typing import Optional
 
 from ...core.errors import GpuOpsError
-from ...core.host import Host
+from ...core.host import CommandResult, Host
 from ..given_key import read_given
 from ..model import Credentials
 
 _SECONDS = 120
 # curl's output is text to us: a binary key passes as a file
-_OPTIONS = ("--fail", "--silent", "--show-error", "--location", "--connect-timeout", "20", "--max-time", str(_SECONDS))
+_OPTIONS = ("--fail", "--silent", "--show-error", "--location", "--connect-timeout", "20", "--speed-time", "60")
 
 
 def read_key(
@@ -31,14 +31,7 @@ def _fetch(
 ) -> bytes:
     with host.scratch() as scratch:
         target = scratch + "/key"
-        # Neither a password nor a proxy's stands among the words of a process (curl(1), --config)
-        lines = ['url = "%s"' % url, 'output = "%s"' % target]
-        lines += ['user = "%s:%s"' % (_quoted(told.user), _quoted(told.password))] if told else []
-        lines += ['proxy = "%s"' % _quoted(proxy)] if proxy else []
-        lines += ['proxy-user = "%s:%s"' % (_quoted(login.user), _quoted(login.password)), "proxy-anyauth"] \
-            if proxy and login else []
-        done = host.run(["curl", *_OPTIONS, "--config", "-"], check=False, timeout=_SECONDS + 10,
-                        stdin="\n".join(lines) + "\n")
+        done = download(host, url, target, told, _SECONDS, proxy, login)
         if done.rc != 0:
             raise GpuOpsError(
                 "packages.key_not_fetched",
@@ -49,6 +42,21 @@ def _fetch(
                 rc=done.rc, stderr=done.stderr)
         with open(target, "rb") as handle:
             return handle.read()
+
+
+def download(
+    host: Host, url: str, target: str, told: Optional[Credentials], timeout: float, proxy: str = "",
+    login: Optional[Credentials] = None
+) -> CommandResult:
+    """Fetch a file into a real path; curl's end tells whether it came. See read_key()."""
+    # Neither a password nor a proxy's stands among the words of a process (curl(1), --config)
+    lines = ['url = "%s"' % url, 'output = "%s"' % target]
+    lines += ['user = "%s:%s"' % (_quoted(told.user), _quoted(told.password))] if told else []
+    lines += ['proxy = "%s"' % _quoted(proxy)] if proxy else []
+    lines += ['proxy-user = "%s:%s"' % (_quoted(login.user), _quoted(login.password)), "proxy-anyauth"] \
+        if proxy and login else []
+    return host.run(["curl", *_OPTIONS, "--max-time", "%d" % timeout, "--config", "-"], check=False,
+                    timeout=timeout + 10, stdin="\n".join(lines) + "\n")
 
 
 def _quoted(word: str) -> str:

@@ -21,7 +21,7 @@ from typing import (
 )
 
 from ...core.errors import GpuOpsError
-from ...core.host import Host
+from ...core.host import CommandResult, Host
 from ...core.journal import PackageChange
 from ...core.plan import Step
 from ...core.refusal import Refusal
@@ -116,6 +116,12 @@ class Zypper(RpmManager):
                     ", ".join(specs(lacking)), "no error" if done.rc in asking.DONE else asking.told(done)),
                 wanted="repositories in which zypper finds what was planned",
                 remedy="run `zypper refresh` on this host and mend the repository that it names")
+
+    def fetch(
+        self, host: Host, url: str, target: str, told: Optional[Credentials], timeout: float
+    ) -> CommandResult:
+        """As read_key()."""
+        return fetching.download(host, url, target, told, timeout)
 
     def read_key(self, host: Host, key: str, told: Optional[Credentials] = None) -> str:
         """Through the proxy of the environment, as zypper's own downloads go (/etc/sysconfig/proxy, by the login)."""
