@@ -661,8 +661,8 @@ def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_sourc
     told = rhel.call(version="580", **OF_RED_HAT)
     assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
     assert "rhel-10-for-x86_64-extensions-rpms, rhel-10-for-x86_64-supplementary-rpms" in told["msg"]
-    # NVIDIA's own, for CUDA: its user space has the same names and a greater epoch
-    rhel.root.configure("cuda", scratch_rpm.nvidia())
+    # NVIDIA's own, for CUDA, of EL 10 without streams: its user space has the same names and a greater epoch
+    rhel.root.configure("cuda", scratch_rpm.nvidia(modules=False))
     told = rhel.call(version="580", **OF_RED_HAT)
     assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
     rhel.root.configure("extensions", scratch_rpm.extensions(), "two")
