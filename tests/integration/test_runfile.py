@@ -1,6 +1,7 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""NVIDIA's installer on a laboratory host: a stand-in of it, with DKMS, apt and a kernel module that are real."""
+"""NVIDIA's installer on laboratory hosts of Debian and EL 9: a stand-in of it, with DKMS, apt or dnf and a kernel
+module that are real."""
 from __future__ import annotations
 
 import os
@@ -14,6 +15,7 @@ from test_driver import OWN_LEFTOVERS, Play, different
 from workspace import REPOSITORY
 
 from gpulab.lab import Lab
+from gpulab.parts.el9_rpms import KERNEL
 from gpulab.topology import parse
 
 sys.path.append(str(REPOSITORY / "tests" / "unit" / "driver"))
@@ -36,16 +38,20 @@ def lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def sums(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Dict[str, str]:
-    """{version: SHA-256} of what lies in /srv of the host."""
-    found, directory = {}, tmp_path_factory.mktemp("runfiles")
+    return laid(lab, tmp_path_factory.mktemp("runfiles"))
+
+
+def laid(lab: Lab, directory: Path, host: str = "gpu", libraries: str = "") -> Dict[str, str]:
+    """{version: SHA-256} of what lies in /srv of the host then."""
+    found = {}
     for version in (OLD, NEW):
         path = directory / ("NVIDIA-Linux-x86_64-%s.run" % version)
         source = {"kernel-open__" + each.name: each.read_text().replace("@VERSION@", version).replace(
             "@LICENSE@", "Dual MIT/GPL") for each in SOURCE.iterdir() if each.name != "dkms.conf"}
         # Its Makefile is all that kbuild reads
         source["kernel-open__Kbuild"] = ""
-        found[version] = installer(path, version, "", **source)
-    copied = Play(lab, directory).tasks([{"ansible.builtin.copy": {
+        found[version] = installer(path, version, "", libraries=libraries, **source)
+    copied = Play(lab, directory, host).tasks([{"ansible.builtin.copy": {
         "src": "%s/" % directory, "dest": "/srv/", "mode": "preserve"}}])
     assert copied[0]["changed"], copied
     return found
@@ -105,3 +111,51 @@ def test_killed_in_the_installer_the_next_run_ends_it(play: Runfile) -> None:
     assert play.modules() == [OLD] and not play.driver_of(OLD)["changed"]
     assert not play.driver_of(OLD, state="absent").get("failed")
     assert [path for path in different(before, play.contents()) if not path.startswith(OWN_LEFTOVERS)] == []
+
+
+@pytest.fixture(scope="module")
+def rocky(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runfile]:
+    """A host of EL 9."""
+    lab = new_lab("runfileel")
+    lab.up("el9")
+    made = Runfile(lab, tmp_path_factory.mktemp("el"), "rocky")
+    made.sums = laid(lab, tmp_path_factory.mktemp("runfiles"), "rocky", "/usr/lib64")
+    yield made
+    lab.down()
+
+
+def assert_driver(play: Runfile, version: str) -> None:
+    """It is there, where EL has it, and loads."""
+    assert play.say("readlink", "/usr/lib64/libnvidia-ml.so.1") == "libnvidia-ml.so." + version
+    assert play.say("dkms", "status") == "nvidia/%s, %s, x86_64: installed" % (version, KERNEL)
+    assert play.say("modinfo", "-F", "filename", "nvidia").startswith("/lib/modules/%s/extra/nvidia.ko" % KERNEL)
+    succeeded = play.tasks([{"gpuops.nvidia.nouveau": {}}, {"gpuops.nvidia.gpu_driver_activation": {}}])
+    assert not any(each.get("failed") for each in succeeded), succeeded[-1]
+    assert play.say("cat", "/sys/module/nvidia/version") == version
+
+
+def test_on_el_installed_exchanged_rolled_back_and_uninstalled(rocky: Runfile) -> None:
+    before, packages = rocky.contents(), rocky.say("rpm", "-qa")
+    planned = rocky.tasks([{"gpuops.nvidia.gpu_driver": {
+        "source": "runfile", "version": OLD, "runfile": "/srv/", "runfile_checksum": rocky.sums[OLD]}}], check=True)[0]
+    assert planned["changed"] and different(before, rocky.contents()) == []
+    done = rocky.driver_of(OLD)
+    assert not done.get("failed"), done["msg"]
+    assert [step["id"] for step in planned["plan"]["steps"]] == done["applied"]
+    assert {"dkms", "kernel-devel"} <= {name.rsplit("-", 2)[0] for name in rocky.say("rpm", "-qa").splitlines()}
+    assert not rocky.driver_of(OLD)["changed"]
+    assert_driver(rocky, OLD)
+    assert not rocky.driver_of(NEW).get("failed")
+    assert_driver(rocky, NEW)
+    back = rocky.driver_of(NEW, state="rolled_back")
+    assert "driver/runfile.install/driver %s" % OLD in back["applied"], back
+    assert_driver(rocky, OLD)
+    # A new initramfs leaves out what is installed now
+    rocky.say("dracut", "--force", "/tmp/made.img", KERNEL)
+    assert "nvidia" not in rocky.say("sh", "-c", "lsinitrd /tmp/made.img | grep -o 'nvidia[a-z_]*\\.ko' | head -1")
+    away = rocky.tasks([{"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, {"gpuops.nvidia.gpu_driver": {
+        "source": "runfile", "version": NEW, "state": "absent", "runfile_checksum": rocky.sums[NEW]}}])
+    assert away[-1]["changed"] and not away[-1].get("failed"), away[-1]
+    assert rocky.say("rpm", "-qa") == packages
+    left = [path for path in different(before, rocky.contents()) if not path.startswith(OWN_LEFTOVERS)]
+    assert [path for path in left if "nouveau" not in path] == [], left

@@ -769,6 +769,13 @@ class World(world.World):
         """Somebody installs it."""
         self.installed[name] = version
 
+    def say_erased(self) -> None:
+        """Somebody removes the packages of the driver."""
+        self.installed = {name: version for name, version in self.installed.items()
+                          if not catalogue.is_of_driver(name, version)}
+        self.kernels = tuple(replace(kernel, **NO_MODULE) for kernel in self.kernels)
+        self._tell()
+
     def say_runfile(self, version: str, *how: str) -> None:
         """Somebody installs it by NVIDIA's installer, and loads it; 'lost' where nothing could remove it."""
         self.more = {**self.more, "leftovers": ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi"),

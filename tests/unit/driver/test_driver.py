@@ -27,9 +27,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation i
     Offer,
     goes_down,
     key_needed,
+    superfluous,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observing import list_name
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.origin import KEY_FILE, origin_of
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.record import Record
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.signing import ENROLLED, SigningKey
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import space
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.apt import keys
@@ -358,3 +360,9 @@ class TestPolicy:
 ])
 def test_how_apt_names_the_index_of_a_repository(url: str, name: str) -> None:
     assert list_name(url) == name
+
+
+def test_what_builds_modules_stays_when_the_driver_before_comes_back() -> None:
+    brought = {"dkms": "3.2.2-1.el9", "gcc": "11.5.0-5.el9", "make": "1:4.3-8.el9", "nvidia-imex": "595.91.07-1"}
+    before = Record("580.178.04", "open", "", {"nvidia-driver-cuda": "3:580.178.04-1.el9"})
+    assert set(superfluous(Observation(installed_by_us=brought), before)) == {"nvidia-imex"}

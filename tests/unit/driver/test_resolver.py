@@ -523,3 +523,22 @@ def test_a_branch_at_its_end_and_one_that_is_unknown_are_told(number: int, month
 @pytest.mark.parametrize("os_id, version", [("fedora", "41"), ("rhel", "7.9"), ("arch", ""), ("sles", "12.5")])
 def test_a_system_that_nobody_packages_for(os_id: str, version: str) -> None:
     assert catalogue.system_of(os_id, version, "x86_64") is None
+
+
+@pytest.mark.parametrize("system, arch, names, first", [
+    ("debian 12", "x86_64", ("dkms",), ()),
+    ("ubuntu 24.04", "x86_64", ("dkms",), ()),
+    ("rocky 9.6", "x86_64", ("gcc", "make", "dkms"), ("epel", "crb")),
+    ("rhel 10.1", "aarch64", ("gcc", "make", "dkms"), ("epel", "codeready-builder-for-rhel-10-aarch64-rpms")),
+    ("ol 9.6", "x86_64", ("gcc", "make", "dkms"), ("epel", "ol9_codeready_builder")),
+    ("sles 15.7", "x86_64", ("gcc", "make", "dkms"), ("sle-module-development-tools/15.7/x86_64",
+                                                      "PackageHub/15.7/x86_64")),
+    ("sles 16.0", "aarch64", ("gcc", "make", "dkms"), ("PackageHub/16.0/aarch64",)),
+    ("opensuse-leap 16.0", "x86_64", ("gcc", "make", "dkms"), ()),
+    ("fedora 44", "x86_64", ("gcc", "make", "dkms"), ()),
+])
+def test_what_builds_a_module_that_is_in_no_package_and_where_it_is(
+    system: str, arch: str, names: Tuple[str, ...], first: Tuple[str, ...]
+) -> None:
+    there = wanted(system, 580, arch=arch).system
+    assert (catalogue.builders(there), catalogue.builders_first(there)) == (names, first)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import base64
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Set, Tuple
 
@@ -181,6 +182,17 @@ def test_without_a_repository_that_has_dkms_nothing_is_touched_and_it_is_named(m
     named = {"rocky": "enable epel and crb", "sles": "PackageHub/15.7/x86_64 (`SUSEConnect --product`, each)"}
     assert told["code"] == "driver.no_tools" and named[machine.os_id] in told["msg"], told["msg"]
     assert machine.tree() == before
+
+
+def test_where_one_has_dkms_and_none_what_that_needs_they_are_named_too(machine: Installed, tmp_path: Path) -> None:
+    without = [replace(each, relations=(*each.relations, "Requires: elfutils-libelf-devel"))
+               if each.name == "dkms" else each for each in BUILDERS]
+    machine.root.configure("builders", publish(tmp_path / "builders", without, key="two"), "two")
+    before = machine.tree()
+    told = machine.call(**machine.of(V580))
+    named = {"rocky": "epel and crb among them", "sles": "and PackageHub/15.7/x86_64 among them"}
+    assert told["code"] == "packages.unsolvable" and "elfutils-libelf-devel" in told["msg"]
+    assert named[machine.os_id] in told["msg"] and machine.tree() == before
 
 
 def test_a_repository_that_cannot_be_read_is_told_where_it_may_have_it(machine: Installed, tmp_path: Path) -> None:

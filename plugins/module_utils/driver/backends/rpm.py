@@ -219,8 +219,9 @@ class Rpm:
 
 def _initramfs_steps(observation: Observation, target: Target) -> List[Step]:
     return own_file(
-        observation, DRACUT_FILE, DRACUT_TEXT, "An initramfs that has a driver's module would load that one, whichever "
-        "is installed by then.") if target.of_installer else []
+        observation, DRACUT_FILE, DRACUT_TEXT,
+        "An initramfs that has a driver's module would load that one, whichever is installed by then."
+    ) if target.of_installer else []
 
 
 def _family_after(observation: Observation, target: Target, packages: Optional[Step]) -> Mapping[str, str]:
