@@ -38,6 +38,8 @@ from .observation import (
     Observation,
     OfRpm,
     index_needed,
+    installer_runs,
+    installers_target,
     kernels_in_use,
     read_offer,
     read_way_back,
@@ -118,6 +120,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     observation = replace(observation, peers=read_peers(
         host, journal, policy, facts, [kernel.release for kernel in observation.kernels], observation.signing_key,
         packages, installed_by_us, PEERS_FILE in observation.originals, manager))
+    observation = _without_damaged(host, observation, policy, facts)
     if manager is APT:
         observation = replace(observation, kernel_hold=kernel_hold.wanted(
             policy, observation.there, observation.files, facts))
@@ -158,6 +161,19 @@ def _installer(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -
         file={name: told[name] for name in ("sha256", "flavour")} if told else {},
         user_space=facts.driver_userspace, is_there=not where.startswith("/") or host.is_file(where),
         space=space.observe(host, runfile.CACHE) if is_written else None)
+
+
+def _without_damaged(host: Host, observation: Observation, policy: Policy, facts: HostFacts) -> Observation:
+    """Without the installer's file that the plan is about to have run, where it is not the one any more that was
+    fetched: found in the step itself, the driver before would have gone already."""
+    target, there = installers_target(observation, policy, facts), observation.installer
+    if target is None or not installer_runs(observation, target):
+        return observation
+    sha256 = target.file["sha256"]
+    if not there.has(target.version, sha256) or runfile.is_whole(host, target.version, sha256):
+        return observation
+    return replace(observation, installer=replace(there, cached={
+        each: version for each, version in there.cached.items() if each != sha256}))
 
 
 def _manager(policy: Policy, facts: HostFacts) -> PackageManager:

@@ -137,7 +137,7 @@ def _not_fetched(place: str, done: CommandResult) -> GpuOpsError:
 def install(host: Host, journal: Journal, step: Step) -> None:
     version, kind = step.change["after"]["driver"], step.parameters["module"]
     file = cached_path(version, step.parameters["sha256"])
-    if not host.is_file(file) or host.sha256(file) != step.parameters["sha256"]:
+    if not runfile.is_whole(host, version, step.parameters["sha256"]):
         host.remove(file)
         raise GpuOpsError(
             "driver.runfile_lost", found="the file that was fetched is gone or damaged: %s" % file,

@@ -108,7 +108,7 @@ def refuse_once_gone(observation: Observation, record: Record) -> List[Refusal]:
     """What would keep the recorded driver of an installer from being installed again, had it gone."""
     packages = sorted(name for name in observation.installed if catalogue.FAMILY.match(name))
     lacks = "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
-        "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
+        "no whole file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
     found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
     return [Refusal(
         "driver.runfile_no_way_back", found,
