@@ -27,7 +27,7 @@ from ..packages.others import await_others
 from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
 from ..packages.zypper import history as zypper_history
-from . import archive, catalogue, kernel_hold, prebuilt, runfile, runfile_plan
+from . import archive, catalogue, kernel_hold, prebuilt, runfile, runfile_plan, runfile_removal
 from .backends import dnf_offers, zypper_offers
 from .boot_arguments import read_arguments
 from .build_log import last_log
@@ -157,7 +157,8 @@ def _installer(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -
     is_written = by_installer or (record is not None and bool(record.runfile))
     return runfile.Installer(
         cached=runfile.cached(host), has_store=host.exists(runfile.STORE), is_half=host.exists(runfile.HALF),
-        has_work=host.exists(runfile.WORK), sources=runfile.sources(host), ours=told.get("version", ""),
+        has_work=host.exists(runfile.WORK), strays=runfile_removal.strays(host), sources=runfile.sources(host),
+        ours=told.get("version", ""),
         file={name: told[name] for name in ("sha256", "flavour")} if told else {},
         user_space=facts.driver_userspace, is_there=not where.startswith("/") or host.is_file(where),
         space=space.observe(host, runfile.CACHE) if is_written else None)

@@ -46,6 +46,14 @@ NAME = "driver"
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    planned = _planned(observation, policy, facts)
+    if not any(step.action == runfile.REMOVE for step in planned.steps):
+        return planned
+    refusals = runfile_plan.refuse_moved_aside(observation.installer.strays)
+    return Plan(refusals=tuple(refusals)) if refusals else planned
+
+
+def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
         return _plan_absent(observation, policy, facts)
     if policy.state == "rolled_back":

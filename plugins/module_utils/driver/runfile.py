@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -53,6 +53,7 @@ class Installer:
     has_store:  whether their directory is there: a stopped run may have left that alone, or what is none of them.
     is_half:    whether an installation of ours was stopped.
     has_work:   whether what it had unpacked is there: that goes before a file is unpacked again.
+    strays:     files of somebody else that it has moved out of its way, and of which nothing tells from where.
     sources:    {version: open or proprietary} of the modules' sources that DKMS can build; '' of those of others.
     ours:       the driver that came by us, '' for none.
     file:       the file that it came from: 'sha256', and the 'flavour' that was installed of it; {} where unknown.
@@ -65,6 +66,7 @@ class Installer:
     has_store: bool = False
     is_half: bool = False
     has_work: bool = False
+    strays: Tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     ours: str = ""
     file: Mapping[str, str] = field(default_factory=dict)

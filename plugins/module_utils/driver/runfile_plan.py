@@ -100,6 +100,15 @@ def refuse_headless(
     return building.refuse_headless(foreseen(observation, target).kernels, coming, policy, facts, target)
 
 
+def refuse_moved_aside(strays: Sequence[str]) -> List[Refusal]:
+    """strays: see runfile.Installer."""
+    return [Refusal(
+        "driver.runfile_moved_aside",
+        "files of somebody else that NVIDIA's installer has moved out of its way, and no list that tells from where: "
+        "%s" % ", ".join(strays), "none that nvidia-uninstall would remove",
+        "move each to where it was, or elsewhere (`file` tells what it is), and run this again")] if strays else []
+
+
 def refuse_way_back(observation: Observation, record: Record, target: Target) -> List[Refusal]:
     return refuse_once_gone(observation, record) if installer_runs(observation, target) else []
 

@@ -425,11 +425,18 @@ class TestIsStopped:
         theirs = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
         host.host.write(theirs, "theirs")
         cut(host, 2)
+        planned = host.plan(BARE, source="runfile", state="absent")
         text = (host.host.read(runfile.LIST) or "").splitlines(True)
         os.truncate(host.host.path(runfile.LIST), len("".join(text[:lines])))
+        before = host.tree()
+        for plan in (host.run_of(OLD), host.run_of(NEW), host.plan(BARE, version=OLD, migrate=True),
+                     host.plan(BARE, source="runfile", state="absent")):
+            (refusal,) = plan.refusals
+            assert refusal.code == "driver.runfile_moved_aside" and "/var/lib/nvidia/100" in refusal.found
+        assert not host.run_of(NEW, state="staged").refusals
         with pytest.raises(GpuOpsError) as failed:
-            host.apply(host.plan(BARE, source="runfile", state="absent"))
-        assert failed.value.code == "driver.runfile_moved_aside" and "/var/lib/nvidia/100" in failed.value.found
+            host.apply(planned)
+        assert failed.value.code == "driver.runfile_moved_aside" and host.tree() == before
         host.host.rename("/var/lib/nvidia/100", theirs)
         host.apply(host.plan(BARE, source="runfile", state="absent"))
         assert host.host.read(theirs) == "theirs" and not host.host.exists("/var/lib/nvidia")
