@@ -344,10 +344,10 @@ def _may_be_started(policy: Policy, facts: HostFacts) -> Tuple[str, ...]:
 
 
 def _with_units(observation: Observation, facts: HostFacts) -> Observation:
-    """Before the driver is installed: with the unit that its package will bring, as that leaves it. That of guests has
-    none, and NVIDIA's installer makes none."""
-    if observation.services.get(PERSISTENCED, Service()).known or observation.on_disk or observation.guest \
-            or facts.driver_by_runfile:
+    """Before the driver is installed by packages: with the unit that they will bring, as they leave it. Those of guests
+    have none, and NVIDIA's installer makes none."""
+    comes = not facts.driver_by_runfile if not observation.on_disk else facts.driver_leaves_runfile
+    if observation.services.get(PERSISTENCED, Service()).known or observation.guest or not comes:
         return observation
     return replace(observation, services={**observation.services, PERSISTENCED: Service(known=True, enabled=True)})
 

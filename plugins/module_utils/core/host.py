@@ -132,6 +132,14 @@ class Host:
             handle.seek(offset)
             return handle.read(length)
 
+    def sha256(self, name: str, timeout: float = 600) -> str:
+        """The SHA-256 of a file, as hexadecimal digits; CommandFailed where it is not there or cannot be read.
+
+        By a command, which ends at the time-out (in seconds) also where a disk answers no more.
+        """
+        # Before the digits of a name that it has to escape it writes a backslash (coreutils, digest.c)
+        return self.run(["sha256sum", self.path(name)], timeout=timeout).stdout.split()[0].lstrip("\\")
+
     def lines(self, name: str, last: Optional[int] = None) -> Iterator[str]:
         """Lines of a file one by one, none when it is not there; with last, those whole in its last so many bytes."""
         opened = self._open(name)

@@ -66,14 +66,14 @@ def index_of(host: Host, directory: str, names: Iterable[str], with_digests: boo
     """What a repository of these files has in its index; digests take a reading of every byte."""
     stanzas = []
     for name in sorted(names):
-        path = host.path("%s/%s" % (directory, name))
-        told = host.run(["dpkg-deb", "--field", path], check=False)
-        found = host.stat("%s/%s" % (directory, name))
+        path = "%s/%s" % (directory, name)
+        told = host.run(["dpkg-deb", "--field", host.path(path)], check=False)
+        found = host.stat(path)
         if told.rc != 0 or found is None:
             continue
         lines = [told.stdout.strip(), "Filename: ./" + name, "Size: %d" % found.st_size]
         if with_digests:
-            lines.append("SHA256: " + host.run(["sha256sum", path]).stdout.split()[0].lstrip("\\"))
+            lines.append("SHA256: " + host.sha256(path))
         stanzas.append("\n".join(lines) + "\n")
     return "\n".join(stanzas)
 

@@ -575,6 +575,18 @@ def installer_runs(observation: Observation, target: Target) -> bool:
     return source is None and any(kernel.headers and kernel.module != target.version for kernel in observation.kernels)
 
 
+def installers_target(observation: Observation, policy: Policy, facts: HostFacts) -> Optional[Target]:
+    """The driver of NVIDIA's installer that is to be there, None where none of it is."""
+    if policy.state == "rolled_back":
+        record = observation.record
+        returns = record is not None and record.runfile and policy.roll_back_to in ("", record.version)
+        return recorded_target(record) if record is not None and returns else None
+    if policy.state == "absent" or not policy.comes_from.is_installer:
+        return None
+    target = target_of(policy, facts, observation.installed, {})
+    return None if isinstance(target, Refusal) else target
+
+
 def foreseen(observation: Observation, target: Target) -> Observation:
     """What is there once the driver before NVIDIA's installer's has gone, with its libraries and modules."""
     if not target.of_installer or not installer_runs(observation, target):

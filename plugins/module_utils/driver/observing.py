@@ -27,7 +27,7 @@ from ..packages.others import await_others
 from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
 from ..packages.zypper import history as zypper_history
-from . import archive, catalogue, kernel_hold, prebuilt, runfile, runfile_plan
+from . import archive, catalogue, kernel_hold, prebuilt, runfile, runfile_plan, runfile_removal
 from .backends import dnf_offers, zypper_offers
 from .boot_arguments import read_arguments
 from .build_log import last_log
@@ -38,6 +38,8 @@ from .observation import (
     Observation,
     OfRpm,
     index_needed,
+    installer_runs,
+    installers_target,
     kernels_in_use,
     read_offer,
     read_way_back,
@@ -120,6 +122,7 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     observation = replace(observation, peers=read_peers(
         host, journal, policy, facts, [kernel.release for kernel in observation.kernels], observation.signing_key,
         packages, installed_by_us, PEERS_FILE in observation.originals, manager))
+    observation = _without_damaged(host, observation, policy, facts)
     if manager is APT:
         observation = replace(observation, kernel_hold=kernel_hold.wanted(
             policy, observation.there, observation.files, facts))
@@ -156,11 +159,25 @@ def _installer(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -
     is_written = by_installer or (record is not None and bool(record.runfile))
     return runfile.Installer(
         cached=runfile.cached(host), has_store=host.exists(runfile.STORE), is_half=host.exists(runfile.HALF),
-        has_work=host.exists(runfile.WORK), sources=runfile.sources(host), ours=told.get("version", ""),
+        has_work=host.exists(runfile.WORK), strays=runfile_removal.strays(host), sources=runfile.sources(host),
+        ours=told.get("version", ""),
         file={name: told[name] for name in ("sha256", "flavour")} if told else {},
         user_space=facts.driver_userspace, is_there=not where.startswith("/") or host.is_file(where),
         unpacks=manager_of(facts) in (None, APT) or host.which("tar") is not None,
         space=space.observe(host, runfile.CACHE) if is_written else None)
+
+
+def _without_damaged(host: Host, observation: Observation, policy: Policy, facts: HostFacts) -> Observation:
+    """Without the installer's file that the plan is about to have run, where it is not the one any more that was
+    fetched: found in the step itself, the driver before would have gone already."""
+    target, there = installers_target(observation, policy, facts), observation.installer
+    if target is None or not installer_runs(observation, target):
+        return observation
+    sha256 = target.file["sha256"]
+    if not there.has(target.version, sha256) or runfile.is_whole(host, target.version, sha256):
+        return observation
+    return replace(observation, installer=replace(there, cached={
+        each: version for each, version in there.cached.items() if each != sha256}))
 
 
 def _manager(policy: Policy, facts: HostFacts) -> PackageManager:

@@ -46,6 +46,14 @@ NAME = "driver"
 
 
 def plan(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
+    planned = _planned(observation, policy, facts)
+    if not any(step.action == runfile.REMOVE for step in planned.steps):
+        return planned
+    refusals = runfile_plan.refuse_moved_aside(observation.installer.strays)
+    return Plan(refusals=tuple(refusals)) if refusals else planned
+
+
+def _planned(observation: Observation, policy: Policy, facts: HostFacts) -> Plan:
     if policy.state == "absent":
         return _plan_absent(observation, policy, facts)
     if policy.state == "rolled_back":
@@ -103,12 +111,13 @@ def _facts_with(
     of_installer = any(step.action == runfile_plan.INSTALL for step in planned.steps)
     changes = of_installer or any(
         step.action == PACKAGES_INSTALL and not peers.is_transaction(step) for step in planned.steps)
+    leaves_installer = not of_installer and any(step.action == runfile.REMOVE for step in planned.steps)
     built = changes or any(step.action in (building.BUILD, precompiled.VERIFY) for step in planned.steps)
     signer = enrollment.unconfirmed(observation, policy, facts, target)
     if signing.asked_for(policy, facts):
         facts = facts.but(key_pending=signer)
     return facts.but(driver_installed=running, driver_boots=target.version, driver_userspace=target.version,
-                     driver_changes=changes, driver_by_runfile=of_installer,
+                     driver_changes=changes, driver_by_runfile=of_installer, driver_leaves_runfile=leaves_installer,
                      module_installed=target.module if built else facts.module_installed)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.errors import GpuOpsError
 from ..core.host import Host
@@ -49,10 +49,11 @@ _CACHED = re.compile(r"(.+)-([0-9a-f]{64})\.run")
 class Installer:
     """What there is of NVIDIA's installer beside the driver that it has brought.
 
-    cached:     {SHA-256: version} of the files that were fetched.
+    cached:     {SHA-256: version} of the files that were fetched; one that is to be installed from is whole, too.
     has_store:  whether their directory is there: a stopped run may have left that alone, or what is none of them.
     is_half:    whether an installation of ours was stopped.
     has_work:   whether what it had unpacked is there: that goes before a file is unpacked again.
+    strays:     files of somebody else that it has moved out of its way, and of which nothing tells from where.
     sources:    {version: open or proprietary} of the modules' sources that DKMS can build; '' of those of others.
     ours:       the driver that came by us, '' for none.
     file:       the file that it came from: 'sha256', and the 'flavour' that was installed of it; {} where unknown.
@@ -66,6 +67,7 @@ class Installer:
     has_store: bool = False
     is_half: bool = False
     has_work: bool = False
+    strays: Tuple[str, ...] = ()
     sources: Mapping[str, str] = field(default_factory=dict)
     ours: str = ""
     file: Mapping[str, str] = field(default_factory=dict)
@@ -103,6 +105,12 @@ def cached(host: Host) -> Dict[str, str]:
 
 def cached_path(version_of: str, sha256: str) -> str:
     return "%s/%s-%s.run" % (STORE, version_of, sha256)
+
+
+def is_whole(host: Host, version_of: str, sha256: str) -> bool:
+    """Whether a file is in the store as it was fetched: every byte is read, half a gigabyte."""
+    file = cached_path(version_of, sha256)
+    return host.is_file(file) and host.sha256(file) == sha256
 
 
 def source_directory(version_of: str) -> str:

@@ -68,7 +68,7 @@ def fetcher(policy: Policy) -> Executor:
         host.remove(_FETCHED)
         try:
             _bring(host, policy, step)
-            found = sha256(host, _FETCHED)
+            found = host.sha256(_FETCHED)
             if found != wanted:
                 raise GpuOpsError(
                     "driver.runfile_checksum_differs",
@@ -136,14 +136,10 @@ def _not_fetched(place: str, done: CommandResult, manager: str) -> GpuOpsError:
         cmd=list(done.argv), rc=done.rc, stdout=done.stdout, stderr=done.stderr, option="runfile")
 
 
-def sha256(host: Host, path: str) -> str:
-    return host.run(["sha256sum", host.path(path)], timeout=600).stdout.split()[0].lstrip("\\")
-
-
 def install(host: Host, journal: Journal, step: Step) -> None:
     version, kind = step.change["after"]["driver"], step.parameters["module"]
     file = cached_path(version, step.parameters["sha256"])
-    if not host.is_file(file) or sha256(host, file) != step.parameters["sha256"]:
+    if not runfile.is_whole(host, version, step.parameters["sha256"]):
         host.remove(file)
         raise GpuOpsError(
             "driver.runfile_lost", found="the file that was fetched is gone or damaged: %s" % file,

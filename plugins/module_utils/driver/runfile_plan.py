@@ -107,6 +107,15 @@ def refuse_headless(
     return building.refuse_headless(foreseen(observation, target).kernels, coming, policy, facts, target)
 
 
+def refuse_moved_aside(strays: Sequence[str]) -> List[Refusal]:
+    """strays: see runfile.Installer."""
+    return [Refusal(
+        "driver.runfile_moved_aside",
+        "files of somebody else that NVIDIA's installer has moved out of its way, and no list that tells from where: "
+        "%s" % ", ".join(strays), "none that nvidia-uninstall would remove",
+        "move each to where it was, or elsewhere (`file` tells what it is), and run this again")] if strays else []
+
+
 def refuse_way_back(observation: Observation, record: Record, target: Target) -> List[Refusal]:
     return refuse_once_gone(observation, record) if installer_runs(observation, target) else []
 
@@ -115,7 +124,7 @@ def refuse_once_gone(observation: Observation, record: Record) -> List[Refusal]:
     """What would keep the recorded driver of an installer from being installed again, had it gone."""
     packages = sorted(name for name, version in observation.installed.items() if catalogue.is_of_driver(name, version))
     lacks = "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
-        "no file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
+        "no whole file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
     found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
     return [Refusal(
         "driver.runfile_no_way_back", found,

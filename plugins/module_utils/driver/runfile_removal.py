@@ -25,6 +25,7 @@ from ..core.plan import Step
 from ..hardware.runfile import MEMORY
 from . import runfile
 from .runfile import BESIDE, COPY, HALF, JUDGED, LIST, STORE, UNINSTALLER, WORK
+from .runfile_plan import refuse_moved_aside
 
 _KEPT = os.path.dirname(LIST)
 _DIRECTORIES = _KEPT + "/dirs"
@@ -60,7 +61,9 @@ class _Span:
 
 def remove(host: Host, journal: Journal, step: Step) -> None:
     """By a copy, which a removal that is stopped leaves; what counts is that the files are gone."""
-    _refuse_strays(host)
+    refusals = refuse_moved_aside(strays(host))
+    if refusals:
+        raise GpuOpsError.because(refusals)
     # The program of half an installation may be torn, and its copy is ours
     if host.is_executable(UNINSTALLER) and not (host.exists(HALF) and host.is_executable(COPY)):
         host.write_bytes(COPY, host.read_bytes(UNINSTALLER) or b"", mode=0o700)
@@ -88,17 +91,13 @@ def remove(host: Host, journal: Journal, step: Step) -> None:
     journal.remember(MEMORY, {})
 
 
-def _refuse_strays(host: Host) -> None:
-    """A file is moved aside before the list has it, and nvidia-uninstall removes what it finds beside the list."""
+def strays(host: Host) -> Tuple[str, ...]:
+    """Files of somebody else that a stopped installation of ours has moved aside, and that its list does not name: a
+    file is moved before the list has it, and nvidia-uninstall removes what it finds beside the list."""
+    if not host.exists(HALF):
+        return ()
     numbers = {str(number) for number, _path, _told in _entries(host.read(LIST) or "")[0]}
-    strays = [path for path in host.glob(_ASIDE) if os.path.basename(path) not in numbers]
-    if strays and host.exists(HALF):
-        raise GpuOpsError(
-            "driver.runfile_moved_aside",
-            found="files of somebody else that NVIDIA's installer has moved out of its way, and no list that tells "
-                  "from where: %s" % ", ".join(strays),
-            wanted="none that nvidia-uninstall would remove",
-            remedy="move each to where it was, or elsewhere (`file` tells what it is), and run this again")
+    return tuple(path for path in host.glob(_ASIDE) if os.path.basename(path) not in numbers)
 
 
 def remove_unlisted(host: Host) -> None:

@@ -133,7 +133,7 @@ class Kept:
             {"ansible.builtin.assert": {"that": "before is not defined"}},
             {"ansible.builtin.set_fact": {"before": "{{ query('ansible.builtin.pipe', pipe) }}"}},
             {"ansible.builtin.fail": {"msg": "as told"}, "when": "before == ['fail']"}]}]))
-        pipe = "echo $PPID >> %s; cat %s" % (self.traces, tmp_path / "said")
+        pipe = "echo $PPID $$ >> %s; cat %s" % (self.traces, tmp_path / "said")
         self.words = [str(workspace.venv() / "bin" / "ansible-playbook"), "--inventory", "a,b", str(playbook),
                       "--connection", "local", "--extra-vars", json.dumps({"pipe": pipe})]
         self.environment = {**os.environ, "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"}
@@ -162,6 +162,20 @@ def kept(tmp_path: Path) -> Iterator[Kept]:
     made = Kept(tmp_path)
     yield made
     made.kept.close()
+    # What a killed run had begun ends by itself, or never
+    begun = [line.split()[1] for line in made.traces.read_text().splitlines()]
+    until = time.monotonic() + 10
+    while any(map(runs, begun)):
+        assert time.monotonic() < until, "still there: %s" % [pid for pid in begun if runs(pid)]
+        time.sleep(0.01)
+
+
+def runs(pid: str) -> bool:
+    """Whether there is such a process; one whose parent has not asked for its end has ended all the same."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_a_kept_ansible_playbook_ends_as_one_that_starts_run_after_run(kept: Kept) -> None:
@@ -176,11 +190,12 @@ def test_a_kept_ansible_playbook_runs_again_once_a_run_was_killed(kept: Kept) ->
     os.mkfifo(kept.directory / "said")
     kept.traces.unlink()
     running = kept.kept.start(kept.results, kept.directory / "calls")
-    while not kept.traces.exists():
+    while not (kept.traces.exists() and kept.traces.read_text()):
         time.sleep(0.01)
-    assert str(running.pid) in kept.traces.read_text()
+    assert str(running.pid) in kept.traces.read_text().split()
     os.kill(running.pid, signal.SIGKILL)
     assert running.wait() == -signal.SIGKILL
+    (kept.directory / "said").write_text("")
     (kept.directory / "said").unlink()
     assert kept.run("well") == well
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import multiprocessing
 import os
 import re
@@ -84,6 +85,15 @@ def test_a_new_file_gets_the_label_asked_for(tmp_path: Path) -> None:
     host.write("/a", "x", ownership=Ownership(0o600, os.getuid(), os.getgid(), label))
     assert os.getxattr(tmp_path / "a", "security.selinux") == label.encode()
     assert host.ownership("/a") == Ownership(0o600, os.getuid(), os.getgid(), label)
+
+
+@pytest.mark.parametrize("name", ["a", "with\\backslash", "of two\nlines"])
+def test_the_sha256_of_a_file_whatever_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"abc")
+    host = Host(str(tmp_path))
+    assert host.sha256("/" + name) == hashlib.sha256(b"abc").hexdigest()
+    with pytest.raises(CommandFailed, match="No such file"):
+        host.sha256("/none")
 
 
 def test_what_is_not_there_reads_as_nothing(tmp_path: Path) -> None:

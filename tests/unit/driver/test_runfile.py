@@ -107,6 +107,13 @@ def cut(host: Host, number: int) -> None:
     host.host.remove("/cut")
 
 
+def damaged(host: Host, version: str) -> None:
+    """What was fetched of this driver is of the same length, and not the same any more."""
+    path = runfile.cached_path(version, host.files[version])
+    whole = host.host.read_bytes(path) or b""
+    host.host.write_bytes(path, whole[:-9] + b"\0" * 9)
+
+
 def listed(host: Host, number: int) -> List[str]:
     return re.findall(r"(?m)^%d: (/.*)$" % number, host.host.read(runfile.LIST) or "")
 
@@ -160,6 +167,37 @@ class TestInstalls:
         installed(host, OLD)
         assert runfile.version(host.host) == OLD
 
+    @pytest.mark.parametrize("state", ["staged", "present"])
+    def test_what_was_damaged_since_is_fetched_anew_before_anything_changes(self, host: Host, state: str) -> None:
+        """The place where it is fetched from is not asked before: it may be without it, and the driver there stays."""
+        installed(host, NEW)
+        host.apply(host.run_of(OLD, in_use(NEW), state="staged"))
+        assert "runfile.fetch" not in [step.action for step in host.run_of(OLD, in_use(NEW), state=state).steps]
+        damaged(host, OLD)
+        plan = host.run_of(OLD, in_use(NEW), state=state)
+        assert plan.steps[0].action == "runfile.fetch"
+        served = host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)
+        served.rename(served.with_suffix(".away"))
+        before = host.tree()
+        with pytest.raises(GpuOpsError) as failed:
+            host.apply(plan)
+        assert failed.value.code == "driver.runfile_not_fetched" and host.tree() == before
+        served.with_suffix(".away").rename(served)
+        host.apply(plan)
+        assert runfile.is_whole(host.host, OLD, host.files[OLD])
+        assert runfile.version(host.host) == (OLD if state == "present" else NEW)
+
+    def test_no_file_is_read_where_nothing_is_installed_from_it(
+        self, host: Host, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Half a gigabyte each time."""
+        installed(host, OLD)
+        installed(host, NEW, there=in_use(OLD))
+        monkeypatch.delattr(type(host.host), "sha256")
+        for state in ("present", "staged", "absent"):
+            host.run_of(NEW, in_use(NEW), state=state)
+        assert not host.plan(in_use(NEW), source="runfile", state="rolled_back", roll_back_to=NEW).steps
+
     @pytest.mark.parametrize("given", ["/srv/own.run", "/srv/", "file:///srv/own.run"])
     def test_from_a_path_of_the_host(self, host: Host, given: str) -> None:
         name = "/srv/NVIDIA-Linux-x86_64-%s.run" % OLD if given.endswith("/") else "/srv/own.run"
@@ -190,13 +228,31 @@ class TestRefuses:
         told = self.fails(host, "driver.runfile_not_fetched", runfile=host.repository.url + "nowhere/")
         assert "404" in told.found and "dkms" not in host.root.installed()
 
-    def test_a_file_that_was_damaged_since(self, host: Host) -> None:
-        plan = host.run_of(OLD, state="staged")
-        host.apply(plan)
-        path = runfile.cached_path(OLD, host.files[OLD])
-        host.host.write(path, "#!/bin/sh\n")
-        self.fails(host, "driver.runfile_lost")
+    def test_a_file_that_was_damaged_since_it_was_planned(self, host: Host) -> None:
+        host.apply(host.run_of(OLD, state="staged"))
+        plan = host.run_of(OLD)
+        damaged(host, OLD)
+        with pytest.raises(GpuOpsError) as failed:
+            host.apply(plan)
+        assert failed.value.code == "driver.runfile_lost" and not host.host.exists("/called")
         assert runfile.cached(host.host) == {}
+
+    def test_a_file_that_was_damaged_and_is_not_in_its_place_any_more(self, host: Host) -> None:
+        host.host.write_bytes("/srv/own.run", (
+            host.repository.directory / ("NVIDIA-Linux-x86_64-%s.run" % OLD)).read_bytes())
+        host.apply(host.run_of(OLD, runfile="/srv/own.run", state="staged"))
+        host.host.remove("/srv/own.run")
+        assert not host.run_of(OLD, runfile="/srv/own.run").refusals
+        damaged(host, OLD)
+        (refusal,) = host.run_of(OLD, runfile="/srv/own.run").refusals
+        assert refusal.code == "driver.runfile_not_there"
+
+    def test_a_way_back_whose_file_was_damaged(self, host: Host) -> None:
+        installed(host, OLD)
+        installed(host, NEW, there=in_use(OLD))
+        damaged(host, OLD)
+        (refusal,) = host.plan(in_use(NEW), source="runfile", state="rolled_back").refusals
+        assert refusal.code == "driver.runfile_no_way_back" and "no whole file" in refusal.found
 
     @pytest.mark.parametrize("state", ["staged", "present"])
     @pytest.mark.parametrize("changed, said", [
@@ -370,11 +426,18 @@ class TestIsStopped:
         theirs = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD
         host.host.write(theirs, "theirs")
         cut(host, 2)
+        planned = host.plan(BARE, source="runfile", state="absent")
         text = (host.host.read(runfile.LIST) or "").splitlines(True)
         os.truncate(host.host.path(runfile.LIST), len("".join(text[:lines])))
+        before = host.tree()
+        for plan in (host.run_of(OLD), host.run_of(NEW), host.plan(BARE, version=OLD, migrate=True),
+                     host.plan(BARE, source="runfile", state="absent")):
+            (refusal,) = plan.refusals
+            assert refusal.code == "driver.runfile_moved_aside" and "/var/lib/nvidia/100" in refusal.found
+        assert not host.run_of(NEW, state="staged").refusals
         with pytest.raises(GpuOpsError) as failed:
-            host.apply(host.plan(BARE, source="runfile", state="absent"))
-        assert failed.value.code == "driver.runfile_moved_aside" and "/var/lib/nvidia/100" in failed.value.found
+            host.apply(planned)
+        assert failed.value.code == "driver.runfile_moved_aside" and host.tree() == before
         host.host.rename("/var/lib/nvidia/100", theirs)
         host.apply(host.plan(BARE, source="runfile", state="absent"))
         assert host.host.read(theirs) == "theirs" and not host.host.exists("/var/lib/nvidia")

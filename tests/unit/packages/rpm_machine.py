@@ -59,6 +59,27 @@ class RpmMachine(Generic[ARoot]):
         self.server.shutdown()
         self.server.server_close()
 
+    def impatient(self) -> None:
+        """Its package manager gives a server up in seconds."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def silenced(self) -> Iterator[None]:
+        """Its repository accepts and never answers any more."""
+        self.take_repository_away()
+        self.impatient()
+        with silent(self.server.server_port):
+            yield
+
+    @contextlib.contextmanager
+    def beside_a_silent_one(self) -> Iterator[None]:
+        """The host has another repository, which never answers, and must not be asked."""
+        self.impatient()
+        with silent() as listening:
+            self.root.configure("silent", "http://127.0.0.1:%d/" % listening.getsockname()[1], "two")
+            yield
+            assert not select.select([listening], [], [], 0)[0], "it is asked"
+
     def bring_repository_back(self) -> None:
         self.server = serve(self.server.RequestHandlerClass, self.server.server_port)
 
@@ -133,15 +154,6 @@ def silent(port: int = 0) -> Iterator[socket.socket]:
         listening.bind(("127.0.0.1", port))
         listening.listen(50)
         yield listening
-
-
-def address(listening: socket.socket) -> str:
-    return "http://127.0.0.1:%d/" % listening.getsockname()[1]
-
-
-def is_asked(listening: socket.socket) -> bool:
-    """Whether anybody has connected to it since."""
-    return bool(select.select([listening], [], [], 0)[0])
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):

@@ -13,77 +13,40 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 import pytest
+import rpm_changes
 import scratch_rpm
-from rpm_machine import Quiet
-from scratch_apt import keyring
+from rpm_changes import LIBRARIES, asked, evr, nvidias, write
+from rpm_machine import Quiet, home
 from scratch_rpm import CLOSED, MODULE, OLDER_580, OPEN, RELEASE, V580, V595, V610, Root
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal, PackageChange
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.lock import package_manager_works, package_managers
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import PACKAGES_INSTALL, packages_step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks, program
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.index import Index, index
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import Package, Repository, Simulation
 
-OURS = "gpuops-nvidia-driver"
-KEY_FILE = "/etc/pki/rpm-gpg/" + OURS
-LIBRARIES = "nvidia-driver-cuda-libs"
+trust = partial(rpm_changes.trust, DNF)
 
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
-    """Debian's rpm has its database in the home directory; here it is where EL has it."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home/.rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home(tmp_path, monkeypatch)
     return Root(tmp_path / "root")
 
 
 def nvidia(where: Optional[Path] = None, **more: Any) -> Repository:
-    return Repository("file://%s" % (where or scratch_rpm.nvidia()), keyring("one").public, KEY_FILE, id=OURS, **more)
-
-
-def evr(version: str, epoch: int = 3) -> str:
-    return ("%d:" % epoch if epoch else "") + "%s-%s" % (version, RELEASE)
-
-
-def asked(version: str, module: str = OPEN) -> Dict[str, str]:
-    return {name: evr(version) for name in ("nvidia-driver-cuda", LIBRARIES, "nvidia-persistenced", module)}
-
-
-def write(root: Root, files: Mapping[str, Optional[str]]) -> None:
-    """What file steps do; a key and a locklist lie below the root, which dnf's own files name whole."""
-    for path, text in files.items():
-        if text is None:
-            root.host.remove(path)
-        else:
-            root.host.write(path, text.replace("file:///etc", "file://%s/etc" % root.path))
-
-
-def trust(root: Root, repository: Repository) -> None:
-    write(root, DNF.repository_files(repository))
-    for step in DNF.trust_steps("driver", repository, DNF.trusted(root.host)):
-        DNF.executors[step.action](root.host, Journal(root.host), step)
+    return nvidias(where or scratch_rpm.nvidia(), **more)
 
 
 def planned(
     root: Root, repository: Repository, request: Mapping[str, str], stream: str = "", down: bool = False
 ) -> Tuple[Simulation, Step, Mapping[str, Optional[str]]]:
-    """(simulation, step, files) of an installation: the stream is chosen and the version locked before it."""
-    files: Dict[str, Optional[str]] = dict(DNF.choose({MODULE: stream} if stream else {}))
-    there = {path: root.host.read(path) for path in DNF.hold_paths("driver")}
-    files.update(DNF.hold_files("driver", request, there))
-    with DNF.open(root.host, [repository], beside_system=True) as opened:
-        opened.hold(files)
-        done = opened.simulate(request, down)
-        before, after = done.change
-        step = packages_step("driver", "driver", before, after, "a test", manager="dnf", request=dict(request),
-                             allow_downgrade=down, without=list(opened.without))
-    # A planner makes no step of nothing; here the module is asked all the same
-    return done, replace(step, action=PACKAGES_INSTALL), files
+    return rpm_changes.planned(
+        DNF, root, repository, request, down, DNF.choose({MODULE: stream} if stream else {}))
 
 
 def change(root: Root, request: Mapping[str, str], stream: str = "", down: bool = False,

@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 import scratch_rpm
-from rpm_machine import Quiet, RpmMachine, address, home, is_asked, running, silent
+from rpm_machine import Quiet, RpmMachine, home, running
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root, module_of
 
@@ -233,9 +233,7 @@ def test_what_is_staged_is_exchanged_though_the_repository_never_answers(machine
     machine.run()
     machine.run(state="staged", version=V595)
     machine.loaded = V580
-    machine.take_repository_away()
-    machine.impatient()
-    with silent(machine.server.server_port):
+    with machine.silenced():
         change(machine, version=V595)
     assert set(driver(machine).values()) == {V595}
     assert "stream=595-open" in (machine.root.host.read("/etc/dnf/modules.d/nvidia-driver.module") or "")
@@ -390,11 +388,8 @@ def test_an_exchange_is_taken_back_without_the_repository_and_what_it_brought_be
     assert "nvidia-fabricmanager" in machine.root.installed()
     machine.loaded = ""
     machine.take_repository_away()
-    with silent() as listening:
-        machine.impatient()
-        machine.root.configure("silent", address(listening), "two")
+    with machine.beside_a_silent_one():
         done = change(machine, version=V595, state="rolled_back")
-        assert not is_asked(listening)
     assert [each.split("/")[1] for each in done] == [
         "file.write", "file.write", "archive.check", "packages.install", "dkms.build", "packages.remove"]
     assert machine.root.installed() == before

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 import pytest
 import scratch_rpm
 import scratch_zypper
-from rpm_machine import RpmMachine, address, home, is_asked, running, silent
+from rpm_machine import RpmMachine, home, running
 from scratch_apt import keyring
 from scratch_rpm import OLDER_580, V580, V595, V610
 from scratch_zypper import KERNELS, Root
@@ -188,9 +188,7 @@ def test_what_is_staged_is_exchanged_though_the_repository_never_answers(machine
     machine.run()
     machine.run(state="staged", version=V595)
     machine.loaded = V580
-    machine.take_repository_away()
-    machine.impatient()
-    with silent(machine.server.server_port):
+    with machine.silenced():
         machine.run(version=V595)
     assert set(driver(machine).values()) == {V595}
 
@@ -225,12 +223,9 @@ def test_what_was_stopped_is_ended_and_the_driver_before_comes_back_without_the_
     assert machine.run(version=V595)["plan"]["steps"] == []
     machine.loaded = ""
     machine.take_repository_away()
-    with silent() as listening:
-        machine.impatient()
-        machine.root.configure("silent", address(listening), "two")
+    with machine.beside_a_silent_one():
         assert change(machine, version=V595, state="rolled_back") == [
             "file.write", "archive.check", "packages.install", "dkms.build"]
-        assert not is_asked(listening)
     assert (machine.root.installed(), machine.root.host.read(locks.PATH)) == (before, held)
 
 

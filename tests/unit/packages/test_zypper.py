@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 import pytest
+import rpm_changes
 import scratch_rpm
-from scratch_apt import keyring
+from rpm_changes import LIBRARIES, asked, evr, nvidias, write
+from rpm_machine import home
 from scratch_rpm import CLOSED, OLDER_580, OPEN, RELEASE, V580, V595, V610, Made
 from scratch_zypper import Root
 
@@ -25,7 +27,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import PACKAGES_INSTALL, packages_step
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.steps import packages_step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.model import (
     Credentials,
     Package,
@@ -43,9 +45,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper impo
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper import index as indexes
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.zypper.manager import ZYPPER
 
-OURS = "gpuops-nvidia-driver"
-KEY_FILE = "/etc/pki/rpm-gpg/" + OURS
-LIBRARIES = "nvidia-driver-cuda-libs"
+trust = functools.partial(rpm_changes.trust, ZYPPER)
 # A package at whose script a transaction stands still for as long as a file is there
 SLOW = Made("slow", "1.0", script='while posix.access("/wait-here") do posix.sleep(1) end')
 _KILLS = """if posix.access("/killed-whole-%s") then
@@ -67,55 +67,18 @@ FAILING = Failing("failing", "1.0", relations=("Provides: /bin/fails",), script=
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Root:
-    """Debian's rpm has its database in the home directory; here it is where SLES 15 has it."""
-    (tmp_path / "home").mkdir()
-    (tmp_path / "home/.rpmmacros").write_text("%_dbpath /var/lib/rpm\n")
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    home(tmp_path, monkeypatch)
     return Root(tmp_path / "root")
 
 
 def nvidia(where: Optional[Path] = None, **more: Any) -> Repository:
-    return Repository("file://%s" % (where or scratch_rpm.nvidia(modules=False)), keyring("one").public, KEY_FILE,
-                      id=OURS, **more)
-
-
-def evr(version: str, epoch: int = 3) -> str:
-    return ("%d:" % epoch if epoch else "") + "%s-%s" % (version, RELEASE)
-
-
-def asked(version: str, module: str = OPEN) -> Dict[str, str]:
-    return {name: evr(version) for name in ("nvidia-driver-cuda", LIBRARIES, "nvidia-persistenced", module)}
-
-
-def write(root: Root, files: Mapping[str, Optional[str]]) -> None:
-    """What file steps do; a key lies below the root, and a repository names it whole."""
-    for path, text in files.items():
-        if text is None:
-            root.host.remove(path)
-        else:
-            root.host.write(path, text.replace("file:///etc", "file://%s/etc" % root.path))
-
-
-def trust(root: Root, repository: Repository) -> None:
-    write(root, ZYPPER.repository_files(repository))
-    for step in ZYPPER.trust_steps("driver", repository, ZYPPER.trusted(root.host)):
-        ZYPPER.executors[step.action](root.host, Journal(root.host), step)
+    return nvidias(where or scratch_rpm.nvidia(modules=False), **more)
 
 
 def planned(
     root: Root, repository: Repository, request: Mapping[str, str], down: bool = False
 ) -> Tuple[Simulation, Step, Mapping[str, Optional[str]]]:
-    """(simulation, step, files) of an installation; the versions are locked before it."""
-    there = {path: root.host.read(path) for path in ZYPPER.hold_paths("driver")}
-    files = ZYPPER.hold_files("driver", request, there)
-    with ZYPPER.open(root.host, [repository], beside_system=True) as opened:
-        opened.hold(files)
-        done = opened.simulate(request, down)
-        before, after = done.change
-        step = packages_step("driver", "driver", before, after, "a test", manager="zypper", request=dict(request),
-                             allow_downgrade=down, without=list(opened.without))
-    # A planner makes no step of nothing; here the executor is asked all the same
-    return done, replace(step, action=PACKAGES_INSTALL), files
+    return rpm_changes.planned(ZYPPER, root, repository, request, down, {})
 
 
 def opened_step(root: Root, step: Step) -> Dict[str, Any]:

@@ -356,7 +356,7 @@ class TestWhichComponents:
 
     def told(self, controller: Controller, **variables: Any) -> Any:
         task = {"ansible.builtin.include_tasks": str(REPOSITORY / "playbooks/tasks/components.yml"),
-                "vars": {"gpu_cluster_brought": {}}}
+                "vars": {"gpu_cluster_brought": {"failed": False}}}
         return controller.tasks([task], hosts=HOSTS, variables=variables)
 
     def sets(self, server: Api) -> List[str]:
