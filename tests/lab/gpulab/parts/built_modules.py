@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Tuple
 
@@ -70,8 +69,8 @@ class Service:
 
     def part(self) -> Part:
         return Part(name=self.name, title="kernel modules of drivers that %s: %s" % (
-            self.title, ", ".join(self.drivers)), build=partial(Service.build, self), inputs=(
-                BUILD, SOURCES, Path(__file__), self.kernel, *self.drivers), needs=(packages.ROOT_PART, "apt-debian"))
+            self.title, ", ".join(self.drivers)), build=lambda job: self.build(job),
+                    inputs=(BUILD, SOURCES, repr(self)), needs=(packages.ROOT_PART, "apt-debian"))
 
 
 PARTS: Tuple[Part, ...] = (
