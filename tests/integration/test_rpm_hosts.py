@@ -190,7 +190,9 @@ def assert_driver(fleet: Fleet, version: str, module: str, signer: str = "") -> 
 @pytest.fixture(scope="module")
 def ours(fleet: Fleet) -> Dict[str, str]:
     """The host with a driver of ours, of branch 580; the answer is what was installed before."""
-    succeeded(fleet.tasks(HOST, [{"gpuops.nvidia.nouveau": {}}]))
+    succeeded(fleet.tasks(HOST, [
+        {"ansible.builtin.yum_repository": {"name": "cuda-rhel9-x86_64", "state": "absent"}},
+        {"gpuops.nvidia.nouveau": {}}]))
     before = rpm_packages(fleet, HOST)
     change(fleet)
     return before
