@@ -169,7 +169,8 @@ def change(fleet: Fleet, **options: Any) -> Dict[str, Any]:
         driver(True, **options), driver(**options), driver(**options), {"gpuops.nvidia.gpu_driver_activation": {}}]))
     foretold, told, again = played.results(HOST, "gpu_driver")
     assert told["plan"]["steps"] == foretold["plan"]["steps"]
-    assert [shown(fleet, each) for each in transactions(fleet) if each not in before] == planned(told)
+    since = [shown(fleet, each) for each in transactions(fleet) if each not in before]
+    assert [each for each in since if each] == planned(told), "a mark is a transaction without packages"
     assert (again["changed"], again["plan"]["steps"]) == (False, [])
     return told
 
