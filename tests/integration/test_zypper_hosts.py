@@ -2,8 +2,9 @@
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 """A host of SLES 15: zypper, locks and scriptlets are real, and so are DKMS and the modules that it builds.
 
-One host in this order: as it was delivered, with one driver after the other, without any. What gpu_driver has planned
-is held against what zypper's own history shows.
+One host in this order: as it was delivered, with modules that SUSE has signed, with one driver after the other that
+DKMS builds, with SUSE's again, without any. What gpu_driver has planned is held against what zypper's own history
+shows.
 """
 from __future__ import annotations
 
@@ -113,23 +114,6 @@ def assert_signed(fleet: Fleet, version: str, generation: str) -> None:
     assert fleet.say(HOST, "rpm", "-V", short, *there) == ""
 
 
-def remove(fleet: Fleet) -> None:
-    """All that gpuops.nvidia has on the host goes, in one transaction, and again nothing is to be done."""
-    played = succeeded(fleet.tasks(HOST, [
-        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
-        {"gpuops.nvidia.nouveau": {"state": "absent"}}, driver(state="absent")]))
-    removed, again = played.results(HOST, "gpu_driver")
-    assert transactions(history(fleet))[-1:] == planned(removed) and not again["changed"]
-
-
-def left(fleet: Fleet) -> Dict[str, Any]:
-    """What there is of a driver on a host without one, but for packages and locks nothing."""
-    files = ("ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/updates/* /etc/*/*/*gpuops* "
-             "/etc/zypp/*/*gpuops*; find /lib/modules/*/weak-updates -not -type d; ls /lib/modules")
-    assert fleet.say(HOST, "sh", "-c", files) == KERNEL
-    return {"packages": rpm_packages(fleet, HOST), "locks": fleet.say(HOST, "cat", LOCKS)}
-
-
 @pytest.fixture(scope="module")
 def delivered(fleet: Fleet) -> Dict[str, Any]:
     """The host before anything is done to it; its administrator has a lock of their own."""
@@ -138,10 +122,16 @@ def delivered(fleet: Fleet) -> Dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def with_driver(fleet: Fleet, delivered: Dict[str, Any]) -> Dict[str, Any]:
-    """The answer to the first driver, that of branch 580."""
+def with_signed(fleet: Fleet, delivered: Dict[str, Any]) -> None:
+    """A driver whose modules SUSE has signed."""
     succeeded(fleet.tasks(HOST, [{"gpuops.nvidia.nouveau": {}}]))
-    return change(fleet)
+    change(fleet, version=OLDER, build="precompiled")
+
+
+@pytest.fixture(scope="module")
+def with_driver(fleet: Fleet, with_signed: None) -> Dict[str, Any]:
+    """The answer to the first driver that DKMS builds, that of branch 580."""
+    return change(fleet, build="dkms")
 
 
 def test_the_host_is_a_sles_15_for_ansible_and_a_node_of_the_cluster(fleet: Fleet) -> None:
@@ -165,7 +155,24 @@ def test_gpu_info_reads_the_host_as_it_was_delivered(fleet: Fleet) -> None:
     assert {gpu["driver"] for gpu in observation["pci"]["gpus"]} == {"nouveau"}
 
 
-def test_a_bare_host_gets_the_driver_that_was_planned(fleet: Fleet, with_driver: Dict[str, Any]) -> None:
+def test_modules_for_a_later_kernel_are_refused(fleet: Fleet, delivered: Dict[str, Any]) -> None:
+    played = succeeded(fleet.tasks(HOST, [dict(driver(version=NEWEST, build="precompiled"), ignore_errors=True)]))
+    refused = played.result(HOST, "gpu_driver")
+    assert (refused["failed"], refused["code"]) == (True, "driver.no_precompiled_module")
+    assert "is of driver %s for kernel %s" % (NEW, KERNEL) in refused["msg"]
+    assert rpm_packages(fleet, HOST) == delivered["packages"]
+
+
+def test_a_bare_host_gets_modules_that_suse_has_signed_and_those_of_the_next_driver(
+        fleet: Fleet, with_signed: None) -> None:
+    assert_signed(fleet, OLDER, "G06")
+    assert "dkms" not in rpm_packages(fleet, HOST)
+    change(fleet, version=OLD, build="precompiled")
+    assert_signed(fleet, OLD, "G06")
+
+
+def test_what_dkms_builds_takes_the_place_of_what_suse_has_signed(
+        fleet: Fleet, with_driver: Dict[str, Any]) -> None:
     assert_driver(fleet, OLD, "G06")
     assert "/updates/" in fleet.say(HOST, "modinfo", "-F", "filename", "nvidia")
     assert "allow_unsupported_modules" in str(with_driver["plan"]["notes"])
@@ -230,47 +237,36 @@ def test_a_downgrade_over_generations_is_one_transaction(fleet: Fleet, with_driv
     assert_driver(fleet, OLD, "G06")
 
 
-def test_removal_leaves_the_host_as_it_was_delivered(
-        fleet: Fleet, delivered: Dict[str, Any], with_driver: Dict[str, Any]) -> None:
-    remove(fleet)
-    assert left(fleet) == delivered
-
-
-@pytest.fixture(scope="module")
-def with_signed(fleet: Fleet, delivered: Dict[str, Any]) -> None:
-    """A bare host gets a driver whose modules SUSE has signed."""
-    succeeded(fleet.tasks(HOST, [{"gpuops.nvidia.nouveau": {}}]))
-    before = rpm_packages(fleet, HOST)
-    refused = succeeded(fleet.tasks(HOST, [dict(driver(version=NEWEST, build="precompiled"), ignore_errors=True)]))
-    told = refused.result(HOST, "gpu_driver")
-    assert (told["failed"], told["code"]) == (True, "driver.no_precompiled_module")
-    assert "is of driver %s for kernel %s" % (NEW, KERNEL) in told["msg"], "that of 610 is for a later kernel"
-    assert rpm_packages(fleet, HOST) == before
-    change(fleet, version=OLDER, build="precompiled")
-
-
-def test_modules_that_suse_has_signed_are_installed_and_exchanged_over_generations(
-        fleet: Fleet, with_signed: None) -> None:
-    assert_signed(fleet, OLDER, "G06")
-    assert "dkms" not in rpm_packages(fleet, HOST)
-    change(fleet, version=OLD, build="precompiled")
-    assert_signed(fleet, OLD, "G06")
+def test_what_suse_has_signed_takes_the_place_of_what_dkms_has_built(
+        fleet: Fleet, with_driver: Dict[str, Any]) -> None:
     change(fleet, version=NEW, build="precompiled")
     assert_signed(fleet, NEW, "G07")
-
-
-def test_what_suse_has_signed_gives_way_to_dkms_and_comes_back(
-        fleet: Fleet, delivered: Dict[str, Any], with_signed: None) -> None:
-    change(fleet, version=NEW, build="dkms")
-    assert_driver(fleet, NEW, "G07")
-    change(fleet, version=NEW, state="rolled_back")
-    assert_signed(fleet, NEW, "G07")
-    (short,) = (name for name in of_driver(fleet) if "-kmp-" in name)
-    fleet.lab.ssh(HOST, ["zypper", "--non-interactive", "install", "--force", short])
+    (modules,) = ("%s=%s" % item for item in of_driver(fleet).items() if "-kmp-" in item[0])
+    fleet.lab.ssh(HOST, ["zypper", "--non-interactive", "install", "--force", modules])
     assert fleet.say(HOST, "modinfo", "-F", "version", "nvidia") == "", "SUSE's scripts have taken the links away"
     played = succeeded(fleet.tasks(HOST, [driver(version=NEW), driver(version=NEW)]))
     mended, again = played.results(HOST, "gpu_driver")
     assert [step["action"] for step in mended["plan"]["steps"]] == ["module.verify"] and not again["changed"]
     assert_signed(fleet, NEW, "G07")
-    remove(fleet)
-    assert left(fleet) == delivered
+
+
+@pytest.mark.variation
+def test_what_suse_has_signed_is_exchanged_over_generations_and_comes_back(
+        fleet: Fleet, with_driver: Dict[str, Any]) -> None:
+    change(fleet, version=OLD, build="precompiled")
+    assert_signed(fleet, OLD, "G06")
+    change(fleet, version=OLD, state="rolled_back")
+    assert_signed(fleet, NEW, "G07")
+
+
+def test_removal_leaves_the_host_as_it_was_delivered(
+        fleet: Fleet, delivered: Dict[str, Any], with_driver: Dict[str, Any]) -> None:
+    played = succeeded(fleet.tasks(HOST, [
+        {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}}, driver(state="absent"),
+        {"gpuops.nvidia.nouveau": {"state": "absent"}}, driver(state="absent")]))
+    removed, again = played.results(HOST, "gpu_driver")
+    assert transactions(history(fleet))[-1:] == planned(removed) and not again["changed"]
+    assert {"packages": rpm_packages(fleet, HOST), "locks": fleet.say(HOST, "cat", LOCKS)} == delivered
+    left = ("ls -d /usr/src/nvidia-* /usr/bin/nvidia-* /lib/modules/*/updates/* /etc/*/*/*gpuops* "
+            "/etc/zypp/*/*gpuops*; find /lib/modules/*/weak-updates -not -type d; ls /lib/modules")
+    assert fleet.say(HOST, "sh", "-c", left) == KERNEL
