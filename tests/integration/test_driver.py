@@ -45,7 +45,12 @@ def lab() -> Iterator[Lab]:
 
 
 class Play:
-    """Runs the collection's modules on a host of the laboratory."""
+    """Runs the collection's modules on a host of the laboratory.
+
+    system: directories of what is the system's.
+    """
+
+    system: Tuple[str, ...] = SYSTEM
 
     def __init__(self, lab: Lab, directory: Path, host: str = "gpu") -> None:
         self.lab = lab
@@ -108,7 +113,7 @@ class Play:
         """{path: hash, or target of a link} of the system's files."""
         script = ('find "$@" -xdev -type f ! -name "*.pyc" -print0 | sort -zu | xargs -0 sha256sum; '
                   'find "$@" -xdev -type l -printf "-> %l  %p\\n"')
-        lines = self.lab.ssh(self.host, ["sh", "-c", script, "sh", *SYSTEM]).stdout.splitlines()
+        lines = self.lab.ssh(self.host, ["sh", "-c", script, "sh", *self.system]).stdout.splitlines()
         return {path: value for value, path in (line.split("  ", 1) for line in lines)}
 
 
