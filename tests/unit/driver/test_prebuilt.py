@@ -15,9 +15,16 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, kernel_hold, planner, prebuilt
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
+    catalogue,
+    kernel_hold,
+    planner,
+    prebuilt,
+    precompiled,
+)
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import unattended_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, target_of
 
@@ -189,8 +196,9 @@ class Modules(Host):
 
     RELEASE = KERNEL
 
-    def verify(self, signed: bool = False) -> None:
-        step = Step("driver", "module.verify", self.RELEASE, "", parameters={"module": "open", "signed": signed},
+    def verify(self, signed: bool = False, **more: bool) -> None:
+        step = Step("driver", "module.verify", self.RELEASE, "",
+                    parameters={"module": "open", "signed": signed, **more},
                     change={"before": {"nvidia": None}, "after": {"nvidia": VERSION}})
         EXECUTORS[step.action](self, Journal(self), step)
 
@@ -260,6 +268,23 @@ class TestVerified:
         with pytest.raises(GpuOpsError, match=said) as failed:
             Modules(str(tmp_path), told).verify()
         assert failed.value.code == "driver.precompiled_module_not_there"
+
+    def test_a_kernel_that_neither_runs_nor_boots_next_holds_up_nothing_and_is_noted(self, tmp_path: Path) -> None:
+        host = Modules(str(tmp_path), OPEN.replace("178", "126"))
+        host.write("/boot/vmlinuz-" + KERNEL, "")
+        host.verify(essential=False)
+        host.told = OPEN
+        host.verify(signed=True, essential=False)
+        with pytest.raises(GpuOpsError, match="is signed by nobody"):
+            host.verify(signed=True, essential=True)
+        assert Journal(host).recall("driver")["unbuilt"] == {KERNEL: VERSION}
+        name = "linux-modules-nvidia-580-server-open-" + KERNEL
+        target = Target(VERSION, "open", catalogue.PackageSet("", (name,)), catalogue.PRECOMPILED)
+        seen = [Kernel(KERNEL, module="580.126.09", license="Dual MIT/GPL", failed=VERSION)]
+        for there, steps in ((UBUNTU, 1), (UBUNTU.but(kernel="6.8.0-95-generic", boot_kernel="6.8.0-95-generic"), 0)):
+            assert len(precompiled.verify_steps(seen, policy(), there, target, None)) == steps
+            told = precompiled.notes(seen, {}, {}, policy(), there, target)
+            assert ["neither runs nor boots next" in each for each in told] == [True] * (1 - steps)
 
     def test_under_secure_boot_somebody_has_signed_it(self, tmp_path: Path) -> None:
         with pytest.raises(GpuOpsError, match="signed by nobody") as failed:
