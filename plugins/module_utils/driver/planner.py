@@ -20,6 +20,7 @@ from . import (
     by_hand,
     catalogue,
     containerized,
+    dkms_originals,
     enrollment,
     kernel_hold,
     parameters,
@@ -400,7 +401,9 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
         "They are of another driver or were made otherwise, and lie where those of driver %s are." % target.version)
     # Which modules are loaded is known once the others have gone
     builds = [replace(step, depends_on=(*step.depends_on, *(each.id for each in others))) for step in builds]
-    steps += others + builds + peers.steps(observation, policy, facts, target, packages, builds)
+    forgotten = [] if target.is_precompiled else dkms_originals.forget_steps(
+        observation, [step for step in (packages, *others) if step])
+    steps += others + forgotten + builds + peers.steps(observation, policy, facts, target, packages, builds)
     steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
@@ -625,13 +628,15 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     superfluous = rollback.superfluous_steps(observation, facts, packages)
     goes_first = target.is_precompiled or any(
         catalogue.EL_MODULES.match(name) for step in superfluous for name in step.change["after"])
+    forgotten = [] if target.is_precompiled else dkms_originals.forget_steps(
+        observation, [step for step in (packages, *superfluous) if step])
     if goes_first:
         # What DKMS has built is loaded before what came built, and on EL either lies in the place of the other: what
         # there is then is looked at once the other is gone
         gone = tuple(step.id for step in superfluous)
         builds = [replace(step, depends_on=step.depends_on + gone) for step in builds]
         steps += superfluous
-    steps += builds + peers.build_steps(observation, policy, facts, target, packages, builds)
+    steps += forgotten + builds + peers.build_steps(observation, policy, facts, target, packages, builds)
     steps += [] if goes_first else superfluous
     steps += rollback.withdraw_steps(observation, any(step.action == rollback.OFFER for step in offered),
                                      (packages.id,) if packages else ())
@@ -696,6 +701,7 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
     steps = staging.withdraw_steps(observation, "", None)
     steps += runfile_plan.absent_steps(observation, facts)
     steps += backend.finish_before_removal(observation, facts, bool(leaving)) if observation.installed_by_us else []
+    steps += dkms_originals.forget_all(observation)
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),
