@@ -291,3 +291,32 @@ class TestVerified:
             Modules(str(tmp_path), OPEN).verify(signed=True)
         assert failed.value.code == "driver.precompiled_module_not_trusted"
         Modules(str(tmp_path), OPEN + "signer: Canonical Ltd. Kernel Module Signing\n").verify(signed=True)
+
+
+class TestLinked:
+    """A later kernel of EL, to which weak-modules has linked the modules of the one that they were built for."""
+
+    BUILT_FOR, LATER = "5.14.0-570.12.1.el9_6.x86_64", "5.14.0-570.17.1.el9_6.x86_64"
+    THERE = {"kmod-nvidia-580.178.04-5.14.0-570.12.1": "3:580.178.04-3.el9",
+             "nvidia-driver-cuda": "3:580.178.04-1.el9"}
+
+    def choice(self, module: str, *bootable: str, **more: str) -> prebuilt.Choice:
+        system = catalogue.system_of("rocky", "9.6", "x86_64")
+        assert system is not None
+        there = prebuilt.Prebuilt(tuple(Kernel(each, module=module) for each in bootable), offered={})
+        return prebuilt.choice(
+            policy(version="580", kernel_module="proprietary"),
+            facts(A100, os_id="rocky", os_version="9.6", kernel=self.LATER, boot_kernel=self.LATER),
+            catalogue.Wanted(system, False, 580, "proprietary", build=catalogue.PRECOMPILED), there,
+            {**self.THERE, **more}, {"nvidia-driver-cuda": ["3:580.178.04-1.el9"]})
+
+    @pytest.mark.parametrize("bootable", [(BUILT_FOR, LATER), (LATER,)])
+    def test_it_lacks_no_package_of_its_own(self, bootable: Tuple[str, ...]) -> None:
+        chosen = self.choice(VERSION, *bootable)
+        assert (chosen.version, chosen.lacking) == (VERSION, {})
+        assert set(chosen.fits) == {"kmod-nvidia-580.178.04-5.14.0-570.12.1"}, "it stays"
+
+    def test_without_such_a_link_or_with_what_dkms_has_built_it_does(self) -> None:
+        assert set(self.choice("", self.BUILT_FOR, self.LATER).lacking) == {self.LATER}
+        of_dkms = {"kmod-nvidia-latest-dkms": "3:580.178.04-1.el9"}
+        assert set(self.choice(VERSION, self.BUILT_FOR, self.LATER, **of_dkms).lacking) == {self.LATER}
