@@ -582,7 +582,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
     notes += parameters.notes(observation, policy, facts, target)
     notes += peers.notes(observation, policy, facts, target)
     notes += boot_arguments.notes(observation.arguments, policy, observation.boot)
-    notes += backend_of(facts).notes(observation, coming, target)
+    notes += backend_of(facts).notes(observation, coming, facts, target)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each

@@ -17,7 +17,7 @@ from ..hardware.boot import Module, installed_module, kind_of, read_module
 from ..packages.managers import APT, manager_of
 from ..packages.rpm import database
 from . import catalogue, modules_again
-from .building import essential, runs_already
+from .building import SOURCE, essential, runs_already
 from .kernels import Kernel, is_trusted, known_keys, remember_failure
 from .policy import Policy
 from .prebuilt import follows
@@ -117,9 +117,12 @@ def notes(
     if coming and runs_already(facts, target):
         told.append("Driver %s is loaded already: the kernel module that comes now (%s) is in use after the next boot."
                     % (target.version, target.module))
+    # With its package goes what DKMS has built, for every kernel
+    loses = any(map(SOURCE.match, set(target.leaves).intersection(installed)))
     told += ["Kernel %s has no signed module of driver %s: do not boot it for GPU work." % (
         kernel.release, target.version) for kernel in kernels
-        if not essential(kernel, facts) and not has_module(kernel, target) and kernel.module != target.version]
+        if not essential(kernel, facts) and not has_module(kernel, target)
+        and (loses or kernel.module != target.version)]
     told += ["Kernel %s, which neither runs nor boots next, would not load the module of driver %s that a package brings "
              "for it: do not boot it for GPU work." % (kernel.release, target.version) for kernel in kernels
              if has_module(kernel, target) and _is_given_up(kernel, facts, target)

@@ -22,6 +22,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
     prebuilt,
     precompiled,
 )
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends.chosen import backend_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import unattended_text
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
@@ -320,3 +321,27 @@ class TestLinked:
         assert set(self.choice("", self.BUILT_FOR, self.LATER).lacking) == {self.LATER}
         of_dkms = {"kmod-nvidia-latest-dkms": "3:580.178.04-1.el9"}
         assert set(self.choice(VERSION, self.BUILT_FOR, self.LATER, **of_dkms).lacking) == {self.LATER}
+
+
+@pytest.mark.parametrize("release, lock", [
+    ("5.14.0-570.12.1.el9_6.x86_64", "kernel-5.14.0-570.12.1.el9_6.x86_64 kernel-core-"),
+    ("5.14.0-570.12.1.el9_6.aarch64+64k", "kernel-64k-5.14.0-570.12.1.el9_6.aarch64 kernel-64k-core-"),
+])
+def test_an_update_of_a_kernel_of_el_is_kept_off_by_the_names_of_that_kernel(release: str, lock: str) -> None:
+    there = facts(A100, os_id="rocky", os_version="9.6", kernel=release, boot_kernel=release)
+    coming = {"kmod-nvidia-580.178.04-5.14.0-570.12.1": "3:580.178.04-3.el9"}
+    target = Target(VERSION, "proprietary", catalogue.PackageSet("", tuple(coming)), catalogue.PRECOMPILED)
+    (told,) = backend_of(there).notes(Observation(), coming, there, target)
+    assert "`dnf versionlock add %s" % lock in told
+    full = replace(target, packages=replace(target.packages, required=(*coming, "nvidia-driver")))
+    assert backend_of(there).notes(Observation(), coming, there, full) == [], "NVIDIA's plugin of dnf keeps it off"
+
+
+def test_a_kernel_that_loses_what_dkms_has_built_for_it_is_noted_before_it_does() -> None:
+    other = "6.8.0-85-generic"
+    source = "nvidia-dkms-580-server-open"
+    target = Target(VERSION, "open", catalogue.PackageSet("", (MODULES + KERNEL,)), catalogue.PRECOMPILED)
+    seen = [Kernel(other, module=VERSION), Kernel(KERNEL, module=VERSION)]
+    assert precompiled.notes(seen, {source: "1"}, {}, policy(), UBUNTU, target) == []
+    (told,) = precompiled.notes(seen, {source: "1"}, {}, policy(), UBUNTU, replace(target, leaves=(source,)))
+    assert told.startswith("Kernel %s has no signed module of driver %s" % (other, VERSION))
