@@ -123,8 +123,8 @@ def notes(
         kernel.release, target.version) for kernel in kernels
         if not essential(kernel, facts) and not has_module(kernel, target)
         and (loses or kernel.module != target.version)]
-    told += ["Kernel %s, which neither runs nor boots next, would not load the module of driver %s that a package brings "
-             "for it: do not boot it for GPU work." % (kernel.release, target.version) for kernel in kernels
+    told += ["Kernel %s, which neither runs nor boots next, would not load the module of driver %s that a package "
+             "brings for it: do not boot it for GPU work." % (kernel.release, target.version) for kernel in kernels
              if has_module(kernel, target) and _is_given_up(kernel, facts, target)
              and not _is_right(kernel, policy, facts, target)]
     new = [match.group(1) for match in map(_IMAGE.match, sorted(coming)) if match]

@@ -18,6 +18,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Ste
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
     catalogue,
     kernel_hold,
+    modules_again,
     planner,
     prebuilt,
     precompiled,
@@ -250,6 +251,34 @@ class TestVerified:
         host.verify()
         assert host.said == [
             "%s --add-kmp %s-%s-1" % (host.TOOL, host.PACKAGE, host.PACKAGED), "depmod " + host.RELEASE]
+
+    @pytest.mark.parametrize("tool, words", [
+        ("/usr/bin/zypper", ["rpm", "-U", "--replacepkgs", "--oldpackage", "--nodeps", "fetched.rpm"]),
+        ("/usr/bin/dnf", ["dnf", "--assumeyes", "reinstall", "nvidia-open-driver-G06-signed-cuda-kmp-default-"])])
+    def test_a_package_whose_file_dkms_has_taken_along_is_installed_once_more(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, words: List[str]
+    ) -> None:
+        """'dkms remove' deletes what lies where its own module was, in the same version: SUSE's is no other's then."""
+        host = Weak(str(tmp_path), OPEN, linked=False)
+        host.write(tool, "")
+        monkeypatch.setattr(modules_again, "_fetched", lambda host, packages: ["fetched.rpm"])
+        monkeypatch.setattr(host, "link", lambda linked: None)
+        asked: List[str] = []
+
+        def installed(_host: Host, argv: List[str], _seconds: float) -> None:
+            asked.extend(argv)
+            Weak.link(host, True)
+
+        monkeypatch.setattr(modules_again.running, "configure", installed)
+        host.verify()
+        assert all(any(each.startswith(word) for each in asked) for word in words), asked
+        asked.clear()
+        Weak.link(host, False)
+        monkeypatch.setattr(modules_again.running, "configure", lambda *_words: None)
+        with pytest.raises(GpuOpsError) as failed:
+            host.verify()
+        by_hand = "zypper install --force " if "zypper" in tool else "dnf reinstall "
+        assert "`%s%s" % (by_hand, host.PACKAGE) in failed.value.remedy
 
     def test_a_module_of_the_right_version_and_kind_is_enough_without_secure_boot(self, tmp_path: Path) -> None:
         host = Modules(str(tmp_path), OPEN)
