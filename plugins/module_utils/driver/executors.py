@@ -19,7 +19,7 @@ from ..packages.apt import credentials, running
 from ..packages.dnf import credentials as dnf_credentials
 from ..packages.managers import APT, DNF, ZYPPER, manager_of_step
 from ..packages.others import await_others
-from . import enrollment, precompiled, record_executors, runfile_executors, staging_executors
+from . import dkms_originals, enrollment, precompiled, record_executors, runfile_executors, staging_executors
 from .archive import keep_fetched, lend
 from .build_log import last_lines, last_log, refuse_hampered
 from .kernels import dkms_has_built, dkms_name, dkms_status, is_trusted, known_keys, remember_failure
@@ -171,6 +171,7 @@ EXECUTORS: Dict[str, Executor] = {
     **runfile_executors.EXECUTORS,
     "dkms.build": build_module,
     **precompiled.EXECUTORS,
+    **dkms_originals.EXECUTORS,
     PACKAGES_DOWNLOAD: download_packages,
     "repository.forget": forget_repository,
     **staging_executors.EXECUTORS,

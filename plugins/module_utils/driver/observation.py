@@ -97,6 +97,7 @@ class OfRpm:
     objections:  why dnf or zypper would not heed our locks.
     unsupported: the file by which modprobe of SLES loads no module that SUSE does not support, '' for none.
     signers:     names of the keys whose signatures the kernel takes; None where nothing tells, or nobody has to sign.
+    originals:   kernels of which DKMS keeps modules of a package to put them back.
     """
 
     trusted: Mapping[str, Tuple[str, ...]] = field(default_factory=dict)
@@ -105,6 +106,7 @@ class OfRpm:
     objections: Tuple[Refusal, ...] = ()
     unsupported: str = ""
     signers: Optional[Tuple[str, ...]] = None
+    originals: Tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

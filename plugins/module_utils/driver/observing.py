@@ -27,7 +27,7 @@ from ..packages.others import await_others
 from ..packages.rpm import database as rpm_database
 from ..packages.rpm import keyring
 from ..packages.zypper import history as zypper_history
-from . import archive, catalogue, kernel_hold, prebuilt, runfile, runfile_plan, runfile_removal
+from . import archive, catalogue, dkms_originals, kernel_hold, prebuilt, runfile, runfile_plan, runfile_removal
 from .backends import dnf_offers, zypper_offers
 from .boot_arguments import read_arguments
 from .build_log import last_log
@@ -70,7 +70,9 @@ def observe(host: Host, journal: Journal, policy: Policy, facts: HostFacts) -> O
     packages, of_rpm = manager.installed(host), OfRpm()
     if manager is not APT:
         packages, of_rpm = _of_rpm(host, journal, packages, manager)
-        of_rpm = replace(of_rpm, signers=_signers(host) if asked_for(policy, facts) else None)
+        of_rpm = replace(
+            of_rpm, signers=_signers(host) if asked_for(policy, facts) else None,
+            originals=dkms_originals.kernels_of(host, read(journal), packages) if manager is DNF else ())
     watched = [name for name in packages if catalogue.FAMILY.match(name) or KEPT_NAMES.match(name)
                or name in policy.extra_packages or (policy.comes_from.is_installer and name in catalogue.BUILDERS)]
     if policy.kernel_hold:

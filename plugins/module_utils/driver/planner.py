@@ -20,6 +20,7 @@ from . import (
     by_hand,
     catalogue,
     containerized,
+    dkms_originals,
     enrollment,
     kernel_hold,
     parameters,
@@ -400,13 +401,16 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
         "They are of another driver or were made otherwise, and lie where those of driver %s are." % target.version)
     # Which modules are loaded is known once the others have gone
     builds = [replace(step, depends_on=(*step.depends_on, *(each.id for each in others))) for step in builds]
-    steps += others + builds + peers.steps(observation, policy, facts, target, packages, builds)
+    forgotten = [] if target.is_precompiled else dkms_originals.forget_steps(
+        observation, [step for step in (packages, *others) if step])
+    steps += others + forgotten + builds + peers.steps(observation, policy, facts, target, packages, builds)
     steps += boot_arguments.steps(observation.arguments, policy, [kernel.release for kernel in observation.kernels],
                                   observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages, ahead)
     steps += [] if target.of_installer else runfile_plan.forget_steps(observation, removal)
-    way = {**rollback.returns_to(observation, facts, exchange, [*install, *builds], target.packages.floating),
+    way = {**rollback.returns_to(observation, facts, exchange, [*install, *others, *builds],
+                                target.packages.floating),
            **containerized.no_way_back(observation.container, packages, facts)}
     if not target.of_installer:
         way.update(rollback.no_way_back(removal, "what NVIDIA's installer brought is in no package"))
@@ -578,7 +582,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
     notes += parameters.notes(observation, policy, facts, target)
     notes += peers.notes(observation, policy, facts, target)
     notes += boot_arguments.notes(observation.arguments, policy, observation.boot)
-    notes += backend_of(facts).notes(observation, coming, target)
+    notes += backend_of(facts).notes(observation, coming, facts, target)
     notes += catalogue.notes_on(catalogue.branch_wanted(target.version), observation.month)
     if observation.offer:
         notes += ["A source of this host that is not ours cannot be read, and was left out: %s" % each
@@ -624,13 +628,15 @@ def _plan_rolled_back(observation: Observation, policy: Policy, facts: HostFacts
     superfluous = rollback.superfluous_steps(observation, facts, packages)
     goes_first = target.is_precompiled or any(
         catalogue.EL_MODULES.match(name) for step in superfluous for name in step.change["after"])
+    forgotten = [] if target.is_precompiled else dkms_originals.forget_steps(
+        observation, [step for step in (packages, *superfluous) if step])
     if goes_first:
         # What DKMS has built is loaded before what came built, and on EL either lies in the place of the other: what
         # there is then is looked at once the other is gone
         gone = tuple(step.id for step in superfluous)
         builds = [replace(step, depends_on=step.depends_on + gone) for step in builds]
         steps += superfluous
-    steps += builds + peers.build_steps(observation, policy, facts, target, packages, builds)
+    steps += forgotten + builds + peers.build_steps(observation, policy, facts, target, packages, builds)
     steps += [] if goes_first else superfluous
     steps += rollback.withdraw_steps(observation, any(step.action == rollback.OFFER for step in offered),
                                      (packages.id,) if packages else ())
@@ -695,6 +701,7 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
     steps = staging.withdraw_steps(observation, "", None)
     steps += runfile_plan.absent_steps(observation, facts)
     steps += backend.finish_before_removal(observation, facts, bool(leaving)) if observation.installed_by_us else []
+    steps += dkms_originals.forget_all(observation)
     if leaving:
         steps.append(packages_step(
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),

@@ -333,6 +333,9 @@ def _of_rpm(
     fits: Dict[str, str] = {}
     lacking: Dict[str, str] = {}
     taken: Dict[str, str] = {}
+    # What weak-modules(8) has linked for a later kernel of EL is of a package of the kernel that it was built for
+    linked = {name: each for name, each in installed.items() if catalogue.EL_MODULES.match(name)
+              and catalogue.upstream(each) == version} if kind_there(installed) == PRECOMPILED else {}
     for kernel in sorted(there.kernels, key=lambda kernel: kernel.release not in wanted.kernels):
         short = catalogue.modules_package(wanted, kernel.release)
         first = next((name for name in ranked if catalogue.serves(name, kernel.release)
@@ -340,6 +343,8 @@ def _of_rpm(
         if first:
             taken[short] = first
             fits[first] = own[first]
+        elif kernel.module == version and linked:
+            fits.update(linked)
         elif kernel.release in wanted.kernels:
             lacking[kernel.release] = ", ".join(sorted(_made(there, kernel.release), key=version_key))
     lacking.update(_gone(wanted, there))

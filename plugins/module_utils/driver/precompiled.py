@@ -13,11 +13,12 @@ from ..core.journal import Journal
 from ..core.plan import Step
 from ..core.refusal import Refusal
 from ..core.steps import Executor
-from ..hardware.boot import installed_module, kind_of, read_module
+from ..hardware.boot import Module, installed_module, kind_of, read_module
+from ..packages.managers import APT, manager_of
 from ..packages.rpm import database
-from . import catalogue
-from .building import essential, runs_already
-from .kernels import Kernel, is_trusted, known_keys
+from . import catalogue, modules_again
+from .building import SOURCE, essential, runs_already
+from .kernels import Kernel, is_trusted, known_keys, remember_failure
 from .policy import Policy
 from .prebuilt import follows
 from .signing import asked_for
@@ -90,14 +91,22 @@ def verify_steps(
     coming: Mapping[str, Any] = packages.change["after"] if packages else {}
     exchanged = any(version is None or catalogue.PREBUILT_MODULES.match(name) for name, version in coming.items()
                     if catalogue.FAMILY.match(name)) or any(map(catalogue.PREBUILT_MODULES.match, again))
+    mended = "" if manager_of(facts) is APT else " Where another lies there, that package is installed once more."
     return [Step(
         NAME, VERIFY, kernel.release,
-        "Its module comes with a package, signed by who built it; it has to be the one of driver %s." % target.version,
+        "Its module comes with a package, signed by who built it; it has to be the one of driver %s.%s" % (
+            target.version, mended),
         change={"before": {"nvidia": None}, "after": {"nvidia": target.version}},
-        parameters={"module": target.module, "signed": asked_for(policy, facts)},
+        parameters={"module": target.module, "signed": asked_for(policy, facts),
+                    "essential": essential(kernel, facts)},
         depends_on=(packages.id,) if packages else ())
         for kernel in kernels if has_module(kernel, target)
-        and (exchanged or not _is_right(kernel, policy, facts, target))]
+        and (exchanged or not (_is_right(kernel, policy, facts, target) or _is_given_up(kernel, facts, target)))]
+
+
+def _is_given_up(kernel: Kernel, facts: HostFacts, target: Target) -> bool:
+    """Whether an earlier run has found that a kernel which need not have the module would not load it."""
+    return kernel.failed == target.version and not essential(kernel, facts)
 
 
 def notes(
@@ -108,9 +117,16 @@ def notes(
     if coming and runs_already(facts, target):
         told.append("Driver %s is loaded already: the kernel module that comes now (%s) is in use after the next boot."
                     % (target.version, target.module))
+    # With its package goes what DKMS has built, for every kernel
+    loses = any(map(SOURCE.match, set(target.leaves).intersection(installed)))
     told += ["Kernel %s has no signed module of driver %s: do not boot it for GPU work." % (
         kernel.release, target.version) for kernel in kernels
-        if not essential(kernel, facts) and not has_module(kernel, target) and kernel.module != target.version]
+        if not essential(kernel, facts) and not has_module(kernel, target)
+        and (loses or kernel.module != target.version)]
+    told += ["Kernel %s, which neither runs nor boots next, would not load the module of driver %s that a package "
+             "brings for it: do not boot it for GPU work." % (kernel.release, target.version) for kernel in kernels
+             if has_module(kernel, target) and _is_given_up(kernel, facts, target)
+             and not _is_right(kernel, policy, facts, target)]
     new = [match.group(1) for match in map(_IMAGE.match, sorted(coming)) if match]
     told += ["Kernel %s comes along, with its modules: the package that follows kernel updates is of this one." % each
              for each in dict.fromkeys(new)]
@@ -140,34 +156,63 @@ def _index(host: Host, release: str) -> None:
 
 
 def verify_module(host: Host, journal: Journal, step: Step) -> None:
-    """The file that modprobe would load for this kernel; links and an index that lag behind are renewed first."""
+    """The file that modprobe would load for this kernel; links and an index that lag behind are renewed first, and its
+    package is installed once more where another's file is in its place.
+
+    A kernel that neither runs nor boots next holds up nothing: that it would not load the module is remembered.
+    """
+    wrong = _objection(host, journal, step)
+    if wrong is None:
+        return
+    if step.parameters.get("essential", True):
+        raise wrong
+    remember_failure(host, journal, step.subject, step.change["after"]["nvidia"])
+
+
+def _objection(host: Host, journal: Journal, step: Step) -> Optional[GpuOpsError]:
+    """Why the kernel would not load the module, once what can be done about it is done."""
     version = step.change["after"]["nvidia"]
     module = installed_module(host, step.subject)
     if module.version != version:
         _index(host, step.subject)
         module = installed_module(host, step.subject)
-    if module.version != version or module.kind not in ("", step.parameters["module"]):
-        raise GpuOpsError(
+    packages: Mapping[str, str] = {}
+    if not _is_asked_for(module, step):
+        packages = modules_again.packages_of(host, step.subject, version)
+        if packages:
+            modules_again.install_again(host, journal, packages)
+            _index(host, step.subject)
+            module = installed_module(host, step.subject)
+    if not _is_asked_for(module, step):
+        return GpuOpsError(
             "driver.precompiled_module_not_there",
             found="kernel %s would load %s" % (step.subject, "%s, driver %s with the %s kernel module" % (
                 module.path, module.version or "(no version)", module.kind or "unknown")
                 if module.path else "no module of NVIDIA's"),
             wanted="driver %s with the %s kernel module, from its package" % (version, step.parameters["module"]),
             remedy="see `modinfo -k %s nvidia` and `dkms status`; take away what lies beside the package's modules, "
-                   "and run again" % step.subject)
-    if not step.parameters["signed"]:
-        return
+                   "%sand run again" % (step.subject, "see that `%s` works, " % modules_again.by_hand(host, packages)
+                                        if packages else ""))
+    return _distrust(host, module, version) if step.parameters["signed"] else None
+
+
+def _distrust(host: Host, module: Module, version: str) -> Optional[GpuOpsError]:
     known = known_keys(host)
     for path in host.glob(module.path.rpartition("/")[0] + "/nvidia*.ko*"):
         each = read_module(host, path)
         if each.version in ("", version) and not is_trusted(each, known):
-            raise GpuOpsError(
+            return GpuOpsError(
                 "driver.precompiled_module_not_trusted",
                 found="%s is signed by %s, whom neither firmware nor kernel knows" % (path, each.signer or "nobody"),
                 wanted="a signature that the kernel takes under Secure Boot",
                 remedy="take away what lies beside the package's modules (`dkms status`) and run again, or boot a "
                        "kernel that the distribution has signed together with its modules, or set `build` to `dkms` "
                        "with an enrolled key")
+    return None
+
+
+def _is_asked_for(module: Module, step: Step) -> bool:
+    return module.version == step.change["after"]["nvidia"] and module.kind in ("", step.parameters["module"])
 
 
 EXECUTORS: Dict[str, Executor] = {VERIFY: verify_module}

@@ -11,10 +11,10 @@ from ..core.refusal import Refusal
 from ..core.steps import file_step, packages_step
 from ..packages.dnf import locks
 from ..packages.managers import APT, manager_of
-from . import building, catalogue, runfile, runfile_plan
+from . import building, catalogue, precompiled, runfile, runfile_plan
 from .archive import STORE
 from .files import KEPT_SOURCES_FILE, REPO_FILE, STREAM_FILE, Places, places_of, without_login
-from .observation import Observation, archives_at_hand, is_in_place
+from .observation import Observation, archives_at_hand, is_in_place, recorded_target
 from .record import NONE, Record, is_archived, is_proven, strangers, way_back
 
 NAME = "driver"
@@ -118,29 +118,33 @@ def returns_to(
 ) -> Dict[str, Dict[str, Any]]:
     """{id of the step: the driver that is there once it is rolled back, and how}; nothing where none was there.
 
-    rest: what is left of an exchange that stopped after the driver before had gone. Sources were not read for it.
+    rest: what is left of an exchange that stopped after packages of the driver before had gone, or are to go by it.
     """
-    if packages is None and rest and observation.record is not None:
-        if is_in_place(observation, observation.record):
-            return {}
-        way = _way_back(observation, observation.record, observation.record.changed(observation.installed), ())
-        return {rest[0].id: way} if way["how"] != NONE else {}
     leaving = _leaving(observation)
+    offered = observation.offer.returnable if observation.offer else ()
+    if packages is None and rest and observation.record is not None:
+        needed = observation.record.changed(observation.installed, leaving)
+        if not needed and is_in_place(observation, observation.record):
+            return {}
+        way = _way_back(observation, facts, observation.record, needed, offered)
+        return {rest[0].id: way} if way["how"] != NONE or leaving else {}
     if packages is None or not (exchanges(packages) or leaving):
         return {}
     record = there_now(observation, facts, floating) or observation.record
     if record is None:
         return no_way_back([packages], "the driver that is there is not the one in use, and none before it is recorded")
     needed = record.changed(observation.installed, {**packages.change["after"], **leaving})
-    offered = observation.offer.returnable if observation.offer else ()
-    return {packages.id: _way_back(observation, record, needed, offered)}
+    return {packages.id: _way_back(observation, facts, record, needed, offered)}
 
 
 def _way_back(
-    observation: Observation, record: Record, needed: Mapping[str, str], offered: Iterable[str]
+    observation: Observation, facts: HostFacts, record: Record, needed: Mapping[str, str], offered: Iterable[str]
 ) -> Dict[str, Any]:
     way = way_back(record, needed, archives_at_hand(observation), offered)
-    refused = runfile_plan.refuse_once_gone(observation, record) if record.runfile else []
+    if way["how"] == NONE:
+        return way
+    refused = runfile_plan.refuse_once_gone(observation, record) if record.runfile else \
+        precompiled.refuse_way_back(observation.kernels, facts, recorded_target(record))
     return {**way, "how": NONE, "why": refused[0].found} if refused else way
 
 

@@ -656,6 +656,9 @@ class World(world.World):
             self.peers_failed[step.subject] = {PEERMEM: version}
         self._tell()
 
+    def dkms_forget_original(self, step: Step) -> None:
+        """DKMS puts nothing back here."""
+
     def _build(self, releases: Tuple[str, ...], version: str) -> None:
         """What was built ahead is used up with it."""
         self.staged = tuple(build for build in self.staged

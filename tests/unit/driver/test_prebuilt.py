@@ -15,9 +15,18 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, kernel_hold, planner, prebuilt
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import (
+    catalogue,
+    kernel_hold,
+    modules_again,
+    planner,
+    prebuilt,
+    precompiled,
+)
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.backends.chosen import backend_of
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.executors import EXECUTORS
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import unattended_text
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.observation import Observation
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.target import Target, target_of
 
@@ -189,8 +198,9 @@ class Modules(Host):
 
     RELEASE = KERNEL
 
-    def verify(self, signed: bool = False) -> None:
-        step = Step("driver", "module.verify", self.RELEASE, "", parameters={"module": "open", "signed": signed},
+    def verify(self, signed: bool = False, **more: bool) -> None:
+        step = Step("driver", "module.verify", self.RELEASE, "",
+                    parameters={"module": "open", "signed": signed, **more},
                     change={"before": {"nvidia": None}, "after": {"nvidia": VERSION}})
         EXECUTORS[step.action](self, Journal(self), step)
 
@@ -242,6 +252,34 @@ class TestVerified:
         assert host.said == [
             "%s --add-kmp %s-%s-1" % (host.TOOL, host.PACKAGE, host.PACKAGED), "depmod " + host.RELEASE]
 
+    @pytest.mark.parametrize("tool, words", [
+        ("/usr/bin/zypper", ["rpm", "-U", "--replacepkgs", "--oldpackage", "--nodeps", "fetched.rpm"]),
+        ("/usr/bin/dnf", ["dnf", "--assumeyes", "reinstall", "nvidia-open-driver-G06-signed-cuda-kmp-default-"])])
+    def test_a_package_whose_file_dkms_has_taken_along_is_installed_once_more(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tool: str, words: List[str]
+    ) -> None:
+        """'dkms remove' deletes what lies where its own module was, in the same version: SUSE's is no other's then."""
+        host = Weak(str(tmp_path), OPEN, linked=False)
+        host.write(tool, "")
+        monkeypatch.setattr(modules_again, "_fetched", lambda host, packages: ["fetched.rpm"])
+        monkeypatch.setattr(host, "link", lambda linked: None)
+        asked: List[str] = []
+
+        def installed(_host: Host, argv: List[str], _seconds: float) -> None:
+            asked.extend(argv)
+            Weak.link(host, True)
+
+        monkeypatch.setattr(modules_again.running, "configure", installed)
+        host.verify()
+        assert all(any(each.startswith(word) for each in asked) for word in words), asked
+        asked.clear()
+        Weak.link(host, False)
+        monkeypatch.setattr(modules_again.running, "configure", lambda *_words: None)
+        with pytest.raises(GpuOpsError) as failed:
+            host.verify()
+        by_hand = "zypper install --force " if "zypper" in tool else "dnf reinstall "
+        assert "`%s%s" % (by_hand, host.PACKAGE) in failed.value.remedy
+
     def test_a_module_of_the_right_version_and_kind_is_enough_without_secure_boot(self, tmp_path: Path) -> None:
         host = Modules(str(tmp_path), OPEN)
         host.verify()
@@ -261,8 +299,78 @@ class TestVerified:
             Modules(str(tmp_path), told).verify()
         assert failed.value.code == "driver.precompiled_module_not_there"
 
+    def test_a_kernel_that_neither_runs_nor_boots_next_holds_up_nothing_and_is_noted(self, tmp_path: Path) -> None:
+        host = Modules(str(tmp_path), OPEN.replace("178", "126"))
+        host.write("/boot/vmlinuz-" + KERNEL, "")
+        host.verify(essential=False)
+        host.told = OPEN
+        host.verify(signed=True, essential=False)
+        with pytest.raises(GpuOpsError, match="is signed by nobody"):
+            host.verify(signed=True, essential=True)
+        assert Journal(host).recall("driver")["unbuilt"] == {KERNEL: VERSION}
+        name = "linux-modules-nvidia-580-server-open-" + KERNEL
+        target = Target(VERSION, "open", catalogue.PackageSet("", (name,)), catalogue.PRECOMPILED)
+        seen = [Kernel(KERNEL, module="580.126.09", license="Dual MIT/GPL", failed=VERSION)]
+        for there, steps in ((UBUNTU, 1), (UBUNTU.but(kernel="6.8.0-95-generic", boot_kernel="6.8.0-95-generic"), 0)):
+            assert len(precompiled.verify_steps(seen, policy(), there, target, None)) == steps
+            told = precompiled.notes(seen, {}, {}, policy(), there, target)
+            assert ["neither runs nor boots next" in each for each in told] == [True] * (1 - steps)
+
     def test_under_secure_boot_somebody_has_signed_it(self, tmp_path: Path) -> None:
         with pytest.raises(GpuOpsError, match="signed by nobody") as failed:
             Modules(str(tmp_path), OPEN).verify(signed=True)
         assert failed.value.code == "driver.precompiled_module_not_trusted"
         Modules(str(tmp_path), OPEN + "signer: Canonical Ltd. Kernel Module Signing\n").verify(signed=True)
+
+
+class TestLinked:
+    """A later kernel of EL, to which weak-modules has linked the modules of the one that they were built for."""
+
+    BUILT_FOR, LATER = "5.14.0-570.12.1.el9_6.x86_64", "5.14.0-570.17.1.el9_6.x86_64"
+    THERE = {"kmod-nvidia-580.178.04-5.14.0-570.12.1": "3:580.178.04-3.el9",
+             "nvidia-driver-cuda": "3:580.178.04-1.el9"}
+
+    def choice(self, module: str, *bootable: str, **more: str) -> prebuilt.Choice:
+        system = catalogue.system_of("rocky", "9.6", "x86_64")
+        assert system is not None
+        there = prebuilt.Prebuilt(tuple(Kernel(each, module=module) for each in bootable), offered={})
+        return prebuilt.choice(
+            policy(version="580", kernel_module="proprietary"),
+            facts(A100, os_id="rocky", os_version="9.6", kernel=self.LATER, boot_kernel=self.LATER),
+            catalogue.Wanted(system, False, 580, "proprietary", build=catalogue.PRECOMPILED), there,
+            {**self.THERE, **more}, {"nvidia-driver-cuda": ["3:580.178.04-1.el9"]})
+
+    @pytest.mark.parametrize("bootable", [(BUILT_FOR, LATER), (LATER,)])
+    def test_it_lacks_no_package_of_its_own(self, bootable: Tuple[str, ...]) -> None:
+        chosen = self.choice(VERSION, *bootable)
+        assert (chosen.version, chosen.lacking) == (VERSION, {})
+        assert set(chosen.fits) == {"kmod-nvidia-580.178.04-5.14.0-570.12.1"}, "it stays"
+
+    def test_without_such_a_link_or_with_what_dkms_has_built_it_does(self) -> None:
+        assert set(self.choice("", self.BUILT_FOR, self.LATER).lacking) == {self.LATER}
+        of_dkms = {"kmod-nvidia-latest-dkms": "3:580.178.04-1.el9"}
+        assert set(self.choice(VERSION, self.BUILT_FOR, self.LATER, **of_dkms).lacking) == {self.LATER}
+
+
+@pytest.mark.parametrize("release, lock", [
+    ("5.14.0-570.12.1.el9_6.x86_64", "kernel-5.14.0-570.12.1.el9_6.x86_64 kernel-core-"),
+    ("5.14.0-570.12.1.el9_6.aarch64+64k", "kernel-64k-5.14.0-570.12.1.el9_6.aarch64 kernel-64k-core-"),
+])
+def test_an_update_of_a_kernel_of_el_is_kept_off_by_the_names_of_that_kernel(release: str, lock: str) -> None:
+    there = facts(A100, os_id="rocky", os_version="9.6", kernel=release, boot_kernel=release)
+    coming = {"kmod-nvidia-580.178.04-5.14.0-570.12.1": "3:580.178.04-3.el9"}
+    target = Target(VERSION, "proprietary", catalogue.PackageSet("", tuple(coming)), catalogue.PRECOMPILED)
+    (told,) = backend_of(there).notes(Observation(), coming, there, target)
+    assert "`dnf versionlock add %s" % lock in told
+    full = replace(target, packages=replace(target.packages, required=(*coming, "nvidia-driver")))
+    assert backend_of(there).notes(Observation(), coming, there, full) == [], "NVIDIA's plugin of dnf keeps it off"
+
+
+def test_a_kernel_that_loses_what_dkms_has_built_for_it_is_noted_before_it_does() -> None:
+    other = "6.8.0-85-generic"
+    source = "nvidia-dkms-580-server-open"
+    target = Target(VERSION, "open", catalogue.PackageSet("", (MODULES + KERNEL,)), catalogue.PRECOMPILED)
+    seen = [Kernel(other, module=VERSION), Kernel(KERNEL, module=VERSION)]
+    assert precompiled.notes(seen, {source: "1"}, {}, policy(), UBUNTU, target) == []
+    (told,) = precompiled.notes(seen, {source: "1"}, {}, policy(), UBUNTU, replace(target, leaves=(source,)))
+    assert told.startswith("Kernel %s has no signed module of driver %s" % (other, VERSION))

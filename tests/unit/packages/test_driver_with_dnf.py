@@ -25,10 +25,11 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import G
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
-from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import catalogue, precompiled
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.capability import CAPABILITY
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.files import PASSWORD_FILE, REPO_FILE
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.kernels import Kernel
+from ansible_collections.gpuops.nvidia.plugins.module_utils.hardware.boot import Module
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages import others
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf import history, locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.packages.dnf.manager import DNF
@@ -147,8 +148,9 @@ def change(machine: Machine, **options: Any) -> List[str]:
     first, done = machine.run(**options)
     assert first["plan"]["steps"] == foretold["plan"]["steps"]
     assert transactions(machine, since) == planned(first)
-    assert done == [step["id"] for step in first["plan"]["steps"] if step["action"] != "module.verify"], (
-        "the module looks again after a transaction, and finds the modules that came built")
+    assert done == [step["id"] for step in first["plan"]["steps"]
+                    if step["action"] not in ("module.verify", "dkms.forget_original")], (
+        "the module looks again after a transaction, and finds the modules that came built, and no DKMS that keeps any")
     again, nothing = machine.run(**options)
     assert (again["changed"], nothing, again["plan"]["steps"]) == (False, [], [])
     return done
@@ -644,6 +646,47 @@ def test_modules_of_the_driver_before_go_with_the_next_run_where_one_was_stopped
     assert kmods(machine) == ["kmod-nvidia-%s-5.14.0-570" % V595]
     assert machine.root.host.read(module_of(machine.release)) == V595
     assert machine.run(version=V595, **BUILT)[0]["plan"]["steps"] == []
+
+
+def looked_at(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The module is looked at as it is on a host; of its file the version alone is there."""
+    executors: Any = CAPABILITY.executors
+    monkeypatch.setitem(executors, "module.verify", precompiled.verify_module)
+    monkeypatch.setattr(precompiled, "installed_module", lambda host, release: Module(
+        module_of(release), host.read(module_of(release)) or "", "NVIDIA"))
+
+
+def stopped_between_its_transactions(machine: Machine, **options: Any) -> None:
+    """A run that ends where modules of both drivers are there."""
+    told = machine.call(run_id="test 2", **options)
+    while told["awaiting"]["action"] != "packages.remove":
+        assert not machine.root.module(DNF.builtin_options(told["awaiting"]) or {}).get("failed")
+        told = machine.call(run_id="test 2", **options, resumed_step=told["awaiting"]["id"])
+
+
+@pytest.mark.parametrize("wish, offline", [
+    ({"version": V595, "state": "rolled_back"}, True),
+    pytest.param({"version": OLDER_580}, False, marks=pytest.mark.variation)])
+def test_modules_whose_place_another_driver_s_have_taken_are_put_together_once_more_by_their_own_package(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, wish: Mapping[str, Any], offline: bool
+) -> None:
+    """Those of the driver before are installed still, so that nothing of dnf would bring their file back."""
+    looked_at(machine, monkeypatch)
+    machine.run(version=OLDER_580, **BUILT)
+    machine.loaded = OLDER_580
+    stopped_between_its_transactions(machine, version=V595, **BUILT)
+    assert (len(kmods(machine)), machine.root.host.read(module_of(machine.release))) == (2, V595)
+    if offline:
+        machine.take_repository_away()
+    else:
+        for path in machine.root.path.glob("var/cache/gpuops/driver/kmod-*"):
+            path.unlink()
+    _first, done = machine.run(**{**BUILT, **wish})
+    assert actions(done)[-1] == "module.verify"
+    assert kmods(machine) == ["kmod-nvidia-%s-5.14.0-570" % OLDER_580]
+    assert machine.root.host.read(module_of(machine.release)) == OLDER_580
+    again, nothing = machine.run(**{**BUILT, **wish})
+    assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
 OF_RED_HAT: Mapping[str, Any] = {"source": "distribution", "repository_url": "", "repository_key": ""}

@@ -131,7 +131,9 @@ class Apt:
         unpack = torn.unpack_step(NAME, ours, _swapping(ours, facts), leaving=True)
         return [unpack, *_repair_steps(observation, removal_follows, (unpack.id,))]
 
-    def notes(self, observation: Observation, coming: Mapping[str, str], target: Target) -> List[str]:
+    def notes(
+        self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target
+    ) -> List[str]:
         return []
 
     def steps_back(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:

@@ -87,7 +87,9 @@ class Backend(Protocol):
     def finish_before_removal(self, observation: Observation, facts: HostFacts, removal_follows: bool) -> List[Step]:
         """End what a stopped transaction of ours began, so that packages can go."""
 
-    def notes(self, observation: Observation, coming: Mapping[str, str], target: Target) -> List[str]:
+    def notes(
+        self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target
+    ) -> List[str]:
         """What is to be known of these packages on this host."""
 
     def steps_back(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:

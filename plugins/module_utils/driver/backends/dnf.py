@@ -7,6 +7,7 @@ that changes the version, and deferred with it. dnf-automatic is dnf with its pl
 """
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any, ClassVar, Dict, List, Mapping, Optional
 
@@ -24,6 +25,8 @@ from ..files import PASSWORD_FILE, STREAM_FILE
 from ..observation import Observation
 from ..origin import Origin
 from ..policy import Policy
+from ..tables import kernel_locks
+from ..tables.enterprise import DISPLAY
 from ..target import Target, wanted_of
 from .backend import NAME, Backend
 from .rpm import Rpm
@@ -67,11 +70,16 @@ class Dnf(Rpm):
         return [*_stream_steps(observation, policy, facts, target, disruption),
                 *super().steps_before(observation, policy, facts, target, packages)]
 
-    def notes(self, observation: Observation, coming: Mapping[str, str], target: Target) -> List[str]:
-        if not any(map(catalogue.EL_MODULES.match, coming)):
+    def notes(
+        self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target
+    ) -> List[str]:
+        """With its packages for displays come NVIDIA's plugin of dnf and the modules of a kernel that comes (NVIDIA
+        Driver Installation Guide, precompiled packages): without modules that kernel does not come either."""
+        system = catalogue.system_of(facts.os_id, facts.os_version, facts.arch)
+        if system is None or DISPLAY in target.packages.names or not any(map(catalogue.EL_MODULES.match, coming)):
             return []
         return ["An update of the kernel brings no module of this driver: run this again before that kernel boots, or "
-                "keep it off (`dnf versionlock add kernel kernel-core`)."]
+                "keep it off (`%s`)." % shlex.join(kernel_locks.lock(system, facts.kernel))]
 
 
 def _stream_steps(

@@ -192,7 +192,9 @@ class Rpm:
     def finish_before_removal(self, observation: Observation, facts: HostFacts, removal_follows: bool) -> List[Step]:
         return self._finish(observation) if observation.ours_unfinished else []
 
-    def notes(self, observation: Observation, coming: Mapping[str, str], target: Target) -> List[str]:
+    def notes(
+        self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target
+    ) -> List[str]:
         return []
 
     def steps_back(self, observation: Observation, policy: Policy, facts: HostFacts) -> List[Step]:

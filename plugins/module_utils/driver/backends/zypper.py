@@ -50,7 +50,9 @@ class Zypper(Rpm):
     def kept_away(self, observation: Observation, target: Target) -> Mapping[str, str]:
         return kept_away(observation, target)
 
-    def notes(self, observation: Observation, coming: Mapping[str, str], target: Target) -> List[str]:
+    def notes(
+        self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target
+    ) -> List[str]:
         """Whether the packages allow it themselves, only they tell; of a driver that is there already, nobody is told.
         """
         path, comes = observation.of_rpm.unsupported, target.of_installer and installer_runs(observation, target)

@@ -29,6 +29,7 @@ from .sets import ANY_VERSION, DKMS, FULL, PRECOMPILED, PackageSet, Wanted
 from .systems import ENTERPRISE, System
 
 STREAM = "nvidia-driver"
+DISPLAY = "nvidia-driver"
 # Where the proprietary module has no stream of its own, its packages ended with this branch
 _LAST_PROPRIETARY = 580
 _FIRMWARE = "nvidia-kmod-common"
@@ -64,7 +65,7 @@ def builds(wanted: Wanted) -> Tuple[str, ...]:
 
 
 def packages(wanted: Wanted) -> PackageSet:
-    display = ("nvidia-driver",) if wanted.flavour == FULL else ()
+    display = (DISPLAY,) if wanted.flavour == FULL else ()
     if wanted.of_distribution and wanted.system.os_id != "rhel":
         return PackageSet("nvidia-open-kmod", ("nvidia-open-kmod", "nvidia-driver", "nvidia-driver-cuda"))
     user_space = ("nvidia-driver-cuda", "nvidia-persistenced", "nvidia-modprobe", *display)
