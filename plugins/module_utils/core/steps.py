@@ -152,7 +152,7 @@ def packages_step(
     dependencies included: it is what is approved.
     request: {package: version or None} that the package manager is asked for, where it is not all of after.
     parameters: 'manager' ('apt', 'dnf', 'zypper'), 'allow_downgrade', 'update_cache', 'purge' and 'hold' as the
-    action plugin understands them.
+    action plugin understands them; 'all_of_ours' where a removal leaves what others need to them.
     """
     # What a host has already is asked for in vain, and takes nothing away
     removal = bool(after) and all(version is None for version in after.values())

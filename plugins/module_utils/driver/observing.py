@@ -250,7 +250,7 @@ def _leftovers(host: Host, there: Mapping[str, str]) -> Tuple[str, ...]:
 
     there: packages with files on the host, those included that dpkg has unpacked and not configured yet.
     """
-    if catalogue.family(there):
+    if catalogue.without_companions(catalogue.family(there)):
         return tuple(path for path in LEFTOVERS[:1] if host.exists(path))
     return tuple(path for path in LEFTOVERS if host.exists(path))
 

@@ -219,7 +219,7 @@ def _refuse_foreign(observation: Observation, policy: Policy, facts: HostFacts) 
 
 def _can_go(observation: Observation) -> bool:
     """Whether what NVIDIA's installer brought can be removed: it would tear gaps into packages of a driver."""
-    return bool(observation.to_uninstall) and not catalogue.family(observation.there)
+    return bool(observation.to_uninstall) and not catalogue.without_companions(catalogue.family(observation.there))
 
 
 def _goes(observation: Observation, policy: Policy) -> bool:
@@ -579,6 +579,7 @@ def _notes(observation: Observation, policy: Policy, facts: HostFacts, target: T
     notes = precompiled.notes(observation.kernels, observation.installed, coming, policy, facts, target) \
         if target.is_precompiled else building.notes(
             observation.kernels, observation.signing_key, observation.boot, coming, policy, facts, target)
+    notes += runfile_plan.notes(observation, target) if target.of_installer else []
     notes += parameters.notes(observation, policy, facts, target)
     notes += peers.notes(observation, policy, facts, target)
     notes += boot_arguments.notes(observation.arguments, policy, observation.boot)
@@ -667,6 +668,7 @@ def _plan_back_to_installers(observation: Observation, record: Record, policy: P
                *install, *builds,
                *rollback.after_transaction(observation, record, facts, None),
                *staging.withdraw_steps(observation, target.version, None)),
+        notes=tuple(runfile_plan.notes(observation, target)),
         requirements=(*building.requirements(observation.kernels, facts, target),
                       *enrollment.requirements(observation, policy, facts, target)))
 
@@ -707,7 +709,7 @@ def _plan_absent(observation: Observation, policy: Policy, facts: HostFacts) -> 
             NAME, "driver", dict(leaving), dict.fromkeys(leaving),
             "These packages came with the driver.",
             Disruption.driver_reload if facts.driver_loaded else Disruption.none, manager=backend.manager.name,
-            request=dict(leaving), purge=True))
+            request=dict(leaving), purge=True, all_of_ours=True))
     steps += backend.steps_back(observation, policy, facts)
     steps += boot_arguments.removal(observation.arguments, observation.files, observation.originals)
     steps += rollback.withdraw_steps(observation) + rollback.forget_steps(observation)

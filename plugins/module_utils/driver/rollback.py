@@ -31,7 +31,7 @@ def there_now(observation: Observation, facts: HostFacts, floating: Iterable[str
     packages = {name: version for name, version in observation.installed.items()
                 if catalogue.is_of_driver(name, version) or (
                     catalogue.FAMILY.match(name) and (name in apart or name in observation.installed_by_us))}
-    if observation.runfile and not packages:
+    if observation.runfile and not catalogue.without_companions(packages):
         return _of_installer(observation, facts)
     version = catalogue.upstream(_anchor(packages))
     # rpm has no state of a package that is half there: a stopped transaction names its packages

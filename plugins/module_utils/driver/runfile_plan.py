@@ -122,7 +122,8 @@ def refuse_way_back(observation: Observation, record: Record, target: Target) ->
 
 def refuse_once_gone(observation: Observation, record: Record) -> List[Refusal]:
     """What would keep the recorded driver of an installer from being installed again, had it gone."""
-    packages = sorted(name for name, version in observation.installed.items() if catalogue.is_of_driver(name, version))
+    packages = sorted(name for name, version in catalogue.without_companions(observation.installed).items()
+                      if catalogue.is_of_driver(name, version))
     lacks = "" if observation.installer.has(record.version, record.runfile["sha256"]) else \
         "no whole file of NVIDIA's installer %s in %s" % (record.version, runfile.STORE)
     found = "packages of a driver in its place: %s" % ", ".join(packages) if packages else lacks
@@ -164,6 +165,14 @@ def refuse_tools(offer: Offer, policy: Policy, facts: HostFacts, target: Target,
         "%slet this host reach its own sources (`%s`), or install %s" % (
             "enable %s%s, and " % (" and ".join(first), _HOW_TO_ENABLE.get(backend.manager.name, "")) if first else "",
             refusals.WORDS[backend.manager.name].update, ", ".join(lacking)))]
+
+
+def notes(observation: Observation, target: Target) -> List[str]:
+    """Companions that others bring and that do not fit: they may come once the driver is there."""
+    family = catalogue.family(observation.installed)
+    return ["%s %s is not of driver %s, and does not work with it: bring it in exactly this version." % (
+        name, version, target.version) for name, version in sorted(family.items())
+            if catalogue.is_companion(name) and catalogue.upstream(version) != target.version]
 
 
 # steps
@@ -230,7 +239,7 @@ def absent_steps(observation: Observation, facts: HostFacts) -> List[Step]:
     there = observation.installer
     steps = runfile.removal(observation.to_uninstall, observation.leftovers, bool(facts.driver_loaded),
                             "It came by us") if there.is_half or (observation.runfile and _is_ours(observation)) else []
-    if observation.to_uninstall or catalogue.family(observation.there):
+    if observation.to_uninstall or catalogue.without_companions(catalogue.family(observation.there)):
         return steps + forget_steps(observation, steps)
     sources = [version for version, kind in sorted(there.sources.items()) if kind]
     return [replace(step, disruption=Disruption.driver_reload) if sources and facts.driver_loaded else step

@@ -99,8 +99,10 @@ def target_of(
         return wanted
     if policy.comes_from.is_installer:
         leaves = replaced(policy, facts, installed)
-        return Target(policy.version, wanted.module, _builders(wanted, () if leaves else installed), leaves=leaves,
-                      replaces=leaves, file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
+        packages = _builders(wanted, () if leaves else installed)
+        packages = packages.plus((), floating=[name for name, version in sorted(installed.items())
+                                               if goes_beside(policy, name, version)])
+        return Target(policy.version, wanted.module, packages, leaves=leaves, replaces=leaves, file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
     ways = catalogue.ways(wanted)
     if policy.build not in ("auto", *ways) and ways:
         return catalogue.refuse_way(wanted, policy.build)
@@ -133,11 +135,24 @@ def _builders(wanted: Wanted, there: Iterable[str]) -> PackageSet:
     return PackageSet("", tuple(name for name in names if name not in there), floating=frozenset(names))
 
 
-def replaced(policy: Policy, facts: HostFacts, installed: Iterable[str]) -> Tuple[str, ...]:
+def goes_beside(policy: Policy, name: str, version: str) -> bool:
+    """Whether an installed package is a companion that others bring for the driver of NVIDIA's installer, which has
+    none: one in the driver's version, and any where the policy leaves it to them."""
+    return policy.comes_from.is_installer and catalogue.is_companion(name) and (
+        catalogue.upstream(version) == policy.version or getattr(policy, catalogue.option_of(name)) == "absent")
+
+
+def of_another_source(policy: Policy, installed: Mapping[str, str]) -> List[str]:
+    """Installed packages that are called as those of other sources alone."""
+    return sorted(name for name, version in installed.items()
+                  if policy.comes_from.foreign.match(name) and not goes_beside(policy, name, version))
+
+
+def replaced(policy: Policy, facts: HostFacts, installed: Mapping[str, str]) -> Tuple[str, ...]:
     """Installed packages of another source that go for the policy's: with apt, whose one transaction does both."""
     if not policy.migrate or manager_of(facts) is not APT:
         return ()
-    return tuple(sorted(name for name in installed if policy.comes_from.foreign.match(name)))
+    return tuple(of_another_source(policy, installed))
 
 
 def chosen(

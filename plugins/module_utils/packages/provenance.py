@@ -11,7 +11,7 @@ seconds, and of a clock that may be set meanwhile, so that the changes of others
 ours.
 
 A dependency that somebody has asked for since (the manager marks it as chosen by hand) is that person's from then on,
-and so is one that stayed when all the others were removed, because a package of theirs needed it.
+and so is one that stayed when all that is ours was to go, because a package of theirs needed it.
 """
 from __future__ import annotations
 
@@ -96,8 +96,9 @@ class Provenance:
 
 
 def _is_removed(step: Step, packages: Mapping[str, Package]) -> bool:
-    """Whether a removal has done all that it was to do: what cannot go even then is needed by packages of others."""
-    return step.action == PACKAGES_REMOVE and not any(
+    """Whether a removal of all that is ours has done what it was to do: what cannot go even then is needed by packages
+    of others. What cannot go while only a part of ours goes may still be in use by us."""
+    return step.action == PACKAGES_REMOVE and bool(step.parameters.get("all_of_ours")) and not any(
         name in packages and packages[name].there for name in step.change["after"])
 
 

@@ -299,7 +299,7 @@ def _removal(observation: Observation, facts: HostFacts) -> List[Step]:
             NAME, observation.unfinished, Disruption.driver_reload if facts.driver_loaded else Disruption.none)
         steps.append(packages_step(NAME, "container toolkit", observation.removable,
                                    dict.fromkeys(observation.removable), "They came in with the toolkit.",
-                                   manager="apt", request=dict(observation.removable), purge=True,
+                                   manager="apt", request=dict(observation.removable), purge=True, all_of_ours=True,
                                    requires=tuple(step.id for step in steps)))
     waiting = observation.configuration if observation.superseded else observation.kept
     restore = list(observation.restore)

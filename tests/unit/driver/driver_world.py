@@ -412,7 +412,8 @@ class World(world.World):
         """What builds the module of NVIDIA's installer, from the repositories of a host with rpm."""
         manager = manager_of(self.facts)
         assert manager is not None
-        versions = {**{name: [BUILDERS[manager][name]] for name in target.packages.floating}, **headers}
+        versions = {**{name: [BUILDERS[manager][name]] for name in target.packages.floating
+                       if name in BUILDERS[manager]}, **headers}
         versions["dkms"] = versions["dkms"] if self.tools_offered else []
         request = requested(target, seen, versions, tuple(headers))
         if not request or not all(versions[name] for name in target.packages.required):
@@ -513,8 +514,9 @@ class World(world.World):
     def driver_record(self, step: Step) -> None:
         self.record = of_dict(step.parameters["record"])
         assert self.record is not None and self.record.packages == {
-            name: version for name, version in self.installed.items() if catalogue.is_of_driver(name, version)
-            or (catalogue.FAMILY.match(name) and name in self.installed_by_us)}
+            name: version for name, version in self.installed.items()
+            if not self.record.runfile and (catalogue.is_of_driver(name, version) or (
+                catalogue.FAMILY.match(name) and name in self.installed_by_us))}
         places = places_of(self.facts)
         assert self.record.files == places.record(self.state(places.recorded)), \
             "it is written after what it is the record of"
@@ -632,7 +634,8 @@ class World(world.World):
 
     def runfile_install(self, step: Step) -> Disruption:
         assert not self.more.get("runfile") and not self.installer.is_half, "another one is there"
-        assert not any(catalogue.is_of_driver(*package) for package in self.installed.items()), "packages are there"
+        itself = catalogue.without_companions(self.installed)
+        assert not any(catalogue.is_of_driver(*package) for package in itself.items()), "packages are there"
         version, sha256 = step.change["after"]["driver"], step.parameters["sha256"]
         assert self.installer.cached[sha256] == version
         self.more = {**self.more, "leftovers": ("/usr/bin/nvidia-uninstall", "/usr/bin/nvidia-smi"), "runfile": version}
@@ -743,7 +746,7 @@ class World(world.World):
     def _module(self) -> str:
         """Which module the installed packages bring, or the installer has."""
         if self.more.get("runfile") and not any(
-                catalogue.is_of_driver(*package) for package in self.installed.items()):
+                catalogue.is_of_driver(*package) for package in catalogue.without_companions(self.installed).items()):
             return self.installer.sources.get(self.more["runfile"]) or OPEN
         return OPEN if any("open" in name for name in self.installed if catalogue.FAMILY.match(name)) else PROPRIETARY
 

@@ -603,6 +603,21 @@ def test_modules_that_nvidia_has_built_for_a_kernel_set_the_version_and_go_with_
         name for name in before if not name.startswith("kernel-core")}
 
 
+def test_what_a_package_of_others_needs_while_modules_are_exchanged_goes_with_the_driver_once_they_are_gone(
+    machine: Machine
+) -> None:
+    before = set(machine.root.installed())
+    machine.run(version=OLDER_580, **BUILT)
+    machine.root.dnf("install", "app")
+    machine.loaded = OLDER_580
+    _first, done = machine.run(version=V595, **BUILT)
+    assert "packages.remove" in actions(done), "the modules of the driver before"
+    machine.root.dnf("remove", "app")
+    machine.loaded = ""
+    machine.run(version=V595, state="absent", **BUILT)
+    assert set(machine.root.installed()) == before
+
+
 @pytest.mark.parametrize("module, own", [("open", OPEN), ("proprietary", CLOSED)])
 def test_modules_that_came_built_and_those_of_dkms_give_way_to_each_other(
     machine: Machine, module: str, own: str

@@ -56,10 +56,10 @@ def planned(root: Root, request: Mapping[str, str], **parameters: Any) -> Step:
                          update_cache=True, **parameters)
 
 
-def removal(root: Root, *names: str) -> Step:
+def removal(root: Root, *names: str, **parameters: Any) -> Step:
     there = root.installed()
     return packages_step("driver", "driver", {name: there[name] for name in names}, dict.fromkeys(names), "a test",
-                         manager="apt", request={name: there[name] for name in names}, purge=True)
+                         manager="apt", request={name: there[name] for name in names}, purge=True, **parameters)
 
 
 def started(root: Root, step: Step) -> Mapping[str, Any]:
@@ -249,13 +249,28 @@ def test_what_stays_for_a_package_of_his_when_all_of_ours_goes_is_his(root: Root
     transacted(root, step)
     settled(root, step, opened)
     root.install("builder")
-    away = removal(root, *database.removable(root.host, root.packages(), ours(root)))
+    away = removal(root, *database.removable(root.host, root.packages(), ours(root)), all_of_ours=True)
     assert sorted(away.change["after"]) == ["driver", "libdriver"]
     opened = started(root, away)
     transacted(root, away)
     assert settled(root, away, opened) == {}
     root.apt("purge", "builder")
     assert ours(root) == {}, "as it would be without us"
+
+
+def test_what_stays_for_a_package_of_his_when_a_part_of_ours_goes_stays_ours(root: Root) -> None:
+    """An exchange takes away what the driver before needed alone."""
+    step = planned(root, FIRST)
+    opened = started(root, step)
+    transacted(root, step)
+    settled(root, step, opened)
+    root.install("builder")
+    away = removal(root, "driver")
+    opened = started(root, away)
+    transacted(root, away)
+    assert sorted(settled(root, away, opened)) == ["dkms", "libdriver"]
+    root.apt("purge", "builder")
+    assert sorted(ours(root)) == ["dkms", "libdriver"]
 
 
 def test_what_was_upgraded_is_remembered_with_the_version_before_and_is_not_removed(root: Root) -> None:

@@ -268,3 +268,19 @@ def test_packages_of_a_driver_are_in_its_way_and_firmware_of_the_distribution_is
     assert told["code"] == "driver.packages_of_another_source"
     assert "nvidia-persistenced" in told["msg"] and "nvidia-gpu-firmware" not in told["msg"]
     assert "with apt alone" in told["msg"]
+
+
+def test_a_fabric_manager_of_others_in_the_driver_s_version_stays(able: Installed) -> None:
+    """So says what refuses a board that needs one; one of another version is told of."""
+    def bring(version: str) -> None:
+        file = scratch_rpm.built(Made("nvidia-fabricmanager", version, "1"))
+        able.root.rpm("--upgrade", "--oldpackage", "--nosignature", "--nodeps", str(file))
+
+    bring(V580)
+    wanted = able.of(V580, fabric_manager="absent")
+    assert able.actions(**wanted)[-2:] == ["runfile.install", "dkms.build"]
+    assert able.actions(**wanted) == [] and able.root.installed()["nvidia-fabricmanager"].startswith(V580)
+    bring(V595)
+    assert any("nvidia-fabricmanager %s" % V595 in note for note in able.call(check=True, **wanted)["plan"]["notes"])
+    assert able.actions(**able.of(V595, fabric_manager="absent"))[-2:] == ["runfile.install", "dkms.build"]
+    assert able.actions(state="absent", **wanted) and "nvidia-fabricmanager" in able.root.installed()

@@ -32,7 +32,7 @@ from ..files import (
 from ..observation import Observation
 from ..origin import KEY_FILE, origin_of
 from ..policy import Policy
-from ..target import Target
+from ..target import Target, of_another_source
 from .backend import NAME, Backend, own_file
 
 
@@ -47,7 +47,7 @@ class Apt:
         space.BOOT: ": remove kernels that are not booted any more"}
 
     def foreign(self, policy: Policy, installed: Mapping[str, str]) -> List[str]:
-        return sorted(name for name in installed if policy.comes_from.foreign.match(name))
+        return of_another_source(policy, installed)
 
     def purging(self, names: Sequence[str]) -> str:
         return "apt-get purge %s" % " ".join(names)

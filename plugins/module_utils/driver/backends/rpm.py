@@ -28,7 +28,7 @@ from ..policy import Policy
 from ..record import is_archived
 from ..tables import boot_tools, kernel_locks
 from ..tables.peers import packages_of
-from ..target import Target, wanted_of
+from ..target import Target, of_another_source, wanted_of
 from .backend import NAME, own_file
 
 # Why no transaction can be here, whether anything is held or not
@@ -53,7 +53,8 @@ class Rpm:
     def foreign(self, policy: Policy, installed: Mapping[str, str]) -> List[str]:
         """Firmware of the distribution is called as a driver is (nvidia-gpu-firmware), and is none."""
         if policy.comes_from.is_installer:
-            return sorted(name for name, version in installed.items() if catalogue.is_of_driver(name, version))
+            return of_another_source(policy, {name: version for name, version in installed.items()
+                                              if catalogue.is_of_driver(name, version)})
         return sorted(name for name in installed
                       if catalogue.is_foreign_rpm(name, policy.comes_from.of_distribution))
 

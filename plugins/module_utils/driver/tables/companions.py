@@ -6,7 +6,7 @@ Sources: NVIDIA Fabric Manager User Guide and IMEX guide; NVIDIA Driver Installa
 """
 from __future__ import annotations
 
-from typing import List
+from typing import Dict, List, Mapping
 
 from .branches import FIRST_NVSDM, FIRST_UNSUFFIXED_COMPANIONS
 from .sets import PackageSet, Wanted
@@ -47,6 +47,16 @@ def lacking(wanted: Wanted) -> str:
 def is_companion(name: str) -> bool:
     """Whether a package is one of these: their rpm packages have no epoch."""
     return name.startswith(("nvidia-imex", "nvidia-fabric", "libnvidia-nscq", "libnvsdm", *OF_NVLINK5))
+
+
+def option_of(name: str) -> str:
+    """The option of the policy that a companion is for."""
+    return "imex" if name.startswith("nvidia-imex") else "fabric_manager"
+
+
+def without_companions(packages: Mapping[str, str]) -> Dict[str, str]:
+    """Those of the driver itself: companions share no file with it, whoever brings which."""
+    return {name: version for name, version in packages.items() if not is_companion(name)}
 
 
 def _suffix(wanted: Wanted) -> str:
