@@ -646,6 +646,25 @@ def test_modules_of_the_driver_before_go_with_the_next_run_where_one_was_stopped
     assert machine.run(version=V595, **BUILT)[0]["plan"]["steps"] == []
 
 
+@pytest.mark.parametrize("wish", [
+    BUILT, pytest.param({"kernel_module": "proprietary"}, marks=pytest.mark.variation)])
+def test_modules_of_the_other_kind_that_are_staged_come_without_the_repository(
+    machine: Machine, wish: Mapping[str, Any]
+) -> None:
+    """The rest of the driver is there in that very version, and no repository has to have it once more."""
+    machine.run(version=OLDER_580)
+    machine.loaded = OLDER_580
+    machine.run(state="staged", version=OLDER_580, **wish)
+    machine.take_repository_away()
+    since = len(history.entries(machine.root.host))
+    first, _done = machine.run(version=OLDER_580, **wish)
+    (step,) = [each for each in first["plan"]["steps"] if each["action"] == "packages.install"]
+    assert OPEN not in step["parameters"]["request"], "it leaves"
+    assert set(driver(machine).values()) == {OLDER_580} and OPEN not in machine.root.installed()
+    assert len(history.entries(machine.root.host)) > since
+    assert machine.run(version=OLDER_580, **wish)[0]["plan"]["steps"] == []
+
+
 OF_RED_HAT: Mapping[str, Any] = {"source": "distribution", "repository_url": "", "repository_key": ""}
 
 

@@ -132,8 +132,8 @@ def whole_request(
 ) -> Dict[str, str]:
     """The request with what of the driver nothing else needs (nvidia-settings): it would stay at the version before."""
     family = catalogue.family(observation.installed, target.packages.floating)
-    others = {name: target.package_version(name, versions) for name in family
-              if name not in draft.installs and name not in draft.removes and name not in request}
+    others = {name: target.package_version(name, versions) for name in family if name not in {
+        *draft.installs, *draft.removes, *request, *target.leaves}}
     return {**{name: version for name, version in others.items() if version}, **request}
 
 
