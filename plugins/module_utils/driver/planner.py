@@ -13,7 +13,14 @@ from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, packages_step
 from ..packages.apt import keys
 from ..packages.manager import PackageManager
 from ..packages.model import Simulation
-from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
+from ..packages.refusals import (
+    excluded_packages,
+    held_packages,
+    no_bindings,
+    no_space,
+    removes_others,
+    unsolvable,
+)
 from . import (
     boot_arguments,
     building,
@@ -318,7 +325,7 @@ def _refuse_transaction(
     if done is None:
         return []
     if done.problem:
-        return _refuse_held(observation, done, target, manager) or [unsolvable(
+        return _refuse_held(observation, done, target, manager) or _refuse_excluded(done, target) or [unsolvable(
             done, offer.unread, "driver %s" % target.version, manager.name,
             backend.enabled_first(policy, facts, target))]
     others = sorted(name for name, version in catalogue.family(done.installs, target.packages.floating).items()
@@ -346,6 +353,11 @@ def _refuse_held(
     return [held_packages(
         {name: observation.held.get(name, done.before.get(name, "")) for name in names},
         "driver %s in their place" % target.version, ", or ask for the version that is held", manager.name)]
+
+
+def _refuse_excluded(done: Simulation, target: Target) -> List[Refusal]:
+    return [excluded_packages(done.excluded, "driver %s with everything it depends on" % target.version)] \
+        if done.excluded else []
 
 
 def _refuse_tools(observation: Observation, manager: PackageManager) -> List[Refusal]:

@@ -665,6 +665,51 @@ def test_modules_of_the_other_kind_that_are_staged_come_without_the_repository(
     assert machine.run(version=OLDER_580, **wish)[0]["plan"]["steps"] == []
 
 
+def configure_dnf(machine: Machine, *lines: str) -> None:
+    with (machine.root.path / "etc/dnf/dnf.conf").open("a") as file:
+        file.write("".join(line + "\n" for line in lines))
+
+
+def test_what_dnf_is_told_to_leave_out_is_no_lock_of_somebody(machine: Machine) -> None:
+    configure_dnf(machine, "excludepkgs=kernel-devel* nvidia-persistenced*")
+    told = machine.call(check=True)
+    assert (told["failed"], told["code"]) == (True, "packages.excluded")
+    assert "dnf leaves out kernel-devel, kernel-devel-matched, nvidia-persistenced (excludepkgs" in told["msg"]
+    machine.root.write(locks.LIST, "nvidia-persistenced-0:1.0-1.*\n")
+    told = machine.call(check=True)
+    assert (told["code"], "dnf versionlock delete nvidia-persistenced`" in told["msg"]) == ("packages.held", True)
+
+
+_PLUGIN = """
+import dnf
+
+
+class OfKernels(dnf.Plugin):
+    name = "of-kernels"
+
+    def sack(self):
+        packages = self.base.sack.query().available()
+        if not packages.filter(name__glob="kmod-nvidia-[0-9]*"):
+            self.base.sack.add_excludes(packages.filter(name__glob="kernel-*"))
+"""
+
+
+def test_what_a_plugin_leaves_out_under_the_stream_that_comes_is_refused_before_anything_changes(
+    machine: Machine
+) -> None:
+    """As NVIDIA's does, which keeps kernels away for which it sees no module that came built."""
+    change(machine, version=V595, **BUILT)
+    machine.loaded = V595
+    plugins = machine.root.path / "usr/lib/plugins"
+    plugins.mkdir(parents=True)
+    shutil.copy("/usr/lib/python3/dist-packages/dnf-plugins/versionlock.py", plugins)
+    (plugins / "of_kernels.py").write_text(_PLUGIN)
+    configure_dnf(machine, "pluginpath=%s" % plugins)
+    told = machine.call(check=True, version=V595, build="dkms", kernel_module="open")
+    assert (told["failed"], told["code"]) == (True, "packages.excluded"), told
+    assert "dnf leaves out kernel-devel, kernel-devel-matched (" in told["msg"]
+
+
 OF_RED_HAT: Mapping[str, Any] = {"source": "distribution", "repository_url": "", "repository_key": ""}
 
 
