@@ -213,7 +213,8 @@ class Observation:
     @property
     def prebuilt(self) -> Prebuilt:
         return Prebuilt(self.kernels, frozenset(self.installed_by_us),
-                        self.offer.modules if self.offer and not self.offer.error else None, tuple(self.unfinished))
+                        self.offer.modules if self.offer and not self.offer.error else None, tuple(self.unfinished),
+                        self.offer.unread if self.offer else ())
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -276,7 +277,7 @@ def _offer(
     if not origin.url and not policy.exact:
         versions = preferred(versions, opened.preference(versions), observation.installed, policy.version)
     modules = _modules_offered(opened, observation, policy, facts, versions)
-    there = replace(observation.prebuilt, offered=modules)
+    there = replace(observation.prebuilt, offered=modules, unread=opened.unread)
     target = target_of(policy, facts, observation.installed, versions, there)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key, modules=modules)

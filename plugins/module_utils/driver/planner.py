@@ -282,8 +282,10 @@ def _refuse_offer(
     if not target.version or not target.package_version(target.packages.anchor, offer.versions):
         return [Refusal(
             "driver.version_not_offered",
-            "%s has %s" % (where, "drivers " + ", ".join(offered) if offered else "no driver"),
+            "%s has %s%s" % (where, "drivers " + ", ".join(offered) if offered else "no driver",
+                             prebuilt.told_unread(offer.unread)),
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
+            "mend the source that cannot be read" if offer.unread and not origin.url else
             "set `version` to one of these, or choose another repository" if offered or not enabled else
             "enable the repositories that have it (%s)" % ", ".join(enabled), option="version")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, policy, facts, target)

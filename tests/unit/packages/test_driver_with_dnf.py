@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import pytest
 import scratch_rpm
-from rpm_machine import Quiet, RpmMachine, home, running
+from rpm_machine import Quiet, RpmMachine, home, running, serve
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root, module_of
 
@@ -743,3 +743,22 @@ def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_sourc
     change(rhel, version="580", state="absent", **OF_RED_HAT)
     assert {name for name in rhel.root.installed() if not name.startswith("kernel-core")} == {
         name for name in before if not name.startswith("kernel-core")}
+
+
+def served(root: Root, name: str, where: Path) -> http.server.HTTPServer:
+    """A repository of the host's own, which may go."""
+    server = serve(partial(Quiet, directory=str(where)))
+    root.configure(name, "http://127.0.0.1:%d/" % server.server_port, "two")
+    return server
+
+
+def test_what_is_staged_of_red_hat_s_is_installed_without_its_repositories(rhel: OfRhel) -> None:
+    server = served(rhel.root, "extensions", scratch_rpm.extensions())
+    rhel.run(state="staged", version="580", **OF_RED_HAT)
+    server.shutdown()
+    server.server_close()
+    told = rhel.call(check=True, version="595", **OF_RED_HAT)
+    assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
+    assert "not read: extensions: " in told["found"] and told["remedy"] == "mend the source that cannot be read"
+    change(rhel, version="580", **OF_RED_HAT)
+    assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]

@@ -56,7 +56,8 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
     vendor = _vendor(policy, facts)
     versions = offered(anchors(policy, facts))
     modules = _modules_offered(offered, observation, policy, facts, versions)
-    target = target_of(policy, facts, observation.installed, versions, replace(observation.prebuilt, offered=modules))
+    target = target_of(policy, facts, observation.installed, versions, replace(
+        observation.prebuilt, offered=modules, unread=opened.unread))
     if not isinstance(target, Target):
         return Offer(versions=versions, modules=modules)
     family = catalogue.family(observation.installed, target.packages.floating)

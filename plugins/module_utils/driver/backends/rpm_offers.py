@@ -49,7 +49,7 @@ def read_with(
     facts: HostFacts, origin: Origin, archives: str, offer_of: Callable[[AnIndex, Origin], Offer]
 ) -> Offer:
     """The offer of the driver's repository, beside those of the system; one that cannot be read is told as its error,
-    unless what was staged needs none.
+    unless what was staged needs none. So it is where one of the system's cannot be read, and the others do not do.
 
     index: opens them, as the package manager has it; archives: where that keeps what it fetches.
     """
@@ -62,14 +62,16 @@ def read_with(
         with index(host, ours, beside_system=True) as opened:
             offer = offer_of(opened, origin)
             room = space.observe(host, archives) if offer.transaction else None
-            return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
+            offer = replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
+        does = not offer.unread or (offer.transaction is not None and not offer.transaction.problem)
+        ways: Tuple[bool, ...] = () if does else (False, True)
     except GpuOpsError as error:
+        offer = Offer(error=error.found, key=key)
         # Who has just waited for one that never answers would wait for it again
         ways = (False,) if isinstance(error, CommandTimedOut) else (False, True)
-        staged = next(filter(None, (_read_at_hand(
-            index, host, observation, policy, facts, origin, beside_system, offer_of) for beside_system in ways)), None)
-        return replace(staged, key=key, space=space.observe(host, archives)) if staged else Offer(
-            error=error.found, key=key)
+    staged = next(filter(None, (_read_at_hand(
+        index, host, observation, policy, facts, origin, beside_system, offer_of) for beside_system in ways)), None)
+    return replace(staged, key=key, space=space.observe(host, archives)) if staged else offer
 
 
 def _read_at_hand(
