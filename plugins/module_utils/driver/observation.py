@@ -64,6 +64,7 @@ class Offer:
     without:       ids of repositories that dnf would end at, and whose packages zypper would take from another time;
                    EVERY of what is on this host altogether.
     at_hand:       {package: its file on this host} of those that dnf or zypper installs from there.
+    of_others:     {package: version} of the driver that dnf would take from another source than the wanted one.
     peer_versions: {package: versions} of the packages of GPUDirect Storage and GDRCopy that are missing, that first
                    which is taken.
     peers:         what apt would do to bring them, after the driver.
@@ -83,6 +84,7 @@ class Offer:
     streams: Mapping[str, str] = field(default_factory=dict)
     without: Tuple[str, ...] = ()
     at_hand: Mapping[str, str] = field(default_factory=dict)
+    of_others: Mapping[str, str] = field(default_factory=dict)
     peer_versions: Mapping[str, List[str]] = field(default_factory=dict)
     peers: Optional[Simulation] = None
 

@@ -337,6 +337,13 @@ def _refuse_transaction(
                         "%s would bring in %s" % (manager.name, _listed(others, done.installs)),
                         "all driver packages in version %s" % target.version,
                         "set `version` to one that is complete in the repository", option="version")]
+    if offer.of_others:
+        return [Refusal("driver.sources_mixed",
+                        "%s would bring in %s, from another source" % (manager.name, _listed(
+                            sorted(offer.of_others), offer.of_others)),
+                        "all driver packages from source %s" % policy.source,
+                        "set `version` to one that is complete there, or disable the other repository while the driver "
+                        "is installed", option="source")]
     lost = sorted(name for name in done.removes if name not in done.leaves and not catalogue.FAMILY.match(name))
     if lost:
         return [removes_others(lost, manager.name)]

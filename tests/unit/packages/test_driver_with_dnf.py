@@ -12,7 +12,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
 from urllib.parse import quote
 
 import pytest
@@ -720,14 +720,14 @@ def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_sourc
     told = rhel.call(version="580", **OF_RED_HAT)
     assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
     assert "rhel-10-for-x86_64-extensions-rpms, rhel-10-for-x86_64-supplementary-rpms" in told["msg"]
-    # NVIDIA's own, for CUDA, of EL 10 without streams: its user space has the same names and a greater epoch
-    rhel.root.configure("cuda", scratch_rpm.nvidia(modules=False))
+    # NVIDIA's own, for CUDA, of EL 10 without streams: its user space has the same names, epochs and versions
+    rhel.root.configure("cuda", scratch_rpm.nvidia_rebuilt())
     told = rhel.call(version="580", **OF_RED_HAT)
     assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
     rhel.root.configure("extensions", scratch_rpm.extensions(), "two")
     done = change(rhel, version="580", **OF_RED_HAT)
     assert actions(done) == ["packages.download", "file.write", "packages.install"], "it has no repository of ours"
-    assert not [version for name, version in rhel.root.installed().items() if "nvidia" in name and ":" in version]
+    assert vendors(rhel) == {"Red Hat, Inc."}
     assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]
     rhel.root.dnf("update")
     assert set(driver(rhel).values()) == {OLDER_580}
@@ -743,6 +743,38 @@ def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_sourc
     change(rhel, version="580", state="absent", **OF_RED_HAT)
     assert {name for name in rhel.root.installed() if not name.startswith("kernel-core")} == {
         name for name in before if not name.startswith("kernel-core")}
+
+
+def vendors(machine: Machine) -> Set[str]:
+    """Whose the driver's packages say they are, '(none)' of NVIDIA's."""
+    told = machine.root.rpm("--query", "--all", "--queryformat", "%{name} %{vendor}\\n").stdout
+    return {vendor for name, _space, vendor in (line.partition(" ") for line in told.splitlines()) if "nvidia" in name}
+
+
+def test_nvidia_s_driver_is_nvidia_s_in_every_package_beside_red_hat_s_repositories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    home(tmp_path, monkeypatch)
+    root = Root(tmp_path / "root")
+    root.write(locks.LIST, "")
+    root.dnf("install", "kernel-core-5.14.0-570.el9")
+    root.configure("extensions", scratch_rpm.extensions(), "two")
+    with running(OfRhel, root, scratch_rpm.nvidia(modules=False), capsys, monkeypatch) as machine:
+        done = change(machine)
+        assert "dkms.build" in actions(done)
+        assert (set(driver(machine).values()), vendors(machine)) == ({V580}, {"(none)"})
+        assert "nvidia-driver-cuda-libs" in DNF.automatic(root.host)
+
+
+def test_what_another_source_alone_has_of_a_driver_is_refused(rhel: OfRhel, tmp_path: Path) -> None:
+    """One package that others need has been left out of Red Hat's."""
+    some = tmp_path / "some"
+    shutil.copytree(scratch_rpm.extensions(), some, ignore=shutil.ignore_patterns("repodata", "*-cuda-libs-*"))
+    rhel.root.configure("cuda", scratch_rpm.nvidia_rebuilt())
+    rhel.root.configure("extensions", scratch_rpm.publish(some, [], key="two"), "two")
+    told = rhel.call(check=True, version="580", **OF_RED_HAT)
+    assert (told["failed"], told["code"]) == (True, "driver.sources_mixed"), told
+    assert "nvidia-driver-cuda-libs 3:%s-2.el9, from another source" % OLDER_580 in told["found"]
 
 
 def served(root: Root, name: str, where: Path) -> http.server.HTTPServer:
