@@ -794,3 +794,11 @@ def test_what_is_staged_of_red_hat_s_is_installed_without_its_repositories(rhel:
     assert "not read: extensions: " in told["found"] and told["remedy"] == "mend the source that cannot be read"
     change(rhel, version="580", **OF_RED_HAT)
     assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]
+
+
+def test_what_lies_in_a_directory_of_this_host_is_staged_too(rhel: OfRhel) -> None:
+    rhel.root.configure("extensions", scratch_rpm.extensions(), "two")
+    rhel.run(state="staged", version="580", **OF_RED_HAT)
+    rhel.root.configure("extensions", "file:///no/such/place", "two")
+    change(rhel, version="580", **OF_RED_HAT)
+    assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]

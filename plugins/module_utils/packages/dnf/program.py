@@ -280,7 +280,14 @@ def download(asked):
     found = {spec: list(found_in(base, spec)) for spec in asked["specs"]}
     lacking = [spec for spec, packages in found.items() if not packages]
     if not lacking:
-        base.download_packages([packages[0] for packages in found.values()])
+        wanted = [packages[0] for packages in found.values()]
+        base.download_packages(wanted)
+        for package in [each for each in wanted if each.repo._repo.isLocal()]:
+            # Of a directory dnf fetches nothing, and it may be gone by then
+            directory = package.repo._repo.getCachedir() + "/packages"
+            if not os.path.isdir(directory):
+                os.makedirs(directory)
+            shutil.copy(package.localPkg(), directory)
     return {"unread": unread, "lacking": lacking}
 
 
