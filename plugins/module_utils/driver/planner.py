@@ -324,6 +324,10 @@ def _refuse_transaction(
             stay, observation.installed), "no modules but those of driver %s with the %s kernel module" % (
                 target.version, target.module),
             "see what needs them (`%s`), and remove it first" % backend.purging(stay))]
+    # dnf's locks leave versions to choose from, and keep no package from being removed
+    goes = sorted(name for name in {*offer.superfluous, *(done.removes if done else ())} if name in observation.held)
+    if goes and not (done and done.problem):
+        return [_held({name: observation.held[name] for name in goes}, target, manager)]
     if done is None:
         return []
     if done.problem:
@@ -357,11 +361,13 @@ def _refuse_held(
     family = catalogue.family(observation.held, target.packages.floating)
     names = done.held or tuple(name for name, version in sorted(family.items())
                                if catalogue.upstream(version) != target.version)
-    if not names:
-        return []
-    return [held_packages(
-        {name: observation.held.get(name, done.before.get(name, "")) for name in names},
-        "driver %s in their place" % target.version, ", or ask for the version that is held", manager.name)]
+    versions = {name: observation.held.get(name, done.before.get(name, "")) for name in names}
+    return [_held(versions, target, manager)] if names else []
+
+
+def _held(versions: Mapping[str, str], target: Target, manager: PackageManager) -> Refusal:
+    return held_packages(versions, "driver %s in their place" % target.version,
+                         ", or ask for the version that is held", manager.name)
 
 
 def _refuse_excluded(done: Simulation, target: Target) -> List[Refusal]:

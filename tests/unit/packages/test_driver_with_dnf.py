@@ -665,6 +665,13 @@ def test_modules_of_the_other_kind_that_are_staged_come_without_the_repository(
     assert machine.run(version=OLDER_580, **wish)[0]["plan"]["steps"] == []
 
 
+def test_a_package_that_somebody_has_locked_is_not_removed_for_modules_of_the_other_kind(machine: Machine) -> None:
+    machine.run(version=OLDER_580)
+    machine.root.write(locks.LIST, (machine.root.host.read(locks.LIST) or "") + OPEN + "-3:%s-1.el9.*\n" % OLDER_580)
+    told = machine.call(check=True, version=OLDER_580, **BUILT)
+    assert (told.get("code"), "dnf versionlock delete %s`" % OPEN in told.get("msg", "")) == ("packages.held", True)
+
+
 def configure_dnf(machine: Machine, *lines: str) -> None:
     with (machine.root.path / "etc/dnf/dnf.conf").open("a") as file:
         file.write("".join(line + "\n" for line in lines))
