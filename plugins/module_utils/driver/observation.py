@@ -64,6 +64,7 @@ class Offer:
     without:       ids of repositories that dnf would end at, and whose packages zypper would take from another time;
                    EVERY of what is on this host altogether.
     at_hand:       {package: its file on this host} of those that dnf or zypper installs from there.
+    of_others:     {package: version} of the driver that dnf would take from another source than the wanted one.
     peer_versions: {package: versions} of the packages of GPUDirect Storage and GDRCopy that are missing, that first
                    which is taken.
     peers:         what apt would do to bring them, after the driver.
@@ -83,6 +84,7 @@ class Offer:
     streams: Mapping[str, str] = field(default_factory=dict)
     without: Tuple[str, ...] = ()
     at_hand: Mapping[str, str] = field(default_factory=dict)
+    of_others: Mapping[str, str] = field(default_factory=dict)
     peer_versions: Mapping[str, List[str]] = field(default_factory=dict)
     peers: Optional[Simulation] = None
 
@@ -215,7 +217,8 @@ class Observation:
     @property
     def prebuilt(self) -> Prebuilt:
         return Prebuilt(self.kernels, frozenset(self.installed_by_us),
-                        self.offer.modules if self.offer and not self.offer.error else None, tuple(self.unfinished))
+                        self.offer.modules if self.offer and not self.offer.error else None, tuple(self.unfinished),
+                        self.offer.unread if self.offer else ())
 
     def to_dict(self) -> Dict[str, Any]:
         """Without the room on disks and the date, which are others at each look and say nothing of what was planned."""
@@ -278,7 +281,7 @@ def _offer(
     if not origin.url and not policy.exact:
         versions = preferred(versions, opened.preference(versions), observation.installed, policy.version)
     modules = _modules_offered(opened, observation, policy, facts, versions)
-    there = replace(observation.prebuilt, offered=modules)
+    there = replace(observation.prebuilt, offered=modules, unread=opened.unread)
     target = target_of(policy, facts, observation.installed, versions, there)
     if not isinstance(target, Target):
         return Offer(versions=versions, key=key, modules=modules)

@@ -13,7 +13,14 @@ from ..core.steps import PACKAGES_INSTALL, PACKAGES_REMOVE, packages_step
 from ..packages.apt import keys
 from ..packages.manager import PackageManager
 from ..packages.model import Simulation
-from ..packages.refusals import held_packages, no_bindings, no_space, removes_others, unsolvable
+from ..packages.refusals import (
+    excluded_packages,
+    held_packages,
+    no_bindings,
+    no_space,
+    removes_others,
+    unsolvable,
+)
 from . import (
     boot_arguments,
     building,
@@ -276,8 +283,10 @@ def _refuse_offer(
     if not target.version or not target.package_version(target.packages.anchor, offer.versions):
         return [Refusal(
             "driver.version_not_offered",
-            "%s has %s" % (where, "drivers " + ", ".join(offered) if offered else "no driver"),
+            "%s has %s%s" % (where, "drivers " + ", ".join(offered) if offered else "no driver",
+                             prebuilt.told_unread(offer.unread)),
             "driver %s with the %s kernel module" % (policy.version or "of any version", target.module),
+            "mend the source that cannot be read" if offer.unread and not origin.url else
             "set `version` to one of these, or choose another repository" if offered or not enabled else
             "enable the repositories that have it (%s)" % ", ".join(enabled), option="version")]
     return (_refuse_incomplete(offer, target, where) or _refuse_transaction(observation, offer, policy, facts, target)
@@ -316,10 +325,14 @@ def _refuse_transaction(
             stay, observation.installed), "no modules but those of driver %s with the %s kernel module" % (
                 target.version, target.module),
             "see what needs them (`%s`), and remove it first" % backend.purging(stay))]
+    # dnf's locks leave versions to choose from, and keep no package from being removed
+    goes = sorted(name for name in {*offer.superfluous, *(done.removes if done else ())} if name in observation.held)
+    if goes and not (done and done.problem):
+        return [_held({name: observation.held[name] for name in goes}, target, manager)]
     if done is None:
         return []
     if done.problem:
-        return _refuse_held(observation, done, target, manager) or [unsolvable(
+        return _refuse_held(observation, done, target, manager) or _refuse_excluded(done, target) or [unsolvable(
             done, offer.unread, "driver %s" % target.version, manager.name,
             backend.enabled_first(policy, facts, target))]
     others = sorted(name for name, version in catalogue.family(done.installs, target.packages.floating).items()
@@ -329,6 +342,13 @@ def _refuse_transaction(
                         "%s would bring in %s" % (manager.name, _listed(others, done.installs)),
                         "all driver packages in version %s" % target.version,
                         "set `version` to one that is complete in the repository", option="version")]
+    if offer.of_others:
+        return [Refusal("driver.sources_mixed",
+                        "%s would bring in %s, from another source" % (manager.name, _listed(
+                            sorted(offer.of_others), offer.of_others)),
+                        "all driver packages from source %s" % policy.source,
+                        "set `version` to one that is complete there, or disable the other repository while the driver "
+                        "is installed", option="source")]
     lost = sorted(name for name in done.removes if name not in done.leaves and not catalogue.FAMILY.match(name))
     if lost:
         return [removes_others(lost, manager.name)]
@@ -342,11 +362,18 @@ def _refuse_held(
     family = catalogue.family(observation.held, target.packages.floating)
     names = done.held or tuple(name for name, version in sorted(family.items())
                                if catalogue.upstream(version) != target.version)
-    if not names:
-        return []
-    return [held_packages(
-        {name: observation.held.get(name, done.before.get(name, "")) for name in names},
-        "driver %s in their place" % target.version, ", or ask for the version that is held", manager.name)]
+    versions = {name: observation.held.get(name, done.before.get(name, "")) for name in names}
+    return [_held(versions, target, manager)] if names else []
+
+
+def _held(versions: Mapping[str, str], target: Target, manager: PackageManager) -> Refusal:
+    return held_packages(versions, "driver %s in their place" % target.version,
+                         ", or ask for the version that is held", manager.name)
+
+
+def _refuse_excluded(done: Simulation, target: Target) -> List[Refusal]:
+    return [excluded_packages(done.excluded, "driver %s with everything it depends on" % target.version)] \
+        if done.excluded else []
 
 
 def _refuse_tools(observation: Observation, manager: PackageManager) -> List[Refusal]:

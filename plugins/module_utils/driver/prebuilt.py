@@ -65,12 +65,20 @@ class Prebuilt:
     ours:    packages that came by us.
     offered: {package of modules: {version: what it depends on}}; None where nobody has looked.
     half:    packages of the driver that dpkg has not finished: they tell of the kind of modules as the others do.
+    unread:  sources of the host that cannot be read, in the words of the package manager.
     """
 
     kernels: Tuple[Kernel, ...] = ()
     ours: FrozenSet[str] = frozenset()
     offered: Optional[Mapping[str, Mapping[str, str]]] = None
     half: Tuple[str, ...] = ()
+    unread: Tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has been told what is on offer; with dnf and zypper, where no modules were found, by all sources.
+        """
+        return self.offered is not None and bool(self.offered or not self.unread)
 
 
 NOTHING = Prebuilt()
@@ -146,7 +154,8 @@ def build_of(
 
     'auto' leaves the kind that is there, as long as it serves: an exchange would bring nothing. Where modules have to
     be signed it takes those that the distribution has signed, which need no key of the host's own; but a key that the
-    policy names is there to be used. Those that lag behind come where they are asked for.
+    policy names is there to be used. Those that lag behind come where they are asked for. A source that cannot be read
+    is none that has no modules.
     """
     if policy.build != AUTO:
         return policy.build
@@ -160,7 +169,7 @@ def build_of(
     if kind != PRECOMPILED and (not is_signed or catalogue.lags(wanted) or (
             kind == DKMS and all(kernel.module and kernel.trusted for kernel in used))):
         return DKMS
-    return PRECOMPILED if is_whole or there.offered is None else DKMS
+    return PRECOMPILED if is_whole or not there.is_known else DKMS
 
 
 def kind_there(installed: Iterable[str]) -> str:
@@ -375,8 +384,9 @@ def _metapackages(
     return found
 
 
-def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice) -> Optional[Refusal]:
-    """Why modules that are not built here are none for this host, None where they are there for every kernel in use."""
+def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice, unread: Sequence[str] = ()) -> Optional[Refusal]:
+    """Why modules that are not built here are none for this host, None where they are there for every kernel in use.
+    unread: as Prebuilt.unread."""
     if not chosen.lacking:
         return None
     there = "; ".join("%s for kernel %s" % (
@@ -385,12 +395,19 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice) -> Optional[Refusa
         for release, drivers in sorted(chosen.lacking.items()))
     others = [version for version in chosen.others if version != chosen.version]
     return Refusal(
-        "driver.no_precompiled_module", "the sources of %s %s: %s" % (facts.os_id, facts.os_version, there),
+        "driver.no_precompiled_module", "the sources of %s %s: %s%s" % (
+            facts.os_id, facts.os_version, there, told_unread(unread)),
         "modules of driver %s that come built and signed, for the kernels that run and boot next" % (
             chosen.version or "branch %d" % wanted.branch),
-        "%supdate the kernel and reboot into it, or set %s" % (
+        "%s%supdate the kernel and reboot into it, or set %s" % (
+            "mend the source that cannot be read, or " if unread else "",
             "set `version` to %s, or " % " or ".join(others) if others else "", _built_here(wanted)),
         option="build")
+
+
+def told_unread(sources: Sequence[str]) -> str:
+    """The end of what was found in the others."""
+    return "; not read: %s" % " | ".join(sources) if sources else ""
 
 
 def _built_here(wanted: Wanted) -> str:

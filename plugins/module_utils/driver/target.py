@@ -113,7 +113,7 @@ def target_of(
     leaves = tuple(dict.fromkeys((*prebuilt.leaving(policy, wanted, there, installed, built), *replaces)))
     if built is not None and build == PRECOMPILED:
         leaves = leaves or catalogue.leaving(wanted, built.packages, installed)
-        return prebuilt.refusal(facts, wanted, built) or Target(
+        return prebuilt.refusal(facts, wanted, built, there.unread) or Target(
             built.version, wanted.module, built.packages, build, built.fits, leaves, replaces)
     packages = catalogue.package_set(wanted).plus(prebuilt.unbrought(wanted, there, installed, leaves))
     leaves = leaves or catalogue.leaving(wanted, packages, {*installed, *there.half})

@@ -129,6 +129,7 @@ class Simulation:
     unpacked:        bytes that the new packages hold on the disk.
     named:           those of the request that only follow from the others, and are asked for by name for their version.
     held:            packages that somebody holds and that it would change; then there is a problem too.
+    excluded:        packages of the request that a setting of the package manager hides from it, likewise.
     leaves:          packages that it was asked to take away.
     """
 
@@ -142,6 +143,7 @@ class Simulation:
     unpacked: int = 0
     named: Tuple[str, ...] = ()
     held: Tuple[str, ...] = ()
+    excluded: Tuple[str, ...] = ()
     leaves: Tuple[str, ...] = ()
 
     @property

@@ -333,11 +333,10 @@ class World(world.World):
         return {name % series: "%s-1" % target.version for name in ("nvidia-dkms-%s", "nvidia-headless-no-dkms-%s")}
 
     def _offer_of_dnf(self, seen: Observation, wanted: Policy, there: HostFacts) -> Offer:
-        """NVIDIA's rpm packages have an epoch, those of the fabric have none."""
+        """rpm packages of NVIDIA and of Red Hat have an epoch, those of the fabric have none."""
         key = origin_of(wanted, there).key_text
         offered = sorted(self.versions, reverse=True)
-        epoch = "" if wanted.comes_from.of_distribution else "3:"
-        versions = {name: ["%s%s-1.el9" % (epoch, each) for each in offered] for name in anchors(wanted, there)}
+        versions = {name: ["3:%s-1.el9" % each for each in offered] for name in anchors(wanted, there)}
         modules = self._modules_offered(seen, wanted, there, versions)
         target = target_of(wanted, there, seen.installed, versions, replace(seen.prebuilt, offered=modules))
         if not isinstance(target, Target):
@@ -347,7 +346,7 @@ class World(world.World):
                 name: [version] if self.headers_offered else []
                 for name, version in header_packages(seen, wanted, there).items()})
         for name in target.packages.required + target.packages.optional:
-            its = "" if name in ("nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq") else epoch
+            its = "" if name in ("nvidia-fabricmanager", "nvidia-imex", "libnvidia-nscq") else "3:"
             versions[name] = ["%s%s-1.el9" % (its, each) for each in offered]
         headers = {} if target.is_precompiled else header_packages(seen, wanted, there)
         versions.update({name: [version] if self.headers_offered else [] for name, version in headers.items()})
@@ -837,7 +836,7 @@ class World(world.World):
         bare = kernel.partition(".el")[0]
         name = "kmod%s-nvidia%s-%s-%s" % (
             "-64k" if kernel.endswith("+64k") else "", "-open" if kind else "", driver, bare)
-        self.modules[name] = {("" if kind else "3:") + "%s-3.el9" % driver: ""}
+        self.modules[name] = {"3:%s-3.el9" % driver: ""}
 
     def say_signers(self, *names: str) -> None:
         """The kernel takes signatures of these keys alone."""

@@ -113,8 +113,8 @@ def kmod(version: str, kernel: int, begins: str = "kmod-nvidia") -> Made:
     parts = path.split("/")
     made = " ".join('posix.mkdir("%s");' % "/".join(parts[:end]) for end in range(2, len(parts)))
     of_nvidia = begins == "kmod-nvidia"
-    return Kmod(name, version, "3.el9", epoch=3 if of_nvidia else 0, relations=(
-        "Provides: nvidia-kmod = %s%s" % ("3:" if of_nvidia else "", version),
+    return Kmod(name, version, "3.el9", epoch=3, relations=(
+        "Provides: nvidia-kmod = 3:" + version,
         "Requires: (kernel-core = 5.14.0-%d.el9 if kernel-core)" % kernel,
         *(("Conflicts: " + CLOSED,) if of_nvidia else ())), script="\n".join((
             made, 'local file = io.open("%s", "w"); file:write("%s"); file:close()' % (path, version),
@@ -228,10 +228,18 @@ def nvidia(modules: bool = True) -> Path:
 
 
 @lru_cache(maxsize=None)
+def nvidia_rebuilt() -> Path:
+    """NVIDIA's repository without streams, whose packages have a newer release than Red Hat's of the same driver."""
+    return publish(Path(tempfile.mkdtemp(prefix="gpuops-test-rpm-")), [
+        replace(each, release="2.el9") for version in DRIVERS for each in driver(version)])
+
+
+@lru_cache(maxsize=None)
 def extensions() -> Path:
-    """RHEL's repositories Extensions and Supplementary: without epochs, with Red Hat's modules of some kernels."""
-    made = [replace(each, epoch=0, relations=tuple(relation.replace("= 3:", "= ") for relation in each.relations))
-            for version in (OLDER_580, V580, V595) for each in driver(version) if each.name not in (OPEN, CLOSED)]
+    """RHEL's repositories Extensions and Supplementary: named and numbered as NVIDIA's but for the release, with Red
+    Hat's modules of some kernels."""
+    made = [replace(each, release="1.el9_1") for version in (OLDER_580, V580, V595) for each in driver(version)
+            if each.name not in (OPEN, CLOSED)]
     made += [*(kmod(version, 570, "kmod-nvidia-open") for version in (OLDER_580, V595)),
              kmod(V580, 611, "kmod-nvidia-open"), kmod(V580, 570, "kmod-64k-nvidia-open")]
     return publish(Path(tempfile.mkdtemp(prefix="gpuops-test-rpm-")), [

@@ -209,8 +209,8 @@ def test_every_version_of_every_stream_is_told_newest_first(opened: Index) -> No
 
 def test_streams_are_told_with_the_default_and_what_they_have(opened: Index) -> None:
     told = opened.streams(MODULE)
-    assert set(told) == {"%s-%s" % (branch, flavour) for branch in ("580", "595", "610") for flavour in ("open", "dkms")
-                         } | {"open-dkms", "latest-dkms"}
+    assert set(told) == {branch + flavour for branch in ("580", "595", "610") for flavour in ("-open", "-dkms", "")
+                         } | {"open-dkms", "latest-dkms", "latest"}
     assert [name for name, stream in told.items() if stream.default] == ["open-dkms"]
     assert told["580-dkms"].packages[CLOSED] == [evr(V580), evr(OLDER_580)]
     assert OPEN not in told["580-dkms"].packages

@@ -12,12 +12,12 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
 from urllib.parse import quote
 
 import pytest
 import scratch_rpm
-from rpm_machine import Quiet, RpmMachine, home, running
+from rpm_machine import Quiet, RpmMachine, home, running, serve
 from scratch_apt import keyring
 from scratch_rpm import CLOSED, OLDER_580, OPEN, V580, V595, Root, module_of
 
@@ -704,6 +704,77 @@ def test_modules_whose_place_another_driver_s_have_taken_are_put_together_once_m
     assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
+@pytest.mark.parametrize("wish", [
+    BUILT, pytest.param({"kernel_module": "proprietary"}, marks=pytest.mark.variation)])
+def test_modules_of_the_other_kind_that_are_staged_come_without_the_repository(
+    machine: Machine, wish: Mapping[str, Any]
+) -> None:
+    """The rest of the driver is there in that very version, and no repository has to have it once more."""
+    machine.run(version=OLDER_580)
+    machine.loaded = OLDER_580
+    machine.run(state="staged", version=OLDER_580, **wish)
+    machine.take_repository_away()
+    since = len(history.entries(machine.root.host))
+    first, _done = machine.run(version=OLDER_580, **wish)
+    (step,) = [each for each in first["plan"]["steps"] if each["action"] == "packages.install"]
+    assert OPEN not in step["parameters"]["request"], "it leaves"
+    assert set(driver(machine).values()) == {OLDER_580} and OPEN not in machine.root.installed()
+    assert len(history.entries(machine.root.host)) > since
+    assert machine.run(version=OLDER_580, **wish)[0]["plan"]["steps"] == []
+
+
+def test_a_package_that_somebody_has_locked_is_not_removed_for_modules_of_the_other_kind(machine: Machine) -> None:
+    machine.run(version=OLDER_580)
+    machine.root.write(locks.LIST, (machine.root.host.read(locks.LIST) or "") + OPEN + "-3:%s-1.el9.*\n" % OLDER_580)
+    told = machine.call(check=True, version=OLDER_580, **BUILT)
+    assert (told.get("code"), "dnf versionlock delete %s`" % OPEN in told.get("msg", "")) == ("packages.held", True)
+
+
+def configure_dnf(machine: Machine, *lines: str) -> None:
+    with (machine.root.path / "etc/dnf/dnf.conf").open("a") as file:
+        file.write("".join(line + "\n" for line in lines))
+
+
+def test_what_dnf_is_told_to_leave_out_is_no_lock_of_somebody(machine: Machine) -> None:
+    configure_dnf(machine, "excludepkgs=kernel-devel* nvidia-persistenced*")
+    told = machine.call(check=True)
+    assert (told["failed"], told["code"]) == (True, "packages.excluded")
+    assert "dnf leaves out kernel-devel, kernel-devel-matched, nvidia-persistenced (excludepkgs" in told["msg"]
+    machine.root.write(locks.LIST, "nvidia-persistenced-0:1.0-1.*\n")
+    told = machine.call(check=True)
+    assert (told["code"], "dnf versionlock delete nvidia-persistenced`" in told["msg"]) == ("packages.held", True)
+
+
+_PLUGIN = """
+import dnf
+
+
+class OfKernels(dnf.Plugin):
+    name = "of-kernels"
+
+    def sack(self):
+        packages = self.base.sack.query().available()
+        if not packages.filter(name__glob="kmod-nvidia-[0-9]*"):
+            self.base.sack.add_excludes(packages.filter(name__glob="kernel-*"))
+"""
+
+
+def test_what_a_plugin_leaves_out_under_the_stream_that_comes_is_refused_before_anything_changes(
+    machine: Machine
+) -> None:
+    """As NVIDIA's does, which keeps kernels away for which it sees no module that came built."""
+    change(machine, version=V595, **BUILT)
+    machine.loaded = V595
+    plugins = machine.root.path / "usr/lib/plugins"
+    plugins.mkdir(parents=True)
+    shutil.copy("/usr/lib/python3/dist-packages/dnf-plugins/versionlock.py", plugins)
+    (plugins / "of_kernels.py").write_text(_PLUGIN)
+    configure_dnf(machine, "pluginpath=%s" % plugins)
+    told = machine.call(check=True, version=V595, build="dkms", kernel_module="open")
+    assert (told["failed"], told["code"]) == (True, "packages.excluded"), told
+    assert "dnf leaves out kernel-devel, kernel-devel-matched (" in told["msg"]
+
+
 OF_RED_HAT: Mapping[str, Any] = {"source": "distribution", "repository_url": "", "repository_key": ""}
 
 
@@ -714,14 +785,14 @@ def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_sourc
     told = rhel.call(version="580", **OF_RED_HAT)
     assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
     assert "rhel-10-for-x86_64-extensions-rpms, rhel-10-for-x86_64-supplementary-rpms" in told["msg"]
-    # NVIDIA's own, for CUDA, of EL 10 without streams: its user space has the same names and a greater epoch
-    rhel.root.configure("cuda", scratch_rpm.nvidia(modules=False))
+    # NVIDIA's own, for CUDA, of EL 10 without streams: its user space has the same names, epochs and versions
+    rhel.root.configure("cuda", scratch_rpm.nvidia_rebuilt())
     told = rhel.call(version="580", **OF_RED_HAT)
     assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
     rhel.root.configure("extensions", scratch_rpm.extensions(), "two")
     done = change(rhel, version="580", **OF_RED_HAT)
     assert actions(done) == ["packages.download", "file.write", "packages.install"], "it has no repository of ours"
-    assert not [version for name, version in rhel.root.installed().items() if "nvidia" in name and ":" in version]
+    assert vendors(rhel) == {"Red Hat, Inc."}
     assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]
     rhel.root.dnf("update")
     assert set(driver(rhel).values()) == {OLDER_580}
@@ -737,3 +808,62 @@ def test_red_hat_s_modules_come_from_its_own_repositories_and_what_another_sourc
     change(rhel, version="580", state="absent", **OF_RED_HAT)
     assert {name for name in rhel.root.installed() if not name.startswith("kernel-core")} == {
         name for name in before if not name.startswith("kernel-core")}
+
+
+def vendors(machine: Machine) -> Set[str]:
+    """Whose the driver's packages say they are, '(none)' of NVIDIA's."""
+    told = machine.root.rpm("--query", "--all", "--queryformat", "%{name} %{vendor}\\n").stdout
+    return {vendor for name, _space, vendor in (line.partition(" ") for line in told.splitlines()) if "nvidia" in name}
+
+
+def test_nvidia_s_driver_is_nvidia_s_in_every_package_beside_red_hat_s_repositories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    home(tmp_path, monkeypatch)
+    root = Root(tmp_path / "root")
+    root.write(locks.LIST, "")
+    root.dnf("install", "kernel-core-5.14.0-570.el9")
+    root.configure("extensions", scratch_rpm.extensions(), "two")
+    with running(OfRhel, root, scratch_rpm.nvidia(modules=False), capsys, monkeypatch) as machine:
+        done = change(machine)
+        assert "dkms.build" in actions(done)
+        assert (set(driver(machine).values()), vendors(machine)) == ({V580}, {"(none)"})
+        assert "nvidia-driver-cuda-libs" in DNF.automatic(root.host)
+
+
+def test_what_another_source_alone_has_of_a_driver_is_refused(rhel: OfRhel, tmp_path: Path) -> None:
+    """One package that others need has been left out of Red Hat's."""
+    some = tmp_path / "some"
+    shutil.copytree(scratch_rpm.extensions(), some, ignore=shutil.ignore_patterns("repodata", "*-cuda-libs-*"))
+    rhel.root.configure("cuda", scratch_rpm.nvidia_rebuilt())
+    rhel.root.configure("extensions", scratch_rpm.publish(some, [], key="two"), "two")
+    told = rhel.call(check=True, version="580", **OF_RED_HAT)
+    assert (told["failed"], told["code"]) == (True, "driver.sources_mixed"), told
+    assert "nvidia-driver-cuda-libs 3:%s-2.el9, from another source" % OLDER_580 in told["found"]
+
+
+def served(root: Root, name: str, where: Path) -> http.server.HTTPServer:
+    """A repository of the host's own, which may go."""
+    server = serve(partial(Quiet, directory=str(where)))
+    root.configure(name, "http://127.0.0.1:%d/" % server.server_port, "two")
+    return server
+
+
+def test_what_is_staged_of_red_hat_s_is_installed_without_its_repositories(rhel: OfRhel) -> None:
+    server = served(rhel.root, "extensions", scratch_rpm.extensions())
+    rhel.run(state="staged", version="580", **OF_RED_HAT)
+    server.shutdown()
+    server.server_close()
+    told = rhel.call(check=True, version="595", **OF_RED_HAT)
+    assert [each["code"] for each in told["refusals"]] == ["driver.version_not_offered"]
+    assert "not read: extensions: " in told["found"] and told["remedy"] == "mend the source that cannot be read"
+    change(rhel, version="580", **OF_RED_HAT)
+    assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]
+
+
+def test_what_lies_in_a_directory_of_this_host_is_staged_too(rhel: OfRhel) -> None:
+    rhel.root.configure("extensions", scratch_rpm.extensions(), "two")
+    rhel.run(state="staged", version="580", **OF_RED_HAT)
+    rhel.root.configure("extensions", "file:///no/such/place", "two")
+    change(rhel, version="580", **OF_RED_HAT)
+    assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]

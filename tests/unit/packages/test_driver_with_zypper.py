@@ -3,14 +3,16 @@
 """The module gpu_driver on a host of SLES 15 with real zypper and rpm: what it plans is what zypper's history shows."""
 from __future__ import annotations
 
+import http.server
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import pytest
 import scratch_rpm
 import scratch_zypper
-from rpm_machine import RpmMachine, home, running
+from rpm_machine import Quiet, RpmMachine, home, running, serve
 from scratch_apt import keyring
 from scratch_rpm import OLDER_580, V580, V595, V610
 from scratch_zypper import KERNELS, Root
@@ -379,6 +381,28 @@ def test_modules_that_suse_has_signed_set_the_version_and_are_exchanged_in_one_t
     change(machine, version="595", state="absent")
     updated = {name for name in machine.root.installed() if KERNELS[1] in name}
     assert set(machine.root.installed()) == {*before, *updated}
+
+
+def test_suse_s_repository_that_cannot_be_read_is_not_taken_for_one_without_modules(machine: Machine) -> None:
+    server = serve(partial(Quiet, directory=str(scratch_zypper.system(False))))
+    machine.root.configure("suse", "http://127.0.0.1:%d/" % server.server_port, "two")
+    machine.run(version="580", build="precompiled")
+    machine.loaded = OLDER_580
+    close(server)
+    assert machine.run(version="580")["plan"]["steps"] == []
+    told = machine.call(check=True, version=V595)
+    assert told.get("code") == "driver.no_precompiled_module", "DKMS does not build it instead"
+    assert "not read: suse: " in told["found"] and "mend the source that cannot be read, or " in told["remedy"]
+    server = serve(server.RequestHandlerClass, server.server_port)
+    machine.run(state="staged", version=V595)
+    close(server)
+    change(machine, version=V595)
+    assert signed(machine)[0].startswith(SIGNED % "G07")
+
+
+def close(server: http.server.HTTPServer) -> None:
+    server.shutdown()
+    server.server_close()
 
 
 def test_a_driver_that_suse_has_not_signed_is_refused_with_those_that_it_has(machine: Machine) -> None:

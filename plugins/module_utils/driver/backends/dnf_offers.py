@@ -56,7 +56,8 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
     vendor = _vendor(policy, facts)
     versions = offered(anchors(policy, facts))
     modules = _modules_offered(offered, observation, policy, facts, versions)
-    target = target_of(policy, facts, observation.installed, versions, replace(observation.prebuilt, offered=modules))
+    target = target_of(policy, facts, observation.installed, versions, replace(
+        observation.prebuilt, offered=modules, unread=opened.unread))
     if not isinstance(target, Target):
         return Offer(versions=versions, modules=modules)
     family = catalogue.family(observation.installed, target.packages.floating)
@@ -74,8 +75,10 @@ def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostF
     are_known = not origin.url and STREAM_FILE in observation.originals
     streams = {module: stream for module, stream in streams.items() if are_known or opened.streams(module)}
     request = requested(target, observation, versions, tuple(headers))
-    transaction = _simulated(opened, observation, target, request, versions, streams) if request else None
-    return Offer(versions=versions, transaction=transaction, streams=streams, modules=modules,
+    transaction = _simulated(
+        opened, observation, target, request, versions, streams, offered) if request else None
+    of_others = _of_others(transaction, target, offered) if transaction else {}
+    return Offer(versions=versions, transaction=transaction, streams=streams, modules=modules, of_others=of_others,
                  superfluous=_leaving(opened, observation, target, transaction),
                  returnable=there_and_before(opened, observation))
 
@@ -123,22 +126,46 @@ def _header_versions(opened: Index, headers: Mapping[str, str]) -> Dict[str, Lis
 
 def _simulated(
     opened: Index, observation: Observation, target: Target, request: Mapping[str, str],
-    versions: Mapping[str, List[str]], streams: Mapping[str, str]
+    versions: Mapping[str, List[str]], streams: Mapping[str, str],
+    offered: Callable[[Iterable[str]], Dict[str, List[str]]]
 ) -> Simulation:
     """The transaction as dnf will do it, under the stream and the locks that it will have.
 
-    First without locks of ours: that of the version before would leave the new one not to be chosen.
+    First without locks of ours: that of the version before would leave the new one not to be chosen. What only follows
+    may come from another source, as Red Hat and NVIDIA have packages of the same names and versions beside each other:
+    it is asked for by its name, in the version that the wanted one has. offered: what that has of these names.
     """
     there = {locks.LIST: observation.files.get(locks.LIST)}
     opened.hold({**DNF.choose(streams), **DNF.hold_files(NAME, {}, there)})
     draft = _asked(opened, observation, request)
     if draft.problem or settled(target, observation):
         return draft
+    asked = set(request)
+    others = _of_others(draft, target, offered)
+    known = offered(others)
+    followers = {name: target.package_version(name, known) for name in others}
+    followers = {name: version for name, version in followers.items() if version}
+    if followers:
+        request = {**followers, **request}
+        draft = _asked(opened, observation, request)
+        if draft.problem:
+            return draft
     whole = whole_request(observation, target, draft, request, versions)
     locked = {**catalogue.family(draft.installs, target.packages.floating),
               **catalogue.family(whole, target.packages.floating)}
     opened.hold(DNF.hold_files(NAME, locked, there))
-    return _asked(opened, observation, whole)
+    done = _asked(opened, observation, whole)
+    return replace(done, named=tuple(sorted(
+        name for name in followers if name not in asked and name not in observation.installed)))
+
+
+def _of_others(
+    done: Simulation, target: Target, offered: Callable[[Iterable[str]], Dict[str, List[str]]]
+) -> Dict[str, str]:
+    """{package: version} of those of the driver that would come in a version that the wanted source has not."""
+    coming = catalogue.family(done.installs, target.packages.floating)
+    known = offered(coming) if coming else {}
+    return {name: version for name, version in coming.items() if version not in known[name]}
 
 
 def _asked(opened: Index, observation: Observation, request: Mapping[str, str]) -> Simulation:

@@ -49,7 +49,7 @@ def read_with(
     facts: HostFacts, origin: Origin, archives: str, offer_of: Callable[[AnIndex, Origin], Offer]
 ) -> Offer:
     """The offer of the driver's repository, beside those of the system; one that cannot be read is told as its error,
-    unless what was staged needs none.
+    unless what was staged needs none. So it is where one of the system's cannot be read, and the others do not do.
 
     index: opens them, as the package manager has it; archives: where that keeps what it fetches.
     """
@@ -62,14 +62,16 @@ def read_with(
         with index(host, ours, beside_system=True) as opened:
             offer = offer_of(opened, origin)
             room = space.observe(host, archives) if offer.transaction else None
-            return replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
+            offer = replace(offer, key=key, unread=opened.unread, without=opened.without, space=room)
+        does = not offer.unread or (offer.transaction is not None and not offer.transaction.problem)
+        ways: Tuple[bool, ...] = () if does else (False, True)
     except GpuOpsError as error:
+        offer = Offer(error=error.found, key=key)
         # Who has just waited for one that never answers would wait for it again
         ways = (False,) if isinstance(error, CommandTimedOut) else (False, True)
-        staged = next(filter(None, (_read_at_hand(
-            index, host, observation, policy, facts, origin, beside_system, offer_of) for beside_system in ways)), None)
-        return replace(staged, key=key, space=space.observe(host, archives)) if staged else Offer(
-            error=error.found, key=key)
+    staged = next(filter(None, (_read_at_hand(
+        index, host, observation, policy, facts, origin, beside_system, offer_of) for beside_system in ways)), None)
+    return replace(staged, key=key, space=space.observe(host, archives)) if staged else offer
 
 
 def _read_at_hand(
@@ -106,7 +108,7 @@ def _read_at_hand(
             followers = tuple(sorted(set(request).difference(draft.request)))
             return replace(
                 offer, at_hand=paths, without=opened.without if beside_system else (EVERY,),
-                transaction=replace(done, named=followers, download=done.download if beside_system else 0),
+                transaction=replace(done, named=(*draft.named, *followers), download=done.download if beside_system else 0),
                 unread=tuple(each for each in opened.unread if not each.startswith(REPOSITORY + ":")))
     except GpuOpsError:
         return None
@@ -132,8 +134,8 @@ def whole_request(
 ) -> Dict[str, str]:
     """The request with what of the driver nothing else needs (nvidia-settings): it would stay at the version before."""
     family = catalogue.family(observation.installed, target.packages.floating)
-    others = {name: target.package_version(name, versions) for name in family
-              if name not in draft.installs and name not in draft.removes and name not in request}
+    others = {name: target.package_version(name, versions) for name in family if name not in {
+        *draft.installs, *draft.removes, *request, *target.leaves}}
     return {**{name: version for name, version in others.items() if version}, **request}
 
 

@@ -51,7 +51,8 @@ def read_offer(host: Host, observation: Observation, policy: Policy, facts: Host
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
     versions = opened.versions(anchors(policy, facts), origin.url)
     modules = _modules_offered(opened, observation, policy, facts, versions)
-    target = target_of(policy, facts, observation.installed, versions, replace(observation.prebuilt, offered=modules))
+    target = target_of(policy, facts, observation.installed, versions, replace(
+        observation.prebuilt, offered=modules, unread=opened.unread))
     if not isinstance(target, Target):
         return Offer(versions=versions, modules=modules)
     family = catalogue.family(observation.installed, target.packages.floating)

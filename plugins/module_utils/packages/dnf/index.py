@@ -57,6 +57,7 @@ class Index:
         self._scratch = scratch
         self._repositories = repositories
         self._streams: Dict[str, str] = {}
+        self._locks = host.read(locks.LIST)
         self.unread: Tuple[str, ...] = ()
         self.without: Tuple[str, ...] = ()
         self._question: Dict[str, Any] = {
@@ -129,6 +130,7 @@ class Index:
             self._put_locks(files[locks.LIST])
 
     def _put_locks(self, text: Optional[str]) -> None:
+        self._locks = text
         put(self._scratch + "/versionlock.list", text or "")
         os.makedirs(self._scratch + "/plugins", exist_ok=True)
         put(self._scratch + "/plugins/versionlock.conf", "[main]\nlocklist=%s/versionlock.list\n" % self._scratch)
@@ -145,8 +147,11 @@ class Index:
         told = self.ask("simulate", specs=specs(request, files or {}), allow_downgrade=allow_downgrade,
                         streams=self._streams, removes=sorted(leaves), **more)
         done = simulation(told["items"], database.installed(self._host))
+        lines = locks.of_others(self._locks)
+        left_out = {database.short_name(name, arch): version for name, arch, version in told["left_out"]}
+        held = {name for name, version in left_out.items() if locks.holds(lines, name, version)}
         return replace(done, problem=told["problem"], request=dict(request), allow_downgrade=allow_downgrade,
-                       held=tuple(sorted(set(told["held"]))))
+                       held=tuple(sorted(held)), excluded=tuple(sorted(set(left_out) - held)))
 
     def simulate_removal(self, packages: Iterable[str]) -> Simulation:
         """What else would go if these packages went."""

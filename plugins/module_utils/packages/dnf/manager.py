@@ -84,10 +84,13 @@ class Dnf(RpmManager):
     def prepare(
         self, host: Host, step: Step, account: Mapping[str, PackageChange], is_fetched: bool
     ) -> Dict[str, Any]:
-        """Whoever has just fetched the packages has renewed the lists for it."""
-        files = step.parameters.get("files", ())
-        named = {name: version for name, version in step.parameters["request"].items() if name not in files}
-        if step.parameters.get("update_cache") and not is_fetched and named:
+        """Whoever has just fetched the packages has renewed the lists for it, and what is there needs none."""
+        if not step.parameters.get("update_cache") or is_fetched:
+            return {}
+        files, there = step.parameters.get("files", ()), database.installed(host)
+        named = {name: version for name, version in step.parameters["request"].items() if name not in files
+                 and (name not in there or there[name].version != version)}
+        if named:
             self.refresh(host, named)
         return {}
 

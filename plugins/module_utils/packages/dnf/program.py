@@ -196,6 +196,11 @@ def simulate(asked):
                 modules.reset([module])
         except dnf.exceptions.Error as error:
             told.append("module %s:%s: %s" % (module, stream, " ".join(str(error).split())))
+    if asked["streams"]:
+        # What plugins leave out depends on the packages that they see, which are others under another stream
+        base.sack.reset_excludes()
+        base._setup_excludes_includes()
+        base._plugins.run_sack()
     if asked["op"] == "simulate":
         told += ask_for(base, asked["specs"], asked["allow_downgrade"])
     for spec in asked["removes"]:
@@ -203,12 +208,12 @@ def simulate(asked):
             base.remove(spec)
         except dnf.exceptions.MarkingError:
             pass
-    held = []
+    left_out = []
     for spec in [each for each in asked["specs"] if not each.startswith("/")]:
         hidden = dnf.subject.Subject(spec).get_best_query(
             sack=base.sack, query=base.sack.query(flags=hawkey.IGNORE_REGULAR_EXCLUDES))
         if told and hidden and not dnf.subject.Subject(spec).get_best_query(sack=base.sack):
-            held.append(hidden[0].name)
+            left_out.append([hidden[0].name, hidden[0].arch, hidden[0].evr])
     items = []
     try:
         if not told and base.resolve(allow_erasing=True):
@@ -218,7 +223,7 @@ def simulate(asked):
                       item.pkg.installsize, item.pkg in several] for item in base.transaction if item.action in KINDS]
     except dnf.exceptions.Error as error:
         told.append(" ".join(str(error).split()))
-    return {"items": items, "problem": " | ".join(told), "held": held}
+    return {"items": items, "problem": " | ".join(told), "left_out": left_out}
 
 
 def system_cache(asked):
@@ -275,7 +280,14 @@ def download(asked):
     found = {spec: list(found_in(base, spec)) for spec in asked["specs"]}
     lacking = [spec for spec, packages in found.items() if not packages]
     if not lacking:
-        base.download_packages([packages[0] for packages in found.values()])
+        wanted = [packages[0] for packages in found.values()]
+        base.download_packages(wanted)
+        for package in [each for each in wanted if each.repo._repo.isLocal()]:
+            # Of a directory dnf fetches nothing, and it may be gone by then
+            directory = package.repo._repo.getCachedir() + "/packages"
+            if not os.path.isdir(directory):
+                os.makedirs(directory)
+            shutil.copy(package.localPkg(), directory)
     return {"unread": unread, "lacking": lacking}
 
 
