@@ -399,7 +399,7 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice, unread: Sequence[s
             facts.os_id, facts.os_version, there, told_unread(unread)),
         "modules of driver %s that come built and signed, for the kernels that run and boot next" % (
             chosen.version or "branch %d" % wanted.branch),
-        "%s%supdate the kernel and reboot into it, or set %s" % (
+        "%s%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`%s" % (
             "mend the source that cannot be read, or " if unread else "",
             "set `version` to %s, or " % " or ".join(others) if others else "", _built_here(wanted)),
         option="build")
@@ -411,9 +411,9 @@ def told_unread(sources: Sequence[str]) -> str:
 
 
 def _built_here(wanted: Wanted) -> str:
-    """What to set so that modules are built on the host."""
+    """What else it takes that modules are built on the host."""
     if DKMS in catalogue.ways(wanted):
-        return "`build` to `auto` or `dkms`"
+        return ""
     if wanted.of_distribution:
-        return "`source` to `nvidia_repository`, whose modules are built on the host"
-    return "`build` to `auto` or `dkms` with a branch that is built on the host"
+        return " and `source` to `nvidia_repository`, whose modules are built on the host"
+    return " with a branch that is built on the host"
