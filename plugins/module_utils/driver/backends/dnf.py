@@ -73,8 +73,8 @@ class Dnf(Rpm):
     def notes(
         self, observation: Observation, coming: Mapping[str, str], facts: HostFacts, target: Target
     ) -> List[str]:
-        """With its packages for displays come NVIDIA's plugin of dnf and the modules of a kernel that comes (NVIDIA
-        Driver Installation Guide, precompiled packages): without modules that kernel does not come either."""
+        """Beside the packages for displays NVIDIA's plugin of dnf keeps kernels off for which there are no modules
+        (yum-packaging-nvidia-plugin, nvidia-dnf.py; nvidia-driver.spec requires it up to branch 560)."""
         system = catalogue.system_of(facts.os_id, facts.os_version, facts.arch)
         if system is None or DISPLAY in target.packages.names or not any(map(catalogue.EL_MODULES.match, coming)):
             return []
