@@ -84,6 +84,6 @@ __all__ = (
     "excluded", "family", "generation_of", "header_packages", "headers_of", "instead_of", "is_companion", "is_driven",
     "is_driver_version", "is_foreign_rpm", "is_guest", "is_of_driver", "is_of_kernel", "is_of_red_hat",
     "kernel_packages", "lags", "leaving", "matches", "module_of_guest", "modules_package", "newest", "notes_on",
-    "option_of", "package_set", "refuse_way", "resolve", "serves", "stream_of", "system_of", "upstream", "vendor_of", "ways",
-    "without_companions",
+    "option_of", "package_set", "refuse_way", "resolve", "serves", "stream_of", "system_of", "upstream", "vendor_of",
+    "ways", "without_companions",
 )

@@ -102,7 +102,8 @@ def target_of(
         packages = _builders(wanted, () if leaves else installed)
         packages = packages.plus((), floating=[name for name, version in sorted(installed.items())
                                                if goes_beside(policy, name, version)])
-        return Target(policy.version, wanted.module, packages, leaves=leaves, replaces=leaves, file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
+        return Target(policy.version, wanted.module, packages, leaves=leaves, replaces=leaves,
+                      file={"sha256": policy.runfile_checksum, "flavour": policy.flavour})
     ways = catalogue.ways(wanted)
     if policy.build not in ("auto", *ways) and ways:
         return catalogue.refuse_way(wanted, policy.build)
