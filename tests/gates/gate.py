@@ -74,6 +74,8 @@ class Bench:
 
     def status_of(self, argv: Sequence[Word], cwd: Optional[Path] = None,
                   env: Optional[Mapping[str, str]] = None) -> int:
+        if self._stopped:
+            raise GateFailed("it was stopped")
         words = [str(word) for word in argv]
         self.write("$ %s" % " ".join(words))
         with self.log_file.open("ab") as log:
@@ -117,15 +119,20 @@ class Bench:
         process = self._process
         if process is None:
             return
-        # The whole session, since a command may leave children behind; those that ended with it are no error.
+        if process.poll() is not None:
+            return
+        # The whole group: its first process may end long before its children, as pytest's workers
         for number, patience in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
-            if process.poll() is not None:
-                return
+            ends = time.monotonic() + patience
             try:
                 os.killpg(process.pid, number)
-                process.wait(timeout=patience)
-            except (ProcessLookupError, subprocess.TimeoutExpired):
-                continue
+                while time.monotonic() < ends:
+                    process.poll()
+                    os.killpg(process.pid, 0)
+                    time.sleep(0.05)
+            except ProcessLookupError:
+                process.wait()
+                return
 
 
 def counts_of(report: Path) -> Tuple[int, int, int]:

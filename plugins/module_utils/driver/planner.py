@@ -397,6 +397,8 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     exchange = next((step for step in (packages, *gone) if rollback.exchanges(step)), None) \
         if target.of_installer else packages
     record = rollback.record_steps(observation, facts, exchange, target.packages.floating)
+    if not target.of_installer:
+        record += rollback.outlived_steps(observation, facts, packages, target.packages.floating)
     # What is fetched is resolved on the host, by the hold that is there
     first = [*_first_steps(observation, policy, facts, packages is not None), *_kernel_steps(observation, facts)]
     fetched = _fetch_steps(observation, policy, facts, target, packages)

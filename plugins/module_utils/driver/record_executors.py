@@ -27,6 +27,11 @@ def write_record(host: Host, journal: Journal, step: Step) -> None:
 
 
 def forget_record(host: Host, journal: Journal, step: Step) -> None:
+    """Files of what is coming may have been fetched by now."""
+    if step.parameters.get("coming"):
+        prune(host, {}, step.parameters["coming"])
+        journal.remember(MEMORY, {})
+        return
     for name in host.list(STORE):
         host.remove("%s/%s" % (STORE, name))
     for directory in (STORE, os.path.dirname(STORE)):

@@ -3,6 +3,7 @@
 """The record of a driver before it is exchanged, the check of the way back, and the way back itself. Pure."""
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
 
 from ..core.facts import HostFacts
@@ -131,6 +132,8 @@ def returns_to(
     if packages is None or not (exchanges(packages) or leaving):
         return {}
     record = there_now(observation, facts, floating) or observation.record
+    if outlived_steps(observation, facts, packages, floating):
+        return {}
     if record is None:
         return no_way_back([packages], "the driver that is there is not the one in use, and none before it is recorded")
     needed = record.changed(observation.installed, {**packages.change["after"], **leaving})
@@ -168,6 +171,30 @@ def forget_steps(observation: Observation) -> List[Step]:
     told = observation.record.name if observation.record else "package files"
     return [Step(NAME, FORGET, STORE, "Nothing is left to return from.",
                  change={"before": {"returns to": told}, "after": {"returns to": None}}, reversible=False)]
+
+
+def outlived_steps(
+    observation: Observation, facts: HostFacts, packages: Optional[Step], floating: Iterable[str]
+) -> List[Step]:
+    """Where packages of a driver come and none is there, others have taken away the one after that of the record: to
+    return to it would be to a driver that was not the one before.
+
+    A change of ours that was stopped keeps its record: nothing of a driver may be there then either. So does one
+    between packages and NVIDIA's installer, of which nothing tells whether it was stopped between the two.
+    """
+    record = observation.record
+    coming = {name: version for name, version in packages.change["after"].items() if version is not None} \
+        if packages else {}
+    if packages is None or record is None or record.runfile or not catalogue.family(coming, floating):
+        return []
+    is_stopped = observation.ours_unfinished or observation.interrupted or bool(
+        observation.broken or observation.torn or observation.unfinished)
+    there = catalogue.without_companions(catalogue.family(observation.there))
+    if there or observation.runfile or observation.installer.is_half or is_stopped \
+            or facts.driver_loaded == record.version:
+        return []
+    return [replace(step, why="That driver is not the one before.", disruption=packages.disruption,
+                    parameters={"coming": coming}) for step in forget_steps(observation)]
 
 
 # the way back

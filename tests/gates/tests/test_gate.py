@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Callable, Dict, List
 
+import gate
 import pytest
 from gate import Bench, Gate, GateFailed, GateLeftOut, Runner, counts_of
 
@@ -140,6 +143,29 @@ def test_a_pytest_that_fails_beside_its_tests_is_not_counted_as_clean(tmp_path: 
     (tmp_path / "test_one.py").write_text("def test_a(): pass\n")
     runner = run(tmp_path, Gate("one", "one", _pytest(tmp_path / "test_one.py"), 60))
     assert runner.results["one"].counts == (1, 1, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_run_that_is_ended_ends_what_its_gates_have_started(tmp_path: Path, number: int) -> None:
+    """A child that outlives its parent's end, as pytest's workers do."""
+    told = tmp_path / "child"
+    child = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.signal(signal.SIGINT, " \
+        "signal.SIG_IGN); open(%r, 'w').write('%%d\\n' %% os.getpid()); time.sleep(300)" % str(told)
+    parent = "import subprocess, sys; subprocess.call([sys.executable, '-c', %r])" % child
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, pathlib, signal, sys\nsys.path.insert(0, %r)\nimport run\nfrom gate import Gate, Runner\n"
+        "signal.signal(signal.SIGTERM, run._interrupt)\n"
+        "work = lambda bench: bench.run([sys.executable, '-c', %r])\n"
+        "Runner([Gate('long', 'long', work, 200)], pathlib.Path(%r), dict(os.environ)).run()\n" % (
+            str(Path(gate.__file__).parent), parent, str(tmp_path / "logs")))
+    with subprocess.Popen([sys.executable, str(program)], stderr=subprocess.DEVNULL) as process:
+        ends = time.monotonic() + 30
+        while not (told.is_file() and told.read_text().endswith("\n")) and time.monotonic() < ends:
+            time.sleep(0.05)
+        process.send_signal(number)
+        process.wait(timeout=60)
+    assert not Path("/proc/%s/cmdline" % told.read_text().strip()).exists()
 
 
 def _pytest(path: Path) -> Callable[[Bench], None]:

@@ -523,7 +523,9 @@ class World(world.World):
         self._prune(self.record.packages, step.parameters["coming"])
 
     def driver_forget(self, step: Step) -> None:
-        self.record, self.kept = None, ()
+        self.record = None
+        stays = strangers(self.kept, step.parameters.get("coming", {}))
+        self.kept = tuple(file for file in self.kept if file not in stays)
 
     def archive_offer(self, step: Step) -> None:
         self.offered = True
