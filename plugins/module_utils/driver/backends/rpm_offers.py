@@ -108,7 +108,8 @@ def _read_at_hand(
             followers = tuple(sorted(set(request).difference(draft.request)))
             return replace(
                 offer, at_hand=paths, without=opened.without if beside_system else (EVERY,),
-                transaction=replace(done, named=(*draft.named, *followers), download=done.download if beside_system else 0),
+                transaction=replace(done, named=(*draft.named, *followers),
+                                    download=done.download if beside_system else 0),
                 unread=tuple(each for each in opened.unread if not each.startswith(REPOSITORY + ":")))
     except GpuOpsError:
         return None
