@@ -347,7 +347,7 @@ def _refuse_transaction(
                             sorted(offer.of_others), offer.of_others)),
                         "all driver packages from source %s" % policy.source,
                         "set `version` to one that is complete there, or disable the other repository while the driver "
-                        "is installed", option="source")]
+                        "is installed", option="version")]
     lost = sorted(name for name in done.removes if name not in done.leaves and not catalogue.FAMILY.match(name))
     if lost:
         return [removes_others(lost, manager.name)]
