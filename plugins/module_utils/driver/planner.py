@@ -347,8 +347,8 @@ def _refuse_transaction(
                         "%s would bring in %s, from another source" % (manager.name, _listed(
                             sorted(offer.of_others), offer.of_others)),
                         "all driver packages from source %s" % policy.source,
-                        "set `version` to one that is complete there, or `source` to that of these packages, or "
-                        "disable the other repository while the driver is installed", option="source")]
+                        "set `version` to one that is complete there, or disable the other repository while the driver "
+                        "is installed", option="version")]
     lost = sorted(name for name in done.removes if name not in done.leaves and not catalogue.FAMILY.match(name))
     if lost:
         return [removes_others(lost, manager.name)]

@@ -400,9 +400,17 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice, unread: Sequence[s
         "modules of driver %s that come built and signed, for the kernels that run and boot next" % (
             chosen.version or "branch %d" % wanted.branch),
         "%s%supdate the kernel and reboot into it, or set `build` to `auto` or `dkms`%s" % (
-            "mend the source that cannot be read, or " if unread else "",
+            "mend the source that cannot be read, or " if unread else _enable(wanted, chosen),
             "set `version` to %s, or " % " or ".join(others) if others else "", _built_here(wanted)),
         option="build")
+
+
+def _enable(wanted: Wanted, chosen: Choice) -> str:
+    """Repositories that may be missing, where there are modules of no driver for these kernels."""
+    resolved = catalogue.resolve(wanted, build=PRECOMPILED)
+    if any(chosen.lacking.values()) or isinstance(resolved, Refusal) or not resolved.enabled_first:
+        return ""
+    return "enable the repositories that have them (%s), or " % ", ".join(resolved.enabled_first)
 
 
 def told_unread(sources: Sequence[str]) -> str:

@@ -54,8 +54,7 @@ def refuse_signer(
             catalogue.SIGNER_OF_NVIDIA),
         "kernel modules that the kernel will load",
         "fetch the certificate beside the packages (NVIDIA2019-public_key.der or a later one), `mokutil --import` it, "
-        "and confirm it at the console of the next boot; or set `build` to `dkms`, or `source` to `distribution` where "
-        "it signs modules", option="build")]
+        "and confirm it at the console of the next boot; or set `build` to `dkms`", option="build")]
 
 
 def refuse_way_back(kernels: Sequence[Kernel], facts: HostFacts, target: Target) -> List[Refusal]:

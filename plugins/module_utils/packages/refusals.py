@@ -73,9 +73,9 @@ def excluded_packages(names: Sequence[str], wanted: str) -> Refusal:
     """names: packages that dnf finds in a repository and leaves out, where nobody has locked them."""
     return Refusal(
         "packages.excluded",
-        "dnf leaves out %s (excludepkgs in dnf.conf or a .repo file, or a plugin)" % ", ".join(names),
-        wanted, "take them out of `excludepkgs` (`dnf config-manager --dump`, for a repository with its name), or ask "
-                "for a version that the plugin lets through")
+        "dnf leaves out %s (excludepkgs in dnf.conf or a .repo file, or a plugin)" % ", ".join(names), wanted,
+        "take them out of `excludepkgs` (`dnf config-manager --dump`, for a repository with its name), or ask for a "
+        "version that the plugin lets through")
 
 
 def no_bindings(manager: str = "apt") -> Refusal:

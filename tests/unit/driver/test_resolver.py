@@ -16,6 +16,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.catalogue imp
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables import kernel_locks
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.branches import BRANCHES
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.companions import is_companion
+from ansible_collections.gpuops.nvidia.plugins.module_utils.driver.tables.names import is_foreign_rpm
 
 SYSTEMS = (
     "debian 12", "debian 13", "ubuntu 22.04", "ubuntu 24.04", "ubuntu 26.04", "rhel 8.10", "rhel 9.6", "rhel 10.1",
@@ -542,3 +543,16 @@ def test_what_builds_a_module_that_is_in_no_package_and_where_it_is(
 ) -> None:
     there = wanted(system, 580, arch=arch).system
     assert (catalogue.builders(there), catalogue.builders_first(there)) == (names, first)
+
+
+def test_what_a_source_of_el_has_not_is_refused_with_what_would_do() -> None:
+    told = refused(wanted("rhel 10.1", 580, "proprietary", of_distribution=True))
+    assert (told.code, told.remedy.partition(",")[0]) == (
+        "driver.not_packaged", "set `source` to `nvidia_repository`")
+    told = refused(wanted("rocky 9.6", 580), "precompiled")
+    assert (told.code, "`kernel_module` to `proprietary`" in told.remedy) == ("driver.build_not_offered", True)
+
+
+@pytest.mark.parametrize("name", ["nvidia-dc-driver-cuda", "kmod-nvidia-dc-open", "kmod-nvidia-dc-open-dkms"])
+def test_ciq_s_driver_is_of_another_source(name: str) -> None:
+    assert is_foreign_rpm(name, of_distribution=False)

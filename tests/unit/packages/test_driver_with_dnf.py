@@ -867,3 +867,14 @@ def test_what_lies_in_a_directory_of_this_host_is_staged_too(rhel: OfRhel) -> No
     rhel.root.configure("extensions", "file:///no/such/place", "two")
     change(rhel, version="580", **OF_RED_HAT)
     assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]
+
+
+def test_the_repository_of_the_modules_is_named_where_only_that_of_user_space_is_enabled(
+    rhel: OfRhel, tmp_path: Path
+) -> None:
+    some = tmp_path / "some"
+    shutil.copytree(scratch_rpm.extensions(), some, ignore=shutil.ignore_patterns("repodata", "kmod-*"))
+    rhel.root.configure("supplementary", scratch_rpm.publish(some, [], key="two"), "two")
+    told = rhel.call(check=True, version="580", **OF_RED_HAT)
+    assert told["code"] == "driver.no_precompiled_module"
+    assert told["remedy"].startswith("enable the repositories that have them (rhel-10-for-x86_64-extensions-rpms, rhel")

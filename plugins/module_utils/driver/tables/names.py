@@ -35,10 +35,11 @@ ONLY_IN_DISTRIBUTION = re.compile(
 ONLY_AT_NVIDIA = re.compile(r"^(nvidia-driver-cuda|nvidia-kernel-open-dkms|nvidia-dkms-open|libnvidia-compute"
                             r"|nvidia-dkms-\d+(-open)?)$")
 
-# Of rpm packages: modules of Red Hat, of AlmaLinux and of RPM Fusion; on SUSE's systems those that SUSE or NVIDIA
-# compile for displays, and generations before G06
+# Of rpm packages: modules of Red Hat, of AlmaLinux, of RPM Fusion and of CIQ for Rocky Linux; on SUSE's systems those
+# that SUSE or NVIDIA compile for displays, and generations before G06
 _FOREIGN_RPM = re.compile(
     r"^(kmod(-64k)?-nvidia(-open(-\d.*)?|-\d.*)?|akmod-nvidia.*|nvidia-open-kmod|xorg-x11-drv-nvidia.*"
+    r"|nvidia-dc-driver.*|kmod-nvidia-dc-open.*"
     r"|nvidia-(open-)?(driver-G\d+-(?!signed-cuda-kmp-).*kmp.*|gfxG\d+-.*)|nvidia-(compute|gl)G\d+"
     r"|x11-video-nvidiaG\d+)$")
 

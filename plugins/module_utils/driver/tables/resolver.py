@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Callable, Dict, Iterable, Optional, Sequence, Tuple, Union
 
+from ...core.facts import PROPRIETARY
 from ...core.refusal import Refusal
 from . import amazon, debian, enterprise, guests, repositories, suse, ubuntu
 from .branches import FIRST_OPEN_ONLY
@@ -175,7 +176,9 @@ def refuse_way(wanted: Wanted, build: str) -> Refusal:
                 wanted.system, ", ".join(ways(wanted))),
             "a %s kernel module" % build, "set `build` to one of these" + (
                 ", or set `source` to `distribution`, which signs modules" if _is_signed_elsewhere(wanted, build)
-                else ""), option="build")
+                else "") + (
+                    ", or `kernel_module` to `proprietary`" if wanted.open and build in ways(
+                        replace(wanted, module=PROPRIETARY)) else ""), option="build")
     if _has_no_proprietary(wanted):
         why = "packages with the proprietary kernel module are of branches before %d" % FIRST_OPEN_ONLY
     else:
@@ -183,6 +186,8 @@ def refuse_way(wanted: Wanted, build: str) -> Refusal:
     return Refusal(
         "driver.not_packaged", why, "driver branch %d with the %s kernel module" % (wanted.branch, wanted.module),
         "set `source` to `nvidia_repository`" if wanted.of_distribution and wanted.open
+        else "set `source` to `nvidia_repository`, or, where the GPU has it, `kernel_module` to `open`"
+        if wanted.of_distribution and wanted.system.manager == DNF
         else "set `kernel_module` to `open`, or `version` to such a branch",
         option="source" if wanted.of_distribution and wanted.open else "kernel_module")
 
