@@ -397,7 +397,7 @@ def refusal(facts: HostFacts, wanted: Wanted, chosen: Choice, unread: Sequence[s
         "%s%supdate the kernel and reboot into it, or set %s" % (
             "mend the source that cannot be read, or " if unread else _enable(wanted, chosen),
             "set `version` to %s, or " % " or ".join(others) if others else "", _built_here(wanted)),
-        option="build")
+        option=_built_here(wanted).split("`")[1])
 
 
 def _enable(wanted: Wanted, chosen: Choice) -> str:
