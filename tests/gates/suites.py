@@ -65,7 +65,7 @@ def quick_gates() -> List[Gate]:
 
 def program_gates() -> List[Gate]:
     return [Gate("programs", "unit tests that run ansible-playbook, apt, dpkg, dnf, zypper and Prometheus", _programs,
-                 2100)]
+                 2700)]
 
 
 def sanity_gates() -> List[Gate]:

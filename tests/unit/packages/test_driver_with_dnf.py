@@ -618,7 +618,8 @@ def test_what_a_package_of_others_needs_while_modules_are_exchanged_goes_with_th
     assert set(machine.root.installed()) == before
 
 
-@pytest.mark.parametrize("module, own", [("open", OPEN), ("proprietary", CLOSED)])
+@pytest.mark.parametrize("module, own", [
+    ("open", OPEN), pytest.param("proprietary", CLOSED, marks=pytest.mark.variation)])
 def test_modules_that_came_built_and_those_of_dkms_give_way_to_each_other(
     machine: Machine, module: str, own: str
 ) -> None:
@@ -647,6 +648,7 @@ def test_a_kernel_for_which_nobody_has_built_them_is_refused_with_the_drivers_th
             and not name.startswith(("run/gpuops/", "var/lib/gpuops/"))} == set()
 
 
+@pytest.mark.variation
 def test_modules_of_the_driver_before_go_with_the_next_run_where_one_was_stopped_before_that(machine: Machine) -> None:
     machine.run(version=OLDER_580, **BUILT)
     told = machine.call(version=V595, **BUILT)
@@ -831,6 +833,7 @@ def test_nvidia_s_driver_is_nvidia_s_in_every_package_beside_red_hat_s_repositor
         assert "nvidia-driver-cuda-libs" in DNF.automatic(root.host)
 
 
+@pytest.mark.variation
 def test_what_another_source_alone_has_of_a_driver_is_refused(rhel: OfRhel, tmp_path: Path) -> None:
     """One package that others need has been left out of Red Hat's."""
     some = tmp_path / "some"
