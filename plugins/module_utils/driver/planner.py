@@ -438,8 +438,8 @@ def _plan_present(observation: Observation, policy: Policy, facts: HostFacts, ta
     steps += rollback.withdraw_steps(observation)
     steps += staging.withdraw_steps(observation, target.version, packages, ahead)
     steps += [] if target.of_installer else runfile_plan.forget_steps(observation, removal)
-    way = {**rollback.returns_to(observation, facts, exchange, [*install, *others, *builds],
-                                target.packages.floating),
+    rest = [*install, *others, *builds]
+    way = {**rollback.returns_to(observation, facts, exchange, rest, target.packages.floating),
            **containerized.no_way_back(observation.container, packages, facts)}
     if not target.of_installer:
         way.update(rollback.no_way_back(removal, "what NVIDIA's installer brought is in no package"))

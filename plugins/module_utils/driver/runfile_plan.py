@@ -169,10 +169,10 @@ def refuse_tools(offer: Offer, policy: Policy, facts: HostFacts, target: Target,
 
 def notes(observation: Observation, target: Target) -> List[str]:
     """Companions that others bring and that do not fit: they may come once the driver is there."""
-    family = catalogue.family(observation.installed)
+    others = {name: version for name, version in catalogue.family(observation.installed).items()
+              if catalogue.is_companion(name) and catalogue.upstream(version) != target.version}
     return ["%s %s is not of driver %s, and does not work with it: bring it in exactly this version." % (
-        name, version, target.version) for name, version in sorted(family.items())
-            if catalogue.is_companion(name) and catalogue.upstream(version) != target.version]
+        name, version, target.version) for name, version in sorted(others.items())]
 
 
 # steps
