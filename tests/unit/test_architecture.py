@@ -12,17 +12,20 @@ import pytest
 UTILS = Path(__file__).resolve().parents[2] / "plugins" / "module_utils"
 ROOMS = sorted(path.name for path in UTILS.iterdir() if path.is_dir() and path.name != "__pycache__")
 CAPABILITIES = [room for room in ROOMS
-                if room not in ("core", "hardware", "packages", "validation", "cluster", "mains")]
+                if room not in ("core", "hardware", "packages", "validation", "cluster", "rollout", "mains")]
 ALLOWED = {
     "core": set(),
     "hardware": {"core"},
     "packages": {"core"},
     "cluster": {"core"},
+    # And nobody imports it that runs on a host
+    "rollout": {"core"},
     "validation": {"core", "hardware", "packages", *CAPABILITIES},
     "mains": {"core", "hardware", "packages", "validation", "cluster", "registry", *CAPABILITIES},
     **{room: {"core", "hardware", "packages"} for room in CAPABILITIES},
 }
 OUTSIDE_WORLD = {"subprocess", "socket", "shutil", "tempfile", "urllib.request", "http.client"}
+OF_THE_MACHINE = {"os", "pathlib", "random", "time"}
 MAY_TOUCH_IT = {"core/host.py", "packages/apt/index.py", "runtime/cri.py", "runtime/backends/docker/engine.py"}
 
 
@@ -91,3 +94,11 @@ def test_the_registry_knows_every_capability_by_one_name() -> None:
 def test_planners_are_pure(room: str, path: Path) -> None:
     names = imports(path)
     assert not any(name.endswith((".host", ".journal")) or name in ("os", "time", "random") for name in names)
+
+
+@pytest.mark.parametrize("path", sorted((UTILS / "rollout").glob("*.py")), ids=lambda path: path.name)
+def test_a_rollout_is_pure_and_is_told_the_time(path: Path) -> None:
+    assert not imports(path) & {*OUTSIDE_WORLD, *OF_THE_MACHINE}
+    called = {node.func.attr for node in ast.walk(ast.parse(path.read_text()))
+              if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    assert not called & {"now", "utcnow", "today", "fromtimestamp"}
