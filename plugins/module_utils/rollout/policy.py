@@ -1,30 +1,108 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""What the user says of a rollout, checked: windows and freezes. Pure, but for the database of time zones.
+"""What the user says of a rollout, checked: limits, canaries, units, windows. Pure, but for the database of time zones.
 
 zoneinfo of the standard library reads that of the system or, without one, that of the Python package tzdata.
 """
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta, tzinfo
-from typing import Any, Collection, Iterable, List, Mapping, Optional, Tuple
+from typing import Any, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 from zoneinfo import ZoneInfo
 
 from ..core.errors import GpuOpsError
 from ..core.refusal import Refusal
 from .windows import ORDINALS, UTC, WEEKDAYS, Day, Freeze, Window, Windows, first_instant, last_instant
 
+EVERY_KIND, NO_CANARY = CANARIES = ("every_kind", "none")
+PARALLEL, ROLLING = MODES = ("parallel", "rolling")
 WINDOWS, FREEZES = "windows", "freezes"
+OPTIONS = ("limit", "domain_limit", "canaries", "unit_mode", "unit_modes", "max_failures", "max_unreachable", "seed",
+           WINDOWS, FREEZES)
 WINDOW_KEYS = ("days", "start", "duration", "zone", "groups")
 FREEZE_KEYS = ("from", "to", "reason", "zone", "groups")
 
+_LIMIT = re.compile(r"([0-9]+)(%?)")
 _DAY = re.compile(r"(?:(%s) )?(%s)" % ("|".join(ORDINALS), "|".join(WEEKDAYS)))
 _TIME = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])")
 _DURATION = re.compile(r"(?=.)(?:([0-9]+)d)? ?(?:([0-9]+)h)? ?(?:([0-9]+)m)?")
 _MOMENT = re.compile(r"(2[01][0-9]{2}-[0-9]{2}-[0-9]{2})(?: ([0-9]{2}:[0-9]{2}))?")
 # Names of the database that are no place: what they mean is a matter of the machine
 _OF_THE_MACHINE = ("localtime", "posixrules", "Factory")
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How many hosts at most: a number, at least 1, or so many of a hundred."""
+
+    number: int
+    percent: bool = False
+
+    def of(self, hosts: int) -> int:
+        """Of so many hosts: a percentage is rounded down, never above what was asked for; but one is always let."""
+        return max(1, self.number * hosts // 100) if self.percent else self.number
+
+    def __str__(self) -> str:
+        return "%d%%" % self.number if self.percent else "%d" % self.number
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a rollout goes.
+
+    limit:           hosts that are out of service at once, in all.
+    domain_limit:    the same of each failure domain; None leaves it to limit.
+    canaries:        EVERY_KIND, or NO_CANARY.
+    unit_mode:       PARALLEL: what restarts together is changed at once; ROLLING: one host after another.
+    unit_modes:      {clique or job group: its own mode}.
+    max_failures:    failed hosts with which it still goes on.
+    max_unreachable: hosts that cannot be reached, with which it still goes on.
+    seed:            another one gives another order of hosts that are alike.
+    """
+
+    limit: Limit = Limit(1)
+    domain_limit: Optional[Limit] = None
+    canaries: str = EVERY_KIND
+    unit_mode: str = PARALLEL
+    unit_modes: Mapping[str, str] = field(default_factory=dict)
+    max_failures: int = 0
+    max_unreachable: Limit = Limit(20, percent=True)
+    seed: str = ""
+    windows: Windows = Windows()
+
+    def mode(self, group: str) -> str:
+        return self.unit_modes.get(group, self.unit_mode)
+
+
+def policy_of(options: Mapping[str, Any]) -> Policy:
+    """The policy of options as a user gives them; None is the default. Raises GpuOpsError with all slips."""
+    given = {name: value for name, value in options.items() if value is not None}
+    refusals: List[Refusal] = []
+    unknown = sorted(str(name) for name in given if name not in OPTIONS)
+    if unknown:
+        refusals.append(Refusal(
+            "rollout.option_unknown",
+            found="a rollout has no %s" % ", ".join("`%s`" % name for name in unknown),
+            wanted="nothing but %s" % ", ".join(OPTIONS),
+            remedy="take it out, or correct its name",
+        ))
+    said: Dict[str, Any] = {}
+    for name in ("limit", "domain_limit", "max_unreachable"):
+        said[name] = _limit(name, given[name], refusals) if name in given else None
+    said["canaries"] = _canaries(given.get("canaries", EVERY_KIND), refusals)
+    said["unit_mode"] = _mode("unit_mode", given.get("unit_mode", PARALLEL), refusals)
+    said["unit_modes"] = _modes(given.get("unit_modes", {}), refusals)
+    said["max_failures"] = _max_failures(given.get("max_failures", 0), refusals)
+    said["seed"] = str(given.get("seed", ""))
+    try:
+        said["windows"] = windows_of(given.get(WINDOWS, []), given.get(FREEZES, []))
+    except GpuOpsError as error:
+        refusals.extend(error.refusals)
+    if refusals:
+        raise GpuOpsError.because(refusals)
+    return Policy(**{name: value for name, value in said.items() if value is not None})
 
 
 def windows_of(windows: Any, freezes: Any) -> Windows:
@@ -39,6 +117,65 @@ def windows_of(windows: Any, freezes: Any) -> Windows:
     if refusals:
         raise GpuOpsError.because(refusals)
     return Windows(tuple(opened), tuple(frozen))
+
+
+def _limit(option: str, given: Any, refusals: List[Refusal]) -> Optional[Limit]:
+    match = _LIMIT.fullmatch(str(given).strip()) if isinstance(given, (int, str)) and given is not True else None
+    if match:
+        limit = Limit(int(match.group(1)), bool(match.group(2)))
+        if limit.number > 0 and (not limit.percent or limit.number <= 100):
+            return limit
+    refusals.append(Refusal(
+        "rollout.limit_malformed",
+        found="`%s` is %s" % (option, _quoted(given)),
+        wanted="a number of hosts, at least 1, or a percentage from '1%' to '100%'",
+        remedy="write it so; a percentage is rounded down, and one host is always let",
+    ))
+    return None
+
+
+def _canaries(given: Any, refusals: List[Refusal]) -> Optional[str]:
+    if given in CANARIES:
+        return str(given)
+    refusals.append(Refusal(
+        "rollout.canaries_unknown",
+        found="`canaries` is %s" % _quoted(given),
+        wanted=" or ".join(CANARIES),
+        remedy="set one of them",
+    ))
+    return None
+
+
+def _modes(given: Any, refusals: List[Refusal]) -> Dict[str, str]:
+    if not isinstance(given, Mapping):
+        _mode("unit_modes", given, refusals)
+        return {}
+    modes = {str(group): _mode("unit_modes", mode, refusals) for group, mode in given.items()}
+    return {group: mode for group, mode in modes.items() if mode}
+
+
+def _mode(option: str, given: Any, refusals: List[Refusal]) -> Optional[str]:
+    if given in MODES:
+        return str(given)
+    refusals.append(Refusal(
+        "rollout.unit_mode_unknown",
+        found="`%s` has %s" % (option, _quoted(given)),
+        wanted="%s, at once, or %s, one host after another" % MODES,
+        remedy="set one of them; `unit_modes` is a mapping of cliques and job groups to theirs",
+    ))
+    return None
+
+
+def _max_failures(given: Any, refusals: List[Refusal]) -> Optional[int]:
+    if isinstance(given, (int, str)) and not isinstance(given, bool) and str(given).strip().isdecimal():
+        return int(given)
+    refusals.append(Refusal(
+        "rollout.max_failures_malformed",
+        found="`max_failures` is %s" % _quoted(given),
+        wanted="a number of hosts, 0 to stop at the first that fails",
+        remedy="write it so",
+    ))
+    return None
 
 
 def _entries(
