@@ -45,6 +45,7 @@ class Host:
     clique:      its IMEX domain, '' none.
     job_group:   hosts that work on one job; not looked at where there is a clique.
     groups:      host groups that windows may name.
+    reachable:   False where the host could not be asked: nothing is known of its plan.
     ready:       the Node's condition; True where there is no Node.
     cordoned_by: who took it out of service, where that was not us; '' nobody.
     marks:       what other managers have written on the Node while they are at work, or want it left alone.
@@ -64,6 +65,7 @@ class Host:
     clique: str = ""
     job_group: str = ""
     groups: Tuple[str, ...] = ()
+    reachable: bool = True
     ready: bool = True
     cordoned_by: str = ""
     marks: Tuple[str, ...] = ()
@@ -152,7 +154,7 @@ class Present:
     """How things stand at an instant, read anew for each question.
 
     now:         aware.
-    in_progress: hosts that somebody changes now, other runs included.
+    in_progress: hosts that are out of service for a change now, those of other runs included.
     done:        hosts that this rollout has changed, and that are back in service.
     failed:      {host: what failed}; they keep their places.
     unhealthy:   {changed host: what is wrong with it since}.
@@ -278,6 +280,7 @@ def present_of(hosts: Tuple[Host, ...], now: datetime, since: Optional[Mapping[s
         cordoned={host.name: host.cordoned_by for host in hosts if host.cordoned_by},
         marked={host.name: ", ".join(host.marks) for host in hosts if host.marks},
         not_ready=frozenset(host.name for host in hosts if not host.ready),
+        unreachable=frozenset(host.name for host in hosts if not host.reachable),
         since=since or {},
         **seen,
     )

@@ -28,8 +28,15 @@ _UNKNOWN_DOMAIN = "unknown"
 
 
 def plan(hosts: Iterable[Host], policy: Policy, now: datetime, passed: Iterable[str] = ()) -> Rollout:
-    """What becomes of these hosts, whose names differ. passed: digests of plans for which a canary has gone well."""
-    by_name = {host.name: host for host in sorted(hosts, key=lambda host: host.name)}
+    """What becomes of these hosts. passed: digests of plans for which a canary has gone well.
+
+    Raises ValueError where two have the same name.
+    """
+    by_name: Dict[str, Host] = {}
+    for host in sorted(hosts, key=lambda host: host.name):
+        if host.name in by_name:
+            raise ValueError("two hosts with the name %s" % host.name)
+        by_name[host.name] = host
     limits = _limits(by_name.values(), policy)
     beside = {name for name, host in by_name.items() if _stands_beside(host)}
     refused = {name: refusal for name, host in by_name.items() if name not in beside
@@ -54,7 +61,7 @@ def decide(rollout: Rollout, present: Present) -> Decision:
 
 def _stands_beside(host: Host) -> bool:
     """Another manager's mark and a failure stand against every step, however small."""
-    return host.waits_for_nobody and not (host.plan and (host.marks or host.failed))
+    return host.waits_for_nobody and host.reachable and not (host.plan and (host.marks or host.failed))
 
 
 def _refusal(host: Host) -> Optional[Refusal]:
@@ -71,6 +78,13 @@ def _refusal(host: Host) -> Optional[Refusal]:
             found="this very change of %s has failed before: %s" % (_named(host), host.failed),
             wanted="a host that a person has looked at since",
             remedy="find the cause, take the mark of the failure away, and run again; another plan is another change",
+        )
+    if not host.reachable:
+        return Refusal(
+            "rollout.unreachable",
+            found="%s could not be asked what is to be done to it" % _named(host),
+            wanted="a host that answers",
+            remedy="see to it, or leave it out of this run",
         )
     if host.cordoned_by:
         return Refusal(
@@ -99,7 +113,8 @@ def _left_by_their_group(
                 found="of its %s, which is changed as a whole, %s cannot be changed: %s" % (
                     _group_text(host), some(tuple(others)), refused[others[0]].found),
                 wanted="all hosts that restart together, so that they never run mixed drivers",
-                remedy="see to that host first, or let `unit_modes` have the group changed host by host (`rolling`)",
+                remedy="see to that host first, leave it out of this run, or let `unit_modes` have the group changed "
+                       "host by host (`rolling`)",
             )
     return left
 
@@ -357,19 +372,15 @@ class _Standing:
             )
 
     def _note_groups(self) -> None:
-        """Why a clique or a job group that is changed host by host has to wait."""
-        for unit in self._rollout.units:
-            if not unit.one_by_one:
-                continue
-            for name in unit.hosts:
-                if name in self._present.in_progress:
-                    self._busy.setdefault(unit.one_by_one, "%s is in progress" % name)
-                elif name in self._present.unhealthy:
-                    self._busy.setdefault(unit.one_by_one, "%s is changed and not healthy: %s" % (
-                        name, self._present.unhealthy[name]))
+        """Why a clique or a job group that is changed host by host has to wait; hosts of earlier runs count too."""
         for name, host in self._rollout.hosts.items():
             if host.group and name in self._failed:
                 self._busy[_group_text(host)] = "%s failed: %s" % (name, self._failed[name])
+            elif host.group and name in self._present.in_progress:
+                self._busy.setdefault(_group_text(host), "%s is in progress" % name)
+            elif host.group and name in self._present.unhealthy:
+                self._busy.setdefault(_group_text(host), "%s is changed and not healthy: %s" % (
+                    name, self._present.unhealthy[name]))
 
     def _canary_awaited(self) -> str:
         """The first canary that has not gone well yet, in words; '' none."""

@@ -90,6 +90,8 @@ class TestPlaces:
     @pytest.mark.parametrize("more, code", [
         ({"cordoned_by": "ada"}, "cordoned_by_others"),
         ({"cordoned_by": "ada", "half_done": True}, "cordoned_by_others"),
+        ({"reachable": False, "plan": "", "disruption": Disruption.none}, "unreachable"),
+        ({"reachable": False, "failed": "validation"}, "failed_before"),
         ({"marks": ("kured",)}, "managed_by_others"),
         ({"marks": ("kured",), "disruption": Disruption.service_restart}, "managed_by_others"),
         ({"failed": "validation"}, "failed_before"),
@@ -123,6 +125,15 @@ class TestPlaces:
             "h1": "rollout.unit_incomplete", "h2": "rollout.unit_incomplete", "h3": "rollout.cordoned_by_others"}
         assert "h3 cannot be changed: node h3 was taken out of service by ada" in rollout.refused["h1"].found
         assert (rollout.beside, order(rollout)) == (("h4",), ["clique y"])
+
+    def test_a_clique_is_left_where_of_one_host_nothing_is_known(self) -> None:
+        rollout = rollout_of([*hosts(2, clique="x"), host("h3", clique="x", plan="", reachable=False)])
+        assert {name: refusal.code for name, refusal in rollout.refused.items()} == {
+            "h1": "rollout.unit_incomplete", "h2": "rollout.unit_incomplete", "h3": "rollout.unreachable"}
+
+    def test_a_host_has_one_name(self) -> None:
+        with pytest.raises(ValueError, match="h1"):
+            rollout_of([host("h1"), host("h2"), host("h1", plan="")])
 
     def test_host_by_host_it_goes_on_with_the_others(self) -> None:
         rollout = rollout_of([*hosts(2, clique="x"), host("h3", clique="x", cordoned_by="ada")],
@@ -355,6 +366,12 @@ class TestNow:
                              Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY, max_failures=3))
         assert starting(decide(rollout, present())) == []
 
+    def test_a_host_of_it_that_is_not_well_since_an_earlier_run_stops_it_too(self) -> None:
+        rollout = rollout_of([*hosts(2, clique="x"), host("h3", clique="x", plan="")],
+                             Policy(limit=Limit(9), unit_mode=ROLLING, canaries=NO_CANARY))
+        assert starting(decide(rollout, present(unhealthy={"h3": "Xid"}))) == []
+        assert len(starting(decide(rollout, present()))) == 1
+
     def test_the_window_is_asked_at_each_start_with_the_expected_end(self) -> None:
         policy = policy_of({"limit": 9, "canaries": "none", "windows": [
             {"days": "wed", "start": "12:00", "duration": "1h", "zone": "UTC"}]})
@@ -384,9 +401,10 @@ class TestNow:
         assert starting(decision) == ["host h3"] and waits(decision) == {"clique x": (cause, why)}
 
     def test_the_first_question_takes_what_the_hosts_said(self) -> None:
-        fleet = (host("h1", cordoned_by="ada"), host("h2", marks=("kured", "mo")), host("h3", ready=False), host("h4"))
-        assert present_of(fleet, NOW, unreachable=frozenset(["h4"])) == present(
-            cordoned={"h1": "ada"}, marked={"h2": "kured, mo"}, not_ready={"h3"}, unreachable={"h4"})
+        fleet = (host("h1", cordoned_by="ada"), host("h2", marks=("kured", "mo")), host("h3", ready=False),
+                 host("h4", reachable=False))
+        assert present_of(fleet, NOW, done=frozenset(["h5"])) == present(
+            cordoned={"h1": "ada"}, marked={"h2": "kured, mo"}, not_ready={"h3"}, unreachable={"h4"}, done={"h5"})
 
     def test_units_that_are_begun_and_ended_are_not_begun_again(self) -> None:
         rollout = rollout_of([*hosts(2, clique="x"), host("h3"), host("h4"), host("h5", jobs=jobs(1))],
@@ -472,7 +490,7 @@ def fleets(draw: st.DrawFn, undisturbed: bool = False) -> List[Host]:
              half_done=draw(st.sampled_from([False] * 6 + [True])),
              in_service=draw(st.sampled_from([True] * 4 + [False])),
              jobs=jobs(draw(st.integers(0, 2))), ready=rarely(False, True), cordoned_by=rarely("ada", ""),
-             marks=rarely(("kured",), ()), failed=rarely("Xid", ""))
+             marks=rarely(("kured",), ()), failed=rarely("Xid", ""), reachable=rarely(False, True))
         for number in range(draw(st.integers(1, 12)))]
 
 
@@ -490,7 +508,7 @@ class Fleet:
         self.in_progress: Set[str] = set()
         self.done: Set[str] = set()
         self.unhealthy: Dict[str, str] = {}
-        self.unreachable: Set[str] = set()
+        self.unreachable = {each.name for each in read if not each.reachable}
 
     def present(self) -> Present:
         return present(in_progress=set(self.in_progress), done=set(self.done), failed=dict(self.failed),
