@@ -50,10 +50,15 @@ def read_offer(host: Host, observation: Observation, policy: Policy, facts: Host
 
 
 def _offer(opened: Index, observation: Observation, policy: Policy, facts: HostFacts, origin: Origin) -> Offer:
-    def offered(names: Iterable[str]) -> Dict[str, List[str]]:
-        return opened.versions(names, origin.url, vendor)
-
     vendor = _vendor(policy, facts)
+    known: Dict[str, List[str]] = {}
+
+    def offered(names: Iterable[str]) -> Dict[str, List[str]]:
+        """Each name is asked for once: an answer takes dnf seconds."""
+        wanted = sorted(set(names))
+        known.update(opened.versions([name for name in wanted if name not in known], origin.url, vendor))
+        return {name: known[name] for name in wanted}
+
     versions = offered(anchors(policy, facts))
     modules = _modules_offered(offered, observation, policy, facts, versions)
     target = target_of(policy, facts, observation.installed, versions, replace(
