@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.server
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import threading
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Set, Tuple, Type, TypeVar
 from urllib.parse import quote
 
 import pytest
@@ -76,35 +77,38 @@ class Machine(RpmMachine[Root]):
         return first, done
 
 
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Machine]:
-    home(tmp_path, monkeypatch)
-    root = Root(tmp_path / "root")
-    # The plugin's package brings it, and the plugin ends where it is not
-    root.write(locks.LIST, "")
-    root.dnf("install", "kernel-core-5.14.0-570.el9")
-    with running(Machine, root, scratch_rpm.nvidia(), capsys, monkeypatch) as made:
-        executors: Any = CAPABILITY.executors
-        monkeypatch.setitem(executors, "module.verify", made.verify)
-        yield made
-
-
 class OfRhel(Machine):
     """A host of RHEL with a driver of its own."""
 
     os_id, os_version = "rhel", "10.1"
 
 
-@pytest.fixture
-def rhel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[OfRhel]:
-    home(tmp_path, monkeypatch)
-    root = Root(tmp_path / "root")
+AMachine = TypeVar("AMachine", bound=Machine)
+
+
+@contextlib.contextmanager
+def made(kind: Type[AMachine], path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[AMachine]:
+    home(path, monkeypatch)
+    root = Root(path / "root")
+    # The plugin's package brings it, and the plugin ends where it is not
     root.write(locks.LIST, "")
     root.dnf("install", "kernel-core-5.14.0-570.el9")
-    with running(OfRhel, root, scratch_rpm.nvidia(), capsys, monkeypatch) as made:
+    with running(kind, root, scratch_rpm.nvidia(), capsys, monkeypatch) as host:
         executors: Any = CAPABILITY.executors
-        monkeypatch.setitem(executors, "module.verify", made.verify)
-        yield made
+        monkeypatch.setitem(executors, "module.verify", host.verify)
+        yield host
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[Machine]:
+    with made(Machine, tmp_path, monkeypatch, capsys) as host:
+        yield host
+
+
+@pytest.fixture
+def rhel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Iterator[OfRhel]:
+    with made(OfRhel, tmp_path, monkeypatch, capsys) as host:
+        yield host
 
 
 class _Closed(Quiet):
