@@ -19,6 +19,7 @@ from gpu_hosts import A100, facts
 from scratch_apt import keyring
 from scratch_rpm import V580, Root
 
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core import lock
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core import module as module_room
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import Host
@@ -82,6 +83,10 @@ class RpmMachine(Generic[ARoot]):
 
     def bring_repository_back(self) -> None:
         self.server = serve(self.server.RequestHandlerClass, self.server.server_port)
+
+    def others_gave_up(self) -> None:
+        """What a run of before has handed over to its controller, and never took up again, holds up nobody any more."""
+        self.root.host.remove(lock.RECORD)
 
     def kernels(self, *_words: Any) -> Tuple[Kernel, ...]:
         there, module = self.root.installed(), self.source()

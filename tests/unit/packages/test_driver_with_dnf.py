@@ -678,11 +678,12 @@ def looked_at(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stopped_between_its_transactions(machine: Machine, **options: Any) -> None:
-    """A run that ends where modules of both drivers are there."""
+    """A run that ends where modules of both drivers are there, as one whose controller is killed."""
     told = machine.call(run_id="test 2", **options)
     while told["awaiting"]["action"] != "packages.remove":
         assert not machine.root.module(DNF.builtin_options(told["awaiting"]) or {}).get("failed")
         told = machine.call(run_id="test 2", **options, resumed_step=told["awaiting"]["id"])
+    machine.others_gave_up()
 
 
 @pytest.mark.parametrize("wish, offline", [
