@@ -55,6 +55,10 @@ class CommandResult:
     stderr: str
 
 
+# Of each file its inode, its size in bytes, and when it was written, in nanoseconds since the epoch
+Stamps = Tuple[Tuple[int, int, int], ...]
+
+
 @dataclass(frozen=True)
 class Ownership:
     """Who may do what with a file: permission bits, owner, and its SELinux label, '' where it has none.
@@ -260,6 +264,11 @@ class Host:
     def stat(self, name: str) -> Optional[os.stat_result]:
         """What stat(2) says of a file, links followed; None when it is not there."""
         return self._look(name, os.stat)
+
+    def stamps(self, *names: str) -> Stamps:
+        """Tell these files, as they are, from what they become; those that are not there left out."""
+        found = [self.stat(name) for name in names]
+        return tuple((each.st_ino, each.st_size, each.st_mtime_ns) for each in found if each is not None)
 
     def _look(self, name: str, how: Callable[[str], os.stat_result]) -> Optional[os.stat_result]:
         try:

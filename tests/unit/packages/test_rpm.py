@@ -8,7 +8,7 @@ import http.server
 import threading
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, List, Sequence
 
 import pytest
 import scratch_rpm
@@ -18,7 +18,7 @@ from scratch_rpm import OPEN, V580, Root, built
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.facts import HostFacts
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, Host
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.host import CommandFailed, CommandResult, Host
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.journal import Journal
 from ansible_collections.gpuops.nvidia.plugins.module_utils.core.plan import Step
 from ansible_collections.gpuops.nvidia.plugins.module_utils.driver import archive
@@ -73,6 +73,32 @@ def test_packages_are_told_with_epoch_version_and_release_and_keys_are_none(root
     put(root, *scratch_rpm.driver(scratch_rpm.V580)[:1], TOOLS[0])
     assert {name: package.version for name, package in root.packages().items()} == {
         "nvidia-driver-cuda": "3:580.178.04-1.el9", "tool": "1.0-1.el9"}
+
+
+def test_rpm_is_asked_once_as_long_as_its_database_is_the_same(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: List[Sequence[str]] = []
+    run = Host.run
+    monkeypatch.setattr(Host, "run", lambda host, argv, **more: asked.append(argv) or run(host, argv, **more))
+    put(root, TOOLS[0])
+    first = root.packages()
+    number = len(asked)
+    first.clear()
+    assert set(root.packages()) == {"tool"} and len(asked) == number, "and what is made of an answer is the caller's"
+    root.rpm("-e", "--justdb", "tool")
+    put(root, KERNELS[0])
+    assert set(root.packages()) == {"kernel-core-5.14.0-570.el9"} and len(asked) == 2 * number
+
+
+def test_berkeley_db_is_read_each_time(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files do not tell what other processes have changed in memory."""
+    put(root, TOOLS[0])
+    assert database.stamps(root.host)
+    for path in (root.path / "var/lib/rpm").glob("rpmdb.sqlite*"):
+        path.unlink()
+    root.write("/var/lib/rpm/Packages", "")
+    told = iter(("", "1\t1\ttool\tx86_64\t0\t1.0\t1\n"))
+    monkeypatch.setattr(database, "_query", lambda *_words: CommandResult((), 0, next(told), ""))
+    assert (root.packages(), set(root.packages())) == ({}, {"tool"})
 
 
 def test_every_kernel_is_told_and_none_is_a_leftover(root: Root) -> None:

@@ -14,11 +14,12 @@ comes later, of dnf-automatic say, finishes of it what it changes itself, and no
 """
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field, replace
 from typing import Any, Container, Dict, FrozenSet, List, Mapping, Optional, Sequence, Set, Tuple
 
 from ...core.errors import GpuOpsError
-from ...core.host import CommandResult, Host
+from ...core.host import CommandResult, Host, Stamps
 from ...core.journal import Journal, PackageChange
 from ...core.plan import Step
 from ...core.steps import PACKAGES_REMOVE, Executor
@@ -68,11 +69,19 @@ class Unfinished:
 
 def entries(host: Host) -> List[Entry]:
     """Oldest first; none where dnf has never changed anything."""
-    if not host.exists(_DATABASE):
-        return []
+    return list(_entries(host, _stamps(host))) if host.exists(_DATABASE) else []
+
+
+# A plan asks several times, and dnf's library takes longer to start than to answer
+@functools.lru_cache(maxsize=1)
+def _entries(host: Host, _as_it_is: Stamps) -> Tuple[Entry, ...]:
     with host.scratch() as scratch:
         told = ask(host, scratch, "history")["transactions"]
-    return [parse(each) for each in told]
+    return tuple(parse(each) for each in told)
+
+
+def _stamps(host: Host) -> Stamps:
+    return host.stamps(_DATABASE, _DATABASE + "-wal")
 
 
 def parse(told: Mapping[str, Any]) -> Entry:
@@ -92,6 +101,16 @@ def parse(told: Mapping[str, Any]) -> Entry:
 
 def automatic(host: Host) -> FrozenSet[str]:
     """Packages that nobody has chosen by hand, as dnf keeps it."""
+    packages = database.stamps(host)
+    return _automatic(host, _stamps(host) + packages) if packages else _ask_automatic(host)
+
+
+@functools.lru_cache(maxsize=1)
+def _automatic(host: Host, _as_it_is: Stamps) -> FrozenSet[str]:
+    return _ask_automatic(host)
+
+
+def _ask_automatic(host: Host) -> FrozenSet[str]:
     with host.scratch() as scratch:
         told = ask(host, scratch, "automatic", cache=scratch + "/cache", beside_system=False, repositories=[],
                    without=[], files=[])

@@ -13,16 +13,18 @@ source has had some that say so and, later, some that do not.
 """
 from __future__ import annotations
 
+import functools
 import re
 from typing import AbstractSet, Container, Dict, FrozenSet, Iterable, List, Mapping, Optional, Tuple
 
-from ...core.host import CommandFailed, CommandResult, Host
+from ...core.host import CommandFailed, CommandResult, Host, Stamps
 from ..model import Package
 from .versions import joined, newest_first
 
 # The first that is there counts: rpm moved its database when /usr became the place of what belongs to the system
 PLACES = ("/usr/lib/sysimage/rpm", "/var/lib/rpm")
-FILES = ("rpmdb.sqlite", "Packages.db", "Packages")
+_STAMPED = ("rpmdb.sqlite", "Packages.db")
+FILES = (*_STAMPED, "Packages")
 LEFTOVER = "duplicate"
 # dnf.conf(5), installonlypkgs; zypp.conf, multiversion
 _SEVERAL = ("kernel", "kernel-PAE", "installonlypkg(kernel)", "installonlypkg(kernel-module)", "installonlypkg(vm)",
@@ -62,6 +64,24 @@ def installed(host: Host) -> Dict[str, Package]:
     """
     if not directory(host):
         return {}
+    as_it_is = stamps(host)
+    return dict(_installed(host, as_it_is) if as_it_is else _read(host))
+
+
+def stamps(host: Host) -> Stamps:
+    """Tell the database, as it is, from what it becomes; () where its files do not tell: Berkeley DB shares in memory
+    what it has not written yet."""
+    place = directory(host)
+    return host.stamps(*("%s/%s" % (place, name) for name in (*_STAMPED, _STAMPED[0] + "-wal")))
+
+
+# A plan asks by the dozen, and of a thousand packages each answer takes the better part of a second
+@functools.lru_cache(maxsize=1)
+def _installed(host: Host, _as_it_is: Stamps) -> Dict[str, Package]:
+    return _read(host)
+
+
+def _read(host: Host) -> Dict[str, Package]:
     rows = parse(_query(host, "-qa", "--qf", _FORMAT).stdout)
     return named(rows, _several(host))
 
