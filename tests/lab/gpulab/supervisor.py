@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,12 @@ def mount_root(directory: Path, machine: Machine) -> Path:
     root = directory / "root"
     files = disk.mount(directory) if machine.disk else directory
     options = "lowerdir=%s,upperdir=%s,workdir=%s" % (":".join(machine.layers), files / "upper", files / "work")
+    if not machine.disk:
+        # What such a host writes outlives its power cuts, synced or not, and hosts side by side wait for one disk. The
+        # mark is of a boot before, so that nobody takes the files of a machine that crashed for whole
+        # (https://docs.kernel.org/filesystems/overlayfs.html#volatile-mount)
+        shutil.rmtree(files / "work" / "work" / "incompat", ignore_errors=True)
+        options += ",volatile"
     subprocess.run(["mount", "-t", "overlay", machine.machine, "-o", options, str(root)], check=True)
     return root
 
