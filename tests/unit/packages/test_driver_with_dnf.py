@@ -622,8 +622,8 @@ def test_what_a_package_of_others_needs_while_modules_are_exchanged_goes_with_th
     assert set(machine.root.installed()) == before
 
 
-@pytest.mark.parametrize("module, own", [
-    ("open", OPEN), pytest.param("proprietary", CLOSED, marks=pytest.mark.variation)])
+@pytest.mark.variation
+@pytest.mark.parametrize("module, own", [("open", OPEN), ("proprietary", CLOSED)])
 def test_modules_that_came_built_and_those_of_dkms_give_way_to_each_other(
     machine: Machine, module: str, own: str
 ) -> None:
