@@ -32,7 +32,7 @@ from .tables.branches import FIRST_COHERENT_MODE, FIRST_OPEN_ONLY, LONG_TERM_BRA
 from .tables.companions import OF_NVLINK5, is_companion, option_of, without_companions
 from .tables.enterprise import MODULES as EL_MODULES
 from .tables.enterprise import SIGNER as SIGNER_OF_NVIDIA
-from .tables.enterprise import STREAM, is_of_red_hat
+from .tables.enterprise import STREAM, is_built_here, is_of_red_hat
 from .tables.enterprise import stream as stream_of
 from .tables.enterprise import vendor as vendor_of
 from .tables.guests import is_guest
@@ -81,9 +81,9 @@ __all__ = (
     "PREBUILT_MODULES", "PRECOMPILED", "PackageSet", "REPOSITORY_DIRECTORIES", "REPOSITORY_KEYS", "RepositoryKey",
     "Resolution", "SIGNER_OF_NVIDIA", "STREAM", "System", "Wanted", "architecture_of", "branch_wanted",
     "brings_headers", "builders", "builders_first", "choose_module", "default_key", "default_repository",
-    "excluded", "family", "generation_of", "header_packages", "headers_of", "instead_of", "is_companion",
-    "is_driven", "is_driver_version", "is_foreign_rpm", "is_guest", "is_of_driver", "is_of_kernel", "is_of_red_hat",
-    "kernel_packages", "lags", "leaving", "matches", "module_of_guest", "modules_package", "newest", "notes_on",
-    "option_of", "package_set", "refuse_way", "resolve", "serves", "stream_of", "system_of", "upstream",
+    "excluded", "family", "generation_of", "header_packages", "headers_of", "instead_of", "is_built_here",
+    "is_companion", "is_driven", "is_driver_version", "is_foreign_rpm", "is_guest", "is_of_driver", "is_of_kernel",
+    "is_of_red_hat", "kernel_packages", "lags", "leaving", "matches", "module_of_guest", "modules_package", "newest",
+    "notes_on", "option_of", "package_set", "refuse_way", "resolve", "serves", "stream_of", "system_of", "upstream",
     "vendor_of", "ways", "without_companions",
 )

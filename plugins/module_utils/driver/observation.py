@@ -38,7 +38,7 @@ from .record import Record, is_archived
 from .runfile import Installer
 from .signing import SigningKey
 from .staged_build import StagedBuild
-from .target import Target, anchors, chosen, is_driven, packages_settled, target_of
+from .target import Target, anchors, chosen_built, is_driven, packages_settled, target_of
 
 KEPT_NAMES = re.compile(
     r"^(linux-(image|headers|modules)-(?!nvidia-)|kernel(-|$)|dkms$|nv-prefer-signed-open-driver(-|$)|%s)" % "|".join(
@@ -308,8 +308,8 @@ def _modules_offered(
     opened: Index, observation: Observation, policy: Policy, facts: HostFacts, versions: Mapping[str, List[str]]
 ) -> Optional[Dict[str, Dict[str, str]]]:
     """{package of modules: {version: what it depends on}} of what the sources have; None where there are none such."""
-    wanted = chosen(policy, facts, observation.installed, versions)
-    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(wanted):
+    wanted = chosen_built(policy, facts, observation.installed, versions)
+    if wanted is None:
         return None
     names = prebuilt.names(wanted, observation.kernels, observation.installed)
     offered = opened.versions(names)

@@ -44,8 +44,7 @@ from .tables.systems import APT
 
 # Not linux-modules-nvidia-fs-RELEASE: with Ubuntu's kernels for NVIDIA's systems comes GPUDirect Storage
 _MODULES = re.compile(r"^linux-(modules|objects|signatures)-nvidia-(?!fs-)")
-_KINDS = ((DKMS, re.compile(r"^(nvidia-(dkms-|(open-)?driver-G\d+$)|kmod-nvidia-(open|latest)-dkms$)")),
-          (PRECOMPILED, catalogue.PREBUILT_MODULES))
+_BUILT_BY_DKMS = re.compile(r"^nvidia-(dkms-|(open-)?driver-G\d+$)")
 _BUILT_HERE = re.compile(r"^nvidia-(dkms-|(headless|driver)-\d)")
 _OF_SERIES = re.compile(r"^linux-(?:modules|objects)-nvidia-(\d+(?:-server)?(?:-open)?)-(?!server|open)")
 # '6.8.0-90-generic' in a package's name, not the 'generic-6.8' of a metapackage
@@ -175,7 +174,9 @@ def build_of(
 def kind_there(installed: Iterable[str]) -> str:
     """Which kind of modules is installed, '' for none; where both are, depmod takes those of DKMS."""
     names = tuple(installed)
-    return next((kind for kind, expression in _KINDS if any(map(expression.match, names))), "")
+    if any(_BUILT_BY_DKMS.match(name) or catalogue.is_built_here(name) for name in names):
+        return DKMS
+    return PRECOMPILED if any(map(catalogue.PREBUILT_MODULES.match, names)) else ""
 
 
 def leaving(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Dict, Iterable, List, Mapping, Sequence, Set, Tuple, Union
+from typing import Dict, Iterable, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 from ..core.facts import FABRIC_MANAGER_NVLSM, OPEN, PROPRIETARY, HostFacts
 from ..core.refusal import Refusal
@@ -175,6 +175,14 @@ def chosen(
     if choice.refusal is not None:
         return choice.refusal
     return wanted_of(policy, facts, branch, choice.module)
+
+
+def chosen_built(
+    policy: Policy, facts: HostFacts, installed: Mapping[str, str], versions: Mapping[str, Sequence[str]]
+) -> Optional[Wanted]:
+    """What is chosen where its modules may come built; None else."""
+    wanted = chosen(policy, facts, installed, versions)
+    return wanted if isinstance(wanted, Wanted) and PRECOMPILED in catalogue.ways(wanted) else None
 
 
 def wanted_of(policy: Policy, facts: HostFacts, branch: int, module: str) -> Wanted:

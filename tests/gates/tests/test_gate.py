@@ -156,6 +156,8 @@ def test_a_run_that_is_ended_ends_what_its_gates_have_started(tmp_path: Path, nu
     program.write_text(
         "import os, pathlib, signal, sys\nsys.path.insert(0, %r)\nimport run\nfrom gate import Gate, Runner\n"
         "signal.signal(signal.SIGTERM, run._interrupt)\n"
+        # Whoever runs these tests in the background has it ignored
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "work = lambda bench: bench.run([sys.executable, '-c', %r])\n"
         "Runner([Gate('long', 'long', work, 200)], pathlib.Path(%r), dict(os.environ)).run()\n" % (
             str(Path(gate.__file__).parent), parent, str(tmp_path / "logs")))

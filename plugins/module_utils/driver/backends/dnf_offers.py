@@ -8,7 +8,6 @@ from typing import Callable, Dict, Iterable, List, Mapping, Optional
 
 from ...core.facts import HostFacts
 from ...core.host import Host
-from ...core.refusal import Refusal
 from ...packages import space
 from ...packages.dnf import locks
 from ...packages.dnf.index import Index, index
@@ -30,7 +29,7 @@ from ..origin import Origin
 from ..policy import Policy
 from ..record import Record
 from ..rollback import recorded_text
-from ..target import Target, anchors, chosen, target_of, versions_offered
+from ..target import Target, anchors, chosen_built, target_of, versions_offered
 from .backend import NAME
 from .dnf import streams_wanted
 from .rpm_offers import (
@@ -99,8 +98,8 @@ def _modules_offered(
     facts: HostFacts, versions: Mapping[str, List[str]]
 ) -> Optional[Dict[str, Dict[str, str]]]:
     """See Offer.modules. They are named by driver and kernel."""
-    wanted = chosen(policy, facts, observation.installed, versions)
-    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(wanted):
+    wanted = chosen_built(policy, facts, observation.installed, versions)
+    if wanted is None:
         return None
     named = [name for driver in versions_offered(policy, facts, versions) for name in prebuilt.names(
         replace(wanted, version=driver), observation.kernels, observation.installed)]

@@ -8,7 +8,6 @@ from typing import Dict, Iterable, List, Mapping, Optional
 
 from ...core.facts import HostFacts
 from ...core.host import Host
-from ...core.refusal import Refusal
 from ...packages import space
 from ...packages.model import Repository, Simulation
 from ...packages.rpm import database
@@ -29,7 +28,7 @@ from ..origin import Origin
 from ..policy import Policy
 from ..record import Record
 from ..rollback import recorded_text
-from ..target import Target, anchors, chosen, target_of
+from ..target import Target, anchors, chosen_built, target_of
 from .backend import NAME
 from .rpm_offers import (
     at_hand,
@@ -76,8 +75,8 @@ def _modules_offered(
 ) -> Optional[Dict[str, Dict[str, str]]]:
     """See Offer.modules. SUSE has them in its own repositories, of each driver and kernel one that may be there beside
     the others: by the name that the database will have it under."""
-    wanted = chosen(policy, facts, observation.installed, versions)
-    if isinstance(wanted, Refusal) or catalogue.PRECOMPILED not in catalogue.ways(wanted):
+    wanted = chosen_built(policy, facts, observation.installed, versions)
+    if wanted is None:
         return None
     offered = opened.versions(prebuilt.names(wanted, observation.kernels, observation.installed))
     return {database.long_name(name, version): {version: ""} for name, found in offered.items() for version in found}

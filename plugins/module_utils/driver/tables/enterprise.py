@@ -108,7 +108,7 @@ def excluded(names: Iterable[str], installed: Iterable[str]) -> Tuple[str, ...]:
 
 
 def is_built_here(package: str) -> bool:
-    """Whether it is the module's source, which DKMS builds."""
+    """Whether it is the source of a module, which DKMS builds, as NVIDIA's packages for EL are called."""
     return bool(_BUILT_HERE.match(package))
 
 
