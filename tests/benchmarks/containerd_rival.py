@@ -54,8 +54,9 @@ the daemon, started with the new files and asked for the state of its CRI plugin
 
 nvidia-ctk is %(rival)s, called as `nvidia-ctk runtime configure --runtime=containerd --cdi.enabled`, with its default
 paths. Its column is the recorded run of %(taken)s.
-The collection's column is what the tests demand on every run (`tests/integration/test_containerd_judges.py`): where it
-configures, every comment stays, a second run changes nothing, and removal gives back every byte.
+The collection's column is what the tests demand (`tests/integration/test_containerd_judges.py`), of containerd 1.6, 2.0
+and 2.4 on every run and of those between with `make slow`: where it configures, every comment stays, a second run
+changes nothing, and removal gives back every byte.
 
 Reproduce, as root: `tests/benchmarks/containerd_rival.py`, three minutes on two cores once the programs are built.
 
