@@ -21,7 +21,9 @@ from gpulab.parts.registry import workshop
 
 TABLE = os.environ.get("GPUOPS_MIG_TABLE", "")
 ALL_LABELS = os.environ.get("GPUOPS_MIG_LABELS") == "all"
-BOARDS = WITH_MIG if ALL_LABELS or TABLE else ("a100-80gb-sxm", "a30", "b200-hgx", "h100-nvl", "rtx-pro-6000-server")
+BOARDS = WITH_MIG if ALL_LABELS or TABLE else (
+    "a30", "h100-nvl", *(pytest.param(board, marks=pytest.mark.variation)
+                         for board in ("a100-80gb-sxm", "b200-hgx", "rtx-pro-6000-server")))
 START = "all-balanced"
 # mig-parted reads these at fixed places
 IN_PLACE = ('mkdir -p /var/lib/gpusim && mount --bind "$0" /var/lib/gpusim && '

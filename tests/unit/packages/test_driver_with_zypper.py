@@ -421,7 +421,8 @@ def test_a_driver_that_suse_has_not_signed_is_refused_with_those_that_it_has(mac
 
 
 @pytest.mark.parametrize("machine, several, returns", [
-    (False, False, True), (True, False, True), (False, True, True), (True, True, False)], indirect=["machine"])
+    pytest.param(False, False, True, marks=pytest.mark.variation), (True, False, True), (False, True, True),
+    pytest.param(True, True, False, marks=pytest.mark.variation)], indirect=["machine"])
 def test_modules_of_suse_give_way_to_those_of_the_next_driver_and_come_back(
     machine: Machine, several: bool, returns: bool
 ) -> None:

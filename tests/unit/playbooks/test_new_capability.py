@@ -133,6 +133,7 @@ def test_a_second_making_makes_nothing(collection: Path) -> None:
     assert done.stdout == ""
 
 
+@pytest.mark.variation
 def test_it_keeps_the_rules_of_all_capabilities(collections: Path, collection: Path) -> None:
     environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(collections), "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(

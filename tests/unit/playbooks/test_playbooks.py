@@ -376,6 +376,7 @@ class TestUninstallAsksBeforeItDrains:
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false", hosts=("cpu-1", "storage-1"))
         assert "ordon the node" not in told and told.count("failed=0") == 2, told
 
+    @pytest.mark.variation
     def test_what_the_inventory_wants_of_its_hosts_is_not_brought(self, controller: Controller, api: Api) -> None:
         """A toolkit that was present in group_vars was planned, fetched and installed by an uninstallation."""
         api.state.nodes = [node("host-1", labels=GPU)]
@@ -404,6 +405,7 @@ class TestUninstallAsksBeforeItDrains:
         assert "1 other GPU node(s) in the cluster: down" in told and "unreachable=1" in told, told
         assert "Cordon the node" not in told and "Remove the cluster components" not in told, told
 
+    @pytest.mark.variation
     def test_a_cluster_that_is_to_keep_them_does(
         self, controller: Controller, api: Api, tmp_path_factory: pytest.TempPathFactory
     ) -> None:
