@@ -134,7 +134,7 @@ def test_what_the_toolkit_would_ignore_or_refuse_is_refused_before_a_write(fleet
     assert toolkit(fleet)["changed"] is False
 
 
-@pytest.mark.parametrize("edit", ["", "# by the night shift\n"])
+@pytest.mark.parametrize("edit", [pytest.param("", marks=pytest.mark.variation), "# by the night shift\n"])
 def test_an_edit_after_a_killed_upgrade_stays(fleet: Fleet, edit: str) -> None:
     assert not toolkit(fleet).get("failed")
     mine = "# by the day shift\n" + settings(fleet) + "\n"

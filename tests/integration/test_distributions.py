@@ -115,8 +115,9 @@ def render_as_k3s(node: Node, name: str, release: str, base: str, program: str) 
 
 @pytest.mark.parametrize(("name", "release", "base", "program", "file"), [
     ("k3s", "1.7", "base-v2", "k3s", "config.toml.tmpl"),
-    ("rke2", "2.2", "base-v3", "k3s", "config-v3.toml.tmpl"),
-    ("k3s", "2.2", "base-v3", "k3s-with-imports", "config-v3.toml.d/99-gpuops-nvidia.toml"),
+    pytest.param("rke2", "2.2", "base-v3", "k3s", "config-v3.toml.tmpl", marks=pytest.mark.variation),
+    pytest.param("k3s", "2.2", "base-v3", "k3s-with-imports", "config-v3.toml.d/99-gpuops-nvidia.toml",
+                 marks=pytest.mark.variation),
     ("rke2", "2.3", "base-v3", "k3s-with-imports", "config-v3.toml.d/99-gpuops-nvidia.toml"),
 ])
 def test_k3s_and_rke2(node: Node, name: str, release: str, base: str, program: str, file: str) -> None:
@@ -171,7 +172,7 @@ def test_k0s_is_waited_for(node: Node) -> None:
     assert list(node.path("/etc/k0s/containerd.d").iterdir()) == []
 
 
-@pytest.mark.parametrize("release", ["1.7", "2.2"])
+@pytest.mark.parametrize("release", [pytest.param("1.7", marks=pytest.mark.variation), "2.2"])
 def test_microk8s(node: Node, release: str) -> None:
     args = "/var/snap/microk8s/current/args"
     node.install("microk8s", release, args)

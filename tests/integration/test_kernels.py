@@ -48,6 +48,7 @@ def test_an_old_kernel_that_cannot_be_built_for_holds_up_nothing(play: Play) -> 
     play.say("rm", "-rf", "/boot/vmlinuz-6.1.0-1-amd64", "/lib/modules/6.1.0-1-amd64")
 
 
+@pytest.mark.variation
 def test_the_other_kernel_module_of_the_same_version_is_loaded_too(play: Play) -> None:
     play.writers()
     for wanted, license in (("proprietary", "NVIDIA"), ("open", "Dual MIT/GPL")):

@@ -37,10 +37,11 @@ EFI_VARIABLE = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e
 # An empty list of keys: shim has started the system
 SHIM_VARIABLE = "/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 
-# Everything that an installation would change: contents where they are small, else names, sizes and times.
+# Everything that an installation would change: contents where whoever only looks may write them anew, else names, sizes
+# and times, that of the last change of anything among them.
 STATE = r"""
-find /etc /lib/modules /var/lib/dpkg /var/lib/apt -xdev -type f -exec sha256sum {} +
-find /etc /usr /boot /var/lib/dkms -xdev ! -path '*/__pycache__*' -printf '%p %y %m %u %s %T@ %l\n'
+find /var/lib/dpkg /var/lib/apt -xdev -type f -exec sha256sum {} +
+find /etc /usr /boot /var/lib/dkms -xdev ! -path '*/__pycache__*' -printf '%p %y %m %u %s %T@ %C@ %l\n'
 dpkg-query --show --showformat '${Package} ${Version} ${db:Status-Abbrev}\n'
 apt-mark showhold; lsmod; find /var/lib/gpuops
 systemctl list-units --all --plain --no-legend --type service | grep ' running '
