@@ -38,10 +38,11 @@ EFI_VARIABLE = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e
 SHIM_VARIABLE = "/sys/firmware/efi/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 
 # Everything that an installation would change: contents where whoever only looks may write them anew, else names, sizes
-# and times, that of the last change of anything among them.
+# and times, of files that of the last change of anything among them. Of a directory the overlay itself changes that.
 STATE = r"""
 find /var/lib/dpkg /var/lib/apt -xdev -type f -exec sha256sum {} +
-find /etc /usr /boot /var/lib/dkms -xdev ! -path '*/__pycache__*' -printf '%p %y %m %u %s %T@ %C@ %l\n'
+find /etc /usr /boot /var/lib/dkms -xdev ! -path '*/__pycache__*' -printf '%p %y %m %u %s %T@ %l' \
+    '(' -type f -printf ' %C@\n' -o -printf '\n' ')'
 dpkg-query --show --showformat '${Package} ${Version} ${db:Status-Abbrev}\n'
 apt-mark showhold; lsmod; find /var/lib/gpuops
 systemctl list-units --all --plain --no-legend --type service | grep ' running '
