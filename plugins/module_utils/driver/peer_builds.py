@@ -132,8 +132,7 @@ def _is_of_driver(host: Host, memory: Mapping[str, Any], release: str, module: s
 
 def stamps(host: Host, *paths: str) -> List[int]:
     """What tells these files from others of their names."""
-    found = [host.stat(path) for path in paths]
-    return [number for made in found if made is not None for number in (made.st_size, made.st_mtime_ns)]
+    return [number for _inode, size, written in host.stamps(*paths) for number in (size, written)]
 
 
 def remember_built(host: Host, journal: Journal, release: str, module: str) -> None:

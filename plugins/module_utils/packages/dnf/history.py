@@ -102,15 +102,12 @@ def parse(told: Mapping[str, Any]) -> Entry:
 def automatic(host: Host) -> FrozenSet[str]:
     """Packages that nobody has chosen by hand, as dnf keeps it."""
     packages = database.stamps(host)
-    return _automatic(host, _stamps(host) + packages) if packages else _ask_automatic(host)
+    as_it_is = _stamps(host) + packages
+    return _automatic(host, as_it_is) if packages else _automatic.__wrapped__(host, as_it_is)
 
 
 @functools.lru_cache(maxsize=1)
 def _automatic(host: Host, _as_it_is: Stamps) -> FrozenSet[str]:
-    return _ask_automatic(host)
-
-
-def _ask_automatic(host: Host) -> FrozenSet[str]:
     with host.scratch() as scratch:
         told = ask(host, scratch, "automatic", cache=scratch + "/cache", beside_system=False, repositories=[],
                    without=[], files=[])

@@ -65,7 +65,7 @@ def installed(host: Host) -> Dict[str, Package]:
     if not directory(host):
         return {}
     as_it_is = stamps(host)
-    return dict(_installed(host, as_it_is) if as_it_is else _read(host))
+    return dict(_installed(host, as_it_is) if as_it_is else _installed.__wrapped__(host, as_it_is))
 
 
 def stamps(host: Host) -> Stamps:
@@ -78,10 +78,6 @@ def stamps(host: Host) -> Stamps:
 # A plan asks by the dozen, and of a thousand packages each answer takes the better part of a second
 @functools.lru_cache(maxsize=1)
 def _installed(host: Host, _as_it_is: Stamps) -> Dict[str, Package]:
-    return _read(host)
-
-
-def _read(host: Host) -> Dict[str, Package]:
     rows = parse(_query(host, "-qa", "--qf", _FORMAT).stdout)
     return named(rows, _several(host))
 
