@@ -55,11 +55,10 @@ def steps(results: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
     return [step for result in results for step in result["plan"]["steps"]]
 
 
-@pytest.mark.parametrize("version, approved", [(OLD, "plan"), (NEW, "kept_as")])
-def test_check_mode_shows_the_approved_plan_and_the_run_does_it(fleet: Fleet, version: str, approved: str) -> None:
-    """A first install, then an exchange of the loaded driver; the package's script is kept from building the module.
+def checked_and_done(fleet: Fleet, version: str, approved: str) -> None:
+    """Check mode shows the approved plan and the run does it; the package's script is kept from building the module.
 
-    The first is held to the plan that the controller has, the second to the one that was kept on the host.
+    approved: "plan", that which the controller has, or "kept_as", that which was kept on the host.
     """
     fleet.say(HOST, "sh", "-c", "mkdir -p /etc/dkms && touch " + SKIP)
     before = len(fleet.events(HOST))
@@ -79,6 +78,10 @@ def test_check_mode_shows_the_approved_plan_and_the_run_does_it(fleet: Fleet, ve
     assert not any(result["changed"] for result in write(fleet, version, told[approved]))
     assert len(fleet.events(HOST)) == again, "a step is noted once"
     assert plan(fleet, version, approved_plan=told["plan"])["refusals"] == []
+
+
+def test_a_first_install_is_that_which_was_approved_and_kept_on_the_host(fleet: Fleet) -> None:
+    checked_and_done(fleet, NEW, "kept_as")
 
 
 def test_what_was_not_approved_is_refused_in_check_mode_and_in_the_run(fleet: Fleet) -> None:
@@ -131,3 +134,9 @@ def test_a_plan_that_is_kept_is_that_of_its_policy_and_has_to_be_there(fleet: Fl
     assert "plan" not in planned
     assert other["failed"] and "the options of nouveau are others" in other["msg"]
     assert gone["failed"] and "no plan %s" % planned["kept_as"] in gone["msg"]
+
+
+@pytest.mark.variation
+def test_an_exchange_of_the_loaded_driver_is_that_which_was_approved(fleet: Fleet) -> None:
+    for version, approved in ((NEW, "kept_as"), (OLD, "plan")):
+        checked_and_done(fleet, version, approved)

@@ -156,6 +156,7 @@ def test_a_handler_waits_for_its_program(toolkit: World) -> None:
     assert toolkit.handlers() == {"runc", "nvidia"}
 
 
+@pytest.mark.variation
 def test_a_reload_shows_a_handler_that_no_pod_gets(bare: World) -> None:
     """Why we restart: cri-o issue 10202."""
     bare.put(DIRECTORY + "/50-late.conf", (

@@ -252,29 +252,6 @@ def test_a_module_that_a_power_cut_left_empty_is_built_anew(play: Play) -> None:
     assert play.say("sh", "-c", "find %s -size 0" % built) == ""
 
 
-@pytest.mark.parametrize("version, before", [(NEW, OLD), (OLD, NEW)])
-def test_an_exchange_is_exactly_the_plan(play: Play, version: str, before: str) -> None:
-    lines = play.journal_length()
-    planned = play.plan(version=version)
-    assert planned["disruption"] == "driver_reload"
-    refused = play.tasks([{"gpuops.nvidia.gpu_driver": dict(
-        play.driver, version=version, allowed_disruption="service_restart")}])[0]
-    assert {name.split("/")[1] for name in refused["applied"]} <= {"packages.download", "module.stage"}
-    assert [step["id"] for step in refused["deferred"]] == [
-        step["id"] for step in planned["steps"]
-        if step["capability"] == "driver" and step["action"] not in ("packages.download", "module.stage")]
-    assert play.say("cat", "/sys/module/nvidia/version") == before
-    play.writers(version=version)
-    # What disturbs nothing was done already by the run that was allowed no more
-    expected = sorted(steps_of(planned), key=lambda step: "/packages.download/" not in step[0])
-    assert [(step["id"], step["change"], step["parameters"]) for step in play.done(lines)] == expected
-    assert play.say("cat", "/sys/module/nvidia/version") == version
-    kernel = play.say("uname", "-r")
-    assert play.say("dkms", "status") == "nvidia/%s, %s, x86_64: installed" % (version, kernel)
-    assert "%s-1" % before not in play.say("dpkg-query", "-W", "-f", "${Package} ${Version}\n")
-    assert changed(play.writers(version=version)) == [False] * 4
-
-
 AWAY_WITH_COMPILERS = "mkdir -p /root/away && mv /usr/bin/*gcc* /usr/bin/cc /usr/bin/cpp* /root/away/"
 BUILT_AHEAD = "built ahead"
 
@@ -361,6 +338,32 @@ def test_a_reboot_brings_the_driver_back(play: Play) -> None:
     assert play.say("sh", "-c", "ls /dev/nvidia0 /dev/nvidia-uvm").splitlines() == ["/dev/nvidia-uvm", "/dev/nvidia0"]
 
 
+def exchanged_as_planned(play: Play, before: str, version: str) -> None:
+    lines = play.journal_length()
+    planned = play.plan(version=version)
+    assert planned["disruption"] == "driver_reload"
+    refused = play.tasks([{"gpuops.nvidia.gpu_driver": dict(
+        play.driver, version=version, allowed_disruption="service_restart")}])[0]
+    assert {name.split("/")[1] for name in refused["applied"]} <= {"packages.download", "module.stage"}
+    assert [step["id"] for step in refused["deferred"]] == [
+        step["id"] for step in planned["steps"]
+        if step["capability"] == "driver" and step["action"] not in ("packages.download", "module.stage")]
+    assert play.say("cat", "/sys/module/nvidia/version") == before
+    play.writers(version=version)
+    # What disturbs nothing was done already by the run that was allowed no more
+    expected = sorted(steps_of(planned), key=lambda step: "/packages.download/" not in step[0])
+    assert [(step["id"], step["change"], step["parameters"]) for step in play.done(lines)] == expected
+    assert play.say("cat", "/sys/module/nvidia/version") == version
+    kernel = play.say("uname", "-r")
+    assert play.say("dkms", "status") == "nvidia/%s, %s, x86_64: installed" % (version, kernel)
+    assert "%s-1" % before not in play.say("dpkg-query", "-W", "-f", "${Package} ${Version}\n")
+    assert changed(play.writers(version=version)) == [False] * 4
+
+
+def test_an_exchange_is_exactly_the_plan(play: Play) -> None:
+    exchanged_as_planned(play, NEW, OLD)
+
+
 AWAY: List[Mapping[str, Any]] = [
     {"gpuops.nvidia.fabric_manager": {"state": "absent"}},
     {"gpuops.nvidia.gpu_driver_activation": {"state": "absent"}},
@@ -426,3 +429,9 @@ def test_a_guest_gets_its_driver_and_its_license(lab: Lab, tmp_path: Path) -> No
         "state": "absent", "source": "local_repository", "repository_url": GRID,
         "repository_key": GRID + "/gpulab.pub"}}, AWAY[3]])
     assert other_than(guest, before) == []
+
+
+@pytest.mark.variation
+def test_an_upgrade_without_staging_is_exactly_the_plan(play: Play) -> None:
+    play.writers(version=OLD)
+    exchanged_as_planned(play, OLD, NEW)

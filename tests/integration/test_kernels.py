@@ -38,6 +38,7 @@ def play(lab: Lab, tmp_path: Path) -> Play:
     return Play(lab, tmp_path)
 
 
+@pytest.mark.variation
 def test_an_old_kernel_that_cannot_be_built_for_holds_up_nothing(play: Play) -> None:
     play.writers()
     play.say("sh", "-c", "touch /boot/vmlinuz-6.1.0-1-amd64; mkdir -p /lib/modules/6.1.0-1-amd64/build; "

@@ -179,6 +179,7 @@ def test_sliced_devices_go_by_another_name_and_no_probe_waits_for_one_in_use(fle
     fleet.lab.kubectl(["delete", "pod", "--now", *("all-of-" + host for host in HOSTS)])
 
 
+@pytest.mark.variation
 def test_the_nodes_label_says_the_layout_and_gets_the_answer(fleet: Fleet) -> None:
     fleet.lab.kubectl(["label", "node", A100, "nvidia.com/mig.config=all-disabled"])
     site(fleet, mig_config="all-balanced", gpu_mig_labels=True)

@@ -39,6 +39,7 @@ def test_hosts_and_cluster_are_as_they_were(demo: Fleet, bare: Any, installed: P
     assert "gpuops" in demo.lab.kubectl(["get", "namespaces", "-o", "name"]).stdout, "the administrator's"
 
 
+@pytest.mark.variation
 def test_a_second_uninstall_changes_nothing(demo: Fleet, installed: Played) -> None:
     again = demo.play("gpuops.nvidia.uninstall")
     assert [change for change in again.changes() if "ordon" not in change[1]] == []

@@ -6,29 +6,9 @@ from __future__ import annotations
 from typing import Dict
 
 import gpu_pods
-import pytest
 from laboratory import Fleet, Played, assert_journal_is_plan
 
 OLD, NEW = "580.178.04", "595.91.07"
-
-
-@pytest.mark.parametrize("version", [NEW, OLD])
-def test_another_driver_is_exactly_the_plan(demo: Fleet, installed: Played, version: str) -> None:
-    options = {"gpu_hosts": "h100", "gpu_driver_version": version}
-    gpu_pods.run(demo, [gpu_pods.deployment(gpu_pods.pod("work", "h100", 1))])
-    plan = demo.play("gpuops.nvidia.plan", **options).result("h100", "gpu_plan")["plan"]
-    assert plan["disruption"] == "driver_reload"
-    before = len(demo.events("h100"))
-    boot = demo.lab.host("h100").boot_id()
-    demo.play("gpuops.nvidia.site", **options)
-    assert_journal_is_plan(demo.events("h100")[before:], plan)
-    assert demo.lab.host("h100").boot_id() == boot
-    assert demo.say("h100", "cat", "/sys/module/nvidia/version") == version
-    assert version in demo.say("h100", "cat", "/var/run/cdi/nvidia.yaml")
-    node = demo.node("h100")
-    assert "unschedulable" not in node["spec"]
-    assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
-    assert demo.play("gpuops.nvidia.plan", **options).result("h100", "gpu_plan")["plan"]["steps"] == []
 
 
 def driver_of(demo: Fleet) -> Dict[str, str]:
@@ -36,20 +16,36 @@ def driver_of(demo: Fleet) -> Dict[str, str]:
             if "nvidia" in name and "container" not in name and version.endswith(" installed")}
 
 
-def test_an_upgrade_is_taken_back_as_it_was_done(demo: Fleet, installed: Played) -> None:
-    """By site, so that the node is drained for it; from the package files on the host, as apt's own are gone."""
-    before = driver_of(demo)
-    upgrade = demo.play("gpuops.nvidia.plan", gpu_hosts="h100", gpu_driver_version=NEW).result("h100", "gpu_plan")
-    assert (upgrade["returns_to"]["version"], upgrade["returns_to"]["how"]) == (OLD, "archive")
-    demo.play("gpuops.nvidia.site", gpu_hosts="h100", gpu_driver_version=NEW)
+def test_an_upgrade_is_exactly_the_plan_and_is_taken_back_as_it_was_done(demo: Fleet, installed: Played) -> None:
+    """By site, so that the node is drained for both; back from the package files on the host, as apt's own are gone."""
+    before, boot, events = driver_of(demo), demo.lab.host("h100").boot_id(), len(demo.events("h100"))
+    upgraded = {"gpu_hosts": "h100", "gpu_driver_version": NEW}
+    gpu_pods.run(demo, [gpu_pods.deployment(gpu_pods.pod("work", "h100", 1))])
+    told = demo.play("gpuops.nvidia.plan", **upgraded).result("h100", "gpu_plan")
+    assert told["plan"]["disruption"] == "driver_reload"
+    assert (told["returns_to"]["version"], told["returns_to"]["how"]) == (OLD, "archive")
+    demo.play("gpuops.nvidia.site", **upgraded)
+    assert_journal_is_plan(demo.events("h100")[events:], told["plan"])
+    assert_in_service(demo, NEW)
+    assert demo.play("gpuops.nvidia.plan", **upgraded).result("h100", "gpu_plan")["plan"]["steps"] == []
+
     demo.say("h100", "apt-get", "clean")
-    options = {"gpu_hosts": "h100", "gpu_driver_version": NEW, "gpu_driver_state": "rolled_back"}
-    demo.play("gpuops.nvidia.site", **options)
+    taken_back = dict(upgraded, gpu_driver_state="rolled_back")
+    demo.play("gpuops.nvidia.site", **taken_back)
     assert driver_of(demo) == before
-    assert demo.say("h100", "cat", "/sys/module/nvidia/version") == OLD
-    assert "unschedulable" not in demo.node("h100")["spec"]
-    assert demo.play("gpuops.nvidia.plan", **options).result("h100", "gpu_plan")["plan"]["steps"] == []
+    assert_in_service(demo, OLD)
+    assert demo.lab.host("h100").boot_id() == boot
+    assert demo.play("gpuops.nvidia.plan", **taken_back).result("h100", "gpu_plan")["plan"]["steps"] == []
     assert demo.play("gpuops.nvidia.plan", gpu_hosts="h100").result("h100", "gpu_plan")["plan"]["steps"] == []
+
+
+def assert_in_service(demo: Fleet, version: str) -> None:
+    """The node's GPUs are offered, with this driver loaded and described."""
+    assert demo.say("h100", "cat", "/sys/module/nvidia/version") == version
+    assert version in demo.say("h100", "cat", "/var/run/cdi/nvidia.yaml")
+    node = demo.node("h100")
+    assert "unschedulable" not in node["spec"]
+    assert node["status"]["allocatable"]["nvidia.com/gpu"] == "8"
 
 
 def test_a_driver_that_does_not_build_leaves_node_and_driver_as_they_are(demo: Fleet, installed: Played) -> None:

@@ -207,6 +207,8 @@ class Host:
         if parts.silicon:
             self._put("etc/ld.so.preload", "/usr/lib/gpusim/lib/libgpusim-uname.so\n")
         self._write_sources(parts)
+        if self.spec.image not in RPM_SOURCES:
+            self._write_initramfs()
 
     def _write_sources(self, parts: HostParts) -> None:
         """The distribution's own packages."""
@@ -218,6 +220,12 @@ class Host:
         served = "debian" if self.spec.image in IMAGES else "debian-%s" % self.spec.image
         self._fill("etc/apt/sources.list.d/debian.sources", "debian.sources",
                    {"served": served, "suite": self.spec.image})
+
+    def _write_initramfs(self) -> None:
+        """Of all modules nouveau alone, with what it needs: an initramfs of most modules takes ten times as long, a
+        whole processor for 24 seconds, and every driver that comes or goes makes one."""
+        self._put("etc/initramfs-tools/conf.d/gpulab", "MODULES=list\n")
+        self._put("etc/initramfs-tools/hooks/gpulab", (TEMPLATES / "initramfs-hook").read_text(), 0o755)
 
     def _write_admin(self, parts: HostParts) -> None:
         """Whom Ansible logs in as on most machines: a person without root's rights who may use sudo."""

@@ -38,6 +38,8 @@ pytestmark = pytest.mark.skipif(
     any(shutil.which(name) is None for name in ("apt-get", "dpkg-scanpackages", "gpg")), reason="needs apt and gpg")
 OLD, NEW = "580.178.04", "595.91.07"
 BARE = facts(A100)
+# Of the installer, where it is stopped
+STEPS = [2, 5, *(pytest.param(number, marks=pytest.mark.variation) for number in (1, 3, 4, 6))]
 ELF_OF_AARCH64 = "\x7fELF\2\1\1" + "\0" * 11 + "\xb7\0"
 
 
@@ -341,7 +343,7 @@ def test_credentials_are_in_no_step_and_are_what_the_place_is_asked_with(
 class TestIsStopped:
     """In the middle, after any of its files: the next run ends as an undisturbed one, and so does what follows."""
 
-    @pytest.mark.parametrize("number", range(1, 7))
+    @pytest.mark.parametrize("number", STEPS)
     def test_and_the_next_run_ends_it(self, host: Host, number: int) -> None:
         before = host.tree()
         host.host.write("/stop", str(number))
@@ -365,7 +367,7 @@ class TestIsStopped:
         assert host.tree().difference(("usr/local", *(path[1:] for path in theirs))) == before
         assert all(map(host.host.exists, theirs))
 
-    @pytest.mark.parametrize("number", range(1, 7))
+    @pytest.mark.parametrize("number", STEPS)
     def test_by_a_power_cut(self, host: Host, number: int) -> None:
         before = host.tree()
         cut(host, number)
@@ -376,7 +378,8 @@ class TestIsStopped:
         host.apply(host.plan(in_use(OLD), source="runfile", state="absent"))
         assert host.tree() == before
 
-    @pytest.mark.parametrize("number, length", [(5, 0), (5, 5), (0, 0)])
+    @pytest.mark.parametrize("number, length", [
+        (5, 0), pytest.param(5, 5, marks=pytest.mark.variation), pytest.param(0, 0, marks=pytest.mark.variation)])
     def test_by_a_power_cut_that_tears_files(self, host: Host, number: int, length: int) -> None:
         """Listed ones and the one that is not; the uninstaller's program among them."""
         before = host.tree()
@@ -401,8 +404,8 @@ class TestIsStopped:
         host.apply(host.plan(BARE, source="runfile", state="absent"))
         assert host.tree() == before
 
-    @pytest.mark.parametrize("lost", ["", "list", "end"])
-    @pytest.mark.parametrize("state", ["present", "absent"])
+    @pytest.mark.parametrize("lost", ["", "list", pytest.param("end", marks=pytest.mark.variation)])
+    @pytest.mark.parametrize("state", [pytest.param("present", marks=pytest.mark.variation), "absent"])
     def test_by_a_power_cut_that_tears_its_list(self, host: Host, lost: str, state: str) -> None:
         if lost == "end":
             host.host.write("/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD, "theirs")
@@ -420,7 +423,7 @@ class TestIsStopped:
         assert host.tree() == before
         assert lost != "end" or host.host.read("/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD) == "theirs"
 
-    @pytest.mark.parametrize("lines", [0, 2])
+    @pytest.mark.parametrize("lines", [pytest.param(0, marks=pytest.mark.variation), 2])
     def test_what_it_moved_aside_is_named_where_no_list_tells_whence(self, host: Host, lines: int) -> None:
         """lines: of the list that the power cut has left."""
         theirs = "/lib/firmware/nvidia/%s/gsp_ga10x.bin" % OLD

@@ -133,6 +133,7 @@ def test_what_is_kept_and_the_record_go_with_the_driver(machine: Machine) -> Non
     assert not machine.host.exists("/var/cache/gpuops") and machine.driver() == {}
 
 
+@pytest.mark.variation
 def test_a_kept_file_that_is_gone_when_apt_is_told_of_it_is_an_error(machine: Machine) -> None:
     machine.apply(machine.plan(LOADED, version=NEW))
     plan = machine.plan(NEWER, state="rolled_back")
@@ -161,7 +162,7 @@ def cut(machine: Machine, length: int) -> None:
         os.truncate(machine.host.path("%s/%s" % (archive.STORE, name)), length)
 
 
-@pytest.mark.parametrize("length", [0, 400])
+@pytest.mark.parametrize("length", [pytest.param(0, marks=pytest.mark.variation), 400])
 def test_files_that_were_cut_short_are_no_way_back(machine: Machine, length: int) -> None:
     machine.apply(machine.plan(LOADED, version=NEW))
     cut(machine, length)
@@ -197,6 +198,7 @@ def test_a_kept_file_that_cannot_be_unpacked_stops_the_way_back_before_the_trans
     assert set(machine.driver().values()) == {OLD_PACKAGE}, "what is lost comes from the repository"
 
 
+@pytest.mark.variation
 def test_a_fetched_file_that_cannot_be_unpacked_is_fetched_anew_once_the_transaction_has_failed(
     machine: Machine
 ) -> None:

@@ -264,6 +264,7 @@ def test_a_transaction_that_is_killed_in_rpm_is_finished_by_the_next_run(machine
     assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
+@pytest.mark.variation
 def test_a_first_transaction_that_is_killed_in_rpm_has_its_scripts_run_though_dependencies_were_marked_since(
     machine: Machine
 ) -> None:
@@ -281,6 +282,7 @@ def test_a_first_transaction_that_is_killed_in_rpm_has_its_scripts_run_though_de
     assert set(driver(machine).values()) == {V580}
 
 
+@pytest.mark.variation
 def test_what_was_killed_in_rpm_is_finished_though_somebody_has_installed_something_since(machine: Machine) -> None:
     """dnf-automatic comes between the kill and the next run: its transaction has an end, and ours has none all the
     same."""
@@ -365,8 +367,8 @@ def of_files(machine: Machine) -> Dict[str, str]:
     return {name: (machine.root.path / "usr/share" / name / "version").read_text().strip() for name in driver(machine)}
 
 
-@pytest.mark.parametrize("wish", [
-    {"version": V595}, pytest.param({"version": V595, "state": "rolled_back"}, marks=pytest.mark.variation)])
+@pytest.mark.variation
+@pytest.mark.parametrize("wish", [{"version": V595}, {"version": V595, "state": "rolled_back"}])
 def test_a_way_back_that_is_killed_in_rpm_is_finished_in_the_version_that_came(
     machine: Machine, wish: Mapping[str, Any]
 ) -> None:
@@ -425,6 +427,7 @@ def test_an_exchange_that_was_killed_in_rpm_is_taken_back(machine: Machine) -> N
     assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
+@pytest.mark.variation
 def test_an_exchange_that_is_stopped_once_its_beginning_was_finished_still_leads_back_to_the_driver_before(
     machine: Machine
 ) -> None:
@@ -441,6 +444,7 @@ def test_an_exchange_that_is_stopped_once_its_beginning_was_finished_still_leads
     assert set(driver(machine).values()) == {V580}
 
 
+@pytest.mark.variation
 def test_a_password_is_in_one_file_that_root_alone_reads_and_dnf_logs_in_with_it(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -577,6 +581,7 @@ def actions(done: List[str]) -> List[str]:
     return [each.split("/")[1] for each in done]
 
 
+@pytest.mark.variation
 def test_modules_that_nvidia_has_built_for_a_kernel_set_the_version_and_go_with_their_driver(machine: Machine) -> None:
     before = machine.root.installed()
     planned_ones = [step["action"] for step in machine.call(check=True, version="580", **BUILT)["plan"]["steps"]]
@@ -607,6 +612,7 @@ def test_modules_that_nvidia_has_built_for_a_kernel_set_the_version_and_go_with_
         name for name in before if not name.startswith("kernel-core")}
 
 
+@pytest.mark.variation
 def test_what_a_package_of_others_needs_while_modules_are_exchanged_goes_with_the_driver_once_they_are_gone(
     machine: Machine
 ) -> None:
@@ -686,9 +692,10 @@ def stopped_between_its_transactions(machine: Machine, **options: Any) -> None:
     machine.others_gave_up()
 
 
+@pytest.mark.variation
 @pytest.mark.parametrize("wish, offline", [
     ({"version": V595, "state": "rolled_back"}, True),
-    pytest.param({"version": OLDER_580}, False, marks=pytest.mark.variation)])
+    ({"version": OLDER_580}, False)])
 def test_modules_whose_place_another_driver_s_have_taken_are_put_together_once_more_by_their_own_package(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, wish: Mapping[str, Any], offline: bool
 ) -> None:
@@ -711,8 +718,8 @@ def test_modules_whose_place_another_driver_s_have_taken_are_put_together_once_m
     assert (nothing, again["plan"]["steps"]) == ([], [])
 
 
-@pytest.mark.parametrize("wish", [
-    BUILT, pytest.param({"kernel_module": "proprietary"}, marks=pytest.mark.variation)])
+@pytest.mark.variation
+@pytest.mark.parametrize("wish", [BUILT, {"kernel_module": "proprietary"}])
 def test_modules_of_the_other_kind_that_are_staged_come_without_the_repository(
     machine: Machine, wish: Mapping[str, Any]
 ) -> None:
@@ -857,6 +864,7 @@ def served(root: Root, name: str, where: Path) -> http.server.HTTPServer:
     return server
 
 
+@pytest.mark.variation
 def test_what_is_staged_of_red_hat_s_is_installed_without_its_repositories(rhel: OfRhel) -> None:
     server = served(rhel.root, "extensions", scratch_rpm.extensions())
     rhel.run(state="staged", version="580", **OF_RED_HAT)
@@ -869,6 +877,7 @@ def test_what_is_staged_of_red_hat_s_is_installed_without_its_repositories(rhel:
     assert kmods(rhel) == ["kmod-nvidia-open-%s-5.14.0-570" % OLDER_580]
 
 
+@pytest.mark.variation
 def test_what_lies_in_a_directory_of_this_host_is_staged_too(rhel: OfRhel) -> None:
     rhel.root.configure("extensions", scratch_rpm.extensions(), "two")
     rhel.run(state="staged", version="580", **OF_RED_HAT)

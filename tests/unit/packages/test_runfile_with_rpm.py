@@ -106,7 +106,7 @@ def sles(directory: Path) -> Tuple[Any, Callable[..., Installed]]:
     return root, Sles
 
 
-@pytest.fixture(params=[el, sles])
+@pytest.fixture(params=[pytest.param(el, marks=pytest.mark.variation), sles])
 def machine(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> Iterator[Installed]:
@@ -131,6 +131,7 @@ def able(machine: Installed, tmp_path: Path) -> Installed:
     return machine
 
 
+@pytest.mark.parametrize("machine", [el, sles], indirect=True)
 def test_installed_and_uninstalled_the_host_is_as_it_was(able: Installed) -> None:
     before, packages = able.tree(), able.root.installed()
     assert able.actions(**able.of(V580)) == ACTIONS

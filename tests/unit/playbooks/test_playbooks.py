@@ -360,6 +360,7 @@ class TestUninstallAsksBeforeItDrains:
             "ansible_python_interpreter": str(unprivileged), "ansible_pipelining": True})
         assert "runs as uid 65534" in told and "Cordon the node" not in told, told
 
+    @pytest.mark.variation
     def test_one_that_answers_is_drained(self, controller: Controller, api: Api) -> None:
         api.state.nodes = [node("host-1", labels=GPU)]
         told = self.said(controller, api, "-e", "gpu_uninstall_components=false")
