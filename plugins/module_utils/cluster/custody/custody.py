@@ -149,11 +149,8 @@ class Custody:
         if self._run.manager not in before:
             way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
         node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason))
-        machine = surroundings.machine_of(self._cluster, node)
-        if machine is not None:
-            way_back.add("opt-out of Machine %s unset" % machine["metadata"]["name"],
-                         lambda: self._unprotect(node, self._run))
-            self._protect(machine)
+        way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
+        self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run))
         self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
         drained = foreseen if act.drain is None else act.drain(False)
         self._check(name, act.uid, while_it_drains)
@@ -162,11 +159,10 @@ class Custody:
                 if key not in done["node"]["labels"]}
         if gone:
             way_back.add("labels %s of node %s set again" % (", ".join(sorted(gone)), name),
-                         lambda: change_node(self._cluster, name, NodePolicy(labels=gone), False, act.uid))
+                         lambda: self._labels_back(name, act.uid, gone))
         wait_for_components_gone(self._cluster, name, act.timeout, self._clock, self._sleep)
         self._check(name, act.uid, self._lease_seconds)
-        notes = [*done["notes"], *_of_others(node)]
-        return {**{key: value for key, value in drained.items() if key != "changed"}, "notes": notes}
+        return {**drained, "notes": [*done["notes"], *_of_others(node)]}
 
     def _claimed(self, node: Object, reason: str) -> Optional[Apply]:
         self._refuse_uncordoned(node)
@@ -180,23 +176,29 @@ class Custody:
         self._holding.renew(name, seconds)
         self._refuse_uncordoned(read_node(self._cluster, name, uid))
 
-    def _protect(self, machine: Object) -> None:
-        step = surroundings.protected(machine, self._run)
-        if step is not None:
-            self._cluster.apply(surroundings.machine_path(machine), step.body, manager=step.manager)
+    def _labels_back(self, name: str, uid: str, labels: Mapping[str, str]) -> None:
+        """Where another run has the node by now, they are its own affair."""
+        self._holding.renew(name, self._lease_seconds)
+        change_node(self._cluster, name, NodePolicy(labels=labels), False, uid)
 
     def _unprotect(self, node: Object, run: Optional[Run] = None) -> None:
         """Withdraw what our runs, or only this one, have said of the Machine."""
+        self._bring_machine(node, lambda machine: surroundings.next_unprotected(machine, run))
+
+    def _bring_machine(self, node: Object, following: Callable[[Object], Optional[Apply]]) -> None:
+        """As _bring, of the Machine behind a Node, where it can be read."""
+        machine = surroundings.machine_of(self._cluster, node)
+        step = None if machine is None else following(machine)
         for _attempt in range(MOST_APPLIES):
-            machine = surroundings.machine_of(self._cluster, node)
-            step = None if machine is None else surroundings.next_unprotected(machine, run)
             if machine is None or step is None:
                 return
             try:
-                self._cluster.apply(surroundings.machine_path(machine), step.body, manager=step.manager)
+                machine = self._cluster.apply(surroundings.machine_path(machine), step.body, manager=step.manager)
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
+                machine = surroundings.machine_of(self._cluster, node)
+            step = None if machine is None else following(machine)
 
     # On the way back into service
 
@@ -298,8 +300,7 @@ class Custody:
             self._cluster.apply(path_of(name), step.body, True, step.manager)
         done = change_node(self._cluster, name, act.without, True, act.uid)
         told = self._result("taken", node, done["diff"]["before"], [*notes, *done["notes"]], done["diff"]["after"])
-        return {**{key: value for key, value in drained.items() if key != "changed"}, **told,
-                "changed": told["changed"] or step is not None}
+        return {**drained, **told, "changed": told["changed"] or step is not None or drained.get("changed", False)}
 
     def _foretell_return(self, node: Object, act: Returning, taken: bool) -> Dict[str, Any]:
         name = str(node["metadata"]["name"])
@@ -317,7 +318,8 @@ class Custody:
 
     def _told(self, state: str, name: str, uid: str, before: Object, more: Mapping[str, Any]) -> Dict[str, Any]:
         node = read_node(self._cluster, name, uid)
-        return {**more, **self._result(state, node, before, more.get("notes", ()), snapshot(node))}
+        told = self._result(state, node, before, more.get("notes", ()))
+        return {**more, **told, "changed": told["changed"] or more.get("changed", False)}
 
     def _result(self, state: str, node: Object, before: Object, notes: Sequence[str],
                 after: Optional[Object] = None) -> Dict[str, Any]:
