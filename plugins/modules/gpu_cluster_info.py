@@ -68,7 +68,7 @@ options:
         declines by C(gpu_validation_pod=false).
     type: list
     elements: str
-    choices: [nodes, pods, probe]
+    choices: [nodes, pods, custody, probe]
     default: []
   pod_namespace:
     description:

@@ -13,6 +13,8 @@ from .components.common import SHARED_ARGUMENTS, Parameters
 from .components.model import Component, complete
 from .components.registry import BY_DEFAULT, COMPONENTS
 from .components.rights import to_bring, to_read, to_remove
+from .custody.leases import GROUP as LEASES
+from .custody.surroundings import MACHINES
 from .rights import Rule, beyond, merged
 
 # Of the pod that the validation runs: where gpu_validation runs it by default
@@ -33,6 +35,16 @@ _PODS = (
     Rule(("get", "list"), "", "pods", "find the pods that have GPUs of a node, and see them gone"),
     Rule(("create",), "", "pods/eviction", "have them leave, as far as disruption budgets allow"),
 )
+# Who has a node: see custody/
+_CUSTODY = (
+    Rule(("get", "list", "create", "patch", "delete"), LEASES, "leases", "say which run has a node, and follow it", (),
+         str(SHARED_ARGUMENTS["namespace"]["default"])),
+    Rule(("get",), LEASES, "leases", "leave alone what an operator of medik8s has"),
+    Rule(("list",), "apps", "daemonsets", "leave alone what kured has locked"),
+    Rule(("list",), "maintenance.nvidia.com", "nodemaintenances", "leave alone what NVIDIA's maintenance operator has"),
+    Rule(("list",), "nodemaintenance.medik8s.io", "nodemaintenances", "leave alone what an operator of medik8s has"),
+    Rule(("get", "patch"), MACHINES, "machines", "keep a node that is being changed from being replaced"),
+)
 _PROBE = (
     Rule(("get",), "", "nodes", "see what a node offers"),
     Rule(("list",), "", "pods", "see which GPUs of a node are free"),
@@ -44,6 +56,7 @@ PROBE = "probe"
 ACTS: Mapping[str, Tuple[Rule, ...]] = {
     "nodes": _NODES,
     "pods": _PODS,
+    "custody": _CUSTODY,
     # Nothing else depends on whether the RuntimeClass is seen, and it may have another name
     PROBE: (*(rule for rule in _PROBE if not rule.names), _PROBE_POD),
 }
@@ -73,8 +86,8 @@ def _plan(components: Sequence[Component], parameters: Mapping[str, Parameters])
 
 
 def _site(components: Sequence[Component], parameters: Mapping[str, Parameters]) -> List[Rule]:
-    return [*_plan(components, parameters), *_NODES, *_PODS, *_validate(components, parameters), *ROLLOUT,
-            *_pods_of(components, parameters), *to_bring(components, parameters)]
+    return [*_plan(components, parameters), *_NODES, *_CUSTODY, *_PODS, *_validate(components, parameters),
+            *ROLLOUT, *_pods_of(components, parameters), *to_bring(components, parameters)]
 
 
 def _validate(_components: Sequence[Component], _parameters: Mapping[str, Parameters]) -> List[Rule]:

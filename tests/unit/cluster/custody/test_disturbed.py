@@ -1,0 +1,166 @@
+# Copyright (c) gpuops.nvidia contributors
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Faults at every request of a node's way out of service and back, and the run killed at every request.
+
+What counts is the end: it is that of a run that nobody disturbed, and no cordon of others is ever lifted on the way.
+"""
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List, Optional
+
+import pytest
+from cluster_api import Api, Fault
+from cluster_objects import node
+from custody_bed import NAMESPACE, NODE, Bed, Drained
+from object_store import Store
+
+from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
+
+FAULTS = ("429", "409", "500", "503", "504", "reset", "lost")
+KINDS = {"Node": ("v1", "nodes", False), "Machine": ("cluster.x-k8s.io/v1beta1", "machines", True)}
+MACHINE = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine",
+           "metadata": {"name": "m", "namespace": "default"}, "spec": {}}
+OF_MACHINE = {"cluster.x-k8s.io/machine": "m", "cluster.x-k8s.io/cluster-namespace": "default"}
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+def out_and_back(bed: Bed, run: str) -> None:
+    bed.take(run)
+    bed.custody(run).renew(NODE)
+    bed.give_back(run)
+
+
+def out_and_failed(bed: Bed, run: str) -> None:
+    """One that is completed by a later run."""
+    bed.take(run)
+    bed.give_back(run, "xid 79")
+    bed.take(run + "-2")
+    bed.give_back(run + "-2")
+
+
+def out_and_not_drained(bed: Bed, run: str) -> None:
+    error = GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")
+    try:
+        bed.take(run, Drained(fails=error))
+    except GpuOpsError as told:
+        if told.code != error.code or told.details["remains"]:
+            raise
+
+
+def taken_over(bed: Bed, run: str) -> None:
+    bed.take(run + "-dead")
+    bed.take(run)
+    bed.give_back(run)
+
+
+WAYS: Dict[str, Callable[[Bed, str], None]] = {
+    "out and back": out_and_back, "out and failed": out_and_failed, "not drained": out_and_not_drained,
+    "taken over": taken_over}
+
+
+class Disturbed:
+    """The same way again and again, each time on a server of the same state."""
+
+    def __init__(self, directory: Path, way: Callable[[Bed, str], None], cordoned: bool) -> None:
+        self.api, self.way, self.cordoned = Api(directory), way, cordoned
+        store = self.api.state.store = Store(more=KINDS)
+        store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        store.put(node(NODE, annotations=OF_MACHINE), "kubelet")
+        store.put(MACHINE)
+        bed = self.bed()
+        bed.give_back("earlier")
+        if cordoned:
+            bed.cordon()
+        self.first = copy.deepcopy(store)
+        bed = self.begin()
+        way(bed, "a")
+        self.requests, self.end = len(self.api.state.requests), self.seen(bed)
+
+    def bed(self) -> Bed:
+        return Bed(Client(Connection(kubeconfig=str(self.api.kubeconfig)), sleep=lambda seconds: None))
+
+    def begin(self, fault: Optional[Fault] = None) -> Bed:
+        self.api.state.store = copy.deepcopy(self.first)
+        self.api.state.requests.clear()
+        self.api.state.fault = fault
+        return self.bed()
+
+    def seen(self, bed: Bed) -> Dict[str, Any]:
+        assert self.api.state.store is not None
+        return {**bed.end(), "all": self.api.state.store.snapshot()}
+
+
+@pytest.fixture(params=[(way, cordoned) for way in WAYS for cordoned in (False, True)],
+                ids=lambda param: "%s, %s" % (param[0], "cordoned" if param[1] else "open"))
+def disturbed(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Disturbed]:
+    way, cordoned = request.param
+    made = Disturbed(tmp_path, WAYS[way], cordoned)
+    yield made
+    made.api.close()
+
+
+def test_the_end_is_the_beginning(disturbed: Disturbed) -> None:
+    bed = disturbed.begin()
+    assert disturbed.end == disturbed.seen(bed)
+    assert disturbed.requests > 15
+
+
+def test_a_fault_at_any_request_changes_nothing_of_the_end(disturbed: Disturbed) -> None:
+    for number in range(1, disturbed.requests + 1):
+        bed = disturbed.begin(Fault(FAULTS[number % len(FAULTS)], number))
+        disturbed.way(bed, "a")
+        assert disturbed.seen(bed) == disturbed.end, number
+
+
+@pytest.mark.parametrize("kind", ["lost", "409"])
+def test_nor_does_one_at_every_request_in_turn(disturbed: Disturbed, kind: str) -> None:
+    for number in range(1, disturbed.requests + 1):
+        bed = disturbed.begin(Fault(kind, number))
+        disturbed.way(bed, "a")
+        assert disturbed.seen(bed) == disturbed.end, number
+
+
+def test_killed_at_any_request_and_completed_by_another_run(
+    disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the request is sent, and after it was carried out. The other run is the whole way, or only the way back:
+    a host that has become converged meanwhile."""
+    real = Client._request
+    state: Dict[str, Any] = {"at": 0, "after": False}
+
+    def request(self: Client, *arguments: Any, **options: Any) -> Any:
+        sent = len(disturbed.api.state.requests) + 1
+        if sent == state["at"] and not state["after"]:
+            raise Killed
+        answer = real(self, *arguments, **options)
+        if sent == state["at"]:
+            raise Killed
+        return answer
+
+    monkeypatch.setattr(Client, "_request", request)
+    completions: List[Callable[[Bed], Any]] = [
+        lambda bed: out_and_back(bed, "b"), lambda bed: bed.give_back("b")]
+    for number in range(1, disturbed.requests + 1):
+        for after in (False, True):
+            for complete in completions:
+                bed = disturbed.begin()
+                state.update(at=number, after=after)
+                with pytest.raises(Killed):
+                    disturbed.way(bed, "a")
+                assert not (disturbed.cordoned and bed_is_open(disturbed)), number
+                state["at"] = 0
+                complete(bed)
+                assert disturbed.seen(bed) == disturbed.end, (number, after)
+
+
+def bed_is_open(disturbed: Disturbed) -> bool:
+    assert disturbed.api.state.store is not None
+    there = disturbed.api.state.store.get("Node", "", NODE)
+    assert there is not None
+    return not there["spec"].get("unschedulable")
