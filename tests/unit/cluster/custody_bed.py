@@ -6,14 +6,14 @@ All of it over HTTP, so that the same tests are held against the API server's do
 """
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+
+import pytest
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import (
     MERGE_PATCH,
     SERVER_SIDE_APPLY,
-    ApiError,
     Client,
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody import claims, leases
@@ -24,6 +24,7 @@ from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.cust
 )
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.custody.run import Run
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.labels import NodePolicy
+from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 NODE = "gpu-1"
 PATH = "/api/v1/nodes/" + NODE
@@ -54,6 +55,10 @@ class Time:
 
     def wall(self) -> float:
         return 1800000000.0 + self.now
+
+
+class Killed(BaseException):
+    """The process is no more."""
 
 
 class Blocked(Exception):
@@ -110,12 +115,6 @@ class Bed:
     def uncordon(self) -> None:
         self.merge(PATH, {"spec": {"unschedulable": None}}, "kubectl-uncordon")
 
-    def annotate(self, **annotations: Optional[str]) -> None:
-        """Dots of a key as two underlines, and its slash as three."""
-        self.merge(PATH, {"metadata": {"annotations": {
-            key.replace("___", "/").replace("__", ".").replace("_", "-"): value
-            for key, value in annotations.items()}}}, "kubectl-annotate")
-
     def write(self, manager: str, **metadata: Any) -> None:
         """Labels or annotations, by their names as they are."""
         self.merge(PATH, {"metadata": metadata}, manager)
@@ -139,6 +138,10 @@ class Bed:
         found = self.lease()
         return str(found["spec"]["holderIdentity"]) if found else ""
 
+    def taints(self) -> List[str]:
+        """Their keys."""
+        return [taint["key"] for taint in self.node()["spec"].get("taints") or ()]
+
     def is_open(self) -> bool:
         return not self.node()["spec"].get("unschedulable")
 
@@ -151,6 +154,61 @@ class Bed:
                 "lease": self.lease() is not None}
 
 
+def kill(client: Client, number: int, after: bool) -> None:
+    """Have the process die at this request of the client, before it is sent or after it was carried out."""
+    real, sent = client._request, [0]
+
+    def request(*arguments: Any, **options: Any) -> Any:
+        sent[0] += 1
+        if sent[0] == number and not after:
+            raise Killed
+        answer = real(*arguments, **options)
+        if sent[0] == number:
+            raise Killed
+        return answer
+
+    client._request = request  # type: ignore[method-assign]
+
+
+# The ways that a node goes, each from the beginning to an end that is the beginning
+
+def out_and_back(bed: Bed, run: str) -> None:
+    bed.take(run)
+    bed.custody(run).renew(NODE)
+    bed.give_back(run)
+
+
+def out_and_failed(bed: Bed, run: str) -> None:
+    """One that is completed by a later run."""
+    bed.take(run)
+    bed.give_back(run, "xid 79")
+    bed.take(run + "-2")
+    bed.give_back(run + "-2")
+
+
+def out_and_not_drained(bed: Bed, run: str) -> None:
+    error = GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")
+    try:
+        bed.take(run, Drained(fails=error))
+    except GpuOpsError as told:
+        if told.code != error.code or told.details["remains"]:
+            raise
+
+
+def taken_over(bed: Bed, run: str) -> None:
+    bed.take(run + "-dead")
+    bed.take(run)
+    bed.give_back(run)
+
+
+WAYS: Dict[str, Callable[[Bed, str], None]] = {
+    "out and back": out_and_back, "out and failed": out_and_failed, "not drained": out_and_not_drained,
+    "taken over": taken_over}
+# By whom a way is completed that ended half-way: a run that goes all of it, and one for whose host nothing is to be done
+COMPLETIONS: Tuple[Callable[[Bed], Any], ...] = (
+    lambda bed: out_and_back(bed, "next"), lambda bed: bed.give_back("next"))
+
+
 def taking(drain: Optional[Drained] = None, reason: str = "driver upgrade") -> Taking:
     return Taking(reason, NodePolicy(unset_labels=[*ADMITTING, "nvidia.com/mig.config.state"]), drain or Drained(),
                   timeout=30)
@@ -161,16 +219,8 @@ def returning(*failures: str, uid: str = "") -> Returning:
     return Returning(NodePolicy(labels=ADMITTING, startup_taint=NOT_READY, tainted=False), without, failures, uid)
 
 
-def errors_of(act: Callable[[], Any]) -> str:
-    """The code of the error that it ends in; '' where it ends well."""
-    try:
-        act()
-    except ApiError as error:
-        return "%s %d" % (error.code, error.status)
-    except Exception as error:
-        return str(getattr(error, "code", type(error).__name__))
-    return ""
-
-
-def shown(item: Mapping[str, Any]) -> str:
-    return json.dumps(item, sort_keys=True, indent=1)
+def refused(code: str, act: Callable[..., Any], *arguments: Any, **options: Any) -> GpuOpsError:
+    with pytest.raises(GpuOpsError) as error:
+        act(*arguments, **options)
+    assert error.value.code == code, str(error.value)
+    return error.value

@@ -149,7 +149,8 @@ class Custody:
         if self._run.manager not in before:
             way_back.add("cordon of node %s withdrawn" % name, lambda: self._step_back(name, act.uid, before))
         node = self._bring(name, act.uid, lambda there: self._claimed(there, act.reason))
-        way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
+        if surroundings.names_machine(node):
+            way_back.add("opt-out of the Machine of node %s unset" % name, lambda: self._unprotect(node, self._run))
         self._bring_machine(node, lambda machine: surroundings.protected(machine, self._run))
         self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now), 0)
         drained = foreseen if act.drain is None else act.drain(False)

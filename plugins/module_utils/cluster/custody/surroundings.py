@@ -38,11 +38,17 @@ def marks_of(cluster: Client, node: Mapping[str, Any], now: Callable[[], float] 
     return found
 
 
+def names_machine(node: Mapping[str, Any]) -> bool:
+    """Whether a Node is one of Cluster API's."""
+    annotations = node["metadata"].get("annotations") or {}
+    return bool(annotations.get(_MACHINE) and annotations.get(_MACHINE_NAMESPACE))
+
+
 def machine_of(cluster: Client, node: Mapping[str, Any]) -> Optional[Object]:
     """The Machine of Cluster API, where it is kept in this cluster and may be read."""
-    annotations = node["metadata"].get("annotations") or {}
-    if not (annotations.get(_MACHINE) and annotations.get(_MACHINE_NAMESPACE)):
+    if not names_machine(node):
         return None
+    annotations = node["metadata"]["annotations"]
     for version in _MACHINE_VERSIONS:
         path = "/apis/%s/%s/namespaces/%s/machines/%s" % (
             MACHINES, version, annotations[_MACHINE_NAMESPACE], annotations[_MACHINE])

@@ -8,60 +8,21 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List, Optional
+from typing import Any, Callable, Dict, Iterator, Optional
 
 import pytest
 from cluster_api import Api, Fault
 from cluster_objects import node
-from custody_bed import NAMESPACE, NODE, Bed, Drained
+from custody_bed import COMPLETIONS, NAMESPACE, NODE, WAYS, Bed, Killed, kill
 from object_store import Store
 
 from ansible_collections.gpuops.nvidia.plugins.module_utils.cluster.client import Client, Connection
-from ansible_collections.gpuops.nvidia.plugins.module_utils.core.errors import GpuOpsError
 
 FAULTS = ("429", "409", "500", "503", "504", "reset", "lost")
 KINDS = {"Node": ("v1", "nodes", False), "Machine": ("cluster.x-k8s.io/v1beta1", "machines", True)}
 MACHINE = {"apiVersion": "cluster.x-k8s.io/v1beta1", "kind": "Machine",
            "metadata": {"name": "m", "namespace": "default"}, "spec": {}}
 OF_MACHINE = {"cluster.x-k8s.io/machine": "m", "cluster.x-k8s.io/cluster-namespace": "default"}
-
-
-class Killed(BaseException):
-    """The process is no more."""
-
-
-def out_and_back(bed: Bed, run: str) -> None:
-    bed.take(run)
-    bed.custody(run).renew(NODE)
-    bed.give_back(run)
-
-
-def out_and_failed(bed: Bed, run: str) -> None:
-    """One that is completed by a later run."""
-    bed.take(run)
-    bed.give_back(run, "xid 79")
-    bed.take(run + "-2")
-    bed.give_back(run + "-2")
-
-
-def out_and_not_drained(bed: Bed, run: str) -> None:
-    error = GpuOpsError("cluster.pods_not_evicted", "a", "b", "c")
-    try:
-        bed.take(run, Drained(fails=error))
-    except GpuOpsError as told:
-        if told.code != error.code or told.details["remains"]:
-            raise
-
-
-def taken_over(bed: Bed, run: str) -> None:
-    bed.take(run + "-dead")
-    bed.take(run)
-    bed.give_back(run)
-
-
-WAYS: Dict[str, Callable[[Bed, str], None]] = {
-    "out and back": out_and_back, "out and failed": out_and_failed, "not drained": out_and_not_drained,
-    "taken over": taken_over}
 
 
 class Disturbed:
@@ -126,41 +87,15 @@ def test_nor_does_one_at_every_request_in_turn(disturbed: Disturbed, kind: str) 
         assert disturbed.seen(bed) == disturbed.end, number
 
 
-def test_killed_at_any_request_and_completed_by_another_run(
-    disturbed: Disturbed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before the request is sent, and after it was carried out. The other run is the whole way, or only the way back:
-    a host that has become converged meanwhile."""
-    real = Client._request
-    state: Dict[str, Any] = {"at": 0, "after": False}
-
-    def request(self: Client, *arguments: Any, **options: Any) -> Any:
-        sent = len(disturbed.api.state.requests) + 1
-        if sent == state["at"] and not state["after"]:
-            raise Killed
-        answer = real(self, *arguments, **options)
-        if sent == state["at"]:
-            raise Killed
-        return answer
-
-    monkeypatch.setattr(Client, "_request", request)
-    completions: List[Callable[[Bed], Any]] = [
-        lambda bed: out_and_back(bed, "b"), lambda bed: bed.give_back("b")]
+def test_killed_at_any_request_and_completed_by_another_run(disturbed: Disturbed) -> None:
     for number in range(1, disturbed.requests + 1):
         for after in (False, True):
-            for complete in completions:
+            for complete in COMPLETIONS:
                 bed = disturbed.begin()
-                state.update(at=number, after=after)
+                kill(bed.client, number, after)
                 with pytest.raises(Killed):
                     disturbed.way(bed, "a")
-                assert not (disturbed.cordoned and bed_is_open(disturbed)), number
-                state["at"] = 0
-                complete(bed)
-                assert disturbed.seen(bed) == disturbed.end, (number, after)
-
-
-def bed_is_open(disturbed: Disturbed) -> bool:
-    assert disturbed.api.state.store is not None
-    there = disturbed.api.state.store.get("Node", "", NODE)
-    assert there is not None
-    return not there["spec"].get("unschedulable")
+                next_run = disturbed.bed()
+                assert not (disturbed.cordoned and next_run.is_open()), number
+                complete(next_run)
+                assert disturbed.seen(next_run) == disturbed.end, (number, after)
