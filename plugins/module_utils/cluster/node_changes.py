@@ -3,7 +3,7 @@
 """Writing a policy to a Node, safely beside others who write to it."""
 from __future__ import annotations
 
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from ..core.errors import GpuOpsError
 from .client import ApiError, Client
@@ -39,11 +39,12 @@ def path_of(name: str) -> str:
     return "/api/v1/nodes/" + name
 
 
-def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, uid: str = "") -> Dict[str, Any]:
-    """Bring one node to the policy and say what changed. uid: as of read_node()."""
+def change_node(cluster: Client, name: str, policy: NodePolicy, dry_run: bool, uid: str = "",
+                seen: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
+    """Bring one node to the policy and say what changed. uid: as of read_node(). seen: the node as just read."""
     tried: Optional[NodeChange] = None
     for attempt in range(ATTEMPTS):
-        change = plan_node_change(read_node(cluster, name, uid), policy)
+        change = plan_node_change(seen if seen and not attempt else read_node(cluster, name, uid), policy)
         if tried is not None and not change.patch and change.before == tried.after:
             # It was done, and the answer lost: the request that was sent again met the version that it had made
             change = tried

@@ -162,10 +162,11 @@ def kill(client: Client, number: int, after: bool) -> None:
         sent[0] += 1
         if sent[0] == number and not after:
             raise Killed
-        answer = real(*arguments, **options)
-        if sent[0] == number:
-            raise Killed
-        return answer
+        try:
+            return real(*arguments, **options)
+        finally:
+            if sent[0] == number:
+                raise Killed
 
     client._request = request  # type: ignore[method-assign]
 

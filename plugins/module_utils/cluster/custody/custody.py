@@ -126,7 +126,7 @@ class Custody:
         if dry_run:
             return self._foretell_return(node, act, taken)
         if not taken and not act.failures:
-            done = change_node(self._cluster, name, act.labels, False, act.uid)
+            done = change_node(self._cluster, name, act.labels, False, act.uid, node)
             return self._result("returned", node, before, done["notes"], done["diff"]["after"])
         self._holding.acquire(node, self._lease_seconds)
         try:
