@@ -12,8 +12,8 @@ description:
     its GPU pods leave and takes the cluster components off it. What fails on the way puts back what was done.
   - V(returned) gives it its labels again, takes the start-up taint and our cordon away and lets the Lease go. A node
     that others have cordoned, or that has the annotation C(gpuops.nvidia.com/hold), stays cordoned.
-  - Runs that meet on a node do not disturb each other. One has it, and the other names it. What a run leaves behind that
-    has died is taken over and completed by the next one, as C(docs/custody.md) tells.
+  - Runs that meet on a node do not disturb each other. One has it, and the other names it. What a run leaves behind
+    that has died is taken over and completed by the next one, as C(docs/custody.md) tells.
   - Runs on the controller, from where the Kubernetes API has to be reached; no host is asked.
 author:
   - gpuops.nvidia contributors (@gpuops)
@@ -52,7 +52,8 @@ options:
     type: str
     default: ""
   reason:
-    description: Why the node is taken, for people who find it cordoned. In annotation C(gpuops.nvidia.com/cordon-reason).
+    description:
+      - Why the node is taken, for people who find it cordoned. In annotation C(gpuops.nvidia.com/cordon-reason).
     type: str
     default: ""
   failures:

@@ -1,6 +1,6 @@
 # Copyright (c) gpuops.nvidia contributors
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Custody on a real API server, whose book of fields decides whose a cordon is. There is no host: a Node is an object."""
+"""Custody on a real API server, whose book of fields says whose a cordon is. No host: a Node is an object."""
 from __future__ import annotations
 
 import sys
@@ -57,7 +57,7 @@ def fresh(bed: Bed) -> Bed:
         except ApiError as error:
             if error.status != 404:
                 raise
-    bed.client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
+    bed.client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
     bed.give_back("earlier")
     return bed
 

@@ -205,7 +205,7 @@ def taken_over(bed: Bed, run: str) -> None:
 WAYS: Dict[str, Callable[[Bed, str], None]] = {
     "out and back": out_and_back, "out and failed": out_and_failed, "not drained": out_and_not_drained,
     "taken over": taken_over}
-# By whom a way is completed that ended half-way: a run that goes all of it, and one for whose host nothing is to be done
+# By whom a way is completed that ended half-way: a run that goes all of it, and one whose host needs nothing any more
 COMPLETIONS: Tuple[Callable[[Bed], Any], ...] = (
     lambda bed: out_and_back(bed, "next"), lambda bed: bed.give_back("next"))
 

@@ -18,7 +18,6 @@ from custody_bed import (
     Blocked,
     Drained,
     refused,
-    returning,
     taking,
 )
 
@@ -152,7 +151,8 @@ class TestWhoseCordon:
     def test_a_cordon_that_was_there_before_stays(self, bed: Bed) -> None:
         bed.cordon()
         told = bed.take("a")
-        assert told["cordoned_by_others"] == ["kubectl-cordon"] and "kubectl-cordon" in told["notes"][0]
+        assert told["cordoned_by_others"] == ["kubectl-cordon"]
+        assert told["notes"] == ["node gpu-1 is cordoned by kubectl-cordon, and stays so"]
         bed.give_back("a")
         assert not bed.is_open() and bed.end()["claims"] == []
 

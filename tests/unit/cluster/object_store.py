@@ -266,6 +266,10 @@ class Store:
         made = copy.deepcopy(before) if before else {"metadata": {"uid": "uid-%d" % self._next()}}
         mine = _paths(_said(body)) - {("f:metadata",)}
         entries = made["metadata"].setdefault("managedFields", [])
+        if before and not entries:
+            # Nobody kept book before the first apply (apimachinery, managedfields/internal/skipnonapplied.go)
+            entries.append({"manager": "before-first-apply", "operation": "Update",
+                            "fieldsV1": _written(_paths(_said(made)))})
         own = next((each for each in entries if (each["manager"], each.get("operation")) == (manager, "Apply")), None)
         if own is not None:
             others: Fields = set()

@@ -34,7 +34,7 @@ _TAINTS = {
 }
 # medik8s/common, pkg/lease
 MEDIK8S_NAMESPACE = "medik8s-leases"
-# The kinds of NodeMaintenance: Mellanox/maintenance-operator and medik8s/node-maintenance-operator. {path of the list: who}
+# Of Mellanox/maintenance-operator and of medik8s/node-maintenance-operator. {path of the list: who}
 MAINTENANCES = {
     "/apis/maintenance.nvidia.com/v1alpha1/nodemaintenances": "NVIDIA's maintenance operator",
     "/apis/nodemaintenance.medik8s.io/v1beta1/nodemaintenances": "medik8s' node maintenance operator",

@@ -31,7 +31,8 @@ class Disturbed:
     def __init__(self, directory: Path, way: Callable[[Bed, str], None], cordoned: bool) -> None:
         self.api, self.way, self.cordoned = Api(directory), way, cordoned
         store = self.api.state.store = Store(more=KINDS)
-        store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        for name in (NAMESPACE, "default"):
+            store.put({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
         store.put(node(NODE, annotations=OF_MACHINE), "kubelet")
         store.put(MACHINE)
         bed = self.bed()
