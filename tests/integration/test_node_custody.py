@@ -57,7 +57,8 @@ def fresh(bed: Bed) -> Bed:
         except ApiError as error:
             if error.status != 404:
                 raise
-    bed.client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
+    bed.client.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", "metadata": {
+        "name": NODE, "labels": {"kubernetes.io/hostname": NODE}}})
     bed.give_back("earlier")
     return bed
 

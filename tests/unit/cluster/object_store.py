@@ -276,8 +276,15 @@ class Store:
             for each in entries:
                 if each is not own:
                     others |= _read(each.get("fieldsV1") or {})
-            for gone in sorted(_read(own["fieldsV1"]) - mine - others, key=_is_key):
+            before_it = _read(own["fieldsV1"])
+            for gone in sorted(before_it - mine - others, key=_is_key):
                 _drop(made, gone)
+            # What is below a field that nobody says any more goes with it, though it was nobody's
+            for parent in (("f:spec",), ("f:metadata", "f:annotations")):
+                was, is_said = (any(path[:len(parent)] == parent for path in paths)
+                                for paths in (before_it, mine | others))
+                if was and not is_said:
+                    _drop(made, parent)
         changed = {path for path in mine if _at(made, path) != _at(body, path)}
         made = _merged(made, {**body, "metadata": {key: value for key, value in body["metadata"].items()
                                                    if key not in ("uid", "resourceVersion")}})

@@ -6,6 +6,10 @@ Server-side apply keeps for each field of an object the managers that say it, an
 https://kubernetes.io/docs/reference/using-api/server-side-apply/. An update of the same value does not make anybody a
 manager, and `kubectl cordon` of a cordoned node sends nothing at all: hence the hold mark. When somebody uncordons, the
 field is gone from every manager's entry; one that has its annotations yet was uncordoned on purpose.
+
+An apply that says nothing below a field any more takes the field itself away where no other manager says anything below
+it, with all in it that nobody says, as taints by which admission marks a new Node (sigs.k8s.io/structured-merge-diff,
+merge/update.go). There, what is ours alone is taken away by name.
 """
 from __future__ import annotations
 
@@ -43,10 +47,14 @@ class Claim:
 
 @dataclass(frozen=True)
 class Apply:
-    """One request: what a manager says from then on; with nothing but a name in the body he says nothing any more."""
+    """One request: what a manager says from then on; with nothing but a name in the body he says nothing any more.
+
+    by_name: whether it is a merge patch that takes away what he alone has said.
+    """
 
     manager: str
     body: Object
+    by_name: bool = False
 
 
 def claims(item: Mapping[str, Any]) -> Dict[str, Claim]:
@@ -116,7 +124,7 @@ def next_withdrawal(node: Mapping[str, Any]) -> Optional[Apply]:
     there = claims(node)
     if is_held(node) and HOLDER not in cordoned_by_others(node) and any(each.cordons for each in there.values()):
         return Apply(HOLDER, _said(node, True, {}))
-    return Apply(min(there), _said(node, False, {})) if there else None
+    return withdrawal(node, min(there)) if there else None
 
 
 def next_step_back(node: Mapping[str, Any], run: Run, before: Mapping[str, Claim]) -> Optional[Apply]:
@@ -128,13 +136,28 @@ def next_step_back(node: Mapping[str, Any], run: Run, before: Mapping[str, Claim
         now = there.get(manager)
         if manager != run.manager and now is not None and not claim_before.annotations.keys() <= now.annotations.keys():
             return Apply(manager, _said(node, now.cordons, claim_before.annotations))
-    return Apply(run.manager, _said(node, False, {}))
+    return withdrawal(node, run.manager)
 
 
 def next_of_others(node: Mapping[str, Any], run: Run) -> Optional[Apply]:
     """The next thing to say until no run but this one says anything of a node."""
     others = sorted(claims(node).keys() - {run.manager})
-    return Apply(others[0], _said(node, False, {})) if others else None
+    return withdrawal(node, others[0]) if others else None
+
+
+def withdrawal(item: Mapping[str, Any], manager: str) -> Apply:
+    """The next request by which a manager of ours that has a claim says less, or nothing any more."""
+    item = {"apiVersion": "v1", "kind": "Node", **item}
+    mine, body = claims(item)[manager], said_of(item, {}, {})
+    beside = [entry.get("fieldsV1") or {} for entry in _entries(item)
+              if (entry.get("manager"), entry.get("operation")) != (manager, "Apply")]
+    by_name = False
+    if mine.cordons and item["spec"].keys() - {"unschedulable"} and not any(each.get("f:spec") for each in beside):
+        body["spec"], by_name = {"unschedulable": None}, True
+    if mine.annotations and _annotations(item).keys() - mine.annotations.keys() and not any(
+            (each.get("f:metadata") or {}).get("f:annotations") for each in beside):
+        body["metadata"]["annotations"], by_name = dict.fromkeys(mine.annotations), True
+    return Apply(manager, body, by_name)
 
 
 def opposite_opt_outs(node: Mapping[str, Any]) -> Tuple[str, ...]:

@@ -194,7 +194,7 @@ class Custody:
             if machine is None or step is None:
                 return
             try:
-                machine = self._cluster.apply(surroundings.machine_path(machine), step.body, manager=step.manager)
+                machine = self._sent(surroundings.machine_path(machine), step)
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
@@ -236,7 +236,7 @@ class Custody:
             if step is None:
                 return node
             try:
-                node = self._cluster.apply(path_of(name), step.body, manager=step.manager)
+                node = self._sent(path_of(name), step)
             except ApiError as error:
                 if error.status != CONFLICT:
                     raise
@@ -247,6 +247,11 @@ class Custody:
                 name, MOST_APPLIES, self._run.identity),
             wanted="a Node that stays as it is between reading and writing",
             remedy="see who writes to it: kubectl get node %s --show-managed-fields --output yaml" % name)
+
+    def _sent(self, path: str, step: Apply, dry_run: bool = False) -> Object:
+        if step.by_name:
+            return self._cluster.patch(path, step.body, dry_run)
+        return self._cluster.apply(path, step.body, dry_run, step.manager)
 
     def _await_end_of_marks(self, name: str, uid: str, holding: bool = False) -> Object:
         """The Node, when nobody else is at work on it. holding: whether its Lease is to be renewed meanwhile."""
@@ -298,7 +303,7 @@ class Custody:
         drained = {} if act.drain is None else act.drain(True)
         step = says.claim(node, self._run, act.reason)
         if step is not None:
-            self._cluster.apply(path_of(name), step.body, True, step.manager)
+            self._sent(path_of(name), step, True)
         done = change_node(self._cluster, name, act.without, True, act.uid)
         told = self._result("taken", node, done["diff"]["before"], [*notes, *done["notes"]], done["diff"]["after"])
         return {**drained, **told, "changed": told["changed"] or step is not None or drained.get("changed", False)}
@@ -309,7 +314,7 @@ class Custody:
             self._refuse_marks(name, surroundings.marks_of(self._cluster, node, self._now) if taken else (), 0)
         step = says.claim(node, self._run, "; ".join(act.failures)) if act.failures else says.next_withdrawal(node)
         if step is not None:
-            self._cluster.apply(path_of(name), step.body, True, step.manager)
+            self._sent(path_of(name), step, True)
         done = change_node(self._cluster, name, act.without if act.failures else act.labels, True, act.uid)
         told = self._result("kept" if act.failures else "returned", node, done["diff"]["before"], done["notes"],
                             done["diff"]["after"])

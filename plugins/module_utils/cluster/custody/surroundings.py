@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 from ..client import ApiError, Client
 from ..observation import DAEMON_SETS
 from . import marks
-from .claims import Apply, claims, said_of
+from .claims import Apply, claims, said_of, withdrawal
 from .leases import GROUP
 from .run import Run
 
@@ -76,7 +76,7 @@ def protected(machine: Mapping[str, Any], run: Run) -> Optional[Apply]:
 def next_unprotected(machine: Mapping[str, Any], run: Optional[Run] = None) -> Optional[Apply]:
     """The next of our claims on a Machine to withdraw. run: the only one whose claim it is to be."""
     there = [manager for manager in sorted(claims(machine)) if run is None or manager == run.manager]
-    return Apply(there[0], said_of(machine, {}, {})) if there else None
+    return withdrawal(machine, there[0]) if there else None
 
 
 def _listed(cluster: Client, path: str, metadata_only: bool = False) -> List[Object]:

@@ -143,6 +143,18 @@ class TestWhoseCordonOnTheDouble:
         there["metadata"]["managedFields"] = []
         assert bed.take("a")["cordoned_by_others"]
 
+    def test_what_nobody_says_on_the_node_does_not_go_with_our_claim(self, bed: Bed, store: Store) -> None:
+        """As the taint of a new Node, and what admission has annotated."""
+        there = store.get("Node", "", NODE)
+        assert there
+        there["metadata"]["annotations"]["example.com/of-nobody"] = "x"
+        there["metadata"]["managedFields"] = [{"manager": "kubelet", "operation": "Update", "fieldsV1": {
+            "f:metadata": {"f:labels": {"f:kubernetes.io/hostname": {}}}}}]
+        before = bed.end()
+        bed.take("a")
+        bed.give_back("a")
+        assert bed.end() == before and bed.node()["spec"]["podCIDR"]
+
 
 class TestReturningOnTheDouble:
     def test_a_node_that_was_not_taken_gets_its_labels_for_one_look(self, bed: Bed, store: Store, api: Api) -> None:
