@@ -31,9 +31,9 @@ PATH = "/api/v1/nodes/" + NODE
 NAMESPACE = "gpuops"
 ADMITTING = {"nvidia.com/gpu.deploy.device-plugin": "true", "nvidia.com/gpu.present": "true"}
 NOT_READY = "gpuops.nvidia.com/not-ready"
-LEASE_SECONDS = 600
+LEASE_SECONDS = 60
 # More than a Lease lasts
-PATIENCE = 1000.0
+PATIENCE = 200.0
 # What the API server's book has of a Node's fields, but for its status
 OWN = ("uid", "resourceVersion", "managedFields", "creationTimestamp")
 
