@@ -6,8 +6,6 @@ import functools
 import threading
 from typing import Any, ClassVar, Dict, FrozenSet, Mapping, Optional
 
-from ansible.utils.display import Display
-
 from ..module_utils.cluster.client import Client
 from ..module_utils.cluster.components.common import SHARED_ARGUMENTS
 from ..module_utils.cluster.custody.custody import Custody, Returning, Taking
@@ -18,6 +16,7 @@ from ..module_utils.cluster.labels import NodePolicy
 from ..module_utils.core.errors import GpuOpsError
 from ..plugin_utils.cluster_action import FROM_VARIABLES, ClusterAction, checked
 from ..plugin_utils.clusters import PlayVariables
+from ..plugin_utils.following import on_screen
 from ..plugin_utils.many_hosts import HOSTS, Clients, for_hosts
 from ..plugin_utils.node_labels import label_texts
 from ..plugin_utils.role_variables import Source
@@ -105,7 +104,7 @@ class ActionModule(ClusterAction):
         if options["state"] == RENEWED and check_mode:
             return {"changed": False, "custody": RENEWED, "run": run.identity, "notes": []}
         custody = Custody(cluster, run, options["namespace"], options["lease_seconds"], options["wait_timeout"],
-                          Display().display)
+                          on_screen)
         if options["state"] == RENEWED:
             return custody.renew(name, options["uid"])
         labels = label_texts(options["labels"], options["choices"])
@@ -133,7 +132,7 @@ class ActionModule(ClusterAction):
         with self._listing:
             key = (cluster.url, options["namespace"])
             if key not in self._leases:
-                holding = Holding(cluster, run, options["namespace"], 0, Display().display)
+                holding = Holding(cluster, run, options["namespace"], 0, on_screen)
                 self._leases[key] = frozenset(holding.all_names())
         return name_of(options["name"]) in self._leases[key]
 

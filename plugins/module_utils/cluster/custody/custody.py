@@ -108,7 +108,7 @@ class Custody:
         if self._run.manager not in says.claims(node):
             raise GpuOpsError(
                 "cluster.not_taken", found="run %s says nothing of node %s" % (self._run.identity, name),
-                wanted="a node that this run has taken", remedy="take it first (`state: taken`)", option="state")
+                wanted="a node that this run has taken", remedy="take it first (`state: taken`)")
         return self._result("renewed", node, snapshot(node), ())
 
     def give_back(self, name: str, act: Returning, lease_is_there: Optional[bool] = None,
